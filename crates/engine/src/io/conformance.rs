@@ -1,0 +1,274 @@
+//! What every disk must do, run over each of them.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::io::os::OsDisk;
+use crate::io::sim::SimDisk;
+use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+
+/// Runs a property over an empty directory of every disk there is.
+fn on_every_disk(property: impl Fn(&dyn Disk)) {
+    let directory = tempfile::tempdir().unwrap();
+    property(&OsDisk::new(directory.path().to_path_buf()));
+    property(&SimDisk::new());
+    property(&SimDisk::new().subdir("repo"));
+}
+
+fn path(path: &str) -> &Path {
+    Path::new(path)
+}
+
+#[track_caller]
+fn kind_of<T>(result: Result<T>) -> ErrorKind {
+    result.map(|_| ()).unwrap_err().io_kind().expect("an error of the disk")
+}
+
+fn write(disk: &dyn Disk, name: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
+    let file = disk.create(path(name)).unwrap();
+    file.write_at(0, bytes).unwrap();
+    file
+}
+
+#[track_caller]
+fn read(disk: &dyn Disk, name: &str) -> Vec<u8> {
+    let file = disk.open(path(name), Access::Read).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn names(disk: &dyn Disk, directory: &str) -> Vec<String> {
+    disk.list(path(directory)).unwrap().into_iter().map(|entry| entry.name).collect()
+}
+
+#[test]
+fn create_is_exclusive_and_leaves_what_stands() {
+    on_every_disk(|disk| {
+        write(disk, "a", b"first");
+        disk.create_dir(path("d")).unwrap();
+        assert_eq!(kind_of(disk.create(path("a"))), ErrorKind::AlreadyExists);
+        assert_eq!(kind_of(disk.create(path("d"))), ErrorKind::AlreadyExists);
+        assert_eq!(kind_of(disk.create(path("none/a"))), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.create(path("a/b"))), ErrorKind::NotADirectory);
+        assert_eq!(read(disk, "a"), b"first");
+    });
+}
+
+#[test]
+fn open_finds_only_what_exists_and_read_access_cannot_write() {
+    on_every_disk(|disk| {
+        assert_eq!(kind_of(disk.open(path("a"), Access::Read)), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.open(path("a"), Access::ReadWrite)), ErrorKind::NotFound);
+        write(disk, "a", b"bytes");
+        let reader = disk.open(path("a"), Access::Read).unwrap();
+        assert!(reader.write_at(0, b"x").is_err());
+        assert!(reader.set_len(0).is_err());
+        reader.sync().unwrap();
+        let writer = disk.open(path("a"), Access::ReadWrite).unwrap();
+        writer.write_at(1, b"Y").unwrap();
+        let mut bytes = [0; 5];
+        reader.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bYtes");
+    });
+}
+
+#[test]
+fn create_dir_accepts_a_directory_and_refuses_a_file() {
+    on_every_disk(|disk| {
+        disk.create_dir(path("")).unwrap();
+        disk.create_dir(path("d")).unwrap();
+        write(disk, "d/a", b"kept");
+        disk.create_dir(path("d")).unwrap();
+        assert_eq!(read(disk, "d/a"), b"kept");
+        assert_eq!(kind_of(disk.create_dir(path("d/a"))), ErrorKind::AlreadyExists);
+        assert_eq!(kind_of(disk.create_dir(path("none/d"))), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn link_adds_a_name_and_never_replaces() {
+    on_every_disk(|disk| {
+        write(disk, "temporary", b"new");
+        write(disk, "taken", b"old");
+        assert_eq!(disk.link(path("temporary"), path("taken")).unwrap(), Linked::Existed);
+        assert_eq!(read(disk, "taken"), b"old");
+        assert_eq!(disk.link(path("temporary"), path("free")).unwrap(), Linked::Created);
+        assert_eq!(disk.link(path("temporary"), path("free")).unwrap(), Linked::Existed);
+        disk.remove(path("temporary")).unwrap();
+        assert_eq!(read(disk, "free"), b"new");
+        assert_eq!(kind_of(disk.link(path("temporary"), path("other"))), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.link(path("temporary"), path("free"))), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.link(path("free"), path("none/other"))), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn rename_moves_and_replaces_and_open_handles_follow_the_file() {
+    on_every_disk(|disk| {
+        let replaced = write(disk, "target", b"old");
+        let moved = write(disk, "source", b"new");
+        disk.rename(path("source"), path("target")).unwrap();
+        assert_eq!((names(disk, ""), read(disk, "target")), (vec!["target".to_owned()], b"new".to_vec()));
+        moved.write_at(0, b"N").unwrap();
+        assert_eq!(read(disk, "target"), b"New");
+        let mut bytes = [0; 3];
+        replaced.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"old");
+
+        disk.create_dir(path("d")).unwrap();
+        disk.rename(path("target"), path("d/target")).unwrap();
+        assert_eq!((names(disk, ""), names(disk, "d")), (vec!["d".to_owned()], vec!["target".to_owned()]));
+        assert_eq!(kind_of(disk.rename(path("target"), path("x"))), ErrorKind::NotFound);
+        write(disk, "file", b"");
+        assert_eq!(kind_of(disk.rename(path("file"), path("d"))), ErrorKind::IsADirectory);
+        assert_eq!(kind_of(disk.rename(path("d"), path("file"))), ErrorKind::NotADirectory);
+        disk.create_dir(path("e")).unwrap();
+        assert_eq!(kind_of(disk.rename(path("e"), path("d"))), ErrorKind::DirectoryNotEmpty);
+        assert_eq!(kind_of(disk.rename(path("d"), path("d/below"))), ErrorKind::InvalidInput);
+        disk.rename(path("d"), path("e")).unwrap();
+        assert_eq!(names(disk, "e"), ["target"]);
+    });
+}
+
+#[test]
+fn rename_between_two_names_of_one_file_leaves_both() {
+    on_every_disk(|disk| {
+        write(disk, "a", b"bytes");
+        assert_eq!(disk.link(path("a"), path("b")).unwrap(), Linked::Created);
+        disk.rename(path("a"), path("b")).unwrap();
+        assert_eq!(names(disk, ""), ["a", "b"]);
+    });
+}
+
+#[test]
+fn remove_takes_one_name_of_a_file_and_nothing_else() {
+    on_every_disk(|disk| {
+        let open = write(disk, "a", b"bytes");
+        disk.create_dir(path("d")).unwrap();
+        disk.remove(path("a")).unwrap();
+        assert_eq!(kind_of(disk.remove(path("a"))), ErrorKind::NotFound);
+        assert!(disk.remove(path("d")).is_err());
+        assert_eq!(names(disk, ""), ["d"]);
+        let mut bytes = [0; 5];
+        open.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+    });
+}
+
+#[test]
+fn list_is_sorted_by_bytes_and_tells_directories() {
+    on_every_disk(|disk| {
+        for name in ["b", "a-", "a", "B", "a0"] {
+            write(disk, name, b"");
+        }
+        disk.create_dir(path("aa")).unwrap();
+        let entry = |(name, is_dir): (&str, bool)| DiskEntry { name: name.to_owned(), is_dir };
+        let wanted = [("B", false), ("a", false), ("a-", false), ("a0", false), ("aa", true), ("b", false)];
+        assert_eq!(disk.list(path("")).unwrap(), wanted.map(entry));
+        assert_eq!(disk.list(path("aa")).unwrap(), []);
+        assert_eq!(kind_of(disk.list(path("none"))), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.list(path("a"))), ErrorKind::NotADirectory);
+    });
+}
+
+#[test]
+fn exists_tells_names_from_none() {
+    on_every_disk(|disk| {
+        write(disk, "a", b"");
+        disk.create_dir(path("d")).unwrap();
+        let exists = ["", "a", "d", "b", "d/a", "none/a"].map(|name| disk.exists(path(name)).unwrap());
+        assert_eq!(exists, [true, true, true, false, false, false]);
+    });
+}
+
+#[test]
+fn reads_are_whole_or_an_unexpected_end() {
+    on_every_disk(|disk| {
+        let file = write(disk, "a", b"0123456789");
+        let mut bytes = [0; 4];
+        file.read_at(6, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"6789");
+        assert_eq!(kind_of(file.read_at(7, &mut bytes)), ErrorKind::UnexpectedEof);
+        assert_eq!(kind_of(file.read_at(1000, &mut bytes)), ErrorKind::UnexpectedEof);
+        file.read_at(1000, &mut []).unwrap();
+    });
+}
+
+#[test]
+fn holes_and_growth_read_as_zeros_also_after_a_cut() {
+    on_every_disk(|disk| {
+        let file = write(disk, "a", &[7; 10_000]);
+        file.set_len(5000).unwrap();
+        file.set_len(9000).unwrap();
+        file.write_at(20_000, b"end").unwrap();
+        file.write_at(90_000, b"").unwrap();
+        let mut wanted = vec![0; 20_003];
+        wanted[..5000].fill(7);
+        wanted[20_000..].copy_from_slice(b"end");
+        assert!(read(disk, "a") == wanted);
+    });
+}
+
+#[test]
+fn batches_fill_each_buffer_and_fail_each_on_its_own() {
+    on_every_disk(|disk| {
+        let files = [write(disk, "a", b"0123456789"), write(disk, "b", b"abcdefghij")];
+        let read = |n: usize| BatchRead {
+            file: Arc::clone(&files[n % 2]),
+            offset: n as u64,
+            buffer: vec![0; 3],
+            outcome: Ok(()),
+        };
+        for count in [0, 1, 30] {
+            let mut reads: Vec<BatchRead> = (0..count).map(read).collect();
+            disk.read_batch(&mut reads);
+            for (n, read) in reads.into_iter().enumerate() {
+                match [b"0123456789", b"abcdefghij"][n % 2].get(n..n + 3) {
+                    Some(wanted) => assert_eq!((read.outcome.unwrap(), &read.buffer[..]), ((), wanted)),
+                    None => assert_eq!(kind_of(read.outcome), ErrorKind::UnexpectedEof),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn locks_exclude_other_handles_until_the_holder_is_dropped() {
+    on_every_disk(|disk| {
+        let holder = write(disk, "a", b"");
+        let other = disk.open(path("a"), Access::ReadWrite).unwrap();
+        assert!(holder.try_lock().unwrap());
+        assert!(holder.try_lock().unwrap(), "a handle that holds the lock has it");
+        assert!(!other.try_lock().unwrap());
+        assert!(write(disk, "b", b"").try_lock().unwrap(), "another file's lock is free");
+        let clone = Arc::clone(&holder);
+        drop(holder);
+        assert!(!other.try_lock().unwrap(), "a clone keeps the lock");
+        drop(clone);
+        assert!(other.try_lock().unwrap());
+    });
+}
+
+#[test]
+fn syncing_finds_files_and_directories() {
+    on_every_disk(|disk| {
+        write(disk, "a", b"bytes").sync().unwrap();
+        disk.create_dir(path("d")).unwrap();
+        disk.sync_dir(path("")).unwrap();
+        disk.sync_dir(path("d")).unwrap();
+        assert_eq!(kind_of(disk.sync_dir(path("none"))), ErrorKind::NotFound);
+        assert_eq!(read(disk, "a"), b"bytes");
+    });
+}
+
+#[test]
+fn errors_show_the_path_as_display_does() {
+    on_every_disk(|disk| {
+        let error = disk.open(path("d/none"), Access::Read).unwrap_err().to_string();
+        assert!(error.contains(&disk.display(path("d/none"))), "{error}");
+        assert!(!disk.display(path("")).ends_with('/'));
+    });
+}

@@ -1,0 +1,129 @@
+//! The one door to the operating system.
+//!
+//! Everything the engine does to disks, clocks and random numbers goes through these traits. `os` is the real
+//! door; `sim` is a disk in memory that forgets what was not synced, tears and reorders writes, and fails or
+//! dies at the n-th call. The linter bans the way around the door.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::types::Timestamp;
+
+#[cfg(test)]
+mod conformance;
+pub mod mem_tree;
+pub mod os;
+mod os_attributes;
+mod os_entry;
+pub mod os_source;
+pub mod os_target;
+pub mod sim;
+pub mod tree;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reading only.
+    Read,
+    /// Reading and writing in place. Only the host-local index asks for it.
+    ReadWrite,
+}
+
+/// Whether a name was given to a file or stood already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Linked {
+    /// The name is now the file's.
+    Created,
+    /// The name stood already and was left as it is.
+    Existed,
+}
+
+/// One name in a directory of a disk.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct DiskEntry {
+    /// The name, without its directory.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// One positioned read of a batch. The buffer's length is how much to read; it is filled or the outcome is an error.
+#[derive(Debug)]
+pub struct BatchRead {
+    /// The file to read.
+    pub file: Arc<dyn DiskFile>,
+    /// First byte to read.
+    pub offset: u64,
+    /// Filled on success; its contents are unspecified after an error.
+    pub buffer: Vec<u8>,
+    /// How the read ended. `Ok(())` before the batch is submitted.
+    pub outcome: Result<()>,
+}
+
+/// A tree of directories and files that repositories and indexes live in.
+///
+/// Paths are relative to the disk's root; `""` is the root itself. Names that this engine writes are ASCII; `list`
+/// leaves out names that are not UTF-8, since nothing of ours has such a name.
+///
+/// Durability: nothing survives a power cut unless it was synced. A file's bytes and length are durable after
+/// [`DiskFile::sync`], a name (created, linked, renamed, removed) after [`Disk::sync_dir`] of its directory.
+/// After a failed sync the state of that file is lost: it must not be synced again and believed.
+/// All methods may be called from any thread.
+pub trait Disk: Debug + Send + Sync {
+    /// Creates a file that must not exist yet (`O_EXCL`) and opens it for reading and writing.
+    fn create(&self, path: &Path) -> Result<Arc<dyn DiskFile>>;
+    /// Opens an existing file.
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>>;
+    /// Creates a directory; one that exists already is fine. The parent must exist.
+    fn create_dir(&self, path: &Path) -> Result<()>;
+    /// Gives `from` the name `to`, replacing what stood there.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Gives the file `existing` the further name `new`, never replacing: the create-only primitive of commits.
+    fn link(&self, existing: &Path, new: &Path) -> Result<Linked>;
+    /// Removes a name of a file; fails if there is none.
+    fn remove(&self, path: &Path) -> Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, path: &Path) -> Result<()>;
+    /// Lists a directory, sorted by name.
+    fn list(&self, path: &Path) -> Result<Vec<DiskEntry>>;
+    /// Says whether a name exists.
+    fn exists(&self, path: &Path) -> Result<bool>;
+    /// Carries out all reads, several at a time; each read's own outcome says how it ended.
+    fn read_batch(&self, reads: &mut [BatchRead]);
+    /// Returns the path as a user knows it, for messages.
+    fn display(&self, path: &Path) -> String;
+}
+
+/// A file of a [`Disk`]. Positioned, so that threads need no shared cursor.
+#[expect(clippy::len_without_is_empty, reason = "a file's length is an I/O call that can fail")]
+pub trait DiskFile: Debug + Send + Sync {
+    /// Returns the file's length in bytes.
+    fn len(&self) -> Result<u64>;
+    /// Fills the buffer from `offset`; reaching the end of the file first is an error of kind `UnexpectedEof`.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+    /// Writes all bytes at `offset`, growing the file where needed.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+    /// Cuts or grows the file.
+    fn set_len(&self, len: u64) -> Result<()>;
+    /// Makes bytes and length durable (`fsync`). After an error the file's unsynced state is lost for good.
+    fn sync(&self) -> Result<()>;
+    /// Takes the host-local exclusive lock on the file without waiting; false if another holder has it.
+    /// The lock ends with the last handle to the file or its process.
+    fn try_lock(&self) -> Result<bool>;
+}
+
+/// Clock, randomness and identity of the host: everything else that the operating system is asked for.
+pub trait Host: Debug + Send + Sync {
+    /// Returns the wall-clock time. Only for people: no safety argument rests on it.
+    fn now(&self) -> Timestamp;
+    /// Returns the time that the kernel stamps files with right now, which lags `now` by up to a tick.
+    fn file_clock(&self) -> Timestamp;
+    /// Returns time that only moves forward, since an arbitrary start.
+    fn monotonic(&self) -> Duration;
+    /// Fills the buffer with random bytes fit for keys.
+    fn random(&self, buffer: &mut [u8]) -> Result<()>;
+}

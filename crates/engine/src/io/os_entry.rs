@@ -1,0 +1,171 @@
+//! What the kernel says of an entry: metadata, extended attributes, bytes; shared by the tree that is read and the tree
+//! that is written.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{AtFlags, FileType, SeekFrom, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::io::tree::{EntryKind, Metadata, Xattr};
+use crate::types::Timestamp;
+
+/// Longest path in bytes that the kernel takes in one call: `PATH_MAX` less the closing NUL.
+pub(super) const PATH_LEN_MAX: usize = 4095;
+
+/// First try at the size of a list of names or a value; nearly all attributes fit.
+const ATTRIBUTE_LEN_FIRST: usize = 1024;
+
+/// Largest list of names or value that the kernel hands out: `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
+const ATTRIBUTE_LEN_MAX: usize = 65_536;
+
+/// Returns what the file system says of an entry; with [`AtFlags::EMPTY_PATH`] and an empty name, of the handle itself.
+///
+/// A block device's size is left 0: it takes a handle to find.
+pub(super) fn stat(dir: BorrowedFd<'_>, name: &Path, flags: AtFlags) -> Result<Metadata, Errno> {
+    let stat = retry(|| rustix::fs::statx(dir, name, flags | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS))?;
+    let mode = u32::from(stat.stx_mode);
+    Ok(Metadata {
+        kind: kind_of(FileType::from_raw_mode(mode))?,
+        mode: mode & 0o7777,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        mtime: Timestamp { seconds: stat.stx_mtime.tv_sec, nanoseconds: stat.stx_mtime.tv_nsec },
+        ctime: Timestamp { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec },
+        size: stat.stx_size,
+        device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        links: u64::from(stat.stx_nlink),
+        rdev: rdev_of(&stat),
+    })
+}
+
+/// Returns what the file system says of an open file; a block device's size is its capacity.
+pub(super) fn stat_file(file: &OwnedFd) -> Result<Metadata, Errno> {
+    let mut metadata = stat(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
+    if metadata.kind == EntryKind::BlockDevice {
+        metadata.size = retry(|| rustix::fs::seek(file, SeekFrom::End(0)))?;
+    }
+    Ok(metadata)
+}
+
+fn rdev_of(stat: &Statx) -> u64 {
+    rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor)
+}
+
+fn kind_of(file_type: FileType) -> Result<EntryKind, Errno> {
+    match file_type {
+        FileType::RegularFile => Ok(EntryKind::File),
+        FileType::Directory => Ok(EntryKind::Directory),
+        FileType::Symlink => Ok(EntryKind::Symlink),
+        FileType::Fifo => Ok(EntryKind::Fifo),
+        FileType::Socket => Ok(EntryKind::Socket),
+        FileType::CharacterDevice => Ok(EntryKind::CharDevice),
+        FileType::BlockDevice => Ok(EntryKind::BlockDevice),
+        FileType::Unknown => Err(Errno::NOTSUP),
+    }
+}
+
+/// Bytes that [`handle_path`] puts before a name, at most.
+pub(super) const HANDLE_PATH_LEN_MAX: usize = "/proc/self/fd/2147483647/".len();
+
+/// Returns the path under which the kernel reaches the entry of a handle, or a name below it, whatever its own path is.
+///
+/// Calls that know no handle (those of attributes, and `chmod` of one opened with `O_PATH`) take it.
+pub(super) fn handle_path(handle: BorrowedFd<'_>, name: &Path) -> PathBuf {
+    let handle = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+    if name.as_os_str().is_empty() { handle } else { handle.join(name) }
+}
+
+/// Whether the last component of a path may be a link that is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LastLink {
+    /// Only for [`handle_path`] without a name, which is itself such a link.
+    Followed,
+    /// For every path that a user may have planted a link at.
+    NotFollowed,
+}
+
+/// Returns all extended attributes, sorted by name. None where the file system has no attributes.
+pub(super) fn xattrs(path: &Path, last: LastLink) -> Result<Vec<Xattr>, Errno> {
+    let names = grow(|buffer| match last {
+        LastLink::Followed => rustix::fs::listxattr(path, spare_capacity(buffer)),
+        LastLink::NotFollowed => rustix::fs::llistxattr(path, spare_capacity(buffer)),
+    });
+    let names = match names {
+        Ok(names) => names,
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut attributes = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let value = grow(|buffer| match last {
+            LastLink::Followed => rustix::fs::getxattr(path, name, spare_capacity(buffer)),
+            LastLink::NotFollowed => rustix::fs::lgetxattr(path, name, spare_capacity(buffer)),
+        });
+        match value {
+            Ok(value) => attributes.push(Xattr { name: OsStr::from_bytes(name).to_os_string(), value }),
+            // Removed since it was listed.
+            Err(Errno::NODATA) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    attributes.sort_unstable();
+    Ok(attributes)
+}
+
+/// Reads with a larger buffer for as long as the kernel says that it is too small, up to the kernel's own limit.
+fn grow(mut read: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut capacity = ATTRIBUTE_LEN_FIRST;
+    loop {
+        let mut buffer = Vec::with_capacity(capacity);
+        match read(&mut buffer) {
+            Ok(_) => return Ok(buffer),
+            Err(Errno::INTR) => {}
+            Err(Errno::RANGE) if capacity < ATTRIBUTE_LEN_MAX => capacity = ATTRIBUTE_LEN_MAX,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns the names in a directory, sorted by bytes, without `.` and `..`.
+pub(super) fn list(directory: OwnedFd) -> Result<Vec<std::ffi::OsString>, Errno> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_os_string());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Reads at `offset` until the buffer is full or the file ends.
+pub(super) fn read_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while let Some(rest @ [_, ..]) = buffer.get_mut(filled..) {
+        let at = offset.checked_add(filled as u64).ok_or(Errno::OVERFLOW)?;
+        match rustix::io::pread(file, rest, at) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Repeats a call for as long as a signal interrupts it.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}

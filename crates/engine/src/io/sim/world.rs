@@ -1,0 +1,329 @@
+//! The simulated world: nodes, and the names that reach them.
+//!
+//! Names and contents are apart. A name is durable only after its directory was synced, a file's contents only after
+//! the file was; a power cut leaves what durable names reach from the root.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use super::file::FileNode;
+use crate::io::{DiskEntry, Linked};
+
+/// Number of a node.
+pub(super) type Inode = usize;
+/// Names of a directory.
+pub(super) type Names = BTreeMap<Arc<str>, Inode>;
+
+/// The root directory, which has no name and is always durable.
+pub(super) const ROOT: Inode = 0;
+
+/// One change to the names of a directory that is not durable yet. Each happens wholly or not at all.
+#[derive(Clone)]
+pub(super) enum NameChange {
+    /// A name was given, replacing what had it.
+    Set {
+        /// The name.
+        name: Arc<str>,
+        /// Whose it is now.
+        inode: Inode,
+    },
+    /// A name was taken away.
+    Remove {
+        /// The name.
+        name: Arc<str>,
+        /// Whose it was.
+        inode: Inode,
+    },
+    /// A node changed its name within the directory. Between directories, it is a `Set` in one and a `Remove` in the
+    /// other, each durable with its own directory.
+    Rename {
+        /// The old name.
+        from: Arc<str>,
+        /// The new name.
+        to: Arc<str>,
+        /// Whose they are.
+        inode: Inode,
+    },
+}
+
+impl NameChange {
+    pub(super) fn apply(&self, names: &mut Names) {
+        match self {
+            Self::Set { name, inode } => {
+                names.insert(Arc::clone(name), *inode);
+            }
+            Self::Remove { name, inode } => remove_name(names, name, *inode),
+            Self::Rename { from, to, inode } => {
+                remove_name(names, from, *inode);
+                names.insert(Arc::clone(to), *inode);
+            }
+        }
+    }
+}
+
+/// Removes a name only where it is the node's: where an earlier change was lost, it may be another's.
+fn remove_name(names: &mut Names, name: &str, inode: Inode) {
+    if names.get(name) == Some(&inode) {
+        names.remove(name);
+    }
+}
+
+/// A directory of the simulated world.
+#[derive(Clone, Default)]
+pub(super) struct DirNode {
+    live: Names,
+    durable: Names,
+    /// Changes since the last sync, in order.
+    pending: Vec<NameChange>,
+}
+
+impl DirNode {
+    /// Makes a directory that a crash left behind, all of it durable.
+    pub(super) fn settled(names: Names) -> Self {
+        Self { live: names.clone(), durable: names, pending: Vec::new() }
+    }
+
+    pub(super) fn live(&self) -> &Names {
+        &self.live
+    }
+
+    pub(super) fn durable(&self) -> &Names {
+        &self.durable
+    }
+
+    pub(super) fn pending(&self) -> &[NameChange] {
+        &self.pending
+    }
+
+    fn change(&mut self, change: NameChange) {
+        change.apply(&mut self.live);
+        self.pending.push(change);
+    }
+
+    fn sync(&mut self) {
+        for change in self.pending.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+}
+
+/// A file or a directory. Nodes are shared between worlds until one of them changes its own.
+#[derive(Clone)]
+pub(super) enum Node {
+    File(FileNode),
+    Dir(DirNode),
+}
+
+/// All nodes, by inode.
+#[derive(Clone)]
+pub(super) struct World {
+    nodes: Vec<Arc<Node>>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self { nodes: vec![Arc::new(Node::Dir(DirNode::default()))] }
+    }
+
+    /// Makes a world of nodes; the first is the root.
+    pub(super) fn settled(nodes: Vec<Arc<Node>>) -> Self {
+        Self { nodes }
+    }
+
+    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
+    pub(super) fn file(&self, inode: Inode) -> io::Result<&FileNode> {
+        match &*self.nodes[inode] {
+            Node::File(file) => Ok(file),
+            Node::Dir(_) => Err(ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    pub(super) fn file_mut(&mut self, inode: Inode) -> io::Result<&mut FileNode> {
+        match Arc::make_mut(&mut self.nodes[inode]) {
+            Node::File(file) => Ok(file),
+            Node::Dir(_) => Err(ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    fn dir(&self, inode: Inode) -> io::Result<&DirNode> {
+        match &*self.nodes[inode] {
+            Node::Dir(dir) => Ok(dir),
+            Node::File(_) => Err(ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn dir_mut(&mut self, inode: Inode) -> io::Result<&mut DirNode> {
+        match Arc::make_mut(&mut self.nodes[inode]) {
+            Node::Dir(dir) => Ok(dir),
+            Node::File(_) => Err(ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn is_dir(&self, inode: Inode) -> bool {
+        matches!(&*self.nodes[inode], Node::Dir(_))
+    }
+
+    fn add(&mut self, node: Node) -> Inode {
+        self.nodes.push(Arc::new(node));
+        self.nodes.len() - 1
+    }
+
+    fn set_name(&mut self, dir: Inode, name: Arc<str>, inode: Inode) -> io::Result<()> {
+        self.dir_mut(dir)?.change(NameChange::Set { name, inode });
+        Ok(())
+    }
+
+    fn child(&self, dir: Inode, name: &str) -> io::Result<Option<Inode>> {
+        Ok(self.dir(dir)?.live.get(name).copied())
+    }
+
+    /// Returns the node that the path names.
+    pub(super) fn resolve(&self, path: &Path) -> io::Result<Inode> {
+        let mut inode = ROOT;
+        for component in path.components() {
+            inode = self.child(inode, plain(component)?)?.ok_or(ErrorKind::NotFound)?;
+        }
+        Ok(inode)
+    }
+
+    /// Returns the directory that holds the path's last name, and that name.
+    fn resolve_parent(&self, path: &Path) -> io::Result<(Inode, Arc<str>)> {
+        let mut components = path.components();
+        let name = plain(components.next_back().ok_or(ErrorKind::InvalidInput)?)?;
+        let parent = self.resolve(components.as_path())?;
+        self.dir(parent)?;
+        Ok((parent, name.into()))
+    }
+
+    pub(super) fn create_file(&mut self, path: &Path) -> io::Result<Inode> {
+        let (parent, name) = self.resolve_parent(path)?;
+        if self.child(parent, &name)?.is_some() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let inode = self.add(Node::File(FileNode::default()));
+        self.set_name(parent, name, inode)?;
+        Ok(inode)
+    }
+
+    pub(super) fn open_file(&self, path: &Path) -> io::Result<Inode> {
+        let inode = self.resolve(path)?;
+        self.file(inode)?;
+        Ok(inode)
+    }
+
+    pub(super) fn create_dir(&mut self, path: &Path) -> io::Result<()> {
+        if path.components().next().is_none() {
+            return Ok(());
+        }
+        let (parent, name) = self.resolve_parent(path)?;
+        match self.child(parent, &name)? {
+            Some(inode) if self.is_dir(inode) => Ok(()),
+            Some(_) => Err(ErrorKind::AlreadyExists.into()),
+            None => {
+                let inode = self.add(Node::Dir(DirNode::default()));
+                self.set_name(parent, name, inode)
+            }
+        }
+    }
+
+    /// Creates a directory with a durable name, where nothing stands yet: part of building a world, not of what
+    /// happens in it.
+    pub(super) fn create_durable_dir(&mut self, path: &Path) -> io::Result<()> {
+        if !self.exists(path)? {
+            let (parent, name) = self.resolve_parent(path)?;
+            let inode = self.add(Node::Dir(DirNode::default()));
+            let parent = self.dir_mut(parent)?;
+            parent.live.insert(Arc::clone(&name), inode);
+            parent.durable.insert(name, inode);
+        }
+        self.dir(self.resolve(path)?)?;
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from_dir, from_name) = self.resolve_parent(from)?;
+        let (to_dir, to_name) = self.resolve_parent(to)?;
+        let inode = self.child(from_dir, &from_name)?.ok_or(ErrorKind::NotFound)?;
+        if self.is_dir(inode) && to.starts_with(from) && to != from {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        match self.child(to_dir, &to_name)? {
+            // Two names of one file: POSIX leaves both.
+            Some(replaced) if replaced == inode => return Ok(()),
+            Some(replaced) => match (self.is_dir(inode), self.is_dir(replaced)) {
+                (false, true) => return Err(ErrorKind::IsADirectory.into()),
+                (true, false) => return Err(ErrorKind::NotADirectory.into()),
+                (true, true) if !self.dir(replaced)?.live.is_empty() => {
+                    return Err(ErrorKind::DirectoryNotEmpty.into());
+                }
+                (true, true) | (false, false) => {}
+            },
+            None => {}
+        }
+        if from_dir == to_dir {
+            self.dir_mut(to_dir)?.change(NameChange::Rename { from: from_name, to: to_name, inode });
+        } else {
+            self.set_name(to_dir, to_name, inode)?;
+            self.dir_mut(from_dir)?.change(NameChange::Remove { name: from_name, inode });
+        }
+        Ok(())
+    }
+
+    pub(super) fn link(&mut self, existing: &Path, new: &Path) -> io::Result<Linked> {
+        let inode = self.resolve(existing)?;
+        let (parent, name) = self.resolve_parent(new)?;
+        if self.child(parent, &name)?.is_some() {
+            return Ok(Linked::Existed);
+        }
+        if self.is_dir(inode) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        self.set_name(parent, name, inode)?;
+        Ok(Linked::Created)
+    }
+
+    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.resolve_parent(path)?;
+        let inode = self.child(parent, &name)?.ok_or(ErrorKind::NotFound)?;
+        self.file(inode)?;
+        self.dir_mut(parent)?.change(NameChange::Remove { name, inode });
+        Ok(())
+    }
+
+    pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
+        let inode = self.resolve(path)?;
+        self.dir_mut(inode)?.sync();
+        Ok(())
+    }
+
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>> {
+        let names = &self.dir(self.resolve(path)?)?.live;
+        Ok(names
+            .iter()
+            .map(|(name, inode)| DiskEntry { name: name.to_string(), is_dir: self.is_dir(*inode) })
+            .collect())
+    }
+
+    pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
+        match self.resolve(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns a path's component as a name. Absolute paths and `..` would lead out of the disk: the engine has none.
+fn plain(component: Component<'_>) -> io::Result<&str> {
+    match component {
+        Component::Normal(name) => name.to_str().ok_or_else(|| ErrorKind::InvalidInput.into()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => {
+            Err(ErrorKind::InvalidInput.into())
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Exact, deduplicating backup engine.
+//!
+//! The engine is synchronous, prints nothing and knows no JSON. Modules are layered; each imports only from lower
+//! layers: L0 `types error codec`, L1 `io monitor`, L2 `chunk fingerprint compress crypto kv object spill`,
+//! L3 `container recipe snapshot source tree`, L4 `index store`, L5 `pipeline backup restore check`, L6 `repo`.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod error;
+pub mod io;
+pub mod monitor;
+pub mod types;
+
+pub use error::{Error, Result};

@@ -1,0 +1,45 @@
+//! What an operation tells of itself while it runs.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use crate::error::Error;
+
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// The parent did not have it.
+    New,
+    /// It differs from the parent's.
+    Changed,
+    /// It is the parent's.
+    Unchanged,
+    /// It has no contents to compare.
+    Other,
+}
+
+/// Listens to an operation. Called from the operation's threads; must return quickly.
+pub trait Monitor: Debug + Send + Sync {
+    /// A file is being read.
+    fn begin(&self, _path: &Path) {}
+    /// So many more bytes and files are done.
+    fn advance(&self, _bytes: u64, _files: u64) {}
+    /// A file or other entry is done.
+    fn entry(&self, _path: &Path, _action: Action) {}
+    /// A directory is done.
+    fn directory(&self, _path: &Path, _action: Action) {}
+    /// Something failed that does not end the operation.
+    fn failure(&self, _path: &Path, _error: &Error) {}
+    /// Something the user should know.
+    fn note(&self, _text: &str) {}
+    /// Whether to stop as soon as it can be done cleanly.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// Listens to nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Silent;
+
+impl Monitor for Silent {}

@@ -1,0 +1,160 @@
+//! `cargo xtask ci`: everything that must hold before a change is merged, and exactly that.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::checkout::Checkout;
+use crate::tidy;
+
+/// Where the independent restorer's test stands; it runs the program under test through the variable `ONEFOLD`.
+const RESTORER_TEST: &str = "testdata/restorer/test.py";
+
+/// Runs every step, also after one failed, so that one run shows all there is to mend.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let mut report = Report::default();
+    report.step("fmt", || cargo(root, &["fmt", "--all", "--check"]));
+    report.step("tidy", || tidy::run(&Checkout::read(root)?));
+    let lints = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    report.step("clippy", || cargo(root, &lints));
+    let mut tests = TestCounts::default();
+    report.step("test", || run_tests(root, &mut tests));
+    report.step("restorer", || run_restorer(root));
+    report.finish(&tests)
+}
+
+/// Formats every source.
+pub(crate) fn format(root: &Path) -> Result<()> {
+    cargo(root, &["fmt", "--all"])
+}
+
+#[derive(Default)]
+struct Report {
+    lines: Vec<String>,
+    failed: Vec<&'static str>,
+}
+
+impl Report {
+    #[expect(clippy::disallowed_methods, reason = "times are for people; no engine here")]
+    fn step(&mut self, name: &'static str, step: impl FnOnce() -> Result<()>) {
+        println!("--- {name}");
+        let start = Instant::now();
+        let outcome = step();
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok(()) => self.lines.push(format!("{name} {seconds:.1} s")),
+            Err(error) => {
+                eprintln!("{name}: {error:#}");
+                self.lines.push(format!("{name} FAILED {seconds:.1} s"));
+                self.failed.push(name);
+            }
+        }
+    }
+
+    fn finish(self, tests: &TestCounts) -> Result<()> {
+        println!("--- summary");
+        println!("{}", self.lines.join(", "));
+        println!(
+            "tests: {} passed, {} failed, {} ignored in {} runs of test binaries and doc tests",
+            tests.passed, tests.failed, tests.ignored, tests.runs
+        );
+        if self.failed.is_empty() {
+            println!("ci: ok");
+            return Ok(());
+        }
+        bail!("ci: failed: {}", self.failed.join(", "))
+    }
+}
+
+/// What the test binaries said in their closing lines.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct TestCounts {
+    runs: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl TestCounts {
+    /// Adds `test result: ok. 12 passed; 0 failed; 0 ignored; ..`; other lines count for nothing.
+    fn add(&mut self, line: &str) {
+        let Some(result) = line.strip_prefix("test result: ") else { return };
+        self.runs += 1;
+        for part in result.split([';', '.']) {
+            let Some((count, what)) = part.trim().split_once(' ') else { continue };
+            let Ok(count) = count.parse::<u64>() else { continue };
+            match what {
+                "passed" => self.passed += count,
+                "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn run_tests(root: &Path, counts: &mut TestCounts) -> Result<()> {
+    let mut child = cargo_command(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("run cargo test")?;
+    let output = child.stdout.take().context("the pipe was asked for")?;
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.context("read the output of cargo test")?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        counts.add(&line);
+    }
+    ensure!(child.wait().context("wait for cargo test")?.success(), "cargo test failed");
+    ensure!(0 < counts.passed, "no test ran");
+    Ok(())
+}
+
+fn run_restorer(root: &Path) -> Result<()> {
+    if !root.join(RESTORER_TEST).is_file() {
+        println!("no {RESTORER_TEST}: nothing to run");
+        return Ok(());
+    }
+    cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
+    // This program and the command are built into the same directory.
+    let onefold = std::env::current_exe().context("find the build directory")?.with_file_name("onefold");
+    let python = std::env::var_os("PYTHON").unwrap_or_else(|| OsString::from("python3"));
+    let mut command = Command::new(python);
+    command.arg(RESTORER_TEST).env("ONEFOLD", onefold).current_dir(root);
+    succeed(&mut command, RESTORER_TEST)
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+    succeed(&mut cargo_command(root, arguments), &format!("cargo {}", arguments.join(" ")))
+}
+
+fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
+    // Cargo tells its children which cargo it is.
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(arguments).current_dir(root);
+    command
+}
+
+fn succeed(command: &mut Command, name: &str) -> Result<()> {
+    let status = command.status().with_context(|| format!("run {name}"))?;
+    ensure!(status.success(), "{name}: {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_of_test_binaries_are_added_up() {
+        let mut counts = TestCounts::default();
+        counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s");
+        counts.add("test a::b ... ok");
+        counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!(counts, TestCounts { runs: 2, passed: 15, failed: 2, ignored: 1 });
+    }
+}

@@ -1,0 +1,43 @@
+//! Everything that is run on the code: `cargo xtask ci | tidy [--bless] | fmt`.
+//!
+//! One language for the product and for what watches over it, so that whoever can read the one can mend the other.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
+#![expect(clippy::disallowed_methods, reason = "reads and writes the sources, not repositories")]
+
+mod checkout;
+mod ci;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+use crate::checkout::Checkout;
+
+const USAGE: &str = "usage: cargo xtask ci | tidy [--bless] | fmt";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = checkout::root()?;
+    match words.as_slice() {
+        ["ci"] => ci::run(&root),
+        ["fmt"] => ci::format(&root),
+        ["tidy"] => tidy::run(&Checkout::read(&root)?),
+        ["tidy", "--bless"] => {
+            tidy::bless(&Checkout::read(&root)?).context("rewrite docs/format.md")?;
+            tidy::run(&Checkout::read(&root)?)
+        }
+        _ => bail!(USAGE),
+    }
+}

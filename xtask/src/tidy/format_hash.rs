@@ -1,0 +1,100 @@
+//! The sources that define the format on disk are recorded in docs/format.md, so that code and document cannot part.
+//!
+//! The document has a table of source files and the BLAKE3 of each (without its unit tests). Every `format.rs` of the
+//! engine must be in it; further files are added to it by hand, with any hash. A change of a file shows as a finding
+//! until `cargo xtask tidy --bless` has recorded it, which is the moment to read the document once more.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use anyhow::{Context, Result};
+
+use super::Finding;
+use crate::checkout::Checkout;
+
+const DOCUMENT: &str = "docs/format.md";
+const BEGIN: &str = "<!-- format sources: begin -->\n";
+const END: &str = "<!-- format sources: end -->";
+
+pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
+    let Some(document) = checkout.file(DOCUMENT) else {
+        return vec![Finding::new(DOCUMENT, 0, "missing")];
+    };
+    let Some(recorded) = between_marks(&document.text) else {
+        return vec![Finding::new(DOCUMENT, 0, "has no table of format sources between the two marks")];
+    };
+    let mut findings = Vec::new();
+    for path in sources(checkout, recorded) {
+        match row(checkout, &path) {
+            None => findings.push(Finding::new(DOCUMENT, 0, format!("names `{path}`, which does not exist"))),
+            Some(row) if recorded.contains(&row) => {}
+            Some(_) => findings.push(Finding::new(
+                &path,
+                0,
+                format!("differs from what {DOCUMENT} records; bring the document up to date, then tidy --bless"),
+            )),
+        }
+    }
+    findings
+}
+
+pub(super) fn bless(checkout: &Checkout) -> Result<()> {
+    let document = checkout.file(DOCUMENT).context("missing")?;
+    let recorded = between_marks(&document.text).context("no table of format sources between the two marks")?;
+    let mut table = String::from("| Source | BLAKE3 without unit tests |\n|---|---|\n");
+    for path in sources(checkout, recorded) {
+        // A file that is gone leaves the table.
+        write!(table, "{}", row(checkout, &path).unwrap_or_default()).context("write to a string")?;
+    }
+    let text = document.text.replacen(recorded, &table, 1);
+    std::fs::write(checkout.root.join(DOCUMENT), text).context("write")
+}
+
+fn between_marks(document: &str) -> Option<&str> {
+    let (_, rest) = document.split_once(BEGIN)?;
+    rest.split_once(END).map(|(table, _)| table)
+}
+
+fn sources(checkout: &Checkout, recorded: &str) -> BTreeSet<String> {
+    let in_engine = |path: &&str| path.starts_with("crates/engine/src/") && path.ends_with("/format.rs");
+    let found = checkout.files.iter().map(|file| file.path.as_str()).filter(in_engine);
+    let named = recorded.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(path, _)| path);
+    found.chain(named).map(str::to_owned).collect()
+}
+
+fn row(checkout: &Checkout, path: &str) -> Option<String> {
+    let file = checkout.file(path)?;
+    Some(format!("| `{path}` | `{}` |\n", blake3::hash(file.without_tests().as_bytes()).to_hex()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::checkout::TextFile;
+
+    fn checkout(table: &str, source: &str) -> Checkout {
+        let document = format!("text\n{BEGIN}{table}{END}\n");
+        let file = |path: &str, text: &str| TextFile { path: path.to_owned(), text: text.to_owned() };
+        let files = vec![file(DOCUMENT, &document), file("crates/engine/src/container/format.rs", source)];
+        Checkout { root: PathBuf::new(), files, paths: Vec::new() }
+    }
+
+    #[test]
+    fn a_changed_or_unrecorded_source_is_reported_until_it_is_recorded() {
+        let unrecorded = checkout("", "const A: u8 = 1;");
+        assert_eq!(check(&unrecorded).len(), 1);
+        let table = row(&unrecorded, "crates/engine/src/container/format.rs").unwrap();
+        assert!(check(&checkout(&table, "const A: u8 = 1;")).is_empty());
+        assert_eq!(check(&checkout(&table, "const A: u8 = 2;")).len(), 1);
+        let tested = "const A: u8 = 1;\n#[cfg(test)]\nmod tests {\n}\n";
+        let table = row(&checkout("", tested), "crates/engine/src/container/format.rs").unwrap();
+        assert!(check(&checkout(&table, &tested.replace("tests {\n", "tests {\n// more\n"))).is_empty());
+    }
+
+    #[test]
+    fn a_recorded_source_that_is_gone_is_reported() {
+        assert!(check(&checkout("| `crates/engine/src/gone.rs` | `00` |\n", "")).len() == 2);
+    }
+}

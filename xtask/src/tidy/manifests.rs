@@ -1,0 +1,70 @@
+//! Dependencies are chosen: each has its line in docs/decisions, the engine keeps out whole kinds of them, and all
+//! come from the public registry.
+
+use super::Finding;
+use crate::checkout::{Checkout, TextFile};
+
+/// What the engine must not depend on: no async runtime, no serialization by derive, no command line, no erased errors.
+const BANNED_IN_ENGINE: [&str; 7] = ["tokio", "async-std", "futures", "serde", "serde_json", "clap", "anyhow"];
+
+const ENGINE: &str = "crates/engine/Cargo.toml";
+const PUBLIC_REGISTRY: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+
+pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_decision = |file: &&TextFile| file.path.starts_with("docs/decisions/");
+    for file in checkout.files.iter().filter(|file| file.path.ends_with("Cargo.toml")) {
+        for (line, name) in dependencies(&file.text) {
+            if name.starts_with("onefold-") {
+                continue;
+            }
+            if file.path == ENGINE && BANNED_IN_ENGINE.contains(&name) {
+                findings.push(Finding::new(&file.path, line, format!("the engine does not depend on `{name}`")));
+            }
+            let row = format!("| `{name}` |");
+            if !checkout.files.iter().filter(is_decision).any(|file| file.text.contains(&row)) {
+                findings.push(Finding::new(&file.path, line, format!("`{name}` has no line in docs/decisions")));
+            }
+        }
+    }
+    for file in checkout.files.iter().filter(|file| file.path.ends_with("Cargo.lock")) {
+        for (line, text) in (1..).zip(file.text.lines()) {
+            if text.starts_with("source = ") && text != PUBLIC_REGISTRY {
+                findings.push(Finding::new(&file.path, line, "a dependency that is not from the public registry"));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the names in the tables of dependencies of a manifest, each with its line.
+fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let mut inside = false;
+    let mut names = Vec::new();
+    for (line, text) in (1..).zip(manifest.lines()) {
+        if let Some(table) = text.strip_prefix('[') {
+            inside = table.trim_end().ends_with("dependencies]");
+            if let Some((_, name)) = table.rsplit_once("dependencies.") {
+                names.push((line, name.trim_end_matches(']')));
+            }
+        } else if let (true, Some((name, _))) = (inside, text.split_once(['=', '.', ' ']))
+            && !name.is_empty()
+            && !name.starts_with('#')
+        {
+            names.push((line, name));
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_found_in_every_kind_of_table() {
+        let manifest = "[package]\nname = \"a\"\n[dependencies]\n# why\nring = \"1\"\nserde.workspace = true\n\
+                        [dev-dependencies.tempfile]\nversion = \"3\"\n[target.'cfg(unix)'.dependencies]\nrustix = \"1\"\n";
+        assert_eq!(dependencies(manifest), [(5, "ring"), (6, "serde"), (7, "tempfile"), (10, "rustix")]);
+    }
+}

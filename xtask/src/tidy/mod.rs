@@ -1,0 +1,64 @@
+//! `cargo xtask tidy`: what no linter knows about this code base. A file per rule.
+
+mod format_hash;
+mod layers;
+mod length;
+mod manifests;
+mod old_formats;
+mod places;
+mod wording;
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+
+use crate::checkout::Checkout;
+
+/// A breach of a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    path: String,
+    /// Line counted from 1; 0 means the whole file.
+    line: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.message),
+            line => write!(f, "{}:{line}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// Checks every rule and prints every breach.
+pub(crate) fn run(checkout: &Checkout) -> Result<()> {
+    let mut findings = Vec::new();
+    findings.extend(layers::check(checkout));
+    findings.extend(length::check(checkout));
+    findings.extend(wording::check(checkout));
+    findings.extend(format_hash::check(checkout));
+    findings.extend(old_formats::check(checkout));
+    findings.extend(manifests::check(checkout));
+    findings.extend(places::check(checkout));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    println!("tidy: ok, {} files", checkout.files.len());
+    Ok(())
+}
+
+/// Records the sources of the format as they are now. To be run after `docs/format.md` was brought up to date.
+pub(crate) fn bless(checkout: &Checkout) -> Result<()> {
+    format_hash::bless(checkout)
+}

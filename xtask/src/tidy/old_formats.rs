@@ -1,0 +1,26 @@
+//! Every repository kept in testdata/formats is read by a test.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use crate::checkout::Checkout;
+
+const KEPT: &str = "testdata/formats/";
+
+pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
+    let versions: BTreeSet<&str> = checkout
+        .paths
+        .iter()
+        .filter_map(|path| path.strip_prefix(KEPT)?.split_once('/'))
+        .map(|(name, _)| name)
+        .collect();
+    let mut findings = Vec::new();
+    for version in versions {
+        let names = [format!("formats/{version}"), format!("\"{version}\"")];
+        let mut tests = checkout.files.iter().filter(|file| file.is_rust() && file.is_test());
+        if !tests.any(|file| names.iter().any(|name| file.text.contains(name))) {
+            findings.push(Finding::new(&format!("{KEPT}{version}"), 0, "no test names this kept repository"));
+        }
+    }
+    findings
+}
