@@ -5,10 +5,17 @@
 //! L3 `container recipe snapshot source tree`, L4 `index store`, L5 `pipeline backup restore check`, L6 `repo`.
 #![forbid(unsafe_code)]
 
+pub mod chunk;
 pub mod codec;
+pub mod compress;
+pub mod crypto;
 pub mod error;
+pub mod fingerprint;
 pub mod io;
+pub mod kv;
 pub mod monitor;
+pub mod object;
+pub mod spill;
 pub mod types;
 
 pub use error::{Error, Result};

@@ -1,0 +1,12 @@
+//! Naming chunks in batches.
+
+use crate::crypto::Keys;
+use crate::types::{ChunkKind, Fingerprint};
+
+/// Names every chunk of a batch of source bytes, in order. `out` is appended to.
+///
+/// A chunk's fingerprint is the keyed BLAKE3 of its bytes, in encrypted and unencrypted repositories alike, so that
+/// nobody outside can prepare collisions or crowd one bucket of the table.
+pub fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fingerprint>) {
+    out.extend(chunks.map(|chunk| keys.fingerprint(ChunkKind::Data, chunk)));
+}

@@ -1,0 +1,11 @@
+//! What every object of a repository has in common: its name and its header.
+
+pub mod config;
+pub mod header;
+pub mod names;
+pub mod sealed;
+pub mod slot;
+
+pub use config::Config;
+pub use header::{HEADER_LEN, Header, ObjectType};
+pub use sealed::{open_small, seal_small};

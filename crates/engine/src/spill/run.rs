@@ -1,0 +1,415 @@
+//! Runs: sorted pages in a file of their own that has no name any more.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::crypto::slot::hex;
+use crate::error::{Error, Result};
+use crate::io::{Disk, DiskFile, Host};
+use crate::spill::filter::Filter;
+use crate::spill::page::{BadPage, Key, Page, PageBuilder, Place, SEALED_LEN, Sealer, prefix_of};
+
+/// What an open file takes beside the run, in bytes: handle, path and allocation.
+const FILE_BYTES: usize = 512;
+
+/// Where runs are written.
+#[derive(Clone, Debug)]
+pub(super) struct Scratch {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) dir: PathBuf,
+}
+
+impl Scratch {
+    /// Creates a file and takes its name away at once, so that nothing is left of it when the process ends, however it
+    /// ends. Returns it with the name it had, for messages.
+    fn create(&self, host: &dyn Host) -> Result<(Arc<dyn DiskFile>, String)> {
+        let mut random = [0; 16];
+        host.random(&mut random)?;
+        let path = self.dir.join(format!("spill-{}", hex(&random)));
+        let file = self.disk.create(&path)?;
+        self.disk.remove(&path)?;
+        Ok((file, self.disk.display(&path)))
+    }
+}
+
+/// The first keys of pages, by their prefixes: of every page, or of every 2^shift-th where memory is short.
+#[derive(Debug)]
+pub(super) struct Fences {
+    prefixes: Vec<u64>,
+    shift: u32,
+}
+
+impl Fences {
+    fn new(count_max: usize) -> Self {
+        // Its final size at once: growing would need half as much again for a moment.
+        Self { prefixes: Vec::with_capacity(count_max.max(1)), shift: 0 }
+    }
+
+    /// Notes the first key of the next page, never growing above the number of fences agreed on.
+    fn push(&mut self, page: u64, first: &Key) {
+        if self.is_fenced(page) && self.prefixes.len() == self.prefixes.capacity() {
+            self.thin();
+        }
+        if self.is_fenced(page) {
+            self.prefixes.push(prefix_of(first));
+        }
+    }
+
+    fn is_fenced(&self, page: u64) -> bool {
+        page.trailing_zeros() >= self.shift
+    }
+
+    /// Drops every other fence.
+    fn thin(&mut self) {
+        let mut index = 0;
+        self.prefixes.retain(|_| {
+            index += 1;
+            index % 2 == 1
+        });
+        self.shift += 1;
+    }
+
+    /// Returns the last group of pages that may begin at or before the prefix.
+    fn last_group(&self, prefix: u64) -> Option<usize> {
+        self.prefixes.partition_point(|fence| *fence <= prefix).checked_sub(1)
+    }
+}
+
+/// One sorted run.
+#[derive(Debug)]
+pub(super) struct Run {
+    file: Arc<dyn DiskFile>,
+    /// The name that the file had.
+    name: String,
+    first_counter: u64,
+    pages: u64,
+    entries: u64,
+    fences: Fences,
+    filter: Option<Filter>,
+}
+
+impl Run {
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    pub(super) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Returns the memory that the run takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        FILE_BYTES + self.name.capacity() + self.fences() * size_of::<u64>() + self.filter_bytes()
+    }
+
+    /// Returns the memory of its filter, in bytes.
+    pub(super) fn filter_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, Filter::memory_bytes)
+    }
+
+    /// Gives up half of the filter, or all of it if that was done before.
+    pub(super) fn shrink_filter(&mut self) {
+        self.filter = self.filter.take().and_then(Filter::fold);
+    }
+
+    /// Gives up the filter.
+    pub(super) fn drop_filter(&mut self) {
+        self.filter = None;
+    }
+
+    /// Returns how many fences the run keeps.
+    pub(super) fn fences(&self) -> usize {
+        self.fences.prefixes.capacity()
+    }
+
+    /// Gives up every other fence: lookups read one page more.
+    pub(super) fn thin_fences(&mut self) {
+        self.fences.thin();
+        self.fences.prefixes.shrink_to_fit();
+    }
+
+    /// Looks a key up and returns what `take` makes of its value.
+    pub(super) fn find<T>(
+        &self,
+        key: &Key,
+        sealer: &Sealer,
+        cache: &mut PageCache,
+        take: &impl Fn(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        if self.filter.as_ref().is_some_and(|filter| !filter.may_hold(key)) {
+            return Ok(None);
+        }
+        let prefix = prefix_of(key);
+        let mut group = self.fences.last_group(prefix);
+        while let Some(index) = group {
+            if let Some(found) = self.find_in_group(index, key, sealer, cache, take)? {
+                return Ok(Some(found));
+            }
+            // Where the prefixes are equal, the key may also be at the end of the group before.
+            let may_be_before = self.fences.prefixes.get(index).is_some_and(|fence| *fence == prefix);
+            group = if may_be_before { index.checked_sub(1) } else { None };
+        }
+        Ok(None)
+    }
+
+    /// Searches the pages of one group, halving it with each page read.
+    fn find_in_group<T>(
+        &self,
+        group: usize,
+        key: &Key,
+        sealer: &Sealer,
+        cache: &mut PageCache,
+        take: &impl Fn(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let start_of = |group: u64| group.saturating_mul(1 << self.fences.shift).min(self.pages);
+        let (mut low, mut high) = (start_of(group as u64), start_of(group as u64 + 1));
+        while low < high {
+            let middle = low.midpoint(high);
+            let page = cache.page(self, middle, sealer)?;
+            match page.find(key).map_err(|bad| self.damaged(bad))? {
+                Place::Found(value) => return Ok(Some(take(value))),
+                Place::Absent => return Ok(None),
+                Place::Before => high = middle,
+                Place::After => low = middle + 1,
+            }
+        }
+        Ok(None)
+    }
+
+    fn counter_of(&self, page: u64) -> u64 {
+        self.first_counter + page
+    }
+
+    fn load(&self, index: u64, sealer: &Sealer, page: &mut Page) -> Result<()> {
+        self.file.read_at(offset_of(index), page.buffer())?;
+        page.open(sealer, self.counter_of(index)).map_err(|bad| self.damaged(bad))
+    }
+
+    fn damaged(&self, bad: BadPage) -> Error {
+        Error::damaged(&self.name, bad.0)
+    }
+}
+
+fn offset_of(page: u64) -> u64 {
+    page.checked_mul(SEALED_LEN as u64).expect("a file system bounds files long before")
+}
+
+/// A few opened pages, found by their counters: no two pages of a map share one.
+pub(super) struct PageCache {
+    /// Each page has one slot where it may be: with uniform keys, no order of eviction is better than another.
+    slots: Vec<Option<(u64, Page)>>,
+}
+
+impl PageCache {
+    /// Memory that a slot takes when it is filled, in bytes.
+    pub(super) const SLOT_BYTES: usize = Page::MEMORY_BYTES + size_of::<Option<(u64, Page)>>();
+
+    pub(super) fn new(slots: usize) -> Self {
+        Self { slots: std::iter::repeat_with(|| None).take(slots.max(1)).collect() }
+    }
+
+    /// Returns the memory that the cache takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let filled = self.slots.iter().flatten().count();
+        filled * Page::MEMORY_BYTES + self.slots.capacity() * size_of::<Option<(u64, Page)>>()
+    }
+
+    fn page(&mut self, run: &Run, index: u64, sealer: &Sealer) -> Result<&Page> {
+        let counter = run.counter_of(index);
+        let slots = self.slots.len() as u64;
+        let position = usize::try_from(counter % slots).expect("below the number of slots");
+        let slot = self.slots.get_mut(position).expect("below the number of slots");
+        let (held, page) = slot.get_or_insert_with(|| (counter, Page::new()));
+        // A page that failed to load has no records.
+        if *held != counter || page.count() == 0 {
+            *held = counter;
+            run.load(index, sealer, page)?;
+        }
+        Ok(page)
+    }
+}
+
+/// Writes a run, its keys in ascending order.
+pub(super) struct RunWriter<'a> {
+    sealer: &'a mut Sealer,
+    run: Run,
+    builder: PageBuilder,
+    /// Key of the last record.
+    last: Option<Key>,
+}
+
+impl<'a> RunWriter<'a> {
+    /// Begins a run that keeps at most `fences_max` fences and fills the filter.
+    pub(super) fn create(
+        scratch: &Scratch,
+        host: &dyn Host,
+        sealer: &'a mut Sealer,
+        fences_max: usize,
+        filter: Option<Filter>,
+    ) -> Result<Self> {
+        let (file, name) = scratch.create(host)?;
+        let first_counter = sealer.next_counter();
+        let run = Run { file, name, first_counter, pages: 0, entries: 0, fences: Fences::new(fences_max), filter };
+        Ok(Self { sealer, run, builder: PageBuilder::new(), last: None })
+    }
+
+    /// Appends a record; its key is larger than all before.
+    pub(super) fn push(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+        assert!(self.last.is_none_or(|last| last < *key), "runs are written in ascending order");
+        if !self.builder.fits(value.len()) {
+            self.write_page()?;
+        }
+        if self.builder.is_empty() {
+            self.run.fences.push(self.run.pages, key);
+        }
+        self.builder.push(key, value);
+        if let Some(filter) = &mut self.run.filter {
+            filter.add(key);
+        }
+        self.run.entries += 1;
+        self.last = Some(*key);
+        Ok(())
+    }
+
+    fn write_page(&mut self) -> Result<()> {
+        let sealed = self.builder.seal(self.sealer);
+        self.run.file.write_at(offset_of(self.run.pages), sealed)?;
+        self.run.pages += 1;
+        self.builder.clear();
+        Ok(())
+    }
+
+    /// Writes what is left and returns the run. Nothing is synced: after a crash nobody could read it.
+    pub(super) fn finish(mut self) -> Result<Run> {
+        if !self.builder.is_empty() {
+            self.write_page()?;
+        }
+        self.run.fences.prefixes.shrink_to_fit();
+        Ok(self.run)
+    }
+}
+
+/// Goes through the records of a run.
+pub(super) struct Cursor<'a> {
+    run: &'a Run,
+    page: Page,
+    next_page: u64,
+    record: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Memory that a cursor takes, in bytes.
+    pub(super) const MEMORY_BYTES: usize = Page::MEMORY_BYTES + size_of::<Self>();
+
+    /// Starts at the first record.
+    fn new(run: &'a Run, sealer: &Sealer) -> Result<Self> {
+        let mut cursor = Self { run, page: Page::new(), next_page: 0, record: 0 };
+        cursor.settle(sealer)?;
+        Ok(cursor)
+    }
+
+    /// Goes on to the next page if this one is used up. At the end of the run the page stays empty.
+    fn settle(&mut self, sealer: &Sealer) -> Result<()> {
+        if self.page.count() <= self.record {
+            self.record = 0;
+            // Empties the page.
+            self.page.buffer();
+            if self.next_page < self.run.pages {
+                self.run.load(self.next_page, sealer, &mut self.page)?;
+                self.next_page += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, sealer: &Sealer) -> Result<()> {
+        self.record += 1;
+        self.settle(sealer)
+    }
+
+    /// Returns the present record; `None` after the last.
+    fn record(&self) -> Result<Option<(&Key, &[u8])>> {
+        if self.page.count() == 0 {
+            return Ok(None);
+        }
+        self.page.record(self.record).map(Some).map_err(|bad| self.run.damaged(bad))
+    }
+}
+
+/// Merges runs, given from oldest to newest, into the writer. Of several values of a key the newest is kept.
+pub(super) fn merge(runs: &[Run], writer: &mut RunWriter<'_>) -> Result<()> {
+    let mut cursors = Vec::with_capacity(runs.len());
+    for run in runs {
+        cursors.push(Cursor::new(run, writer.sealer)?);
+    }
+    loop {
+        let mut least: Option<(&Key, &[u8])> = None;
+        for cursor in &cursors {
+            // A later run replaces an equal key.
+            if let Some((key, value)) = cursor.record()?
+                && least.is_none_or(|(least, _)| key <= least)
+            {
+                least = Some((key, value));
+            }
+        }
+        let Some((key, value)) = least else { return Ok(()) };
+        let key = *key;
+        writer.push(&key, value)?;
+        for cursor in &mut cursors {
+            if cursor.record()?.is_some_and(|(found, _)| *found == key) {
+                cursor.advance(writer.sealer)?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::ObjectKey;
+    use crate::io::sim::{SimDisk, SimHost};
+
+    #[test]
+    fn fences_stay_within_their_number_and_point_at_the_right_pages() {
+        for count_max in [1, 2, 3, 7, 100] {
+            let mut fences = Fences::new(count_max);
+            for page in 0..60_u64 {
+                let mut key = [0; 20];
+                key[..8].copy_from_slice(&(10 * page).to_be_bytes());
+                fences.push(page, &key);
+                assert!(fences.prefixes.capacity() <= count_max);
+            }
+            for (group, fence) in fences.prefixes.iter().enumerate() {
+                assert_eq!(*fence, 10 * ((group as u64) << fences.shift), "at most {count_max}");
+            }
+            assert_eq!(fences.prefixes.len() as u64, 60_u64.div_ceil(1 << fences.shift), "at most {count_max}");
+            assert_eq!(fences.last_group(u64::MAX), Some(fences.prefixes.len() - 1));
+        }
+    }
+
+    #[test]
+    fn keys_with_equal_prefixes_are_found_across_pages_and_groups() {
+        let scratch = Scratch { disk: Arc::new(SimDisk::new()), dir: PathBuf::new() };
+        let mut sealer = Sealer::new(ObjectKey::from_bytes(&[7; 32]), "test");
+        // Three prefixes, each over several pages; even numbers are in the run.
+        let key = |number: u32| {
+            let mut key = [0; 20];
+            key[7] = u8::try_from(number / 4000).unwrap();
+            key[16..].copy_from_slice(&number.to_be_bytes());
+            key
+        };
+        for fences_max in [1, 2, 5, 100] {
+            let mut writer = RunWriter::create(&scratch, &SimHost::new(1), &mut sealer, fences_max, None).unwrap();
+            for number in (0..12_000).step_by(2) {
+                writer.push(&key(number), &number.to_le_bytes()).unwrap();
+            }
+            let run = writer.finish().unwrap();
+            assert!(8 < run.pages() && run.fences() <= fences_max);
+            let mut cache = PageCache::new(3);
+            for number in (0..12_000).step_by(7) {
+                let found = run.find(&key(number), &sealer, &mut cache, &<[u8]>::to_vec).unwrap();
+                assert_eq!(found, number.is_multiple_of(2).then(|| number.to_le_bytes().to_vec()), "{number}");
+            }
+        }
+    }
+}
