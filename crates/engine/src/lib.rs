@@ -8,14 +8,21 @@
 pub mod chunk;
 pub mod codec;
 pub mod compress;
+pub mod container;
 pub mod crypto;
 pub mod error;
 pub mod fingerprint;
+pub mod fuzzing;
 pub mod io;
 pub mod kv;
 pub mod monitor;
 pub mod object;
+pub mod recipe;
+pub mod snapshot;
 pub mod spill;
+pub mod tree;
 pub mod types;
+#[cfg(test)]
+mod vectors;
 
 pub use error::{Error, Result};

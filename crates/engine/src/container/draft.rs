@@ -1,0 +1,313 @@
+//! Packing: regions go into the container that is open until the next one does not fit.
+//!
+//! Serial and a function of the order of its input alone, so that every driver fills the same containers.
+
+use crate::compress::{Algorithm, Compression, Compressor};
+use crate::container::directory::{CHUNKS_MAX, REGIONS_MAX, Side, sealed_len};
+use crate::container::trailer::TRAILER_LEN;
+use crate::crypto::TAG_LEN;
+use crate::object::header::HEADER_LEN;
+use crate::object::names::ContainerKind;
+use crate::types::{ChunkKind, ContainerId, Fingerprint, Sequence, SessionId};
+
+/// One chunk of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionChunk {
+    /// Name of the chunk.
+    pub fingerprint: Fingerprint,
+    /// What it holds.
+    pub kind: ChunkKind,
+    /// Bytes in the region, hints included.
+    pub len: u32,
+    /// Bytes of hints at its end.
+    pub hints_len: u32,
+    /// Where the chunk stands in the stream.
+    pub sequence: Sequence,
+}
+
+/// A run of consecutive unique chunks, to be compressed and sealed together.
+#[derive(Clone, Debug, Default)]
+pub struct Region {
+    /// The chunks in order.
+    pub chunks: Vec<RegionChunk>,
+    /// Their bytes, one after the other. Dropped once the region is placed.
+    pub plain: Vec<u8>,
+    /// Compressed form; empty until compressed.
+    pub stored: Vec<u8>,
+    /// How it was compressed.
+    pub algorithm: Option<Algorithm>,
+    /// Length of the plaintext.
+    pub plain_len: u32,
+}
+
+impl Region {
+    /// Appends a chunk.
+    pub fn push(&mut self, chunk: RegionChunk, bytes: &[u8]) {
+        self.chunks.push(chunk);
+        self.plain.extend_from_slice(bytes);
+        self.plain_len += chunk.len;
+    }
+
+    /// Compresses the plaintext.
+    pub fn compress(&mut self, compressor: &mut Compressor, compression: Compression) {
+        self.algorithm = Some(compressor.compress(compression, &self.plain, &mut self.stored));
+    }
+
+    /// Cuts off and returns the chunks from `count` on. Neither part is compressed any more.
+    fn split_off(&mut self, count: usize) -> Region {
+        let chunks = self.chunks.split_off(count);
+        let head_len: u32 = self.chunks.iter().map(|chunk| chunk.len).sum();
+        let plain = self.plain.split_off(head_len as usize);
+        let rest = Region { plain_len: self.plain_len - head_len, chunks, plain, ..Region::default() };
+        self.plain_len = head_len;
+        self.stored.clear();
+        self.algorithm = None;
+        rest
+    }
+}
+
+/// A container that is full, or the last one, ready to be sealed.
+#[derive(Debug)]
+pub struct Draft {
+    /// Its name.
+    pub id: ContainerId,
+    /// What it holds.
+    pub kind: ContainerKind,
+    /// Its regions, compressed, their plaintext dropped.
+    pub regions: Vec<Region>,
+}
+
+/// What packing a region led to.
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// Which container took which chunks, in order.
+    pub placed: Vec<(ContainerId, Vec<RegionChunk>)>,
+    /// Containers that are full now.
+    pub full: Vec<Draft>,
+}
+
+/// Fills containers of one kind.
+#[derive(Debug)]
+pub struct Packer {
+    session: SessionId,
+    kind: ContainerKind,
+    container_bytes: usize,
+    compression: Compression,
+    open: Option<Draft>,
+    /// Sealed bytes of the open container's regions.
+    regions_len: usize,
+    chunk_count: usize,
+}
+
+/// A container is sealed when less than this part of it is left.
+const ROOM_MIN_FRACTION: usize = 128;
+/// How often a region is cut smaller to fill a container before the rest of it is given up.
+const CUT_ATTEMPTS_MAX: usize = 3;
+
+impl Packer {
+    /// Starts without an open container.
+    pub fn new(session: SessionId, kind: ContainerKind, container_bytes: u32, compression: Compression) -> Self {
+        let container_bytes = container_bytes as usize;
+        Self { session, kind, container_bytes, compression, open: None, regions_len: 0, chunk_count: 0 }
+    }
+
+    /// Places a compressed region. `ordinals` gives out the next container's number.
+    pub fn push(&mut self, mut region: Region, compressor: &mut Compressor, ordinals: &mut u32) -> Packed {
+        let mut packed = Packed::default();
+        while !region.chunks.is_empty() {
+            let id = self.open_container(ordinals);
+            if self.fits(&region) {
+                self.place(id, region, &mut packed);
+                break;
+            }
+            let rest = self.fill(region, compressor);
+            match rest {
+                Filled::Cut { head, rest } => {
+                    self.place(id, head, &mut packed);
+                    region = rest;
+                }
+                Filled::Full(whole) => region = whole,
+            }
+            packed.full.extend(self.finish());
+            if region.algorithm.is_none() {
+                region.compress(compressor, self.compression);
+            }
+        }
+        packed
+    }
+
+    /// Takes the open container out, whatever it holds.
+    pub fn finish(&mut self) -> Option<Draft> {
+        self.regions_len = 0;
+        self.chunk_count = 0;
+        self.open.take()
+    }
+
+    fn open_container(&mut self, ordinals: &mut u32) -> ContainerId {
+        let (session, kind) = (self.session, self.kind);
+        self.open
+            .get_or_insert_with(|| {
+                let id = ContainerId { session, ordinal: *ordinals };
+                *ordinals += 1;
+                Draft { id, kind, regions: Vec::new() }
+            })
+            .id
+    }
+
+    fn place(&mut self, id: ContainerId, mut region: Region, packed: &mut Packed) {
+        self.regions_len += region.stored.len() + TAG_LEN;
+        self.chunk_count += region.chunks.len();
+        region.plain = Vec::new();
+        packed.placed.push((id, region.chunks.clone()));
+        self.open.as_mut().expect("a container was opened").regions.push(region);
+    }
+
+    fn region_count(&self) -> usize {
+        self.open.as_ref().map_or(0, |draft| draft.regions.len())
+    }
+
+    /// Returns how many bytes are left for one more region of `chunk_count` chunks, its tag taken off.
+    fn room(&self, chunk_count: usize) -> usize {
+        let (regions, chunks) = (self.region_count() + 1, self.chunk_count + chunk_count);
+        if REGIONS_MAX < regions || CHUNKS_MAX < chunks {
+            return 0;
+        }
+        let taken = HEADER_LEN
+            + TRAILER_LEN
+            + sealed_len(self.kind, Side::Front, regions, chunks)
+            + sealed_len(self.kind, Side::Back, regions, chunks)
+            + self.regions_len
+            + TAG_LEN;
+        self.container_bytes.saturating_sub(taken)
+    }
+
+    fn fits(&self, region: &Region) -> bool {
+        region.stored.len() <= self.room(region.chunks.len())
+    }
+
+    /// Cuts a region that does not fit so that its head does, where enough room is left to be worth it.
+    fn fill(&self, region: Region, compressor: &mut Compressor) -> Filled {
+        let room = self.room(region.chunks.len());
+        if self.region_count() > 0 && room < self.container_bytes / ROOM_MIN_FRACTION {
+            return Filled::Full(region);
+        }
+        let mut wanted = room.saturating_sub(room / 32);
+        for _ in 0..CUT_ATTEMPTS_MAX {
+            let count = self.prefix_of(&region, wanted);
+            if count == 0 || region.chunks.len() <= count {
+                break;
+            }
+            let mut head = region.clone();
+            let rest = head.split_off(count);
+            head.compress(compressor, self.compression);
+            if self.fits(&head) {
+                return Filled::Cut { head, rest };
+            }
+            wanted -= wanted / 8;
+        }
+        if self.region_count() > 0 { Filled::Full(region) } else { self.halve(&region, compressor) }
+    }
+
+    /// Cuts a region that not even an empty container takes: many chunks of a few bytes each, which weigh more in the
+    /// directories than in the region.
+    fn halve(&self, region: &Region, compressor: &mut Compressor) -> Filled {
+        let mut count = (region.chunks.len() / 2).max(1);
+        loop {
+            let mut head = region.clone();
+            let rest = head.split_off(count);
+            head.compress(compressor, self.compression);
+            // One chunk always fits: the config keeps the longest below half a container.
+            if count == 1 || self.fits(&head) {
+                return Filled::Cut { head, rest };
+            }
+            count /= 2;
+        }
+    }
+
+    /// Returns how many chunks make up about `wanted` stored bytes, at the whole region's ratio.
+    #[expect(clippy::unused_self, reason = "reads as a step of `fill`")]
+    fn prefix_of(&self, region: &Region, wanted: usize) -> usize {
+        let plain_wanted = wanted as u64 * u64::from(region.plain_len) / (region.stored.len() as u64).max(1);
+        let mut len = 0;
+        region
+            .chunks
+            .iter()
+            .take_while(|chunk| {
+                len += u64::from(chunk.len);
+                len <= plain_wanted
+            })
+            .count()
+    }
+}
+
+enum Filled {
+    Cut { head: Region, rest: Region },
+    Full(Region),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(first: u64, count: u64, len: u32, text: bool) -> Region {
+        let mut region = Region::default();
+        for sequence in first..first + count {
+            let mut bytes = vec![7u8; len as usize];
+            if !text {
+                blake3::Hasher::new().update(&sequence.to_le_bytes()).finalize_xof().fill(&mut bytes);
+            }
+            let fingerprint = Fingerprint(*blake3::hash(&sequence.to_le_bytes()).as_bytes());
+            let chunk =
+                RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence: Sequence(sequence) };
+            region.push(chunk, &bytes);
+        }
+        region.compress(&mut Compressor::default(), Compression::Zstd(1));
+        region
+    }
+
+    #[test]
+    fn more_tiny_chunks_than_a_container_can_list_are_shared_out() {
+        for (container_bytes, count) in [(4 << 20, 70_000), (64 << 10, 5_000)] {
+            let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, container_bytes, Compression::Off);
+            let (mut compressor, mut ordinals) = (Compressor::default(), 0);
+            let mut region = Region::default();
+            for sequence in 0..count {
+                let fingerprint = Fingerprint([1; 32]);
+                let (len, sequence) = (3, Sequence(sequence));
+                region.push(RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence }, b"abc");
+            }
+            region.compress(&mut compressor, Compression::Off);
+            let packed = packer.push(region, &mut compressor, &mut ordinals);
+            let placed = packed.placed.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.sequence.0);
+            assert!(placed.eq(0..count));
+            assert!(packed.full.iter().all(|draft| !draft.regions.is_empty()));
+            assert!(packed.full.len() < 16, "{} containers", packed.full.len());
+        }
+    }
+
+    #[test]
+    fn every_chunk_is_placed_once_in_order_and_containers_fill_up() {
+        let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, 1 << 18, Compression::Zstd(1));
+        let (mut compressor, mut ordinals) = (Compressor::default(), 0);
+        let (mut placed, mut full) = (Vec::new(), Vec::new());
+        for step in 0..100 {
+            let packed = packer.push(region(step * 8, 8, 4096, step % 3 == 0), &mut compressor, &mut ordinals);
+            placed.extend(packed.placed.into_iter().flat_map(|(id, chunks)| chunks.into_iter().map(move |c| (id, c))));
+            full.extend(packed.full);
+        }
+        let open = packer.finish().unwrap();
+        let sequences: Vec<u64> = placed.iter().map(|(_, chunk)| chunk.sequence.0).collect();
+        assert_eq!(sequences, (0..800).collect::<Vec<_>>());
+        assert!(placed.is_sorted_by_key(|(id, _)| id.ordinal));
+        assert_eq!(open.id.ordinal as usize, full.len());
+        for draft in &full {
+            let stored: usize = draft.regions.iter().map(|region| region.stored.len() + TAG_LEN).sum();
+            let chunks: usize = draft.regions.iter().map(|region| region.chunks.len()).sum();
+            let front = sealed_len(ContainerKind::Data, Side::Front, draft.regions.len(), chunks);
+            let back = sealed_len(ContainerKind::Data, Side::Back, draft.regions.len(), chunks);
+            let len = HEADER_LEN + TRAILER_LEN + front + back + stored;
+            assert!(len <= 1 << 18);
+            assert!((1 << 18) * 97 / 100 < len, "container of {len} bytes");
+        }
+    }
+}

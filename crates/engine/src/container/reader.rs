@@ -1,0 +1,296 @@
+//! Reading a container: which bytes to fetch, and what they mean.
+//!
+//! Does no I/O. Everything is checked before it is used, and a wrong byte anywhere is an error that names the container.
+
+use crate::codec::DecodeError;
+use crate::compress::Compressor;
+use crate::container::directory::{Directory, Side, sealed_len};
+use crate::container::seal::region_aad;
+use crate::container::trailer::{TRAILER_LEN, Trailer};
+use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
+use crate::error::{Error, Result};
+use crate::object::header::{HEADER_LEN, Header, ObjectType};
+use crate::object::names::{ContainerKind, ContainerName};
+use crate::types::{Fingerprint, RepositoryId};
+
+/// Where a chunk stands in its container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkPlace {
+    /// Number of the region.
+    pub region: u32,
+    /// First byte in the region's plaintext.
+    pub offset: u32,
+    /// Bytes, hints included.
+    pub len: u32,
+    /// Bytes of hints at the end.
+    pub hints_len: u32,
+}
+
+/// A container whose header and directory have been read and checked.
+#[derive(Debug)]
+pub struct ContainerReader {
+    /// Its name.
+    pub name: ContainerName,
+    /// Its table of contents.
+    pub directory: Directory,
+    header: [u8; HEADER_LEN],
+    key: ObjectKey,
+    /// Where each region begins, and where the last one ends.
+    region_offsets: Vec<u64>,
+    /// First chunk of each region.
+    region_chunks: Vec<usize>,
+    /// Chunk numbers, sorted by fingerprint; empty after a back directory.
+    by_fingerprint: Vec<u32>,
+}
+
+/// What the header of a container told.
+#[derive(Debug)]
+pub struct OpenHeader {
+    /// The header's bytes, which every seal in the container authenticates.
+    pub bytes: [u8; HEADER_LEN],
+    /// Bytes of the sealed front directory that follows.
+    pub front_len: u32,
+    key: ObjectKey,
+}
+
+/// Checks a container's header: that it is this repository's, under its own name, and sealed with its key.
+pub fn open_header(keys: &Keys, repository: RepositoryId, name: &ContainerName, bytes: &[u8]) -> Result<OpenHeader> {
+    let object = name.path().display().to_string();
+    let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
+        return Err(Error::damaged(object, "ends inside its header"));
+    };
+    let header = Header::decode(&object, bytes)?;
+    let expected = match name.kind {
+        ContainerKind::Data => ObjectType::DataContainer,
+        ContainerKind::Metadata => ObjectType::MetadataContainer,
+    };
+    if header.object_type != expected {
+        return Err(Error::damaged(object, format!("is a {:?}, not a {expected:?}", header.object_type)));
+    }
+    if header.repository != repository {
+        return Err(Error::damaged(object, "belongs to another repository"));
+    }
+    if (header.session, header.ordinal) != (name.id.session, name.id.ordinal) {
+        let found = crate::types::ContainerId { session: header.session, ordinal: header.ordinal };
+        return Err(Error::damaged(object, format!("stands under a wrong name; it is container {found}")));
+    }
+    let key = header.key(&object, keys)?;
+    Ok(OpenHeader { bytes: *bytes, front_len: header.sealed_len, key })
+}
+
+impl ContainerReader {
+    /// Opens one of the directories. `sealed` is exactly the sealed directory.
+    pub fn open(
+        name: ContainerName,
+        header: OpenHeader,
+        side: Side,
+        sealed: &[u8],
+        region_bytes_limit: u32,
+    ) -> Result<Self> {
+        let object = || name.path().display().to_string();
+        let mut sealed = sealed.to_vec();
+        let domain = match side {
+            Side::Front => Domain::FrontDirectory,
+            Side::Back => Domain::BackDirectory,
+        };
+        let Ok(plain) = header.key.open(domain, 0, &header.bytes, &mut sealed) else {
+            return Err(Error::damaged(object(), format!("its {side:?} directory does not open")));
+        };
+        let directory = Directory::decode(plain, name.kind, side, region_bytes_limit).map_err(
+            |DecodeError { offset, reason }| {
+                Error::damaged(object(), format!("its {side:?} directory: byte {offset}: {reason}"))
+            },
+        )?;
+        Ok(Self::index(name, header, directory))
+    }
+
+    fn index(name: ContainerName, header: OpenHeader, directory: Directory) -> Self {
+        let mut offset = HEADER_LEN as u64 + u64::from(header.front_len);
+        let mut chunk = 0;
+        let mut region_offsets = vec![offset];
+        let mut region_chunks = vec![chunk];
+        for region in &directory.regions {
+            offset += u64::from(region.sealed_len);
+            chunk += region.chunk_count as usize;
+            region_offsets.push(offset);
+            region_chunks.push(chunk);
+        }
+        let OpenHeader { bytes, key, .. } = header;
+        let by_fingerprint = Vec::new();
+        let mut reader = Self { name, directory, header: bytes, key, region_offsets, region_chunks, by_fingerprint };
+        reader.sort_names();
+        reader
+    }
+
+    /// Names the chunks of a container that was opened by its back directory, in order.
+    pub fn name_chunks(&mut self, fingerprints: &[Option<Fingerprint>]) {
+        for (chunk, fingerprint) in self.directory.chunks.iter_mut().zip(fingerprints) {
+            chunk.fingerprint = *fingerprint;
+        }
+        self.sort_names();
+    }
+
+    fn sort_names(&mut self) {
+        let chunks = &self.directory.chunks;
+        let named = |number: u32| chunks.get(number as usize).and_then(|chunk| chunk.fingerprint);
+        let count = u32::try_from(chunks.len()).unwrap_or(0);
+        self.by_fingerprint = (0..count).filter(|&number| named(number).is_some()).collect();
+        self.by_fingerprint.sort_unstable_by_key(|&number| named(number));
+    }
+
+    /// Returns roughly how many bytes of memory the directory takes.
+    pub fn memory_bytes(&self) -> usize {
+        let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 4);
+        chunks + self.directory.regions.len() * 48 + 512
+    }
+
+    /// Returns where a chunk stands.
+    pub fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
+        let named = |number: u32| self.directory.chunks.get(number as usize).and_then(|chunk| chunk.fingerprint);
+        let at = self.by_fingerprint.binary_search_by_key(&Some(*fingerprint), |&number| named(number)).ok()?;
+        self.place(*self.by_fingerprint.get(at)? as usize)
+    }
+
+    /// Returns where the chunk with this number stands.
+    pub fn place(&self, number: usize) -> Option<ChunkPlace> {
+        let region = self.region_chunks.partition_point(|&first| first <= number).checked_sub(1)?;
+        let first = *self.region_chunks.get(region)?;
+        let before = self.directory.chunks.get(first..number)?;
+        let offset = before.iter().map(|chunk| chunk.len).sum();
+        let chunk = self.directory.chunks.get(number)?;
+        Some(ChunkPlace { region: u32::try_from(region).ok()?, offset, len: chunk.len, hints_len: chunk.hints_len })
+    }
+
+    /// Returns the chunks of a region, by number.
+    pub fn chunks_of(&self, region: u32) -> std::ops::Range<usize> {
+        let region = region as usize;
+        match (self.region_chunks.get(region), self.region_chunks.get(region + 1)) {
+            (Some(&first), Some(&end)) => first..end,
+            _ => 0..0,
+        }
+    }
+
+    /// Returns which bytes of the container a region takes.
+    pub fn region_range(&self, region: u32) -> Option<(u64, u32)> {
+        let offset = *self.region_offsets.get(region as usize)?;
+        Some((offset, self.directory.regions.get(region as usize)?.sealed_len))
+    }
+
+    /// Returns where the regions end.
+    pub fn regions_end(&self) -> u64 {
+        self.region_offsets.last().copied().unwrap_or(HEADER_LEN as u64)
+    }
+
+    /// Opens and decompresses a region's sealed bytes into `plain`, which is replaced. `sealed` is used up.
+    pub fn open_region(
+        &self,
+        region: u32,
+        sealed: &mut [u8],
+        compressor: &mut Compressor,
+        plain: &mut Vec<u8>,
+    ) -> Result<()> {
+        let wrong = |what: &str| Error::damaged(self.name.path().display(), format!("region {region}: {what}"));
+        let entry = self.directory.regions.get(region as usize).ok_or_else(|| wrong("does not exist"))?;
+        let aad = region_aad(&self.header, entry.algorithm, entry.plain_len);
+        let stored = self.key.open(Domain::Region, region.into(), &aad, sealed).map_err(|_| wrong("does not open"))?;
+        if compressor.decompress(entry.algorithm, stored, entry.plain_len as usize, plain) {
+            Ok(())
+        } else {
+            Err(wrong("does not decompress"))
+        }
+    }
+}
+
+/// A container read whole: every part of it checked against every other.
+#[derive(Debug)]
+pub struct WholeContainer {
+    /// The container by its front directory, or by its back directory if the front does not open.
+    pub reader: ContainerReader,
+    /// What is wrong with it, in sentences; empty for a sound container.
+    pub findings: Vec<String>,
+}
+
+/// Checks all that can be checked of a container without reading its regions' contents. `head` holds the bytes from the
+/// first on (header and front directory at least), `tail` the last bytes (trailer and back directory at least).
+pub fn inspect(
+    keys: &Keys,
+    repository: RepositoryId,
+    name: ContainerName,
+    region_bytes_limit: u32,
+    (len, head, tail): (u64, &[u8], &[u8]),
+) -> Result<WholeContainer> {
+    let object = name.path().display().to_string();
+    let mut findings = Vec::new();
+    let trailer = tail
+        .len()
+        .checked_sub(TRAILER_LEN)
+        .and_then(|start| tail.get(start..))
+        .map_or(Err("ends inside its trailer".to_owned()), |bytes| {
+            Trailer::decode(bytes).map_err(|error| format!("trailer: {error}"))
+        });
+    let header = open_header(keys, repository, &name, head)?;
+    let front_end = HEADER_LEN + header.front_len as usize;
+    let front = head.get(HEADER_LEN..front_end).ok_or_else(|| Error::damaged(&object, "ends inside its directory"));
+    let again = open_header(keys, repository, &name, head)?;
+    let front = front.and_then(|sealed| ContainerReader::open(name, header, Side::Front, sealed, region_bytes_limit));
+    let back = match &trailer {
+        Ok(trailer) => {
+            open_back(name, again, trailer, (len, tail), region_bytes_limit).map_err(|error| error.to_string())
+        }
+        Err(reason) => Err(format!("{object}: damaged: {reason}")),
+    };
+    let reader = match (front, back) {
+        (Ok(front), Ok(back)) => {
+            if !front.directory.agrees_with(&back.directory) {
+                findings.push(format!("{object}: damaged: its two directories disagree"));
+            }
+            front
+        }
+        (Ok(front), Err(reason)) => {
+            findings.push(reason);
+            front
+        }
+        (Err(error), Ok(back)) => {
+            findings.push(error.to_string());
+            back
+        }
+        (Err(error), Err(_)) => return Err(error),
+    };
+    if let Ok(trailer) = trailer {
+        findings.extend(layout_findings(&object, &trailer, &reader, len));
+    }
+    Ok(WholeContainer { reader, findings })
+}
+
+fn open_back(
+    name: ContainerName,
+    header: OpenHeader,
+    trailer: &Trailer,
+    (len, tail): (u64, &[u8]),
+    region_bytes_limit: u32,
+) -> Result<ContainerReader> {
+    let wrong = |what: &str| Error::damaged(name.path().display(), what);
+    let tail_start = len.checked_sub(tail.len() as u64).ok_or_else(|| wrong("is shorter than its end"))?;
+    let start = u64::from(trailer.back_offset).checked_sub(tail_start).and_then(|start| usize::try_from(start).ok());
+    let start = start.ok_or_else(|| wrong("its back directory lies outside it"))?;
+    let end =
+        start.checked_add(trailer.back_len as usize).ok_or_else(|| wrong("its back directory lies outside it"))?;
+    let sealed = tail.get(start..end).ok_or_else(|| wrong("its back directory lies outside it"))?;
+    ContainerReader::open(name, header, Side::Back, sealed, region_bytes_limit)
+}
+
+fn layout_findings(object: &str, trailer: &Trailer, reader: &ContainerReader, len: u64) -> Vec<String> {
+    let kind = reader.name.kind;
+    let (regions, chunks) = (reader.directory.regions.len(), reader.directory.chunks.len());
+    let front_len = sealed_len(kind, Side::Front, regions, chunks) as u64;
+    let back_len = sealed_len(kind, Side::Back, regions, chunks) as u64;
+    let regions_len: u64 = reader.directory.regions.iter().map(|region| u64::from(region.sealed_len)).sum();
+    let expected_back = len.checked_sub(TRAILER_LEN as u64 + back_len);
+    let consistent = u64::from(trailer.front_len) == front_len
+        && u64::from(trailer.back_len) == back_len
+        && u64::from(trailer.regions_len) == regions_len
+        && Some(u64::from(trailer.back_offset)) == expected_back
+        && HEADER_LEN as u64 + front_len + regions_len <= u64::from(trailer.back_offset)
+        && front_len > TAG_LEN as u64;
+    if consistent { Vec::new() } else { vec![format!("{object}: damaged: its trailer contradicts its directory")] }
+}

@@ -1,0 +1,310 @@
+//! Entry points for fuzzing: every decoder of the format, as a function of bytes.
+//!
+//! The fuzz targets in `fuzz/` and the replay of their corpus on stable Rust call the same functions. Each must return
+//! for any input, without a panic and with memory in proportion to the input. What it decodes it encodes again, and
+//! panics where that loses anything: such a panic is a bug here, never the input's.
+//!
+//! Keys and repository are those of the test vectors in `docs/format.md`, so that the vectors are valid inputs.
+
+use crate::codec::{Decoded, Reader};
+use crate::compress::{Algorithm, Compressor};
+use crate::container::directory::{Directory, Side};
+use crate::container::reader::{ContainerReader, inspect};
+use crate::container::seal::region_aad;
+use crate::container::trailer::Trailer;
+use crate::crypto::{Domain, Keys, MasterKey, ObjectKey, TAG_LEN};
+use crate::object::header::{HEADER_LEN, Header, ObjectType};
+use crate::object::names::{ContainerKind, ContainerName, parse_slot};
+use crate::object::slot::{decode_slot, encode_slot};
+use crate::object::{Config, open_small};
+use crate::recipe::{HintTable, decode_hints, decode_segment};
+use crate::snapshot::format::{CollectionBody, decode_commit};
+use crate::snapshot::{CommitBody, SessionBody};
+use crate::tree::format::{TreeNode, decode_node};
+use crate::types::{ContainerId, RepositoryId, SessionId};
+
+/// A function to be called with arbitrary bytes.
+pub type Target = fn(&[u8]);
+
+/// All targets by name. A name is also that of the fuzz target and of the directory of its corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config", config),
+    ("slot", slot),
+    ("header", header),
+    ("small_object", small_object),
+    ("directory", directory),
+    ("trailer", trailer),
+    ("container", container),
+    ("container_parts", container_parts),
+    ("region", region),
+    ("recipe", recipe),
+    ("hints", hints),
+    ("tree_node", tree_node),
+    ("commit", commit),
+    ("session", session),
+    ("collection", collection),
+    ("names", names),
+];
+
+/// Longest plaintext of a region that the targets accept, so that memory stays in proportion.
+pub const REGION_BYTES_LIMIT: u32 = 64 << 10;
+const OBJECT: &str = "fuzzed";
+
+/// Runs a target by name; false if there is none.
+pub fn run(target: &str, bytes: &[u8]) -> bool {
+    let found = TARGETS.iter().find(|(name, _)| *name == target);
+    found.map(|(_, function)| function(bytes)).is_some()
+}
+
+fn repository() -> RepositoryId {
+    RepositoryId(u128::to_be_bytes(0x2021_2223_2425_2627_2829_2a2b_2c2d_2e2f))
+}
+
+fn session_id() -> SessionId {
+    SessionId(u128::to_be_bytes(0x3031_3233_3435_3637_3839_3a3b_3c3d_3e3f))
+}
+
+fn keys() -> Keys {
+    let mut master = MasterKey([0; 32]);
+    master.0.iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
+    Keys::derive(&master, repository())
+}
+
+fn config(bytes: &[u8]) {
+    if let Ok(config) = Config::decode(OBJECT, bytes) {
+        let keys = keys();
+        let again = config.encode(&keys);
+        // The MAC and the checksum over it are the input's own; the fields before them must come back.
+        assert!(again.iter().zip(bytes).take(160).all(|(again, byte)| again == byte), "a config comes back");
+        let _either = Config::authenticate(OBJECT, bytes, &keys);
+    }
+}
+
+fn slot(bytes: &[u8]) {
+    if let Ok((repository, slot)) = decode_slot(OBJECT, bytes) {
+        assert_eq!(encode_slot(repository, &slot), bytes);
+    }
+}
+
+fn header(bytes: &[u8]) {
+    if let Ok(header) = Header::decode(OBJECT, bytes) {
+        assert!(bytes.starts_with(&header.encode()), "a header comes back");
+        let _either = header.key(OBJECT, &keys());
+    }
+}
+
+fn small_object(bytes: &[u8]) {
+    let keys = keys();
+    for object_type in [ObjectType::Session, ObjectType::Commit, ObjectType::Forget, ObjectType::Collection] {
+        let _either = open_small(&keys, OBJECT, object_type, (repository(), None), bytes.to_vec());
+    }
+}
+
+fn kind_and_side(code: u8) -> (ContainerKind, Side) {
+    let kind = if code & 1 == 0 { ContainerKind::Data } else { ContainerKind::Metadata };
+    (kind, if code & 2 == 0 { Side::Front } else { Side::Back })
+}
+
+/// A byte for kind and side, then the plaintext.
+fn directory(bytes: &[u8]) {
+    let Some((&code, bytes)) = bytes.split_first() else { return };
+    let (kind, side) = kind_and_side(code);
+    if let Ok(directory) = Directory::decode(bytes, kind, side, REGION_BYTES_LIMIT) {
+        assert_eq!(directory.encode(kind, side), bytes);
+    }
+}
+
+fn trailer(bytes: &[u8]) {
+    if let Ok(trailer) = Trailer::decode(bytes) {
+        let mut again = Vec::new();
+        trailer.append(&mut again);
+        assert!(again.iter().zip(bytes).take(24).all(|(again, byte)| again == byte), "a trailer comes back");
+    }
+}
+
+/// A whole container, under the name that its header gives it.
+fn container(bytes: &[u8]) {
+    let Ok(header) = Header::decode(OBJECT, bytes) else { return };
+    let kind = match header.object_type {
+        ObjectType::DataContainer => ContainerKind::Data,
+        _ => ContainerKind::Metadata,
+    };
+    let id = ContainerId { session: header.session, ordinal: header.ordinal };
+    read_container(ContainerName { id, kind, checksum: [0; 32] }, bytes);
+}
+
+/// The plaintext of a container's parts, to be sealed here: what a holder of the keys could have written. A byte for
+/// the kind; the front and the back directory with a 16-bit length each; four numbers of the trailer; the regions.
+fn container_parts(bytes: &[u8]) {
+    let Ok(parts) = Parts::decode(bytes) else { return };
+    let id = ContainerId { session: session_id(), ordinal: 3 };
+    read_container(ContainerName { id, kind: parts.kind, checksum: [0; 32] }, &parts.seal(id));
+}
+
+struct Parts<'a> {
+    kind: ContainerKind,
+    front: &'a [u8],
+    back: &'a [u8],
+    trailer: Trailer,
+    regions: Reader<'a>,
+}
+
+impl<'a> Parts<'a> {
+    fn decode(bytes: &'a [u8]) -> Decoded<Self> {
+        let mut reader = Reader::new(bytes);
+        let (kind, _) = kind_and_side(reader.u8()?);
+        let front_len = reader.u16()?;
+        let front = reader.bytes(front_len.into())?;
+        let back_len = reader.u16()?;
+        let back = reader.bytes(back_len.into())?;
+        let trailer = Trailer {
+            front_len: reader.u32()?,
+            back_offset: reader.u32()?,
+            back_len: reader.u32()?,
+            regions_len: reader.u32()?,
+        };
+        Ok(Self { kind, front, back, trailer, regions: reader })
+    }
+
+    fn seal(self, id: ContainerId) -> Vec<u8> {
+        let Parts { kind, front, back, trailer, mut regions } = self;
+        let object_type = match kind {
+            ContainerKind::Data => ObjectType::DataContainer,
+            ContainerKind::Metadata => ObjectType::MetadataContainer,
+        };
+        let salt = [7; 32];
+        let key = ObjectKey::derive(&keys(), object_type.purpose(), &salt, repository(), object_type.code());
+        let header = Header {
+            object_type,
+            repository: repository(),
+            session: id.session,
+            ordinal: id.ordinal,
+            key_epoch: 0,
+            salt,
+            commitment: *key.commitment(),
+            sealed_len: crate::codec::len_u32(front.len() + TAG_LEN),
+        };
+        let header = header.encode();
+        let mut out = [&header[..], front].concat();
+        key.seal(Domain::FrontDirectory, 0, &header, &mut out, HEADER_LEN);
+        let directory = Directory::decode(front, kind, Side::Front, REGION_BYTES_LIMIT).unwrap_or_default();
+        for (counter, entry) in (0..).zip(&directory.regions) {
+            let start = out.len();
+            let stored_len = (entry.sealed_len as usize).saturating_sub(TAG_LEN);
+            let Ok(stored) = regions.bytes(stored_len) else { break };
+            out.extend_from_slice(stored);
+            key.seal(Domain::Region, counter, &region_aad(&header, entry.algorithm, entry.plain_len), &mut out, start);
+        }
+        let start = out.len();
+        out.extend_from_slice(back);
+        key.seal(Domain::BackDirectory, 0, &header, &mut out, start);
+        trailer.append(&mut out);
+        out
+    }
+}
+
+fn read_container(name: ContainerName, bytes: &[u8]) {
+    let ends = (bytes.len() as u64, bytes, bytes);
+    let Ok(whole) = inspect(&keys(), repository(), name, REGION_BYTES_LIMIT, ends) else { return };
+    let reader = whole.reader;
+    let (mut compressor, mut plain) = (Compressor::default(), Vec::new());
+    for number in 0..crate::codec::len_u32(reader.directory.regions.len()) {
+        let Some(mut sealed) = sealed_region(&reader, number, bytes) else { continue };
+        if reader.open_region(number, &mut sealed, &mut compressor, &mut plain).is_err() {
+            continue;
+        }
+        for chunk in reader.chunks_of(number) {
+            let place = reader.place(chunk).expect("chunks of a region have a place");
+            let (start, len) = (place.offset as usize, place.len as usize);
+            assert!(plain.get(start..start + len).is_some(), "a region holds the chunks that its directory lists");
+        }
+    }
+    for chunk in reader.directory.chunks.iter().take(16) {
+        if let Some(fingerprint) = chunk.fingerprint {
+            assert!(reader.find(&fingerprint).is_some(), "chunks are found by name");
+        }
+    }
+}
+
+fn sealed_region(reader: &ContainerReader, number: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (offset, len) = reader.region_range(number)?;
+    let offset = usize::try_from(offset).ok()?;
+    Some(bytes.get(offset..offset.checked_add(len as usize)?)?.to_vec())
+}
+
+/// A byte for the compression, two for the length, then the stored bytes.
+fn region(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    let (Ok(code), Ok(len)) = (reader.u8(), reader.u16()) else { return };
+    let Some(algorithm) = Algorithm::from_code(code % 3) else { return };
+    let stored = reader.bytes(reader.remaining()).unwrap_or_default();
+    let mut plain = Vec::new();
+    if Compressor::default().decompress(algorithm, stored, len.into(), &mut plain) {
+        assert_eq!(plain.len(), usize::from(len));
+    }
+}
+
+fn recipe(bytes: &[u8]) {
+    if let Ok(recipe) = decode_segment(bytes) {
+        let mut again = Vec::new();
+        recipe.encode(&mut again);
+        assert_eq!(again, bytes);
+        assert!(recipe.chunk_count() <= recipe.items.len());
+    }
+}
+
+/// Two bytes for the number of references, then the hints.
+fn hints(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    // A caller has decoded the references themselves, 33 bytes each: their number is in proportion to its input.
+    let Ok(references) = reader.u16().map(|references| references % 4096) else { return };
+    let encoded = reader.bytes(reader.remaining()).unwrap_or_default();
+    if let Ok(hints) = decode_hints(encoded, references.into()) {
+        let (mut table, mut again) = (HintTable::default(), Vec::new());
+        table.extend(hints.iter().copied());
+        table.encode(&mut again);
+        assert_eq!(decode_hints(&again, references.into()), Ok(hints));
+    }
+}
+
+fn tree_node(bytes: &[u8]) {
+    let Ok(node) = decode_node(bytes) else { return };
+    let _bounded = node.chunk_count();
+    if let TreeNode::Entries(entries) = &node {
+        let mut again = vec![0];
+        crate::codec::put_varint(&mut again, entries.len() as u64);
+        for entry in entries {
+            entry.encode(&mut again);
+            let _bounded = (entry.size(), entry.metadata());
+        }
+        assert_eq!(decode_node(&again).as_ref(), Ok(&node));
+    }
+}
+
+fn commit(bytes: &[u8]) {
+    if let Ok(body) = decode_commit(bytes) {
+        let again: Decoded<CommitBody> = decode_commit(&body.encode());
+        assert_eq!(again, Ok(body));
+    }
+}
+
+fn session(bytes: &[u8]) {
+    if let Ok(body) = SessionBody::decode(bytes) {
+        assert_eq!(SessionBody::decode(&body.encode()), Ok(body));
+    }
+}
+
+fn collection(bytes: &[u8]) {
+    if let Ok(body) = CollectionBody::decode(bytes) {
+        assert_eq!(CollectionBody::decode(&body.encode()), Ok(body));
+    }
+}
+
+/// A name in a directory of sessions' containers, or of key slots.
+fn names(bytes: &[u8]) {
+    let Ok(name) = std::str::from_utf8(bytes) else { return };
+    let _either = (parse_slot(name), SessionId::parse(name));
+    if let Some(container) = ContainerName::parse(session_id(), name) {
+        assert!(container.path().ends_with(name), "a name comes back");
+    }
+}

@@ -1,0 +1,21 @@
+//! Recipes: the ordered references that make up a stream.
+//!
+//! Few references stand in the tree entry itself. More of them are cut by content into segments that are chunks
+//! themselves, deduplicated like any other; the list of segments is cut the same way again, to any depth.
+
+pub mod builder;
+pub mod format;
+pub mod hints;
+
+pub use builder::RecipeBuilder;
+pub use format::{Recipe, RecipeItem, decode_segment};
+pub use hints::{HintTable, decode_hints};
+
+use crate::error::Result;
+use crate::types::{ChunkKind, Fingerprint};
+
+/// Takes metadata chunks as they are finished: contents, and hints beside them that the fingerprint does not cover.
+pub trait MetadataSink {
+    /// Takes a chunk and returns its name.
+    fn store(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Result<Fingerprint>;
+}

@@ -1,0 +1,542 @@
+//! The bodies of commits, sessions and collections: fields with a tag each.
+//!
+//! A field is a tag byte and a byte string with its length in front. Unknown tags from 128 on are passed over, so that
+//! later writers can add what this reader may ignore; below, they are an error.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+use crate::codec::{DecodeError, Decoded, Reader, put_container_id, put_string, put_timestamp, put_varint};
+use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
+
+/// Longest text in a snapshot in bytes.
+pub const TEXT_LEN_MAX: usize = 64 << 10;
+
+const TAG_KIND: u8 = 1;
+const TAG_TIME: u8 = 2;
+const TAG_FILE_CLOCK: u8 = 3;
+const TAG_TREE: u8 = 4;
+const TAG_HOSTNAME: u8 = 5;
+const TAG_USERNAME: u8 = 6;
+const TAG_OWNER: u8 = 7;
+const TAG_PATH: u8 = 8;
+const TAG_TAG: u8 = 9;
+const TAG_EXCLUDE: u8 = 10;
+const TAG_PARENT: u8 = 11;
+const TAG_PROGRAM: u8 = 12;
+const TAG_SUMMARY: u8 = 13;
+const TAG_HEAD: u8 = 14;
+const TAG_COLLECTIONS_SEEN: u8 = 15;
+const TAG_CONTAINER: u8 = 16;
+const TAG_MARKED: u8 = 17;
+const OPTIONAL_TAGS: u8 = 128;
+const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
+
+/// How a session ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommitKind {
+    /// With a snapshot.
+    Snapshot,
+    /// By a collection that waited for it long enough; nothing it wrote will be referred to.
+    Fence,
+    /// Without anything to keep.
+    Done,
+}
+
+/// A commit that was seen when a snapshot was made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Head {
+    /// Its session.
+    pub session: SessionId,
+    /// BLAKE3-256 of its stored bytes.
+    pub checksum: [u8; 32],
+}
+
+/// What a backup counted, as stored with its snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Summary {
+    /// When the backup ended.
+    pub end: Timestamp,
+    /// Files that the parent did not have.
+    pub files_new: u64,
+    /// Files that differ from the parent's.
+    pub files_changed: u64,
+    /// Files whose references were reused.
+    pub files_unmodified: u64,
+    /// Directories that the parent did not have.
+    pub dirs_new: u64,
+    /// Directories that differ from the parent's.
+    pub dirs_changed: u64,
+    /// Directories that are the same as the parent's.
+    pub dirs_unmodified: u64,
+    /// Data chunks stored.
+    pub data_chunks: u64,
+    /// Tree and recipe chunks stored.
+    pub metadata_chunks: u64,
+    /// Plaintext bytes of the chunks stored.
+    pub data_added: u64,
+    /// Bytes that the containers of this session take.
+    pub data_added_packed: u64,
+    /// Files seen.
+    pub files_processed: u64,
+    /// Bytes of all files seen.
+    pub bytes_processed: u64,
+}
+
+/// A committed state of a source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// When the backup began.
+    pub time: Timestamp,
+    /// What the kernel's file clock said then: a file whose ctime is not older must be read again.
+    pub file_clock: Timestamp,
+    /// Root of the tree.
+    pub tree: Fingerprint,
+    /// Host that was backed up.
+    pub hostname: String,
+    /// User who did it.
+    pub username: String,
+    /// Their numbers.
+    pub uid: u32,
+    /// Their group's.
+    pub gid: u32,
+    /// What was backed up, as bytes of absolute paths.
+    pub paths: Vec<Vec<u8>>,
+    /// Labels that the user gave.
+    pub tags: Vec<String>,
+    /// Patterns that were left out.
+    pub excludes: Vec<String>,
+    /// Snapshot whose references were reused.
+    pub parent: Option<SessionId>,
+    /// Program and version.
+    pub program: String,
+    /// What was counted.
+    pub summary: Summary,
+}
+
+/// The body of a commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommitBody {
+    /// How the session ended.
+    pub kind: CommitKind,
+    /// The snapshot, if it ended with one.
+    pub snapshot: Option<Snapshot>,
+    /// Heads of the log that were seen.
+    pub heads: Vec<Head>,
+}
+
+/// What a session does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionKind {
+    /// Makes a snapshot.
+    Backup,
+    /// Reads, and must not lose what it reads meanwhile.
+    Restore,
+    /// Collects garbage.
+    Collection,
+}
+
+/// The body of a session's start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionBody {
+    /// What it does.
+    pub kind: SessionKind,
+    /// Number of the newest collection it saw.
+    pub collections_seen: u32,
+    /// When it began.
+    pub time: Timestamp,
+    /// On which host.
+    pub hostname: String,
+}
+
+fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut value = Vec::new();
+    write(&mut value);
+    out.push(tag);
+    put_string(out, &value);
+}
+
+impl Snapshot {
+    /// Says which text is too long to be stored, if one is.
+    pub fn validate(&self) -> crate::error::Result<()> {
+        let texts = [&self.hostname, &self.username, &self.program].into_iter().chain(&self.tags).chain(&self.excludes);
+        let longest = texts.map(String::len).chain(self.paths.iter().map(Vec::len)).max().unwrap_or(0);
+        if longest <= TEXT_LEN_MAX {
+            return Ok(());
+        }
+        let reason = format!(
+            "a path, tag or pattern of {longest} bytes is longer than the {TEXT_LEN_MAX} that a snapshot can note"
+        );
+        Err(crate::error::Error::invalid(reason))
+    }
+}
+
+impl CommitBody {
+    /// Returns the encoded form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let kind = match self.kind {
+            CommitKind::Snapshot => 1,
+            CommitKind::Fence => 2,
+            CommitKind::Done => 3,
+        };
+        field(&mut out, TAG_KIND, |out| out.push(kind));
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.encode(&mut out);
+        }
+        for head in &self.heads {
+            field(&mut out, TAG_HEAD, |out| {
+                out.extend_from_slice(&head.session.0);
+                out.extend_from_slice(&head.checksum);
+            });
+        }
+        out
+    }
+}
+
+impl Snapshot {
+    fn encode(&self, out: &mut Vec<u8>) {
+        field(out, TAG_TIME, |out| put_timestamp(out, self.time));
+        field(out, TAG_FILE_CLOCK, |out| put_timestamp(out, self.file_clock));
+        field(out, TAG_TREE, |out| out.extend_from_slice(&self.tree.0));
+        field(out, TAG_HOSTNAME, |out| out.extend_from_slice(self.hostname.as_bytes()));
+        field(out, TAG_USERNAME, |out| out.extend_from_slice(self.username.as_bytes()));
+        field(out, TAG_OWNER, |out| {
+            put_varint(out, self.uid.into());
+            put_varint(out, self.gid.into());
+        });
+        for path in &self.paths {
+            field(out, TAG_PATH, |out| out.extend_from_slice(path));
+        }
+        for tag in &self.tags {
+            field(out, TAG_TAG, |out| out.extend_from_slice(tag.as_bytes()));
+        }
+        for exclude in &self.excludes {
+            field(out, TAG_EXCLUDE, |out| out.extend_from_slice(exclude.as_bytes()));
+        }
+        if let Some(parent) = self.parent {
+            field(out, TAG_PARENT, |out| out.extend_from_slice(&parent.0));
+        }
+        field(out, TAG_PROGRAM, |out| out.extend_from_slice(self.program.as_bytes()));
+        field(out, TAG_SUMMARY, |out| {
+            put_timestamp(out, self.summary.end);
+            for number in self.summary.numbers() {
+                put_varint(out, number);
+            }
+        });
+    }
+
+    fn empty() -> Self {
+        Self {
+            time: Timestamp::default(),
+            file_clock: Timestamp::default(),
+            tree: Fingerprint([0; 32]),
+            hostname: String::new(),
+            username: String::new(),
+            uid: 0,
+            gid: 0,
+            paths: Vec::new(),
+            tags: Vec::new(),
+            excludes: Vec::new(),
+            parent: None,
+            program: String::new(),
+            summary: Summary::default(),
+        }
+    }
+
+    /// Takes a field; false if it is none of a snapshot's.
+    fn take(&mut self, tag: u8, value: &mut Reader<'_>) -> Decoded<bool> {
+        match tag {
+            TAG_TIME => self.time = value.timestamp()?,
+            TAG_FILE_CLOCK => self.file_clock = value.timestamp()?,
+            TAG_TREE => self.tree = value.fingerprint()?,
+            TAG_HOSTNAME => self.hostname = text(value)?,
+            TAG_USERNAME => self.username = text(value)?,
+            TAG_OWNER => (self.uid, self.gid) = (value.varint32()?, value.varint32()?),
+            TAG_PATH => self.paths.push(value.bytes(value.remaining())?.to_vec()),
+            TAG_TAG => self.tags.push(text(value)?),
+            TAG_EXCLUDE => self.excludes.push(text(value)?),
+            TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
+            TAG_PROGRAM => self.program = text(value)?,
+            TAG_SUMMARY => self.summary = Summary::decode(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Summary {
+    fn numbers(&self) -> [u64; 12] {
+        [
+            self.files_new,
+            self.files_changed,
+            self.files_unmodified,
+            self.dirs_new,
+            self.dirs_changed,
+            self.dirs_unmodified,
+            self.data_chunks,
+            self.metadata_chunks,
+            self.data_added,
+            self.data_added_packed,
+            self.files_processed,
+            self.bytes_processed,
+        ]
+    }
+
+    fn decode(value: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(Self {
+            end: value.timestamp()?,
+            files_new: value.varint()?,
+            files_changed: value.varint()?,
+            files_unmodified: value.varint()?,
+            dirs_new: value.varint()?,
+            dirs_changed: value.varint()?,
+            dirs_unmodified: value.varint()?,
+            data_chunks: value.varint()?,
+            metadata_chunks: value.varint()?,
+            data_added: value.varint()?,
+            data_added_packed: value.varint()?,
+            files_processed: value.varint()?,
+            bytes_processed: value.varint()?,
+        })
+    }
+}
+
+fn text(value: &mut Reader<'_>) -> Decoded<String> {
+    let error = value.error("text that is not UTF-8");
+    let bytes = value.bytes(value.remaining())?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| error)
+}
+
+/// Reads the fields of a body one after the other. Those that stand once must not stand twice.
+fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool>) -> Decoded<()> {
+    let mut reader = Reader::new(body);
+    let mut seen = 0u128;
+    while reader.remaining() > 0 {
+        let tag = reader.u8()?;
+        if tag < OPTIONAL_TAGS && !REPEATED_TAGS.contains(&tag) {
+            if seen & 1 << tag != 0 {
+                return Err(reader.error("field that stands twice"));
+            }
+            seen |= 1 << tag;
+        }
+        let value = reader.string(TEXT_LEN_MAX)?;
+        let at = reader.offset() - value.len();
+        let place = move |error: DecodeError| DecodeError { offset: at + error.offset, ..error };
+        let mut value = Reader::new(value);
+        if take(tag, &mut value).map_err(place)? {
+            value.finish().map_err(place)?;
+        } else if tag < OPTIONAL_TAGS {
+            return Err(reader.error("unknown field"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the body of a commit.
+pub fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
+    let mut kind = None;
+    let mut snapshot = Snapshot::empty();
+    let mut has_tree = false;
+    let mut heads = Vec::new();
+    fields(body, |tag, value| {
+        match tag {
+            TAG_KIND => {
+                kind = Some(match value.u8()? {
+                    1 => CommitKind::Snapshot,
+                    2 => CommitKind::Fence,
+                    3 => CommitKind::Done,
+                    _ => return Err(value.error("unknown kind of commit")),
+                });
+            }
+            TAG_HEAD => heads.push(Head { session: SessionId(value.array()?), checksum: value.array()? }),
+            _ => {
+                has_tree |= tag == TAG_TREE;
+                return snapshot.take(tag, value);
+            }
+        }
+        Ok(true)
+    })?;
+    match kind {
+        Some(CommitKind::Snapshot) if has_tree => {
+            Ok(CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads })
+        }
+        Some(kind @ (CommitKind::Fence | CommitKind::Done)) => Ok(CommitBody { kind, snapshot: None, heads }),
+        Some(CommitKind::Snapshot) | None => Err(DecodeError { offset: body.len(), reason: "commit without a tree" }),
+    }
+}
+
+impl SessionBody {
+    /// Returns the encoded form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let kind = match self.kind {
+            SessionKind::Backup => 1,
+            SessionKind::Restore => 2,
+            SessionKind::Collection => 3,
+        };
+        field(&mut out, TAG_KIND, |out| out.push(kind));
+        field(&mut out, TAG_COLLECTIONS_SEEN, |out| put_varint(out, self.collections_seen.into()));
+        field(&mut out, TAG_TIME, |out| put_timestamp(out, self.time));
+        field(&mut out, TAG_HOSTNAME, |out| out.extend_from_slice(self.hostname.as_bytes()));
+        out
+    }
+
+    /// Reads the encoded form.
+    pub fn decode(body: &[u8]) -> Decoded<Self> {
+        let mut kind = None;
+        let mut session = Self {
+            kind: SessionKind::Backup,
+            collections_seen: 0,
+            time: Timestamp::default(),
+            hostname: String::new(),
+        };
+        fields(body, |tag, value| {
+            match tag {
+                TAG_KIND => {
+                    kind = Some(match value.u8()? {
+                        1 => SessionKind::Backup,
+                        2 => SessionKind::Restore,
+                        3 => SessionKind::Collection,
+                        _ => return Err(value.error("unknown kind of session")),
+                    });
+                }
+                TAG_COLLECTIONS_SEEN => session.collections_seen = value.varint32()?,
+                TAG_TIME => session.time = value.timestamp()?,
+                TAG_HOSTNAME => session.hostname = text(value)?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        match kind {
+            Some(kind) => Ok(Self { kind, ..session }),
+            None => Err(DecodeError { offset: body.len(), reason: "session without a kind" }),
+        }
+    }
+}
+
+/// A step of a garbage collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CollectionStep {
+    /// It has begun.
+    Begin,
+    /// These containers are about to go: nothing new may refer to them.
+    Condemn,
+    /// These containers go.
+    Final,
+    /// They are gone.
+    Done,
+}
+
+/// The body of a step of a collection. The step stands in it, so that none passes for another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectionBody {
+    /// Which step.
+    pub step: CollectionStep,
+    /// Digest of the commits that were marked, where the step rests on them.
+    pub marked: Option<[u8; 32]>,
+    /// The containers that it is about.
+    pub containers: Vec<ContainerId>,
+}
+
+impl CollectionBody {
+    /// Returns the encoded form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let step = match self.step {
+            CollectionStep::Begin => 1,
+            CollectionStep::Condemn => 2,
+            CollectionStep::Final => 3,
+            CollectionStep::Done => 4,
+        };
+        field(&mut out, TAG_KIND, |out| out.push(step));
+        if let Some(marked) = self.marked {
+            field(&mut out, TAG_MARKED, |out| out.extend_from_slice(&marked));
+        }
+        for container in &self.containers {
+            field(&mut out, TAG_CONTAINER, |out| put_container_id(out, *container));
+        }
+        out
+    }
+
+    /// Reads the encoded form.
+    pub fn decode(body: &[u8]) -> Decoded<Self> {
+        let (mut step, mut marked, mut containers) = (None, None, Vec::new());
+        fields(body, |tag, value| {
+            match tag {
+                TAG_KIND => {
+                    step = Some(match value.u8()? {
+                        1 => CollectionStep::Begin,
+                        2 => CollectionStep::Condemn,
+                        3 => CollectionStep::Final,
+                        4 => CollectionStep::Done,
+                        _ => return Err(value.error("unknown step of a collection")),
+                    });
+                }
+                TAG_MARKED => marked = Some(value.array()?),
+                TAG_CONTAINER => containers.push(value.container_id()?),
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        match step {
+            Some(step) => Ok(Self { step, marked, containers }),
+            None => Err(DecodeError { offset: body.len(), reason: "collection without a step" }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body() -> CommitBody {
+        let snapshot = Snapshot {
+            time: Timestamp { seconds: -1, nanoseconds: 5 },
+            tree: Fingerprint([1; 32]),
+            hostname: "h\u{f6}st".into(),
+            paths: vec![b"/\xff".to_vec(), b"/b".to_vec()],
+            tags: vec!["t".into()],
+            excludes: vec!["*.o".into()],
+            parent: Some(SessionId([2; 16])),
+            summary: Summary { files_new: 7, bytes_processed: u64::MAX, ..Summary::default() },
+            ..Snapshot::empty()
+        };
+        let heads = vec![Head { session: SessionId([3; 16]), checksum: [4; 32] }];
+        CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads }
+    }
+
+    #[test]
+    fn commits_come_back_and_unknown_optional_fields_are_passed_over() {
+        let mut bytes = body().encode();
+        assert_eq!(decode_commit(&bytes), Ok(body()));
+        bytes.extend_from_slice(&[200, 1, 0]);
+        assert_eq!(decode_commit(&bytes), Ok(body()));
+        bytes.extend_from_slice(&[100, 1, 0]);
+        assert!(decode_commit(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_field_that_stands_once_cannot_stand_twice() {
+        let bytes = body().encode();
+        assert!(decode_commit(&[&bytes[..], &[TAG_KIND, 1, 2]].concat()).is_err());
+        assert!(decode_commit(&[&bytes[..], &[TAG_TAG, 1, b'u']].concat()).is_ok());
+    }
+
+    #[test]
+    fn fences_sessions_and_collections_come_back() {
+        let fence = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
+        assert_eq!(decode_commit(&fence.encode()), Ok(fence));
+        assert!(decode_commit(&[1, 1, 1]).is_err(), "a snapshot without a tree");
+        let session = SessionBody {
+            kind: SessionKind::Backup,
+            collections_seen: 9,
+            time: Timestamp::default(),
+            hostname: "h".into(),
+        };
+        assert_eq!(SessionBody::decode(&session.encode()), Ok(session));
+        let ids = vec![ContainerId { session: SessionId([1; 16]), ordinal: 5 }; 3];
+        let condemn = CollectionBody { step: CollectionStep::Condemn, marked: Some([9; 32]), containers: ids };
+        assert_eq!(CollectionBody::decode(&condemn.encode()), Ok(condemn));
+        assert!(CollectionBody::decode(&[]).is_err());
+    }
+}

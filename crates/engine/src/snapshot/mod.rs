@@ -1,0 +1,11 @@
+//! Snapshots: the ends of sessions, and what else is written once per session.
+//!
+//! A snapshot exists from the moment `commits/<session>` does. Each names every head it saw, a commit that no other
+//! names, by the checksum of its bytes: a hash-linked log in which a removed or exchanged snapshot shows.
+
+pub mod format;
+
+pub use format::{
+    CollectionBody, CollectionStep, CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary,
+    decode_commit,
+};
