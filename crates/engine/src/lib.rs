@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod object;
 pub mod recipe;
 pub mod snapshot;
+pub mod source;
 pub mod spill;
 pub mod tree;
 pub mod types;

@@ -1,0 +1,14 @@
+//! What is backed up: which paths, which of what lies below them, in which order.
+//!
+//! Users bring their habits and their exclude files from restic, so options that carry restic's names mean what they
+//! mean there.
+
+mod clean;
+pub mod exclude;
+pub mod files_from;
+pub mod glob;
+mod roots;
+pub mod stream;
+pub mod walk;
+
+pub use roots::absolute;

@@ -1,0 +1,149 @@
+//! How the paths that a user names become one tree, as in restic.
+//!
+//! The absolute path `/a/b` stands in the tree as `a` / `b`; a relative one as it was given, cleaned, without `..` in
+//! front. `.`, `..` and `/` stand for all that is in them. Where names from different places meet at the top, the
+//! later one is called `name-1`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::io::tree::SourceTree;
+use crate::source::clean::clean;
+use crate::source::exclude::Excludes;
+
+/// A name in the tree that leads to a root, or is one.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Names below that lead to roots.
+    pub(super) children: BTreeMap<OsString, Node>,
+    /// Where the entry is found.
+    pub(super) path: PathBuf,
+    /// Whether all that is in it belongs to the tree.
+    pub(super) whole: bool,
+    /// Whether the user named it, so that nothing excludes it.
+    pub(super) explicit: bool,
+    /// Device that it and what is below may lie on; `None`: the one that counts above it, or its own if it was named.
+    pub(super) device: Option<u64>,
+    /// Directory at the top of the path, which tells equal names apart.
+    origin: Vec<u8>,
+}
+
+impl Node {
+    /// An entry that no root names: it is there because the directory around it is.
+    pub(super) fn listed() -> Self {
+        Self { whole: true, ..Self::default() }
+    }
+}
+
+/// Builds the tree. A root that cannot be looked into when it stands for its contents is an error in `errors`, with
+/// its path.
+pub(super) fn build(
+    source: &dyn SourceTree,
+    roots: &[PathBuf],
+    excludes: &Excludes,
+    errors: &mut Vec<(PathBuf, Error)>,
+) -> Result<BTreeMap<OsString, Node>> {
+    let mut top = BTreeMap::new();
+    for root in roots {
+        if root.as_os_str().is_empty() {
+            return Err(Error::invalid("an empty path cannot be backed up"));
+        }
+        let path = clean(root.as_os_str().as_bytes());
+        if names(&path).next().is_some() {
+            add(&mut top, &path, true, None);
+            continue;
+        }
+        let directory = PathBuf::from(OsString::from_vec(path));
+        let contents =
+            source.canonical(&directory).and_then(|real| Ok((source.metadata(&real)?.device, source.list(&real)?)));
+        match contents {
+            Ok((device, mut names)) => {
+                errors.extend(excludes.apply_tags(source, &directory, &mut names));
+                for name in names {
+                    let path = clean(directory.join(name).as_os_str().as_bytes());
+                    add(&mut top, &path, false, Some(device));
+                }
+            }
+            Err(error) => errors.push((directory, error)),
+        }
+    }
+    Ok(top)
+}
+
+/// Returns the names of a clean path in the tree.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"." | b".."))
+}
+
+/// Returns the directory that the first name of a clean path in the tree is found in.
+fn origin(path: &[u8]) -> Vec<u8> {
+    if path.starts_with(b"/") {
+        return b"/".to_vec();
+    }
+    let ups: Vec<&[u8]> = path.split(|byte| *byte == b'/').take_while(|name| *name == b"..").collect();
+    if ups.is_empty() { b".".to_vec() } else { ups.join(&b'/') }
+}
+
+fn add(top: &mut BTreeMap<OsString, Node>, path: &[u8], explicit: bool, device: Option<u64>) {
+    let origin = origin(path);
+    let mut names = names(path).peekable();
+    let Some(first) = names.next() else { return };
+
+    let mut name = first.to_vec();
+    let mut number = 0;
+    while top.get(OsStr::from_bytes(&name)).is_some_and(|other| other.origin != origin) {
+        number += 1;
+        name = [first, format!("-{number}").as_bytes()].concat();
+    }
+
+    // `.` is not part of what the user sees.
+    let base = if origin == b"." { PathBuf::new() } else { PathBuf::from(OsStr::from_bytes(&origin)) };
+    let mut at = base.join(OsStr::from_bytes(first));
+    let mut node = top.entry(OsString::from_vec(name)).or_default();
+    node.origin = origin;
+    node.path.clone_from(&at);
+    for name in names {
+        let name = OsStr::from_bytes(name);
+        at.push(name);
+        node = node.children.entry(name.to_os_string()).or_default();
+        node.path.clone_from(&at);
+    }
+    node.whole = true;
+    node.explicit |= explicit;
+    node.device = if node.explicit { None } else { device };
+}
+
+/// Returns where a clean path is, without looking at links.
+pub fn absolute(working_directory: &Path, path: &Path) -> PathBuf {
+    PathBuf::from(OsString::from_vec(clean(working_directory.join(path).as_os_str().as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned_as_go_does() {
+        for (path, expected) in [
+            ("", "."),
+            (".", "."),
+            ("a/b", "a/b"),
+            ("./a", "a"),
+            ("a//b/./c/", "a/b/c"),
+            ("a/../b", "b"),
+            ("../a", "../a"),
+            ("../../a/..", "../.."),
+            ("a/../..", ".."),
+            ("/", "/"),
+            ("//a", "/a"),
+            ("/..", "/"),
+            ("/../a/../..", "/"),
+            ("/a/b/../c", "/a/c"),
+        ] {
+            assert_eq!(clean(path.as_bytes()), expected.as_bytes(), "{path}");
+        }
+    }
+}

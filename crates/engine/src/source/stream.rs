@@ -1,0 +1,188 @@
+//! A stream as a tree: one regular file that can be read once, from its beginning to its end.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, Xattr};
+use crate::types::Timestamp;
+
+/// A tree with one regular file, whose bytes come from a reader. How many they will be is not known: its size is 0 and
+/// its data has no end, so that it is read until the reader has no more.
+pub struct StreamTree {
+    path: PathBuf,
+    time: Timestamp,
+    /// Taken by the first opening.
+    reader: Mutex<Option<Box<dyn Read + Send>>>,
+}
+
+impl std::fmt::Debug for StreamTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamTree").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl StreamTree {
+    /// Makes a tree of the file at the absolute `path`; it and the directories that lead to it are of the time `now`.
+    pub fn new(path: PathBuf, reader: Box<dyn Read + Send>, now: Timestamp) -> Self {
+        Self { path, time: now, reader: Mutex::new(Some(reader)) }
+    }
+
+    fn not_found(operation: &'static str, path: &Path) -> Error {
+        Error::io(operation, path, io::ErrorKind::NotFound.into())
+    }
+}
+
+fn metadata_of(kind: EntryKind, mode: u32, time: Timestamp) -> Metadata {
+    Metadata {
+        kind,
+        mode,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        mtime: time,
+        ctime: time,
+        size: 0,
+        device: 0,
+        inode: 0,
+        links: 1,
+        rdev: 0,
+    }
+}
+
+impl SourceTree for StreamTree {
+    fn metadata(&self, path: &Path) -> Result<Metadata> {
+        if path == self.path {
+            Ok(metadata_of(EntryKind::File, 0o644, self.time))
+        } else if self.path.starts_with(path) {
+            Ok(metadata_of(EntryKind::Directory, 0o755, self.time))
+        } else {
+            Err(Self::not_found("read metadata of", path))
+        }
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
+        let below = self.path.strip_prefix(path).ok().and_then(|below| below.iter().next());
+        below.map(|name| vec![name.to_os_string()]).ok_or_else(|| Self::not_found("list", path))
+    }
+
+    fn read_link(&self, path: &Path) -> Result<PathBuf> {
+        Err(Error::io("read link", path, io::ErrorKind::InvalidInput.into()))
+    }
+
+    fn xattrs(&self, _: &Path) -> Result<Vec<Xattr>> {
+        Ok(Vec::new())
+    }
+
+    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
+        if path != self.path {
+            return Err(Self::not_found("open", path));
+        }
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let reader = reader.ok_or_else(|| Error::invalid(format!("{}: a stream is read once", path.display())))?;
+        let stream = Stream { reader, position: 0 };
+        Ok(Box::new(StreamFile { path: self.path.clone(), time: self.time, stream: Mutex::new(stream) }))
+    }
+
+    fn canonical(&self, path: &Path) -> Result<PathBuf> {
+        self.metadata(path).map(|_| path.to_path_buf())
+    }
+}
+
+struct Stream {
+    reader: Box<dyn Read + Send>,
+    position: u64,
+}
+
+struct StreamFile {
+    path: PathBuf,
+    time: Timestamp,
+    stream: Mutex<Stream>,
+}
+
+impl std::fmt::Debug for StreamFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SourceFile for StreamFile {
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(metadata_of(EntryKind::File, 0o644, self.time))
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        Ok(Some(offset..u64::MAX))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if stream.position != offset {
+            return Err(Error::invalid(format!("{}: a stream is read in order", self.path.display())));
+        }
+        let mut filled = 0;
+        while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match stream.reader.read(rest) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("read", &self.path, error)),
+            }
+        }
+        stream.position += filled as u64;
+        Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::source::walk::{Event, Walk};
+
+    /// Gives a byte at a time, as a slow pipe does.
+    struct Slow(io::Cursor<Vec<u8>>);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let len = buffer.len().min(1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+
+    fn stream(path: &str, bytes: &[u8]) -> StreamTree {
+        let reader = Slow(io::Cursor::new(bytes.to_vec()));
+        StreamTree::new(path.into(), Box::new(reader), Timestamp { seconds: 7, nanoseconds: 0 })
+    }
+
+    #[test]
+    fn a_stream_is_read_once_in_order_to_its_end() {
+        let tree = stream("/dump", b"0123456789");
+        let file = tree.open(Path::new("/dump")).unwrap();
+        let mut buffer = [0; 4];
+        assert_eq!((file.read_at(0, &mut buffer).unwrap(), &buffer), (4, b"0123"));
+        assert!(file.read_at(0, &mut buffer).is_err());
+        assert_eq!((file.read_at(4, &mut buffer).unwrap(), &buffer), (4, b"4567"));
+        assert_eq!((file.read_at(8, &mut buffer).unwrap(), &buffer[..2]), (2, &b"89"[..]));
+        assert!(tree.open(Path::new("/dump")).is_err());
+        assert!(tree.open(Path::new("/other")).is_err());
+    }
+
+    #[test]
+    fn walking_a_stream_finds_the_directories_that_lead_to_it() {
+        let tree = Arc::new(stream("/db/all.sql", b""));
+        let walk = Walk::new(tree, &["/db/all.sql".into()], Arc::default()).unwrap();
+        let found: Vec<String> = walk
+            .map(|event| match event {
+                Event::EnterDirectory(item) => format!("+{}", item.name.display()),
+                Event::Entry(item) => item.name.display().to_string(),
+                Event::LeaveDirectory => "-".to_owned(),
+                Event::Error { path, error } => format!("{}: {error}", path.display()),
+            })
+            .collect();
+        assert_eq!(found, ["+db", "all.sql", "-"]);
+    }
+}

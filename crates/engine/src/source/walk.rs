@@ -1,0 +1,495 @@
+//! Walks what is backed up, depth first, each directory sorted by the bytes of its names.
+//!
+//! A pull iterator with a stack of its own: no call frame per level, and one path that grows and shrinks, so that
+//! memory follows the widest directories on the way and not the depth.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, Metadata, SourceTree, Xattr};
+use crate::source::exclude::Excludes;
+use crate::source::roots::{self, Node};
+
+/// Directories on one path. Trees are restored to the same depth.
+pub const DEPTH_MAX: usize = 4096;
+
+/// An entry as it is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    /// Where the source has it; opens it.
+    pub path: PathBuf,
+    /// Name in the tree of the snapshot, which differs from the path's last one where equal names met at the top.
+    pub name: OsString,
+    /// What the file system says of it.
+    pub metadata: Metadata,
+    /// Extended attributes, sorted by name; none if they cannot be read, which an error before tells.
+    pub xattrs: Vec<Xattr>,
+    /// Where it points, if it is a symbolic link.
+    pub link_target: Option<PathBuf>,
+}
+
+/// What a walk comes across. Entries of the snapshot's root come first and last without a directory around them.
+#[derive(Debug)]
+pub enum Event {
+    /// A directory; what is in it follows up to its [`Event::LeaveDirectory`].
+    EnterDirectory(Item),
+    /// Anything but a directory.
+    Entry(Item),
+    /// The end of the directory entered last and not left yet.
+    LeaveDirectory,
+    /// Something cannot be read. It is left out, or, if it is a directory that cannot be listed or an entry's
+    /// attributes, comes without them.
+    Error {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: Error,
+    },
+}
+
+/// A walk over several roots merged into one tree. Nothing but a malformed request ends it early.
+#[derive(Debug)]
+pub struct Walk {
+    source: Arc<dyn SourceTree>,
+    excludes: Arc<Excludes>,
+    working_directory: PathBuf,
+    /// Directories entered, below the snapshot's root.
+    frames: Vec<Frame>,
+    /// Where the source has the entry that is looked at.
+    path: PathBuf,
+    /// The same from the root of the file system, for patterns.
+    absolute: PathBuf,
+    events: VecDeque<Event>,
+    depth_max: usize,
+}
+
+#[derive(Debug)]
+struct Frame {
+    names: std::vec::IntoIter<OsString>,
+    /// Names that lead to roots, or are some.
+    nodes: BTreeMap<OsString, Node>,
+    /// Device that entries must be on, where only one may be read.
+    device: Option<u64>,
+}
+
+impl Walk {
+    /// Prepares a walk over the roots, mapped into one tree as restic maps them.
+    ///
+    /// Fails on an empty path and if relative roots are given but the working directory is gone.
+    pub fn new(source: Arc<dyn SourceTree>, roots: &[PathBuf], excludes: Arc<Excludes>) -> Result<Self> {
+        let working_directory = if roots.iter().all(|root| root.is_absolute()) {
+            PathBuf::from("/")
+        } else {
+            source.canonical(Path::new("."))?
+        };
+        let mut errors = Vec::new();
+        let nodes = roots::build(&*source, roots, &excludes, &mut errors)?;
+        let names: Vec<OsString> = nodes.keys().cloned().collect();
+        Ok(Self {
+            source,
+            excludes,
+            working_directory,
+            frames: vec![Frame { names: names.into_iter(), nodes, device: None }],
+            path: PathBuf::new(),
+            absolute: PathBuf::new(),
+            events: errors.into_iter().map(|(path, error)| Event::Error { path, error }).collect(),
+            depth_max: DEPTH_MAX,
+        })
+    }
+
+    /// Looks at one name of the current directory.
+    fn step(&mut self, name: OsString, node: Option<Node>) {
+        let node = node.unwrap_or_else(Node::listed);
+        let at_top = self.frames.len() == 1;
+        if at_top {
+            self.path.clone_from(&node.path);
+            self.absolute = roots::absolute(&self.working_directory, &self.path);
+        } else {
+            self.path.push(&name);
+            self.absolute.push(&name);
+        }
+        let entered = self.visit(name, node).unwrap_or_else(|error| {
+            self.report(self.path.clone(), error);
+            None
+        });
+        match entered {
+            Some(frame) => self.frames.push(frame),
+            None => self.ascend(),
+        }
+    }
+
+    /// Goes back to the directory around the current entry. At the top there is none, and each entry starts anew.
+    fn ascend(&mut self) {
+        self.path.pop();
+        self.absolute.pop();
+    }
+
+    /// Decides about the entry at the current path. Returns the frame of a directory that was entered.
+    fn visit(&mut self, name: OsString, mut node: Node) -> Result<Option<Frame>> {
+        // Roots are what the user asked for, and what leads to them must be there.
+        let required = node.explicit || !node.children.is_empty();
+        if !required && self.excludes.patterns.iter().any(|patterns| patterns.matches(&self.absolute)) {
+            return Ok(None);
+        }
+        let (path, metadata) = self.locate(&node)?;
+        let is_directory = metadata.kind == EntryKind::Directory;
+        if is_directory && self.excludes.skip.contains(&(metadata.device, metadata.inode)) {
+            return Ok(None);
+        }
+        let too_large = self.excludes.file_bytes_max.is_some_and(|limit| limit < metadata.size);
+        if !required && too_large && metadata.kind == EntryKind::File {
+            return Ok(None);
+        }
+        let above = self.frames.last().and_then(|frame| frame.device);
+        let device = if node.explicit { Some(metadata.device) } else { node.device.or(above) };
+        let foreign = self.excludes.one_file_system && device.is_some_and(|device| device != metadata.device);
+        if !required && foreign && !is_directory {
+            return Ok(None);
+        }
+        if is_directory && self.depth_max < self.frames.len() {
+            return Err(Error::invalid(format!("directories more than {} deep are not backed up", self.depth_max)));
+        }
+
+        let link_target = match metadata.kind {
+            EntryKind::Symlink => Some(self.source.read_link(&path)?),
+            _ => None,
+        };
+        let xattrs = self.source.xattrs(&path).unwrap_or_else(|error| {
+            self.report(path.clone(), error);
+            Vec::new()
+        });
+        let item = Item { path: path.clone(), name, metadata, xattrs, link_target };
+        if !is_directory {
+            self.events.push_back(Event::Entry(item));
+            return Ok(None);
+        }
+        self.events.push_back(Event::EnterDirectory(item));
+        let mut names = if node.whole && !foreign { self.list(&path) } else { Vec::new() };
+        if !node.children.is_empty() {
+            for (name, child) in &mut node.children {
+                // What leads to a root is backed up whole if it also lies inside another one.
+                child.whole |= names.binary_search(name).is_ok();
+            }
+            names.extend(node.children.keys().cloned());
+            names.sort_unstable();
+            names.dedup();
+        }
+        Ok(Some(Frame { names: names.into_iter(), nodes: node.children, device }))
+    }
+
+    /// Returns where the current entry is and what the file system says of it.
+    ///
+    /// What leads to a root must be a directory: a link there is followed, as it was when the root was named.
+    fn locate(&self, node: &Node) -> Result<(PathBuf, Metadata)> {
+        let mut path = self.path.clone();
+        let mut metadata = self.source.metadata(&path)?;
+        if !node.children.is_empty() {
+            if metadata.kind == EntryKind::Symlink {
+                path = self.source.canonical(&path)?;
+                metadata = self.source.metadata(&path)?;
+            }
+            if metadata.kind != EntryKind::Directory {
+                return Err(Error::io("enter", &path, io::ErrorKind::NotADirectory.into()));
+            }
+        }
+        Ok((path, metadata))
+    }
+
+    /// Lists a directory without what its marks leave out.
+    fn list(&mut self, path: &Path) -> Vec<OsString> {
+        let mut names = match self.source.list(path) {
+            Ok(names) => names,
+            Err(error) => {
+                self.report(path.to_path_buf(), error);
+                return Vec::new();
+            }
+        };
+        for (path, error) in self.excludes.apply_tags(&*self.source, path, &mut names) {
+            self.report(path, error);
+        }
+        names
+    }
+
+    fn report(&mut self, path: PathBuf, error: Error) {
+        self.events.push_back(Event::Error { path, error });
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            let frame = self.frames.last_mut()?;
+            if let Some(name) = frame.names.next() {
+                let node = frame.nodes.remove(&name);
+                self.step(name, node);
+                continue;
+            }
+            self.frames.pop();
+            if self.frames.is_empty() {
+                return None;
+            }
+            self.ascend();
+            return Some(Event::LeaveDirectory);
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test prepares real files")]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::io::mem_tree::MemTree;
+    use crate::io::os_source::OsSource;
+    use crate::source::exclude::{CACHE_SIGNATURE, Case, Patterns, Tag};
+
+    /// Renders a walk as lines: `name/`, what is in it, indented, `name -> target`, `! path`.
+    fn walk(source: &(impl SourceTree + Clone + 'static), roots: &[&str], excludes: &Excludes) -> Vec<String> {
+        let roots: Vec<PathBuf> = roots.iter().map(PathBuf::from).collect();
+        render(Walk::new(Arc::new(source.clone()), &roots, Arc::new(excludes.clone())).unwrap())
+    }
+
+    fn render(walk: Walk) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut indent = String::new();
+        for event in walk {
+            match event {
+                Event::EnterDirectory(item) => {
+                    assert_eq!(item.metadata.kind, EntryKind::Directory);
+                    lines.push(format!("{indent}{}/", item.name.display()));
+                    indent.push(' ');
+                }
+                Event::Entry(item) => lines.push(match item.link_target {
+                    Some(target) => format!("{indent}{} -> {}", item.name.display(), target.display()),
+                    None => format!("{indent}{}", item.name.display()),
+                }),
+                Event::LeaveDirectory => assert_eq!(indent.pop(), Some(' ')),
+                Event::Error { path, .. } => lines.push(format!("! {}", path.display())),
+            }
+        }
+        assert_eq!(indent, "");
+        lines
+    }
+
+    fn tree(files: &[&str]) -> MemTree {
+        let tree = MemTree::new();
+        for file in files {
+            match file.strip_suffix('/') {
+                Some(directory) => tree.put_dir(Path::new(directory)),
+                None => tree.put_file(Path::new(file), file.as_bytes()),
+            }
+        }
+        tree
+    }
+
+    fn patterns(patterns: &[&str]) -> Excludes {
+        let patterns = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), Case::Sensitive).unwrap();
+        Excludes { patterns: vec![patterns], ..Excludes::default() }
+    }
+
+    #[test]
+    fn absolute_roots_keep_their_place_and_are_merged() {
+        let tree = tree(&["/home/u/b", "/home/u/a/x", "/home/v/y", "/etc/conf", "/var/z"]);
+        tree.edit(Path::new("/home"), |metadata| metadata.mode = 0o751);
+        let nothing = Excludes::default();
+        let lines = walk(&tree, &["/home/u", "/etc/conf", "/home/v/y"], &nothing);
+        assert_eq!(lines, ["etc/", " conf", "home/", " u/", "  a/", "   x", "  b", " v/", "  y"]);
+        let roots = [PathBuf::from("/home/u")];
+        let mut events = Walk::new(Arc::new(tree.clone()), &roots, Arc::new(nothing.clone())).unwrap();
+        let Some(Event::EnterDirectory(home)) = events.next() else { panic!("home comes first") };
+        assert_eq!((home.metadata.mode, home.path), (0o751, PathBuf::from("/home")));
+    }
+
+    #[test]
+    fn overlapping_roots_give_every_entry_once() {
+        let tree = tree(&["/a/b/c/d", "/a/b/e", "/a/f"]);
+        let all = ["a/", " b/", "  c/", "   d", "  e", " f"];
+        let nothing = Excludes::default();
+        for roots in [
+            &["/a"][..],
+            &["/a", "/a/"],
+            &["/a", "/a/b/c"],
+            &["/a/b/c/d", "/a"],
+            &["/a/b", "/a", "/a/./b/../b/c"],
+            &["/", "/a/b"],
+            &["/a/b", "/"],
+        ] {
+            assert_eq!(walk(&tree, roots, &nothing), all, "{roots:?}");
+        }
+    }
+
+    #[test]
+    fn relative_roots_are_kept_as_given() {
+        let tree = tree(&["/w/d/a/x", "/w/d/y", "/w/foo/z", "/w/d/foo/q", "/foo/top"]);
+        tree.set_working_directory(Path::new("/w/d"));
+        let nothing = Excludes::default();
+        assert_eq!(walk(&tree, &["."], &nothing), ["a/", " x", "foo/", " q", "y"]);
+        assert_eq!(walk(&tree, &["a/x", "./y"], &nothing), ["a/", " x", "y"]);
+        assert_eq!(walk(&tree, &["../foo"], &nothing), ["foo/", " z"]);
+        assert_eq!(walk(&tree, &[".."], &nothing), ["d/", " a/", "  x", " foo/", "  q", " y", "foo/", " z"]);
+        // Equal names of different places are told apart.
+        let lines = walk(&tree, &["foo", "../foo", "/foo"], &nothing);
+        assert_eq!(lines, ["foo/", " q", "foo-1/", " z", "foo-2/", " top"]);
+        let roots = [PathBuf::from("foo"), PathBuf::from("../foo")];
+        let paths =
+            Walk::new(Arc::new(tree.clone()), &roots, Arc::new(nothing.clone())).unwrap().filter_map(
+                |event| match event {
+                    Event::Entry(item) => Some(item.path),
+                    _ => None,
+                },
+            );
+        assert_eq!(paths.collect::<Vec<_>>(), [Path::new("foo/q"), Path::new("../foo/z")]);
+    }
+
+    #[test]
+    fn names_are_sorted_by_bytes_and_not_by_path() {
+        let tree = tree(&["/a/b/1", "/a/b.c", "/a/b-", "/a/B", "/a/\u{e4}"]);
+        let lines = walk(&tree, &["/a"], &Excludes::default());
+        assert_eq!(lines, ["a/", " B", " b/", "  1", " b-", " b.c", " \u{e4}"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_reported_and_passed() {
+        let tree = tree(&["/a/1", "/a/2", "/a/d/x", "/a/z"]);
+        tree.put_symlink(Path::new("/a/l"), OsStr::new("nowhere"));
+        let denied = io::ErrorKind::PermissionDenied;
+        tree.fail_metadata(Path::new("/a/1"), denied);
+        tree.fail_open(Path::new("/a/d"), denied);
+        let lines = walk(&tree, &["/a", "/missing", "/a/2/below"], &Excludes::default());
+        // Attributes of `d` cannot be read either: it comes with two errors, empty, but it comes.
+        assert_eq!(lines, ["a/", "! /a/1", "! /a/2", "! /a/d", " d/", "! /a/d", " l -> nowhere", " z", "! /missing"]);
+    }
+
+    #[test]
+    fn links_on_the_way_to_a_root_are_followed_and_others_are_not() {
+        let tree = tree(&["/data/u/x"]);
+        tree.put_symlink(Path::new("/home"), OsStr::new("data"));
+        tree.edit(Path::new("/data"), |metadata| metadata.mode = 0o711);
+        let nothing = Excludes::default();
+        assert_eq!(walk(&tree, &["/home/u"], &nothing), ["home/", " u/", "  x"]);
+        assert_eq!(walk(&tree, &["/home"], &nothing), ["home -> data"]);
+        assert_eq!(walk(&tree, &["/"], &nothing), ["data/", " u/", "  x", "home -> data"]);
+    }
+
+    #[test]
+    fn patterns_exclude_everything_but_the_roots_themselves() {
+        let tree = tree(&["/a/b/x.c", "/a/b/x.h", "/a/skip/y", "/a/s"]);
+        assert_eq!(walk(&tree, &["/a"], &patterns(&["*.c", "skip"])), ["a/", " b/", "  x.h", " s"]);
+        assert_eq!(walk(&tree, &["/a"], &patterns(&["/a/b"])), ["a/", " s", " skip/", "  y"]);
+        assert_eq!(walk(&tree, &["/a/b/x.c"], &patterns(&["*.c"])), ["a/", " b/", "  x.c"]);
+        assert_eq!(walk(&tree, &["/a/b"], &patterns(&["b"])), ["a/", " b/"]);
+        assert_eq!(
+            walk(&tree, &["/a", "/a/skip/y"], &patterns(&["skip"])),
+            ["a/", " b/", "  x.c", "  x.h", " s", " skip/", "  y"]
+        );
+        // Patterns see absolute paths, also of relative roots, and entries that `.` stands for are no roots.
+        tree.set_working_directory(Path::new("/a"));
+        assert_eq!(walk(&tree, &["."], &patterns(&["/a/b", "s"])), ["skip/", " y"]);
+    }
+
+    #[test]
+    fn marked_directories_keep_only_their_mark() {
+        let tree =
+            tree(&["/a/cache/x", "/a/cache/d/y", "/a/fake/CACHEDIR.TAG", "/a/fake/z", "/a/no/.nobackup", "/a/no/w"]);
+        tree.put_file(Path::new("/a/cache/CACHEDIR.TAG"), CACHE_SIGNATURE);
+        let caches = Excludes { tags: vec![Tag::cache_directory()], ..Excludes::default() };
+        let lines = walk(&tree, &["/a"], &caches);
+        assert_eq!(
+            lines,
+            ["a/", " cache/", "  CACHEDIR.TAG", " fake/", "  CACHEDIR.TAG", "  z", " no/", "  .nobackup", "  w"]
+        );
+        let present = Excludes { tags: vec![Tag::parse(OsStr::new(".nobackup")).unwrap()], ..Excludes::default() };
+        assert_eq!(walk(&tree, &["/a/no"], &present), ["a/", " no/", "  .nobackup"]);
+        assert_eq!(walk(&tree, &["/a/no", "/a/no/w"], &present), ["a/", " no/", "  .nobackup", "  w"]);
+        tree.set_working_directory(Path::new("/a/no"));
+        assert_eq!(walk(&tree, &["."], &present), [".nobackup"]);
+    }
+
+    #[test]
+    fn large_files_are_left_out_and_nothing_else() {
+        let tree = tree(&["/a/small", "/a/large", "/a/named"]);
+        tree.put_file(Path::new("/a/large"), &[1; 101]);
+        tree.put_file(Path::new("/a/small"), &[1; 100]);
+        tree.put_file(Path::new("/a/named"), &[1; 101]);
+        tree.edit(Path::new("/a"), |metadata| metadata.size = 4096);
+        let excludes = Excludes { file_bytes_max: Some(100), ..Excludes::default() };
+        assert_eq!(walk(&tree, &["/a", "/a/named"], &excludes), ["a/", " named", " small"]);
+    }
+
+    #[test]
+    fn other_file_systems_are_left_out_but_their_mount_points() {
+        let tree = tree(&["/a/mnt/", "/a/x", "/a/bind", "/b/"]);
+        for (path, device) in [("/a/mnt", 2), ("/a/bind", 3), ("/b", 2)] {
+            tree.edit(Path::new(path), |metadata| metadata.device = device);
+        }
+        tree.put_file(Path::new("/a/mnt/inside/y"), b"");
+        tree.put_file(Path::new("/b/z"), b"");
+        let one = Excludes { one_file_system: true, ..Excludes::default() };
+        assert_eq!(walk(&tree, &["/a", "/b"], &one), ["a/", " mnt/", " x", "b/", " z"]);
+        assert_eq!(walk(&tree, &["/"], &one), ["a/", " mnt/", " x", "b/"]);
+        // A root inside the other file system counts for what is below it.
+        let lines = walk(&tree, &["/a", "/a/mnt/inside", "/a/bind"], &one);
+        assert_eq!(lines, ["a/", " bind", " mnt/", "  inside/", "   y", " x"]);
+        tree.set_working_directory(Path::new("/a"));
+        assert_eq!(walk(&tree, &["."], &one), ["mnt/", "x"]);
+    }
+
+    #[test]
+    fn the_repository_is_not_backed_up_into_itself() {
+        let tree = tree(&["/a/repo/containers/1", "/a/x"]);
+        let repo = SourceTree::metadata(&tree, Path::new("/a/repo")).unwrap();
+        let excludes = Excludes { skip: [(repo.device, repo.inode)].into(), ..Excludes::default() };
+        assert_eq!(walk(&tree, &["/a"], &excludes), ["a/", " x"]);
+        assert_eq!(walk(&tree, &["/a", "/a/repo"], &excludes), ["a/", " x"]);
+    }
+
+    #[test]
+    fn directories_too_deep_are_reported_and_passed() {
+        let tree = tree(&["/a/b/c/d/e", "/a/b/c/f", "/a/b/c/g/", "/a/h"]);
+        let roots = [PathBuf::from("/a")];
+        let nothing = Excludes::default();
+        let mut walk = Walk::new(Arc::new(tree.clone()), &roots, Arc::new(nothing.clone())).unwrap();
+        assert_eq!(walk.depth_max, 4096);
+        walk.depth_max = 3;
+        assert_eq!(render(walk), ["a/", " b/", "  c/", "! /a/b/c/d", "   f", "! /a/b/c/g", " h"]);
+    }
+
+    #[test]
+    fn impossible_requests_are_refused() {
+        let tree = tree(&["/a"]);
+        assert!(Walk::new(Arc::new(tree.clone()), &[PathBuf::new()], Arc::default()).is_err());
+        tree.set_working_directory(Path::new("/gone"));
+        assert!(Walk::new(Arc::new(tree.clone()), &[PathBuf::from("a")], Arc::default()).is_err());
+        assert_eq!(walk(&tree, &[], &Excludes::default()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_real_directory_walks_like_its_double() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path();
+        for path in ["r/a/x", "r/b/y.c", "r/b.c", "r/.hidden/z"] {
+            std::fs::create_dir_all(base.join(path).parent().unwrap()).unwrap();
+            std::fs::write(base.join(path), path).unwrap();
+        }
+        std::os::unix::fs::symlink("b", base.join("r/link")).unwrap();
+        let root = base.join("r");
+        let double = MemTree::load(&OsSource, &root).unwrap();
+        let excludes = patterns(&["*.c"]);
+        let real = walk(&OsSource, &[root.to_str().unwrap()], &excludes);
+        let below = base.components().count() - 1;
+        let prefix = " ".repeat(below + 1);
+        let real: Vec<&str> = real.iter().filter_map(|line| line.strip_prefix(&prefix)).collect();
+        assert_eq!(real, walk(&double, &["/"], &excludes));
+        assert_eq!(real, [".hidden/", " z", "a/", " x", "b/", "link -> b"]);
+    }
+}
