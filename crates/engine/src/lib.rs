@@ -13,6 +13,7 @@ pub mod crypto;
 pub mod error;
 pub mod fingerprint;
 pub mod fuzzing;
+pub mod index;
 pub mod io;
 pub mod kv;
 pub mod monitor;

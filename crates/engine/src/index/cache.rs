@@ -1,0 +1,202 @@
+//! The fingerprint cache: prefetched windows of the arrival log, least recently used first to go.
+//!
+//! Windows come and go as wholes; one map over all of them finds a fingerprint's window and slot.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::index::log::LogRecord;
+use crate::kv::{Key, Ordinal};
+use crate::types::Fingerprint;
+
+/// What one cached record costs: itself, and 17 bytes of map at a load of at least 7/16.
+pub const CACHED_BYTES: usize = size_of::<(Fingerprint, Ordinal)>() + 2 * 20;
+
+/// Takes a fingerprint's own bits as its hash: fingerprints are keyed, nobody can choose them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnBits(u64);
+
+impl Hasher for OwnBits {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Bytes 8..16, which neither choose a bucket nor a bit of the filter's block.
+        if let Some(middle) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) {
+            self.0 = u64::from_le_bytes(*middle);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn write_usize(&mut self, _len: usize) {}
+}
+
+/// Hashes by the key's own bits.
+pub type ByOwnBits = BuildHasherDefault<OwnBits>;
+
+#[derive(Debug)]
+struct Window {
+    records: Vec<(Fingerprint, Ordinal)>,
+    newer: Option<u32>,
+    older: Option<u32>,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct Cache {
+    capacity: usize,
+    len: usize,
+    /// From 64 bits of the fingerprint to window and slot. Two fingerprints that share them share the place: a miss.
+    places: HashMap<u64, (u32, u32), ByOwnBits>,
+    windows: Vec<Window>,
+    free: Vec<u32>,
+    newest: Option<u32>,
+    oldest: Option<u32>,
+}
+
+fn bits(fingerprint: &Fingerprint) -> u64 {
+    Key::from(fingerprint).middle()
+}
+
+impl Cache {
+    /// Makes a cache that holds as many records as fit into `bytes`, at least one.
+    pub fn new(bytes: usize) -> Self {
+        let capacity = (bytes / CACHED_BYTES).max(1);
+        Self {
+            capacity,
+            len: 0,
+            places: HashMap::default(),
+            windows: Vec::new(),
+            free: Vec::new(),
+            newest: None,
+            oldest: None,
+        }
+    }
+
+    /// Returns how many records are cached.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Says whether nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the container of a fingerprint, and makes its window the last to go.
+    pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<Ordinal> {
+        let &(window, slot) = self.places.get(&bits(fingerprint))?;
+        let (found, ordinal) = *self.windows.get(window as usize)?.records.get(slot as usize)?;
+        if found != *fingerprint {
+            return None;
+        }
+        if self.newest != Some(window) {
+            self.unlink(window);
+            self.link(window);
+        }
+        Some(ordinal)
+    }
+
+    /// Adds a window, cut to what fits at all; others go for it.
+    pub fn insert(&mut self, records: &[LogRecord]) {
+        let records = &records[..records.len().min(self.capacity)];
+        if records.is_empty() {
+            return;
+        }
+        while let Some(oldest) = self.oldest.filter(|_| self.capacity < self.len + records.len()) {
+            self.drop_window(oldest);
+        }
+        let kept = records.iter().map(|record| (record.fingerprint, record.ordinal)).collect();
+        let window = Window { records: kept, newer: None, older: None };
+        let index = if let Some(index) = self.free.pop() {
+            self.windows[index as usize] = window;
+            index
+        } else {
+            self.windows.push(window);
+            u32::try_from(self.windows.len() - 1).expect("windows have records, of which memory holds few")
+        };
+        for (slot, record) in (0..).zip(records) {
+            self.places.insert(bits(&record.fingerprint), (index, slot));
+        }
+        self.len += records.len();
+        self.link(index);
+    }
+
+    fn drop_window(&mut self, index: u32) {
+        self.unlink(index);
+        let records = std::mem::take(&mut self.windows[index as usize].records);
+        self.len -= records.len();
+        for (fingerprint, _) in &records {
+            let place = bits(fingerprint);
+            // A later window may have taken the fingerprint over.
+            if self.places.get(&place).is_some_and(|(window, _)| *window == index) {
+                self.places.remove(&place);
+            }
+        }
+        self.free.push(index);
+    }
+
+    fn link(&mut self, index: u32) {
+        self.windows[index as usize].older = self.newest;
+        self.windows[index as usize].newer = None;
+        match self.newest.replace(index) {
+            Some(before) => self.windows[before as usize].newer = Some(index),
+            None => self.oldest = Some(index),
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Window { newer, older, .. } = self.windows[index as usize];
+        match newer {
+            Some(newer) => self.windows[newer as usize].older = older,
+            None => self.newest = older,
+        }
+        match older {
+            Some(older) => self.windows[older as usize].newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::mem_disk::{Random, fingerprint};
+
+    fn window(numbers: std::ops::Range<u64>) -> Vec<LogRecord> {
+        numbers.map(|number| LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(4), len: 1 }).collect()
+    }
+
+    #[test]
+    fn the_window_used_last_stays_and_the_oldest_goes() {
+        let mut cache = Cache::new(100 * CACHED_BYTES);
+        cache.insert(&window(0..40));
+        cache.insert(&window(40..80));
+        assert_eq!(cache.get(&fingerprint(5)), Some(Ordinal(4)));
+        cache.insert(&window(80..120));
+        assert_eq!(cache.get(&fingerprint(50)), None, "the window used least recently goes, as a whole");
+        assert!((0..40).chain(80..120).all(|number| cache.get(&fingerprint(number)).is_some()));
+        cache.insert(&window(200..1_000));
+        assert_eq!(cache.len(), 100);
+        assert_eq!(cache.get(&fingerprint(0)), None);
+    }
+
+    #[test]
+    fn overlapping_windows_never_exceed_the_limit_nor_leave_anything_behind() {
+        let mut cache = Cache::new(500 * CACHED_BYTES);
+        let mut random = Random::new(2);
+        for _ in 0..2_000 {
+            let start = random.below(2_000);
+            cache.insert(&window(start..start + random.below(60)));
+            assert!(cache.len() <= 500);
+            assert!(cache.places.len() <= cache.len());
+            let _ = cache.get(&random.fingerprint_of(2_000));
+        }
+        cache.insert(&window(5_000..5_500));
+        assert_eq!((cache.len(), cache.places.len()), (500, 500));
+    }
+}

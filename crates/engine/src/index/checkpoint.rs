@@ -1,0 +1,210 @@
+//! The file that says which state of the index holds together.
+//!
+//! It is replaced by renaming, after everything that it refers to is durable. A crash falls back to it: table pages it
+//! refers to are not written over, log and list of containers only grow past it, the other files have two names each
+//! and take turns.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | `OFINDEX`, 0 |
+//! | 8 | 2 | version, 1 |
+//! | 10 | 1 | 1: holds together; 2: start again |
+//! | 11 | 5 | zero |
+//! | 16 | 16 | repository |
+//! | 32 | 8 | generation, one more with every checkpoint |
+//! | 40 | 4 | containers registered |
+//! | 44 | 32 | BLAKE3 of their records |
+//! | 76 | 8 | pages of the arrival log |
+//! | 84 | 3 x 40 | manifest, staged entries, filter: length 8, BLAKE3 32 |
+//! | 204 | 4 | bytes of the next field |
+//! | 208 | ... | containers covered, one bit each |
+//! | end | 32 | BLAKE3 of everything before |
+#![deny(clippy::indexing_slicing)]
+
+use crate::error::{Error, Result};
+use crate::index::ordinals::OrdinalSet;
+use crate::kv::Fields;
+use crate::kv::sealed::Seal;
+use crate::types::RepositoryId;
+
+const MAGIC: [u8; 8] = *b"OFINDEX\0";
+const VERSION: u16 = 1;
+
+/// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
+pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 240;
+
+/// Whether a checkpoint can be gone on from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Everything it refers to holds together.
+    Whole,
+    /// Damage was found in what it refers to: start again.
+    Damaged,
+}
+
+/// A state of the index that holds together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checkpoint {
+    /// Whether it can be gone on from.
+    pub standing: Standing,
+    /// Repository whose chunks are indexed.
+    pub repository: RepositoryId,
+    /// Number of the checkpoint; chooses the names of the files that take turns.
+    pub generation: u64,
+    /// Containers that it relies on.
+    pub registered: u32,
+    /// BLAKE3 of their records.
+    pub registry_digest: [u8; 32],
+    /// Length of the arrival log.
+    pub log_pages: u64,
+    /// Where the table's runs lie.
+    pub manifest: Seal,
+    /// Entries that were not written out.
+    pub staged: Seal,
+    /// The filter.
+    pub filter: Seal,
+    /// Containers whose chunks are all in the table or staged.
+    pub covered: OrdinalSet,
+}
+
+/// Encodes a checkpoint.
+pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
+    let Checkpoint { covered, .. } = checkpoint;
+    let covered_len = u32::try_from(covered.as_bytes().len()).expect("at most 2^32 ordinals, eight to a byte");
+    let mut bytes = Vec::with_capacity(240 + covered.as_bytes().len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.push(match checkpoint.standing {
+        Standing::Whole => 1,
+        Standing::Damaged => 2,
+    });
+    bytes.extend_from_slice(&[0; 5]);
+    bytes.extend_from_slice(&checkpoint.repository.0);
+    bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.registry_digest);
+    bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
+    for seal in [checkpoint.manifest, checkpoint.staged, checkpoint.filter] {
+        bytes.extend_from_slice(&seal.len.to_le_bytes());
+        bytes.extend_from_slice(&seal.digest);
+    }
+    bytes.extend_from_slice(&covered_len.to_le_bytes());
+    bytes.extend_from_slice(covered.as_bytes());
+    bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+    bytes
+}
+
+/// Decodes a checkpoint.
+pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
+    let damaged = |reason: &str| Error::damaged("checkpoint of the index", reason);
+    let mut fields = Fields::new(bytes);
+    if fields.array() != Some(MAGIC) {
+        return Err(damaged("is none"));
+    }
+    let version = fields.u16().ok_or_else(|| damaged("ends early"))?;
+    if VERSION < version {
+        let object = "checkpoint of the index".to_owned();
+        return Err(Error::NewerFormat { object, found: version, supported: VERSION });
+    }
+    let (body, digest) = bytes.split_last_chunk::<32>().ok_or_else(|| damaged("ends early"))?;
+    if version != VERSION || blake3::hash(body) != blake3::Hash::from(*digest) {
+        return Err(damaged("checksum"));
+    }
+    decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
+}
+
+fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
+    let standing = match fields.array()? {
+        [1] => Standing::Whole,
+        [2] => Standing::Damaged,
+        _ => return None,
+    };
+    fields.bytes(5)?;
+    let repository = RepositoryId(fields.array()?);
+    let generation = fields.u64()?;
+    let registered = fields.u32()?;
+    let registry_digest = fields.array()?;
+    let log_pages = fields.u64()?;
+    let mut seal = || Some(Seal { len: fields.u64()?, digest: fields.array()? });
+    let (manifest, staged, filter) = (seal()?, seal()?, seal()?);
+    let covered_len = fields.u32()?;
+    let covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
+    (fields.left() == 32).then_some(Checkpoint {
+        standing,
+        repository,
+        generation,
+        registered,
+        registry_digest,
+        log_pages,
+        manifest,
+        staged,
+        filter,
+        covered,
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use super::*;
+    use crate::kv::Ordinal;
+
+    #[test]
+    fn checkpoints_come_back_and_every_changed_bit_shows() {
+        let mut covered = OrdinalSet::default();
+        covered.insert(Ordinal(77));
+        let seal = |len| Seal { len, digest: [7; 32] };
+        let checkpoint = Checkpoint {
+            standing: Standing::Whole,
+            repository: RepositoryId([3; 16]),
+            generation: 1 << 50,
+            registered: 78,
+            registry_digest: [9; 32],
+            log_pages: 12,
+            manifest: seal(1),
+            staged: seal(2),
+            filter: Seal::empty(),
+            covered,
+        };
+        let mut bytes = encode_checkpoint(&checkpoint);
+        assert_eq!(decode_checkpoint(&bytes).unwrap(), checkpoint);
+        for len in 0..bytes.len() {
+            assert!(decode_checkpoint(&bytes[..len]).is_err());
+        }
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_checkpoint(&bytes).is_err());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        bytes[8] = 2;
+        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 2, .. })));
+    }
+
+    #[test]
+    fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
+        let mut covered = OrdinalSet::default();
+        covered.insert(Ordinal(77));
+        let checkpoint = Checkpoint {
+            standing: Standing::Damaged,
+            repository: RepositoryId([3; 16]),
+            generation: 4,
+            registered: 78,
+            registry_digest: [9; 32],
+            log_pages: 12,
+            manifest: Seal::empty(),
+            staged: Seal::empty(),
+            filter: Seal::empty(),
+            covered,
+        };
+        let bytes = encode_checkpoint(&checkpoint);
+        let body = &bytes[..bytes.len() - 32];
+        let mut decoded = 0;
+        for bit in 0..body.len() * 8 {
+            let mut bytes = body.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+            decoded += u32::from(decode_checkpoint(&bytes).is_ok());
+        }
+        assert!(0 < decoded);
+    }
+}

@@ -1,0 +1,564 @@
+//! The index as its callers see it, against a set in memory.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+
+use super::*;
+use crate::Error;
+use crate::index::UnitChunk;
+use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+use crate::kv::staging::STAGED_BYTES;
+use crate::types::{ChunkKind, SessionId};
+
+const REPOSITORY: RepositoryId = RepositoryId([1; 16]);
+
+fn dir() -> &'static Path {
+    Path::new("index")
+}
+
+fn tiny(schedule: Schedule) -> IndexOptions {
+    IndexOptions {
+        schedule,
+        filter_bytes: 1 << 10,
+        filter_hashes: 4,
+        staging_bytes: 300 * STAGED_BYTES,
+        cache_bytes: 20_000,
+        runs_max: 3,
+        pending_buckets: 3,
+        pending_max: 400,
+        pending_age_max: 700,
+        prefetch_window: 64,
+    }
+}
+
+/// A caller of the index that knows the truth: which container holds which chunk.
+#[derive(Debug)]
+struct Caller {
+    index: Index,
+    session: u8,
+    next_container: u32,
+    next_sequence: u64,
+    stream: Vec<Fingerprint>,
+    /// Verdicts by sequence.
+    verdicts: HashMap<Sequence, Verdict>,
+    /// Declared unique in this session and not recorded yet, in order.
+    packing: Vec<Fingerprint>,
+    containers: HashMap<ContainerId, Vec<Fingerprint>>,
+    stored: HashSet<Fingerprint>,
+}
+
+impl Caller {
+    fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
+        let (index, state) = Index::open(Arc::new(disk.clone()), dir(), REPOSITORY, options).unwrap();
+        let caller = Self {
+            index,
+            session,
+            next_container: 0,
+            next_sequence: 0,
+            stream: Vec::new(),
+            verdicts: HashMap::new(),
+            packing: Vec::new(),
+            containers: HashMap::new(),
+            stored: HashSet::new(),
+        };
+        (caller, state)
+    }
+
+    /// Opens the index again for what an earlier caller has stored; returns how many containers were recorded again.
+    fn again(self, disk: &MemDisk, options: &IndexOptions) -> (Self, IndexState, usize) {
+        let Self { session, containers, index, .. } = self;
+        drop(index);
+        let (mut caller, state) = Self::open(disk, options, session + 1);
+        caller.stored = containers.values().flatten().copied().collect();
+        caller.containers = containers;
+        let recorded = caller.attach();
+        (caller, state, recorded)
+    }
+
+    fn attach(&mut self) -> usize {
+        let live: Vec<_> = self.containers.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let missing = self.index.attach(&live).unwrap();
+        for container in &missing {
+            let chunks = self.containers[container].clone();
+            self.record_unit(*container, &chunks);
+        }
+        missing.len()
+    }
+
+    fn record_unit(&mut self, container: ContainerId, fingerprints: &[Fingerprint]) {
+        let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
+        let chunks: Vec<_> = fingerprints.iter().map(chunk).collect();
+        self.index.record(Unit { container, chunks: &chunks }).unwrap();
+    }
+
+    fn submit(&mut self, fingerprints: &[Fingerprint]) {
+        let chunks: Vec<_> = (self.next_sequence..)
+            .zip(fingerprints)
+            .map(|(number, &fingerprint)| SequencedChunk { sequence: Sequence(number), fingerprint })
+            .collect();
+        self.next_sequence += chunks.len() as u64;
+        self.stream.extend(fingerprints);
+        let mut resolved = Vec::new();
+        self.index.submit(&chunks, &mut resolved).unwrap();
+        self.take(&resolved);
+    }
+
+    fn drain(&mut self) {
+        let mut resolved = Vec::new();
+        self.index.drain(&mut resolved).unwrap();
+        self.take(&resolved);
+        assert_eq!(self.index.pending(), 0);
+        assert_eq!(self.verdicts.len() as u64, self.next_sequence);
+    }
+
+    fn name(&self, sequence: Sequence) -> Fingerprint {
+        self.stream[usize::try_from(sequence.0).unwrap()]
+    }
+
+    fn take(&mut self, resolved: &[Resolved]) {
+        for &Resolved { sequence, verdict } in resolved {
+            let fingerprint = self.name(sequence);
+            assert!(self.verdicts.insert(sequence, verdict).is_none(), "{sequence:?} was resolved twice");
+            match verdict {
+                Verdict::Unique => self.packing.push(fingerprint),
+                Verdict::SameAs(first) => {
+                    assert_eq!(self.name(first), fingerprint);
+                    assert_eq!(self.verdicts.get(&first), Some(&Verdict::Unique));
+                    assert!(self.packing.contains(&fingerprint), "{sequence:?} is the same as a recorded chunk");
+                }
+                Verdict::Stored(container) => {
+                    assert!(self.containers[&container].contains(&fingerprint), "{container} does not hold it");
+                }
+            }
+        }
+        assert_eq!(self.verdicts.len() + self.index.pending(), self.stream.len());
+    }
+
+    /// Stores and records some of what is to be packed, in containers of random sizes.
+    fn barrier(&mut self, random: &mut Random) {
+        while !self.packing.is_empty() {
+            let count = usize::try_from(random.below(200) + 1).unwrap().min(self.packing.len());
+            let container = ContainerId { session: SessionId([self.session; 16]), ordinal: self.next_container };
+            self.next_container += 1;
+            let chunks: Vec<_> = self.packing.drain(..count).collect();
+            for fingerprint in &chunks {
+                assert!(self.stored.insert(*fingerprint), "{fingerprint:?} was declared unique a second time");
+            }
+            self.containers.insert(container, chunks.clone());
+            self.record_unit(container, &chunks);
+            if random.below(4) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Feeds a stream of new chunks, runs of old ones, repetitions and zeros, with barriers and drains in between.
+    fn run(&mut self, random: &mut Random, pieces: u64, next_chunk: &mut u64) {
+        for _ in 0..pieces {
+            let start = random.below(*next_chunk + 1);
+            let len = random.below(120) + 1;
+            let numbers: Vec<u64> = match random.below(8) {
+                0..=2 => {
+                    *next_chunk += len;
+                    (*next_chunk - len..*next_chunk).collect()
+                }
+                3 | 4 => (start..start + len).collect(),
+                5 => (0..len).map(|_| random.below(*next_chunk + 1)).collect(),
+                6 => (start..start + len / 4).flat_map(|number| [number, number]).collect(),
+                _ => vec![0; usize::try_from(len / 4).unwrap()],
+            };
+            *next_chunk = (*next_chunk).max(numbers.iter().max().map_or(0, |last| last + 1));
+            self.submit(&numbers.into_iter().map(fingerprint).collect::<Vec<_>>());
+            match random.below(12) {
+                0..=2 => self.barrier(random),
+                3 => self.drain(),
+                _ => {}
+            }
+        }
+        self.drain();
+        self.check_exact_of_stream();
+        while !self.packing.is_empty() {
+            self.barrier(random);
+        }
+    }
+
+    fn check_exact_of_stream(&self) {
+        let unique = self.verdicts.iter().filter(|(_, verdict)| **verdict == Verdict::Unique);
+        let names: Vec<_> = unique.map(|(&sequence, _)| self.name(sequence)).collect();
+        assert_eq!(names.len(), names.iter().collect::<HashSet<_>>().len());
+        for fingerprint in &self.stream {
+            assert!(self.stored.contains(fingerprint) || self.packing.contains(fingerprint));
+        }
+    }
+}
+
+/// Checks that the counters add up once nothing is pending.
+fn check_counters(counters: &Counters) {
+    let Counters { submitted, in_flight_hits, filter_probes, filter_negatives, prelookup_hits, .. } = *counters;
+    assert_eq!(submitted, in_flight_hits + filter_probes);
+    let waited = filter_probes - filter_negatives - prelookup_hits;
+    assert_eq!(waited, counters.lookups + counters.postlookup_hits);
+    let Counters { lookups, staging_hits, disk_hits, filter_false_positives, .. } = *counters;
+    assert!(staging_hits + disk_hits + filter_false_positives <= lookups);
+    assert!(counters.lookup_batches <= lookups);
+    assert!(counters.joined <= in_flight_hits);
+}
+
+#[expect(clippy::print_stderr, reason = "a random test names its seed")]
+fn seeds(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Random)> {
+    seeds.map(|seed| {
+        eprintln!("seed {seed}");
+        (seed, Random::new(seed))
+    })
+}
+
+fn schedule_of(seed: u64) -> Schedule {
+    match [0, 1, 2, 5, 32, 64][usize::try_from(seed % 6).unwrap()] {
+        0 => Schedule::Eager,
+        threshold => Schedule::Lazy { threshold },
+    }
+}
+
+#[test]
+fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
+    let mut sum = Counters::default();
+    for (seed, mut random) in seeds(0..24) {
+        let disk = MemDisk::default();
+        let (mut caller, state) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
+        assert_eq!(state, IndexState::New);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 150, &mut next_chunk);
+        let distinct: HashSet<_> = caller.stream.iter().copied().collect();
+        assert_eq!(caller.stored, distinct);
+        let counters = caller.index.counters();
+        check_counters(&counters);
+        assert_eq!(counters.dead_hits + counters.damaged_pages, 0);
+        assert_eq!(counters.updates, distinct.len() as u64);
+        assert_eq!(caller.index.degraded(), None);
+        for (seed_of, met) in [
+            ("disk hit", counters.disk_hits),
+            ("staging hit", counters.staging_hits),
+            ("false positive", counters.filter_false_positives),
+            ("filter negative", counters.filter_negatives),
+            ("cache hit", counters.prelookup_hits),
+            ("drain", counters.drains + u64::from(schedule_of(seed) == Schedule::Eager || seed % 6 == 1)),
+            ("write", counters.bytes_written),
+        ] {
+            assert!(0 < met, "seed {seed} met no {seed_of}");
+        }
+        sum.joined += counters.joined;
+        sum.postlookup_hits += counters.postlookup_hits;
+        sum.drains += counters.drains;
+    }
+    assert!(0 < sum.joined);
+    assert!(0 < sum.postlookup_hits);
+    assert!(0 < sum.drains);
+}
+
+#[test]
+fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
+    for (seed, mut random) in seeds(100..108) {
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
+        let mut next_chunk = 0;
+        for round in 0..4 {
+            caller.run(&mut random, 40, &mut next_chunk);
+            let empty = MemDisk::default();
+            let index = std::mem::replace(&mut caller.index, other_index(&empty));
+            index.close().unwrap();
+            // The next run has other parameters: less staging, another filter, another schedule.
+            let mut options = tiny(schedule_of(seed + round));
+            options.staging_bytes = 100 * STAGED_BYTES * (1 + usize::try_from(round).unwrap());
+            options.filter_bytes <<= round % 2;
+            let after_cut = disk.power_cut(seed);
+            let (again, state, recorded) = caller.again(if round == 2 { &after_cut } else { &disk }, &options);
+            assert_eq!((state, recorded), (IndexState::Clean, 0), "seed {seed}");
+            caller = again;
+            if round == 2 {
+                break;
+            }
+        }
+        caller.run(&mut random, 40, &mut next_chunk);
+    }
+}
+
+/// Stands in where an index is taken out of its caller.
+fn other_index(disk: &MemDisk) -> Index {
+    Index::open(Arc::new(disk.clone()), dir(), REPOSITORY, &tiny(Schedule::Eager)).unwrap().0
+}
+
+fn close(caller: &mut Caller) {
+    std::mem::replace(&mut caller.index, other_index(&MemDisk::default())).close().unwrap();
+}
+
+#[test]
+fn after_a_power_cut_what_is_not_covered_is_recorded_again_and_all_is_exact() {
+    let mut recorded_again = 0;
+    let mut covered = 0;
+    for (seed, mut random) in seeds(200..230) {
+        let options = tiny(schedule_of(seed));
+        let mut disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        let closes = random.below(2) == 0;
+        caller.run(&mut random, 40, &mut next_chunk);
+        if closes {
+            close(&mut caller);
+            (caller, _, _) = caller.again(&disk, &options);
+            caller.run(&mut random, 30, &mut next_chunk);
+        }
+        for _ in 0..3 {
+            disk = disk.power_cut(random.next());
+            let total = caller.containers.len();
+            let (again, state, recorded) = caller.again(&disk, &options);
+            match state {
+                IndexState::Unclean => assert!(closes),
+                IndexState::Rebuilt(_) | IndexState::New => assert_eq!(recorded, total),
+                IndexState::Clean => panic!("seed {seed}: the index was not closed"),
+            }
+            recorded_again += recorded;
+            covered += total - recorded;
+            caller = again;
+            caller.run(&mut random, 30, &mut next_chunk);
+            assert_eq!(caller.index.counters().damaged_pages, 0);
+        }
+    }
+    assert!(0 < recorded_again);
+    assert!(0 < covered);
+}
+
+#[test]
+fn damage_to_any_file_costs_duplicates_at_most() {
+    let files = ["checkpoint", "containers", "log", "table", "manifest.1", "staged.1", "filter.1"];
+    let mut damaged_pages = 0;
+    for (seed, mut random) in seeds(300..335) {
+        let options = tiny(schedule_of(seed));
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 60, &mut next_chunk);
+        close(&mut caller);
+        let file = files[usize::try_from(seed % 7).unwrap()];
+        let cut = random.below(3) == 0;
+        disk.damage(dir().join(file), |bytes| {
+            let place = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            if cut {
+                bytes.truncate(place);
+            } else {
+                bytes.iter_mut().skip(place).step_by(3000).for_each(|byte| *byte ^= 1 << (place % 8));
+            }
+        });
+        let total = caller.containers.len();
+        let (mut caller, state, recorded) = caller.again(&disk, &options);
+        match (file, cut, &state) {
+            ("log" | "table", false, IndexState::Clean) | ("filter.1", _, IndexState::Clean) => assert_eq!(recorded, 0),
+            ("log" | "table", true, _) | (_, _, IndexState::Rebuilt(_)) => {
+                assert!(recorded == total || state == IndexState::Clean);
+            }
+            _ => panic!("{file} was damaged (cut: {cut}), but the index was found {state:?}"),
+        }
+        if file == "table" && !cut {
+            // Duplicates are allowed: what is stored is what the index says.
+            let old: Vec<_> = (0..next_chunk).map(fingerprint).collect();
+            old.chunks(50).for_each(|piece| caller.submit(piece));
+            caller.drain();
+            let pages = caller.index.counters().damaged_pages;
+            assert!(0 < pages);
+            assert!(caller.index.degraded().is_some());
+            damaged_pages += pages;
+            close(&mut caller);
+            let (mut caller, state, recorded) = caller.again(&disk, &options);
+            assert!(matches!(state, IndexState::Rebuilt(_)), "{state:?}");
+            assert_eq!(recorded, caller.containers.len());
+            caller.run(&mut random, 30, &mut next_chunk);
+        } else {
+            caller.run(&mut random, 30, &mut next_chunk);
+        }
+    }
+    assert!(0 < damaged_pages);
+}
+
+#[test]
+fn an_index_of_another_repository_or_in_use_is_not_touched_or_started_anew() {
+    let disk = MemDisk::default();
+    let options = tiny(Schedule::Eager);
+    let (mut caller, _) = Caller::open(&disk, &options, 1);
+    let mut random = Random::new(1);
+    caller.run(&mut random, 20, &mut 0);
+    let busy = Index::open(Arc::new(disk.clone()), dir(), REPOSITORY, &options);
+    assert!(matches!(busy, Err(Error::IndexBusy { .. })), "{busy:?}");
+    close(&mut caller);
+    let (other, state) = Index::open(Arc::new(disk.clone()), dir(), RepositoryId([2; 16]), &options).unwrap();
+    assert!(matches!(&state, IndexState::Rebuilt(why) if why.contains("repository 0101")), "{state:?}");
+    other.close().unwrap();
+    let (_, state, recorded) = caller.again(&disk, &options);
+    assert!(matches!(state, IndexState::Rebuilt(_)));
+    assert!(0 < recorded);
+}
+
+#[test]
+fn a_full_disk_degrades_the_index_and_the_next_opening_makes_it_whole() {
+    let mut degraded = 0;
+    for (seed, mut random) in seeds(400..420) {
+        let options = tiny(schedule_of(seed));
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 30, &mut next_chunk);
+        close(&mut caller);
+        (caller, _, _) = caller.again(&disk, &options);
+        disk.limit_space(Some(random.below(60_000)));
+        // From here on a chunk may be declared unique again: nothing can be written.
+        for _ in 0..20 {
+            let start = next_chunk;
+            next_chunk += 60;
+            let chunks: Vec<_> = (start - start.min(40)..next_chunk).map(fingerprint).collect();
+            caller.submit(&chunks);
+            caller.drain();
+            caller.stored.retain(|fingerprint| !caller.packing.contains(fingerprint));
+            let packed: HashSet<_> = caller.packing.drain(..).collect();
+            caller.packing.extend(packed);
+            while !caller.packing.is_empty() {
+                caller.barrier(&mut random);
+            }
+        }
+        degraded += u64::from(caller.index.degraded().is_some());
+        disk.limit_space(None);
+        close_quietly(&mut caller);
+        let (mut again, state, _) = caller.again(&disk, &options);
+        assert!(matches!(state, IndexState::Clean | IndexState::Unclean), "{state:?}");
+        again.run(&mut random, 30, &mut next_chunk);
+        assert_eq!(again.index.degraded(), None);
+    }
+    assert!(10 < degraded, "{degraded}");
+}
+
+#[test]
+fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
+    let mut kept = 0;
+    let mut lost = 0;
+    for (seed, mut random) in seeds(600..660) {
+        let options = tiny(schedule_of(seed));
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 20, &mut next_chunk);
+        close(&mut caller);
+        let covered = caller.containers.len();
+        (caller, _, _) = caller.again(&disk, &options);
+        caller.run(&mut random, 20, &mut next_chunk);
+        disk.limit_space(Some(random.below(60_000)));
+        if random.below(2) == 0 {
+            caller.index.checkpoint();
+            lost += u64::from(caller.index.degraded().is_some());
+        }
+        close_quietly(&mut caller);
+        let cut = disk.power_cut(random.next());
+        let total = caller.containers.len();
+        let (mut again, state, recorded) = caller.again(&cut, &options);
+        assert!(matches!(state, IndexState::Clean | IndexState::Unclean), "{state:?}");
+        assert!(recorded == 0 || recorded == total - covered, "{recorded} of {total}, {covered} were covered");
+        kept += u64::from(recorded == 0);
+        again.run(&mut random, 30, &mut next_chunk);
+        assert_eq!(again.index.counters().damaged_pages, 0);
+        close(&mut again);
+        let (_, state, recorded) = again.again(&cut, &options);
+        assert_eq!((state, recorded), (IndexState::Clean, 0));
+    }
+    assert!(0 < kept);
+    assert!(kept < 60);
+    assert!(0 < lost);
+}
+
+fn close_quietly(caller: &mut Caller) {
+    drop(std::mem::replace(&mut caller.index, other_index(&MemDisk::default())).close());
+}
+
+#[test]
+fn chunks_of_forgotten_containers_are_unique_again() {
+    for (seed, mut random) in seeds(500..512) {
+        let options = tiny(schedule_of(seed));
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        for _ in 0..4 {
+            caller.run(&mut random, 40, &mut next_chunk);
+            let gone: Vec<_> = caller.containers.keys().copied().filter(|id| id.ordinal % 3 == 0).collect();
+            caller.index.forget(&gone).unwrap();
+            for container in gone {
+                for fingerprint in caller.containers.remove(&container).unwrap() {
+                    caller.stored.remove(&fingerprint);
+                }
+            }
+            caller.verdicts.clear();
+            caller.stream.clear();
+            caller.next_sequence = 0;
+        }
+        caller.run(&mut random, 40, &mut next_chunk);
+        assert!(0 < caller.index.counters().dead_hits);
+        close(&mut caller);
+        let (mut caller, state, recorded) = caller.again(&disk, &options);
+        assert_eq!((state, recorded), (IndexState::Clean, 0));
+        caller.run(&mut random, 40, &mut next_chunk);
+    }
+}
+
+#[test]
+fn an_index_that_was_dropped_falls_back_to_what_its_checkpoint_covers() {
+    for (seed, mut random) in seeds(700..706) {
+        let options = tiny(schedule_of(seed));
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 30, &mut next_chunk);
+        caller.index.checkpoint();
+        let covered = caller.containers.len();
+        caller.run(&mut random, 30, &mut next_chunk);
+        let total = caller.containers.len();
+        let (mut again, state, recorded) = caller.again(&disk, &options);
+        assert_eq!((state, recorded), (IndexState::Unclean, total - covered), "seed {seed}");
+        again.run(&mut random, 30, &mut next_chunk);
+    }
+}
+
+#[test]
+fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log_each() {
+    let count = 40_000;
+    let options = IndexOptions {
+        filter_bytes: 1 << 20,
+        cache_bytes: 400_000,
+        staging_bytes: 4_000 * STAGED_BYTES,
+        pending_max: 4_096,
+        pending_age_max: 1 << 20,
+        prefetch_window: 2_048,
+        ..tiny(Schedule::Eager)
+    };
+    for schedule in [Schedule::Eager, Schedule::Lazy { threshold: 32 }] {
+        let disk = MemDisk::default();
+        let options = IndexOptions { schedule, ..options.clone() };
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        for start in (0..count).step_by(100) {
+            caller.submit(&(start..start + 100).map(fingerprint).collect::<Vec<_>>());
+            caller.barrier(&mut Random::new(1));
+        }
+        let before = caller.index.counters();
+        caller.submit(&(0..count).map(fingerprint).collect::<Vec<_>>());
+        caller.drain();
+        let after = caller.index.counters();
+        let lookups = after.lookups - before.lookups;
+        assert!(lookups < count / 20, "{schedule:?}: {lookups} lookups for {count} chunks in one run");
+        assert!(after.prefetches - before.prefetches < 100, "{schedule:?}: {after:?}");
+        let mut random = Random::new(4);
+        for _ in 0..40 {
+            caller.submit(&(0..100).map(|_| random.fingerprint_of(count)).collect::<Vec<_>>());
+        }
+        let settled = caller.index.counters();
+        for _ in 0..40 {
+            caller.submit(&(0..100).map(|_| random.fingerprint_of(count)).collect::<Vec<_>>());
+        }
+        let end = caller.index.counters();
+        let pages = end.prefetches - settled.prefetches + end.pages_read - settled.pages_read;
+        assert_eq!(end.bytes_read - settled.bytes_read, pages * 4096, "{schedule:?}");
+        assert!(0 < pages);
+    }
+}

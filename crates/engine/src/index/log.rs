@@ -1,0 +1,329 @@
+//! The arrival log: chunks in the order they were recorded, the source of prefetching.
+//!
+//! A duplicate is seldom alone: what followed a chunk when it was first stored mostly follows it again. So a hit reads
+//! the records around it and answers for its neighbors without the table (Ma et al., section 3).
+//!
+//! Pages of 4 KiB hold whole records; a record's position is `102 * page + slot`. Pages are written once: after a
+//! checkpoint the next record starts a new page, so that a torn write never touches what the checkpoint relies on.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC32C of all that follows |
+//! | 4 | 8 | number of the page |
+//! | 12 | 2 | number of records |
+//! | 14 | 2 | zero |
+//! | 16 | 40 each | records: fingerprint 32, container ordinal 4, length 4 |
+#![deny(clippy::indexing_slicing)]
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::io::{BatchRead, Disk, DiskFile};
+use crate::kv::{Fields, Ordinal, Position};
+use crate::types::{FINGERPRINT_LEN, Fingerprint};
+
+/// Bytes of a page.
+pub const LOG_PAGE_BYTES: usize = 4096;
+
+const HEADER_BYTES: usize = 16;
+
+/// Bytes of a record.
+pub const LOG_RECORD_BYTES: usize = FINGERPRINT_LEN + 8;
+
+/// Records of a page.
+pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - HEADER_BYTES) / LOG_RECORD_BYTES;
+
+/// Pages that are gathered before they are written: 256 KiB, about twelve containers of 4 MiB at 8 KiB a chunk.
+pub const TAIL_PAGES: usize = 64;
+
+/// One chunk that was recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogRecord {
+    /// Which chunk.
+    pub fingerprint: Fingerprint,
+    /// The container that holds it.
+    pub ordinal: Ordinal,
+    /// Length of its plaintext in bytes.
+    pub len: u32,
+}
+
+/// A stretch of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogWindow {
+    /// First record.
+    pub start: Position,
+    /// Number of records.
+    pub records: u32,
+}
+
+/// What the log did, since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LogCounters {
+    /// Reads of windows that were not in memory as a whole.
+    pub reads: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Pages that were bad or unreadable; their records are taken as absent.
+    pub damaged_pages: u64,
+}
+
+/// The log.
+#[derive(Debug)]
+pub struct ArrivalLog {
+    file: Arc<dyn DiskFile>,
+    /// Pages in the file that belong to the log.
+    written_pages: u64,
+    /// Whole pages that are not written yet.
+    tail: Vec<u8>,
+    /// Records of the page that is being filled.
+    page: Vec<LogRecord>,
+    counters: LogCounters,
+}
+
+/// Encodes a page of at most [`LOG_PAGE_RECORDS`] records, appending it.
+pub fn encode_log_page(number: u64, records: &[LogRecord], out: &mut Vec<u8>) {
+    assert!(records.len() <= LOG_PAGE_RECORDS, "a page of the log holds {LOG_PAGE_RECORDS} records");
+    let count = u16::try_from(records.len()).expect("a page holds fewer than 65,536 records");
+    let mut page = Vec::with_capacity(LOG_PAGE_BYTES);
+    page.extend_from_slice(&number.to_le_bytes());
+    page.extend_from_slice(&count.to_le_bytes());
+    page.resize(HEADER_BYTES - 4, 0);
+    for record in records {
+        page.extend_from_slice(&record.fingerprint.0);
+        page.extend_from_slice(&record.ordinal.0.to_le_bytes());
+        page.extend_from_slice(&record.len.to_le_bytes());
+    }
+    page.resize(LOG_PAGE_BYTES - 4, 0);
+    out.extend_from_slice(&crc32c::crc32c(&page).to_le_bytes());
+    out.extend_from_slice(&page);
+}
+
+/// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
+pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> Option<()> {
+    out.clear();
+    let mut fields = Fields::new(bytes);
+    let checksum = fields.u32()?;
+    if bytes.len() != LOG_PAGE_BYTES || crc32c::crc32c(bytes.get(4..)?) != checksum || fields.u64()? != number {
+        return None;
+    }
+    let count = usize::from(fields.u16()?);
+    fields.u16()?;
+    if LOG_PAGE_RECORDS < count {
+        return None;
+    }
+    for _ in 0..count {
+        let fingerprint = Fingerprint(fields.array()?);
+        out.push(LogRecord { fingerprint, ordinal: Ordinal(fields.u32()?), len: fields.u32()? });
+    }
+    Some(())
+}
+
+impl ArrivalLog {
+    /// Opens the log at the length that a checkpoint gave, 0 for a new one; what follows is cut off.
+    pub fn open(file: Arc<dyn DiskFile>, pages: u64) -> Result<Self> {
+        let bytes = pages.checked_mul(LOG_PAGE_BYTES as u64);
+        let Some(bytes) = bytes.filter(|&bytes| file.len().is_ok_and(|len| bytes <= len)) else {
+            return Err(Error::damaged("arrival log", "shorter than its checkpoint says"));
+        };
+        file.set_len(bytes)?;
+        let page = Vec::with_capacity(LOG_PAGE_RECORDS);
+        Ok(Self { file, written_pages: pages, tail: Vec::new(), page, counters: LogCounters::default() })
+    }
+
+    /// Returns what was counted.
+    pub fn counters(&self) -> LogCounters {
+        self.counters
+    }
+
+    /// Returns how many pages the log has in its file.
+    pub fn written_pages(&self) -> u64 {
+        self.written_pages
+    }
+
+    /// Says whether a record can be appended before [`ArrivalLog::write_out`].
+    pub fn has_room(&self) -> bool {
+        self.tail.len() < TAIL_PAGES * LOG_PAGE_BYTES
+    }
+
+    fn page_number(&self) -> u64 {
+        self.written_pages + (self.tail.len() / LOG_PAGE_BYTES) as u64
+    }
+
+    /// Appends a record, in memory; returns its position. There must be room.
+    pub fn append(&mut self, record: LogRecord) -> Position {
+        assert!(self.has_room(), "the log is written out before it is appended to");
+        let position = self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64;
+        self.page.push(record);
+        if self.page.len() == LOG_PAGE_RECORDS {
+            self.end_page();
+        }
+        Position(position)
+    }
+
+    fn end_page(&mut self) {
+        let number = self.page_number();
+        encode_log_page(number, &self.page, &mut self.tail);
+        self.page.clear();
+    }
+
+    /// Writes the whole pages out. The ordinals in them must be durable.
+    pub fn write_out(&mut self) -> Result<()> {
+        if !self.tail.is_empty() {
+            self.file.write_at(self.written_pages * LOG_PAGE_BYTES as u64, &self.tail)?;
+            self.counters.bytes_written += self.tail.len() as u64;
+            self.written_pages = self.page_number();
+            self.tail.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes everything out, the page that is being filled too, and makes it durable.
+    pub fn sync(&mut self) -> Result<()> {
+        if !self.page.is_empty() {
+            self.end_page();
+        }
+        self.write_out()?;
+        self.file.sync()
+    }
+
+    /// Reads windows, all together; `out` gets the records of each, cut to what exists and can be read.
+    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<Vec<LogRecord>>) {
+        out.clear();
+        let mut reads: Vec<BatchRead> = Vec::new();
+        let mut spans = Vec::with_capacity(windows.len());
+        for window in windows {
+            let first = window.start.0 / LOG_PAGE_RECORDS as u64;
+            let end = window.start.0.saturating_add(u64::from(window.records)).div_ceil(LOG_PAGE_RECORDS as u64);
+            let on_disk = end.min(self.written_pages).saturating_sub(first);
+            let mut read = None;
+            if let Some(pages) = usize::try_from(on_disk).ok().filter(|&pages| pages != 0) {
+                let buffer = vec![0; pages * LOG_PAGE_BYTES];
+                let offset = first * LOG_PAGE_BYTES as u64;
+                read = Some(reads.len());
+                reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
+            }
+            spans.push((first, end, read));
+        }
+        disk.read_batch(&mut reads);
+        for read in &reads {
+            self.counters.reads += 1;
+            self.counters.bytes_read += read.buffer.len() as u64;
+        }
+        let mut page = Vec::with_capacity(LOG_PAGE_RECORDS);
+        for (window, (first, end, read)) in windows.iter().zip(spans) {
+            let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
+            let read = read.and_then(|index| reads.get(index));
+            let pages = read.map(|read| (read.buffer.as_slice(), read.outcome.is_ok())).unwrap_or_default();
+            for (number, bytes) in (first..).zip(pages.0.chunks_exact(LOG_PAGE_BYTES)) {
+                if !pages.1 || decode_log_page(number, bytes, &mut page).is_none() {
+                    self.counters.damaged_pages += 1;
+                    page.clear();
+                }
+                push_part(window, number, &page, &mut records);
+            }
+            let tail = self.tail.chunks_exact(LOG_PAGE_BYTES);
+            for (number, bytes) in (self.written_pages..end).zip(tail).filter(|(number, _)| first <= *number) {
+                decode_log_page(number, bytes, &mut page).expect("the page was encoded with this number");
+                push_part(window, number, &page, &mut records);
+            }
+            push_part(window, self.page_number(), &self.page, &mut records);
+            out.push(records);
+        }
+    }
+}
+
+/// Appends those records of a page that lie in the window.
+fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], out: &mut Vec<LogRecord>) {
+    let positions = number * LOG_PAGE_RECORDS as u64..;
+    let end = window.start.0.saturating_add(u64::from(window.records));
+    let inside = positions.zip(page).filter(|(position, _)| (window.start.0..end).contains(position));
+    out.extend(inside.map(|(_, record)| *record));
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+    use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+
+    fn record(number: u64) -> LogRecord {
+        LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(9), len: 77 }
+    }
+
+    #[test]
+    fn windows_show_what_was_appended_wherever_it_lies() {
+        let disk = MemDisk::default();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 0).unwrap();
+        let mut random = Random::new(8);
+        let mut model = BTreeMap::new();
+        let mut out = Vec::new();
+        let mut next = 0;
+        for _ in 0..200 {
+            for _ in 0..random.below(300) {
+                if !log.has_room() {
+                    log.write_out().unwrap();
+                }
+                model.insert(log.append(record(next)), record(next));
+                next += 1;
+            }
+            if random.below(4) == 0 {
+                log.sync().unwrap();
+            }
+            let windows: Vec<_> = (0..3)
+                .map(|_| LogWindow {
+                    start: Position(random.below(next + 500)),
+                    records: u32::try_from(random.below(700)).unwrap(),
+                })
+                .collect();
+            log.read(&disk, &windows, &mut out);
+            for (window, records) in windows.iter().zip(&out) {
+                let end = Position(window.start.0 + u64::from(window.records));
+                let expected: Vec<_> = model.range(window.start..end).map(|(_, record)| *record).collect();
+                assert_eq!(*records, expected);
+            }
+        }
+        assert!(log.counters().reads > 100);
+        assert_eq!(log.counters().damaged_pages, 0);
+    }
+
+    #[test]
+    fn damaged_pages_are_left_out_and_positions_that_do_not_exist_give_nothing() {
+        let disk = MemDisk::default();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 0).unwrap();
+        for number in 0..400 {
+            log.append(record(number));
+        }
+        log.sync().unwrap();
+        disk.damage("log", |bytes| bytes[LOG_PAGE_BYTES + 90] ^= 1);
+        let mut out = Vec::new();
+        let start = Position(u64::MAX - 3);
+        log.read(&disk, &[LogWindow { start: Position(0), records: 400 }, LogWindow { start, records: 9 }], &mut out);
+        assert_eq!(out[0].len(), 400 - LOG_PAGE_RECORDS);
+        assert_eq!(out[1].len(), 0);
+        assert_eq!(log.counters().damaged_pages, 1);
+        assert!(ArrivalLog::open(disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(), 5).is_err());
+    }
+
+    #[test]
+    fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
+        let mut page = Vec::new();
+        encode_log_page(7, &[record(1), record(2)], &mut page);
+        let mut out = Vec::new();
+        let mut decoded = 0;
+        for bit in 32..HEADER_BYTES * 8 + 64 {
+            let mut bytes = page.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let checksum = crc32c::crc32c(&bytes[4..]);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            decoded += usize::from(decode_log_page(7, &bytes, &mut out).is_some());
+            assert!(out.len() <= LOG_PAGE_RECORDS);
+        }
+        assert!(0 < decoded);
+        assert!(decode_log_page(7, &page[..100], &mut out).is_none());
+    }
+}

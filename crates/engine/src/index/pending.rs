@@ -1,0 +1,205 @@
+//! Chunks that wait for a verdict, in buckets by fingerprint prefix and in order of arrival.
+//!
+//! Prefix buckets are in table order: one bucket here covers one or more whole buckets of the table, or a part of one.
+//! Equal chunks wait as followers of the first and share its verdict.
+
+use std::collections::VecDeque;
+
+use crate::kv::Key;
+use crate::types::{Fingerprint, Sequence};
+
+/// Names a pending chunk until it is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot(u32);
+
+/// A pending chunk and those equal to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PendingChunk {
+    /// Which chunk.
+    pub fingerprint: Fingerprint,
+    /// The first arrival of it.
+    pub sequence: Sequence,
+    /// Later arrivals.
+    pub followers: Vec<Sequence>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    chunk: PendingChunk,
+    bucket: u32,
+    index: u32,
+}
+
+/// The chunks that wait.
+#[derive(Debug)]
+pub struct Pending {
+    slots: Vec<Option<Waiting>>,
+    free: Vec<u32>,
+    buckets: Vec<Vec<u32>>,
+    /// Arrivals, oldest first; those that were taken stay until they are met or outnumber the others.
+    order: VecDeque<(Sequence, u32)>,
+    leaders: usize,
+    followers: usize,
+}
+
+impl Pending {
+    /// Makes room for chunks in so many buckets, at least one.
+    pub fn new(buckets: u32) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            buckets: vec![Vec::new(); buckets.max(1) as usize],
+            order: VecDeque::new(),
+            leaders: 0,
+            followers: 0,
+        }
+    }
+
+    /// Returns how many chunks wait, followers included.
+    pub fn len(&self) -> usize {
+        self.leaders + self.followers
+    }
+
+    /// Says whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.leaders == 0
+    }
+
+    /// Returns how many different chunks wait in a bucket.
+    pub fn bucket_len(&self, bucket: u32) -> usize {
+        self.buckets[bucket as usize].len()
+    }
+
+    /// Adds a chunk that differs from all that wait; returns its slot and its bucket.
+    pub fn push(&mut self, fingerprint: Fingerprint, sequence: Sequence) -> (Slot, u32) {
+        let count = u32::try_from(self.buckets.len()).expect("made from a u32");
+        let (bucket, _) = Key::from(&fingerprint).spread(count);
+        let members = &mut self.buckets[bucket as usize];
+        let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
+        let chunk = PendingChunk { fingerprint, sequence, followers: Vec::new() };
+        let waiting = Some(Waiting { chunk, bucket, index });
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = waiting;
+            slot
+        } else {
+            self.slots.push(waiting);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 chunks wait")
+        };
+        members.push(slot);
+        self.leaders += 1;
+        if self.order.len() > 2 * self.leaders + 64 {
+            let slots = &self.slots;
+            self.order.retain(|&entry| is_waiting(slots, entry));
+        }
+        self.order.push_back((sequence, slot));
+        (Slot(slot), bucket)
+    }
+
+    /// Adds a chunk that equals one that waits.
+    pub fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
+        let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
+        waiting.chunk.followers.push(sequence);
+        self.followers += 1;
+    }
+
+    /// Takes a chunk out; `None` if it was taken already.
+    pub fn take(&mut self, Slot(slot): Slot) -> Option<PendingChunk> {
+        let Waiting { chunk, bucket, index } = self.slots[slot as usize].take()?;
+        let members = &mut self.buckets[bucket as usize];
+        members.swap_remove(index as usize);
+        if let Some(&moved) = members.get(index as usize) {
+            self.slots[moved as usize].as_mut().expect("members of a bucket wait").index = index;
+        }
+        self.free.push(slot);
+        self.leaders -= 1;
+        self.followers -= chunk.followers.len();
+        Some(chunk)
+    }
+
+    /// Returns the oldest chunk's sequence and bucket.
+    pub fn oldest(&mut self) -> Option<(Sequence, u32)> {
+        while let Some(&(sequence, slot)) = self.order.front() {
+            if let Some(waiting) = self.slots[slot as usize].as_ref().filter(|it| it.chunk.sequence == sequence) {
+                return Some((sequence, waiting.bucket));
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// Replaces `out` with the slots of a bucket.
+    pub fn list_bucket(&self, bucket: u32, out: &mut Vec<Slot>) {
+        out.clear();
+        out.extend(self.buckets[bucket as usize].iter().copied().map(Slot));
+    }
+
+    /// Replaces `out` with the slots of all chunks, in the order of buckets.
+    pub fn list(&self, out: &mut Vec<Slot>) {
+        out.clear();
+        out.extend(self.buckets.iter().flatten().copied().map(Slot));
+    }
+
+    /// Replaces `out` with chunks that lie at least `stride` arrivals apart, at most `max` of them, oldest first.
+    pub fn list_strided(&self, stride: u64, max: usize, out: &mut Vec<Slot>) {
+        out.clear();
+        let mut next = 0;
+        for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
+            if out.len() == max {
+                return;
+            }
+            if next <= sequence.0 {
+                out.push(Slot(slot));
+                next = sequence.0.saturating_add(stride);
+            }
+        }
+    }
+}
+
+fn is_waiting(slots: &[Option<Waiting>], (sequence, slot): (Sequence, u32)) -> bool {
+    slots[slot as usize].as_ref().is_some_and(|waiting| waiting.chunk.sequence == sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::kv::mem_disk::{Random, fingerprint};
+
+    #[test]
+    fn chunks_are_taken_out_as_they_were_put_in() {
+        let mut random = Random::new(21);
+        let mut pending = Pending::new(7);
+        let mut model: BTreeMap<Sequence, (Slot, u32, Vec<Sequence>)> = BTreeMap::new();
+        for number in 0..20_000 {
+            let sequence = Sequence(number);
+            let chosen = usize::try_from(random.below(model.len() as u64 + 1)).unwrap();
+            let chosen = model.keys().nth(chosen).copied();
+            match (chosen, random.below(5)) {
+                (Some(key), 0) => {
+                    let (slot, _, followers) = model.get_mut(&key).unwrap();
+                    pending.join(*slot, sequence);
+                    followers.push(sequence);
+                }
+                (Some(key), 1 | 2) => {
+                    let (slot, _, followers) = model.remove(&key).unwrap();
+                    let fingerprint = fingerprint(key.0);
+                    assert_eq!(pending.take(slot), Some(PendingChunk { fingerprint, sequence: key, followers }));
+                    assert_eq!(pending.take(slot), None);
+                }
+                _ => {
+                    let (slot, bucket) = pending.push(fingerprint(number), sequence);
+                    model.insert(sequence, (slot, bucket, Vec::new()));
+                }
+            }
+            let oldest = model.first_key_value().map(|(sequence, (_, bucket, _))| (*sequence, *bucket));
+            assert_eq!(pending.oldest(), oldest);
+            assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
+        }
+        let mut out = Vec::new();
+        pending.list_strided(1, usize::MAX, &mut out);
+        assert_eq!(out, model.values().map(|(slot, ..)| *slot).collect::<Vec<_>>());
+        pending.list_strided(5_000, usize::MAX, &mut out);
+        assert!(out.len() <= 4);
+    }
+}

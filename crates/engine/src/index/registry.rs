@@ -1,0 +1,363 @@
+//! Host-local numbers of containers: four bytes in the table and the log instead of twenty.
+//!
+//! The file `containers` only grows. An ordinal must never come to mean another container, not even after a power
+//! cut: a stale entry would then name a container that does not hold its chunk, and data would be lost. So a record is
+//! durable before anything on disk names its ordinal ([`Registry::sync`]), and the checkpoint keeps a digest of the
+//! records it relies on.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | `OFCONTS1` |
+//! | 8 | 16 | repository |
+//! | 24 | 4 | CRC32C of the 24 bytes before |
+//! | 28 (1 + ordinal) | 28 | session 16, number in the session 4, ordinal 4, CRC32C of these 24 bytes 4 |
+#![deny(clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::index::ordinals::OrdinalSet;
+use crate::io::DiskFile;
+use crate::kv::{Fields, Ordinal};
+use crate::types::{ContainerId, RepositoryId, SessionId};
+
+const MAGIC: [u8; 8] = *b"OFCONTS1";
+
+/// Bytes of the header and of each record.
+pub const RECORD_BYTES: usize = 28;
+
+/// Records read in one call.
+const PIECE_RECORDS: usize = 2048;
+
+/// The containers known to this host.
+#[derive(Debug)]
+pub struct Registry {
+    file: Arc<dyn DiskFile>,
+    count: u32,
+    digest: blake3::Hasher,
+    unsynced: bool,
+    /// Containers that follow each other in one session have ordinals that follow each other, mostly: what is kept is
+    /// one stretch per interruption, not one entry per container.
+    by_ordinal: BTreeMap<u32, Stretch>,
+    by_container: BTreeMap<ContainerId, u32>,
+    live: OrdinalSet,
+    covered: OrdinalSet,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    first: ContainerId,
+    len: u32,
+}
+
+/// Encodes a record.
+pub fn encode_record(ordinal: Ordinal, container: ContainerId) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(RECORD_BYTES);
+    bytes.extend_from_slice(&container.session.0);
+    bytes.extend_from_slice(&container.ordinal.to_le_bytes());
+    bytes.extend_from_slice(&ordinal.0.to_le_bytes());
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// Decodes the record of an ordinal; `None` if it is damaged or another's.
+pub fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<ContainerId> {
+    let mut fields = Fields::new(bytes);
+    let container = ContainerId { session: SessionId(fields.array()?), ordinal: fields.u32()? };
+    let found = (fields.u32()?, fields.u32()?, fields.left());
+    (found == (ordinal.0, crc32c::crc32c(bytes.get(..24)?), 0)).then_some(container)
+}
+
+fn encode_header(repository: RepositoryId) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(RECORD_BYTES);
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&repository.0);
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+fn offset_of(ordinal: u32) -> u64 {
+    (u64::from(ordinal) + 1) * RECORD_BYTES as u64
+}
+
+impl Registry {
+    /// Starts a registry in an empty file.
+    pub fn create(file: Arc<dyn DiskFile>, repository: RepositoryId) -> Result<Self> {
+        file.write_at(0, &encode_header(repository))?;
+        Ok(Self::empty(file))
+    }
+
+    fn empty(file: Arc<dyn DiskFile>) -> Self {
+        Self {
+            file,
+            count: 0,
+            digest: blake3::Hasher::new(),
+            unsynced: true,
+            by_ordinal: BTreeMap::new(),
+            by_container: BTreeMap::new(),
+            live: OrdinalSet::default(),
+            covered: OrdinalSet::default(),
+        }
+    }
+
+    /// Reads a registry of which a checkpoint relies on the first `count` records, with that digest.
+    ///
+    /// Records after these are kept as far as they are whole, since pages of a session that was cut off may name
+    /// them; what follows is cut off, since nothing was allowed to name it.
+    pub fn open(
+        file: Arc<dyn DiskFile>,
+        repository: RepositoryId,
+        count: u32,
+        digest: [u8; 32],
+        covered: OrdinalSet,
+    ) -> Result<Self> {
+        let damaged = |reason: &str| Error::damaged("list of containers", reason);
+        let mut header = vec![0; RECORD_BYTES];
+        file.read_at(0, &mut header)?;
+        if header != encode_header(repository) {
+            return Err(damaged("is not this repository's"));
+        }
+        let mut registry = Self { covered, ..Self::empty(file) };
+        let mut matches = count == 0;
+        let records = registry.file.len()?.saturating_sub(offset_of(0)) / RECORD_BYTES as u64;
+        let mut buffer = Vec::new();
+        'file: while u64::from(registry.count) < records {
+            let left = usize::try_from(records - u64::from(registry.count)).unwrap_or(PIECE_RECORDS);
+            buffer.resize(left.min(PIECE_RECORDS) * RECORD_BYTES, 0);
+            registry.file.read_at(offset_of(registry.count), &mut buffer)?;
+            for record in buffer.chunks_exact(RECORD_BYTES) {
+                let Some(container) = decode_record(Ordinal(registry.count), record) else { break 'file };
+                if registry.count == u32::MAX || registry.ordinal(container).is_some() {
+                    break 'file;
+                }
+                registry.digest.update(record);
+                registry.add(container);
+                matches |= registry.count == count && registry.digest() == digest;
+            }
+        }
+        if registry.count < count || !matches {
+            return Err(damaged("does not match its checkpoint"));
+        }
+        registry.file.set_len(offset_of(registry.count))?;
+        Ok(registry)
+    }
+
+    /// Returns how many containers are registered.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Returns the BLAKE3 of all records.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest.finalize().into()
+    }
+
+    /// Returns the containers whose chunks are all in the table or staged.
+    pub fn covered(&self) -> &OrdinalSet {
+        &self.covered
+    }
+
+    /// Returns the ordinal of a container.
+    pub fn ordinal(&self, container: ContainerId) -> Option<Ordinal> {
+        let (first, start) = self.by_container.range(..=container).next_back()?;
+        let stretch = self.by_ordinal.get(start)?;
+        let step = container.ordinal.checked_sub(first.ordinal)?;
+        (first.session == container.session && step < stretch.len).then(|| Ordinal(start + step))
+    }
+
+    /// Returns the container of an ordinal.
+    pub fn container(&self, Ordinal(ordinal): Ordinal) -> Option<ContainerId> {
+        let (start, stretch) = self.by_ordinal.range(..=ordinal).next_back()?;
+        let step = ordinal - start;
+        let number = stretch.first.ordinal.checked_add(step)?;
+        (step < stretch.len).then_some(ContainerId { session: stretch.first.session, ordinal: number })
+    }
+
+    /// Returns the container of an ordinal if it is live.
+    pub fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
+        self.container(ordinal).filter(|_| self.live.contains(ordinal))
+    }
+
+    /// Says whether the ordinal's container is live.
+    pub fn is_live(&self, ordinal: Ordinal) -> bool {
+        self.live.contains(ordinal)
+    }
+
+    /// Returns the ordinal of a container, giving it one if it has none. Not durable before [`Registry::sync`].
+    pub fn register(&mut self, container: ContainerId) -> Result<Ordinal> {
+        if let Some(ordinal) = self.ordinal(container) {
+            return Ok(ordinal);
+        }
+        if self.count == u32::MAX {
+            return Err(Error::invalid("the index has numbered 4,294,967,295 containers: delete it to start again"));
+        }
+        let ordinal = Ordinal(self.count);
+        let record = encode_record(ordinal, container);
+        self.unsynced = true;
+        self.file.write_at(offset_of(self.count), &record)?;
+        self.digest.update(&record);
+        self.add(container);
+        Ok(ordinal)
+    }
+
+    /// Gives a container an ordinal for this run only: nothing on disk may ever name it, so nothing may be written any
+    /// more. `None` if there are no ordinals left.
+    pub fn register_in_memory(&mut self, container: ContainerId) -> Option<Ordinal> {
+        if let Some(ordinal) = self.ordinal(container) {
+            return Some(ordinal);
+        }
+        let ordinal = Ordinal(self.count);
+        (self.count < u32::MAX).then(|| self.add(container)).map(|()| ordinal)
+    }
+
+    fn add(&mut self, container: ContainerId) {
+        let ordinal = self.count;
+        self.count += 1;
+        if let Some(mut last) = self.by_ordinal.last_entry() {
+            let Stretch { first, len } = last.get_mut();
+            if first.session == container.session && first.ordinal.checked_add(*len) == Some(container.ordinal) {
+                *len += 1;
+                return;
+            }
+        }
+        self.by_ordinal.insert(ordinal, Stretch { first: container, len: 1 });
+        self.by_container.insert(container, ordinal);
+    }
+
+    /// Makes every record durable. Before anything on disk names an ordinal: see the module's documentation.
+    pub fn sync(&mut self) -> Result<()> {
+        if self.unsynced {
+            self.file.sync()?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Notes that all chunks of a container, live of course, have been entered.
+    pub fn cover(&mut self, ordinal: Ordinal) {
+        self.live.insert(ordinal);
+        self.covered.insert(ordinal);
+    }
+
+    /// Notes that a container is live, though its chunks are not all entered.
+    pub fn revive(&mut self, ordinal: Ordinal) {
+        self.live.insert(ordinal);
+    }
+
+    /// Notes that a container is gone. Should it come back, its chunks must be entered again: merges drop them.
+    pub fn bury(&mut self, container: ContainerId) {
+        if let Some(ordinal) = self.ordinal(container) {
+            self.live.remove(ordinal);
+            self.covered.remove(ordinal);
+        }
+    }
+
+    /// Takes the containers that exist, sorted; returns those whose chunks are not all entered.
+    pub fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
+        self.live = OrdinalSet::default();
+        let mut missing = Vec::new();
+        for &container in live {
+            let ordinal = self.ordinal(container);
+            if let Some(ordinal) = ordinal {
+                self.live.insert(ordinal);
+            }
+            if !ordinal.is_some_and(|ordinal| self.covered.contains(ordinal)) {
+                missing.push(container);
+            }
+        }
+        self.covered.intersect(&self.live);
+        missing
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::io::{Access, Disk};
+    use crate::kv::mem_disk::{MemDisk, Random};
+
+    const FILE: &str = "containers";
+    const REPOSITORY: RepositoryId = RepositoryId([5; 16]);
+
+    fn container(session: u8, ordinal: u32) -> ContainerId {
+        ContainerId { session: SessionId([session; 16]), ordinal }
+    }
+
+    fn open(disk: &MemDisk, count: u32, digest: [u8; 32]) -> Result<Registry> {
+        let file = disk.open(Path::new(FILE), Access::ReadWrite).unwrap();
+        Registry::open(file, REPOSITORY, count, digest, OrdinalSet::default())
+    }
+
+    #[test]
+    fn ordinals_and_containers_name_each_other_in_any_order_of_registering() {
+        let disk = MemDisk::default();
+        let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
+        let mut random = Random::new(3);
+        let mut known: Vec<ContainerId> = Vec::new();
+        for _ in 0..2_000 {
+            let next = match random.below(3) {
+                0 => container(1, u32::try_from(random.below(500)).unwrap()),
+                _ => known.last().map_or(container(2, 0), |last| ContainerId { ordinal: last.ordinal + 1, ..*last }),
+            };
+            let ordinal = registry.register(next).unwrap();
+            if ordinal.0 as usize == known.len() {
+                known.push(next);
+            }
+            assert_eq!(known[ordinal.0 as usize], next);
+        }
+        let registry = open(&disk, registry.count(), registry.digest()).unwrap();
+        for (ordinal, &container) in (0..).zip(&known) {
+            assert_eq!(registry.container(Ordinal(ordinal)), Some(container));
+            assert_eq!(registry.ordinal(container), Some(Ordinal(ordinal)));
+        }
+        assert_eq!(registry.count() as usize, known.len());
+        assert_eq!(registry.ordinal(container(9, 0)), None);
+        assert!(registry.by_ordinal.len() < known.len());
+    }
+
+    #[test]
+    fn records_of_a_checkpoint_must_be_whole_and_later_ones_are_kept_while_they_are() {
+        let disk = MemDisk::default();
+        let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
+        for number in 0..10 {
+            registry.register(container(1, number)).unwrap();
+        }
+        let (count, digest) = (registry.count(), registry.digest());
+        for number in 10..20 {
+            registry.register(container(1, number)).unwrap();
+        }
+        assert_eq!(open(&disk, count, digest).unwrap().count(), 20);
+        assert!(open(&disk, count + 1, digest).is_err());
+        disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 16 + 3] ^= 1);
+        let kept = open(&disk, count, digest).unwrap();
+        assert_eq!(kept.count(), 15);
+        assert_eq!(disk.bytes(FILE).len(), RECORD_BYTES * 16);
+        disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 5] ^= 1);
+        assert!(open(&disk, count, digest).is_err());
+        disk.damage(FILE, |bytes| bytes.truncate(3));
+        assert!(open(&disk, count, digest).is_err());
+    }
+
+    #[test]
+    fn a_container_that_went_and_came_back_is_not_covered() {
+        let disk = MemDisk::default();
+        let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
+        let both = [container(1, 0), container(1, 1)];
+        for container in both {
+            let ordinal = registry.register(container).unwrap();
+            registry.cover(ordinal);
+        }
+        assert!(registry.attach(&both).is_empty());
+        assert!(registry.attach(&both[..1]).is_empty());
+        assert_eq!(registry.live_container(Ordinal(1)), None);
+        assert_eq!(registry.attach(&both), both[1..]);
+        assert_eq!(registry.live_container(Ordinal(1)), Some(both[1]));
+        registry.bury(both[0]);
+        assert_eq!(registry.live_container(Ordinal(0)), None);
+        assert_eq!(registry.attach(&both), both);
+    }
+}
