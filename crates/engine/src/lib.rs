@@ -5,6 +5,8 @@
 //! L3 `container recipe snapshot source tree`, L4 `index store`, L5 `pipeline backup restore check`, L6 `repo`.
 #![forbid(unsafe_code)]
 
+pub mod backup;
+pub mod check;
 pub mod chunk;
 pub mod codec;
 pub mod compress;
@@ -18,10 +20,14 @@ pub mod io;
 pub mod kv;
 pub mod monitor;
 pub mod object;
+pub mod pipeline;
 pub mod recipe;
+pub mod repo;
+pub mod restore;
 pub mod snapshot;
 pub mod source;
 pub mod spill;
+pub mod store;
 pub mod tree;
 pub mod types;
 #[cfg(test)]

@@ -1,1 +1,16 @@
 //! Integration tests of the engine, one binary.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests stop at a surprise and tell what they tried")]
+#![expect(unreachable_pub, reason = "the support of tests is public to all of them")]
+
+mod condemned;
+mod corpus;
+mod crash;
+mod damage;
+mod drivers;
+mod exactness;
+mod hostile;
+mod property;
+mod regressions;
+mod sources;
+mod support;

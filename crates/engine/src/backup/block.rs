@@ -1,0 +1,112 @@
+//! What flows from the source to the sequencer: blocks of bytes with the events around them, in order.
+
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::io::tree::{EntryKind, Metadata};
+use crate::store::cursor::HintedEntry;
+use crate::tree::{Content, Entry, Link};
+use crate::types::Fingerprint;
+
+/// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
+pub const BLOCK_BYTES: usize = 1 << 20;
+/// Most pieces in a block, so that a tree of empty files comes in blocks too.
+pub const BLOCK_PIECES_MAX: usize = 4096;
+
+/// A stretch of the source.
+#[derive(Debug, Default)]
+pub struct Block {
+    /// Bytes of all streams in the block, one after the other, halos between.
+    pub bytes: Vec<u8>,
+    /// What happens, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// How an entry compares with the parent snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// The parent does not have it.
+    New,
+    /// The parent has another one of that name.
+    Changed,
+}
+
+/// A file whose bytes follow.
+#[derive(Clone, Debug)]
+pub struct FileStart {
+    /// Where the source has it.
+    pub path: PathBuf,
+    /// The entry to be, with an empty recipe.
+    pub entry: Entry,
+    /// How it compares.
+    pub change: Change,
+}
+
+/// A directory whose entries follow.
+#[derive(Clone, Debug)]
+pub struct DirectoryStart {
+    /// Where the source has it.
+    pub path: PathBuf,
+    /// The entry to be, its node not known yet.
+    pub entry: Entry,
+    /// What the parent has under its name.
+    pub parent: Option<ParentDirectory>,
+}
+
+/// A directory of the parent snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct ParentDirectory {
+    /// Root of its list.
+    pub node: Fingerprint,
+    /// Whether its metadata is the same.
+    pub same_metadata: bool,
+}
+
+/// One step of a walk, or some bytes.
+#[derive(Debug)]
+pub enum Piece {
+    /// A directory begins.
+    Enter(Box<DirectoryStart>),
+    /// The directory entered last ends.
+    Leave,
+    /// An entry without a stream.
+    Entry(PathBuf, Box<Entry>),
+    /// A file that has not changed since the parent, with the parent's references.
+    Reused(PathBuf, Box<HintedEntry>),
+    /// A file begins; its bytes and holes follow up to its end.
+    File(Box<FileStart>),
+    /// Bytes of the open file.
+    Bytes {
+        /// Where they begin in the block.
+        start: usize,
+        /// How many.
+        len: u32,
+        /// How many bytes of the stream stand before `start`, to warm up the hash.
+        halo: u32,
+    },
+    /// Zeros that need not be stored.
+    Hole(u64),
+    /// The open file ends.
+    FileEnd,
+    /// The open file cannot be read any further: it is left out.
+    FileFailed(Error),
+    /// Something cannot be read and is left out.
+    Failed(PathBuf, Error),
+}
+
+/// Returns an entry with what every kind has in common.
+pub fn entry_of(name: Vec<u8>, metadata: &Metadata, content: Content) -> Entry {
+    let shared = 1 < metadata.links && metadata.kind != EntryKind::Directory;
+    let link = shared.then_some(Link { device: metadata.device, inode: metadata.inode, links: metadata.links });
+    Entry {
+        name,
+        kind: metadata.kind,
+        mode: metadata.mode,
+        uid: metadata.uid,
+        gid: metadata.gid,
+        mtime: metadata.mtime,
+        xattrs: Vec::new(),
+        link,
+        content,
+    }
+}

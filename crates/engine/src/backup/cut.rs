@@ -1,0 +1,182 @@
+//! From bytes to named chunks: candidates aside, cuts in order, fingerprints aside.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::backup::block::{Block, Piece};
+use crate::chunk::{Chunking, Cutter, GearTable};
+use crate::crypto::Keys;
+use crate::fingerprint::fingerprint_batch;
+use crate::pipeline::Work;
+use crate::types::Fingerprint;
+
+/// Finds the candidates of a block.
+#[derive(Debug)]
+pub struct FindCandidates {
+    /// The hash; `None` where chunks are of a fixed length.
+    pub table: Option<GearTable>,
+}
+
+/// A block and the candidates of each of its stretches of bytes.
+#[derive(Debug)]
+pub struct Searched {
+    block: Block,
+    candidates: Vec<Vec<u32>>,
+}
+
+impl Work for FindCandidates {
+    type In = Block;
+    type Out = Searched;
+
+    fn run(&self, block: Block) -> Searched {
+        let mut candidates = Vec::new();
+        for piece in &block.pieces {
+            if let Piece::Bytes { start, len, halo } = piece {
+                let mut found = Vec::new();
+                if let Some(table) = &self.table {
+                    let bytes = block.bytes.get(start - *halo as usize..start + *len as usize).unwrap_or_default();
+                    table.candidates(bytes, *halo as usize, &mut found);
+                }
+                candidates.push(found);
+            }
+        }
+        Searched { block, candidates }
+    }
+}
+
+/// Where a chunk's bytes are.
+#[derive(Clone, Debug)]
+enum Place {
+    Block(Range<usize>),
+    /// A chunk that began in an earlier block.
+    Joined(Range<usize>),
+}
+
+/// One step after cutting.
+#[derive(Debug)]
+pub enum CutPiece {
+    /// The next chunk of the block, which is of the open file.
+    Chunk,
+    /// Anything else, as it came.
+    Other(Piece),
+}
+
+/// A block in chunks.
+#[derive(Debug, Default)]
+pub struct CutBlock {
+    bytes: Vec<u8>,
+    joined: Vec<u8>,
+    places: Vec<Place>,
+    /// What happens, in order.
+    pub pieces: Vec<CutPiece>,
+    /// Names of the chunks, in order; empty until they were computed.
+    pub fingerprints: Vec<Fingerprint>,
+}
+
+impl CutBlock {
+    /// Returns a chunk's bytes.
+    pub fn chunk(&self, number: usize) -> &[u8] {
+        let bytes = match self.places.get(number) {
+            Some(Place::Block(range)) => self.bytes.get(range.clone()),
+            Some(Place::Joined(range)) => self.joined.get(range.clone()),
+            None => None,
+        };
+        bytes.expect("chunks lie inside their block")
+    }
+
+    /// Returns how many chunks there are.
+    pub fn chunk_count(&self) -> usize {
+        self.places.len()
+    }
+}
+
+/// Cuts streams that run on from block to block.
+#[derive(Debug)]
+pub struct CutStage {
+    cutter: Cutter,
+    /// Bytes of the open chunk that came with earlier blocks; shorter than the longest chunk.
+    carry: Vec<u8>,
+}
+
+impl CutStage {
+    /// Starts before the first stream.
+    pub fn new(chunking: Chunking) -> Self {
+        Self { cutter: Cutter::new(chunking), carry: Vec::new() }
+    }
+
+    /// Cuts the next block.
+    pub fn cut(&mut self, searched: Searched) -> CutBlock {
+        let Searched { block: Block { bytes, pieces }, candidates } = searched;
+        let mut cut = CutBlock { bytes, ..CutBlock::default() };
+        let mut candidates = candidates.into_iter();
+        let mut cuts = Vec::new();
+        // What is open of the last stretch of bytes.
+        let mut open = 0..0;
+        for piece in pieces {
+            match piece {
+                Piece::Bytes { start, len, .. } => {
+                    self.keep(&mut open, &cut.bytes);
+                    cuts.clear();
+                    self.cutter.advance(len, &candidates.next().unwrap_or_default(), &mut cuts);
+                    open = start..start;
+                    for end in &cuts {
+                        open.end = start + *end as usize;
+                        self.take_chunk(&mut open, &mut cut);
+                    }
+                    open.end = start + len as usize;
+                }
+                Piece::Hole(_) | Piece::FileEnd | Piece::FileFailed(_) => {
+                    self.take_chunk(&mut open, &mut cut);
+                    self.cutter.finish();
+                    cut.pieces.push(CutPiece::Other(piece));
+                }
+                piece => cut.pieces.push(CutPiece::Other(piece)),
+            }
+        }
+        self.keep(&mut open, &cut.bytes);
+        cut
+    }
+
+    /// Makes a chunk of what is open, if anything is.
+    fn take_chunk(&mut self, open: &mut Range<usize>, cut: &mut CutBlock) {
+        let place = if self.carry.is_empty() {
+            Place::Block(open.clone())
+        } else {
+            let start = cut.joined.len();
+            cut.joined.append(&mut self.carry);
+            cut.joined.extend_from_slice(cut.bytes.get(open.clone()).unwrap_or_default());
+            Place::Joined(start..cut.joined.len())
+        };
+        open.start = open.end;
+        let (Place::Block(range) | Place::Joined(range)) = &place;
+        if !range.is_empty() {
+            cut.places.push(place);
+            cut.pieces.push(CutPiece::Chunk);
+        }
+    }
+
+    /// Keeps what stays open for the next stretch of the stream.
+    fn keep(&mut self, open: &mut Range<usize>, bytes: &[u8]) {
+        self.carry.extend_from_slice(bytes.get(open.clone()).unwrap_or_default());
+        open.start = open.end;
+    }
+}
+
+/// Names the chunks of a block.
+#[derive(Debug)]
+pub struct NameChunks {
+    /// Keys of the repository.
+    pub keys: Arc<Keys>,
+}
+
+impl Work for NameChunks {
+    type In = CutBlock;
+    type Out = CutBlock;
+
+    fn run(&self, mut block: CutBlock) -> CutBlock {
+        let mut fingerprints = Vec::with_capacity(block.chunk_count());
+        fingerprint_batch(&self.keys, (0..block.chunk_count()).map(|number| block.chunk(number)), &mut fingerprints);
+        block.fingerprints = fingerprints;
+        block
+    }
+}

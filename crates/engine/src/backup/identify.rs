@@ -1,0 +1,324 @@
+//! The stage that owns the identifier: payloads of pending chunks, verdicts, and the order of the stream.
+//!
+//! An identifier may answer late and out of order. Until it answers, this stage holds the chunk's bytes; when it has
+//! answered, unique chunks go to packing at once, in the order of the verdicts; references leave in the order of the
+//! stream, each with its container. Equal pending chunks are joined by the identifier; only the first keeps its bytes.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::backup::Budget;
+use crate::backup::cut::CutBlock;
+use crate::backup::pack::{ContainerWriter, StoredUnit};
+use crate::container::RegionChunk;
+use crate::crypto::Keys;
+use crate::error::{Error, Result};
+use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use crate::object::names::ContainerKind;
+use crate::recipe::MetadataSink;
+use crate::types::{ChunkKind, ContainerId, Fingerprint, Sequence};
+
+use std::sync::Arc;
+
+/// A chunk whose verdict is pending.
+#[derive(Debug)]
+struct Held {
+    fingerprint: Fingerprint,
+    kind: ChunkKind,
+    hints_len: u32,
+    bytes: Vec<u8>,
+}
+
+/// A reference on its way to a recipe.
+#[derive(Debug)]
+struct Slot {
+    sequence: u64,
+    fingerprint: Fingerprint,
+    len: u32,
+    verdict: Option<Verdict>,
+}
+
+/// A reference in its place in the stream, its container known.
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    /// Name of the chunk.
+    pub fingerprint: Fingerprint,
+    /// Its length.
+    pub len: u32,
+    /// Where it is, or will be.
+    pub container: ContainerId,
+}
+
+/// What the stage counts.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ChunkCounts {
+    /// Data chunks stored.
+    pub data_unique: u64,
+    /// Data chunks that were stored already.
+    pub data_duplicate: u64,
+    /// Metadata chunks stored.
+    pub metadata_unique: u64,
+    /// Metadata chunks that were stored already.
+    pub metadata_duplicate: u64,
+    /// Plaintext bytes of the chunks stored.
+    pub bytes_added: u64,
+}
+
+/// Identifies chunks, hands unique ones to packing, and remembers where each went until it is recorded.
+pub struct IdentifyStage<'a> {
+    keys: Arc<Keys>,
+    identifier: &'a mut dyn Identifier,
+    pack: ContainerWriter,
+    /// Sequence of the next chunk.
+    next: u64,
+    held: HashMap<u64, Held>,
+    held_bytes: usize,
+    held_bytes_max: usize,
+    /// References whose turn has not come, by sequence.
+    slots: VecDeque<Slot>,
+    slots_max: usize,
+    /// Containers of the unique chunks that a pending reference may still name by their sequence.
+    locations: HashMap<u64, ContainerId>,
+    /// Recorded chunks to be taken out of `locations` once the references up to a sequence have gone.
+    retiring: VecDeque<(u64, Vec<u64>)>,
+    /// Unique data chunks of containers that are not recorded yet.
+    unrecorded: HashMap<ContainerId, Vec<u64>>,
+    resolved: Vec<Resolved>,
+    /// What was counted.
+    pub counts: ChunkCounts,
+}
+
+impl std::fmt::Debug for IdentifyStage<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IdentifyStage")
+            .field("next", &self.next)
+            .field("held", &self.held.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> IdentifyStage<'a> {
+    /// Starts before the first chunk.
+    pub fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: ContainerWriter, budget: &Budget) -> Self {
+        Self {
+            keys,
+            identifier,
+            pack,
+            next: 0,
+            held: HashMap::new(),
+            held_bytes: 0,
+            held_bytes_max: budget.pending_bytes,
+            slots: VecDeque::new(),
+            slots_max: budget.references_in_flight,
+            locations: HashMap::new(),
+            retiring: VecDeque::new(),
+            unrecorded: HashMap::new(),
+            resolved: Vec::new(),
+            counts: ChunkCounts::default(),
+        }
+    }
+
+    /// Takes the chunks of a block.
+    pub fn submit(&mut self, block: &CutBlock) -> Result<()> {
+        let first = self.next;
+        let mut chunks = Vec::with_capacity(block.chunk_count());
+        for (number, fingerprint) in block.fingerprints.iter().enumerate() {
+            let len = u32::try_from(block.chunk(number).len()).expect("a block is far below 4 GiB");
+            self.slots.push_back(Slot { sequence: self.next, fingerprint: *fingerprint, len, verdict: None });
+            chunks.push(SequencedChunk { sequence: Sequence(self.next), fingerprint: *fingerprint });
+            self.next += 1;
+        }
+        let mut resolved = std::mem::take(&mut self.resolved);
+        resolved.clear();
+        self.identifier.submit(&chunks, &mut resolved)?;
+        for verdict in &resolved {
+            let number = verdict.sequence.0.checked_sub(first).and_then(|number| usize::try_from(number).ok());
+            match number.and_then(|number| Some((number, *block.fingerprints.get(number)?))) {
+                Some((number, fingerprint)) => {
+                    self.settle(*verdict, fingerprint, ChunkKind::Data, 0, block.chunk(number))?;
+                }
+                None => self.settle_held(*verdict)?,
+            }
+        }
+        self.resolved = resolved;
+        self.hold_pending(first, block);
+        self.take_placed();
+        self.record_stored()?;
+        self.keep_within_budget()
+    }
+
+    /// Keeps the bytes of those chunks of a block whose verdict is pending.
+    fn hold_pending(&mut self, first: u64, block: &CutBlock) {
+        let start = self.slots.partition_point(|slot| slot.sequence < first);
+        for slot in self.slots.range(start..).filter(|slot| slot.verdict.is_none()) {
+            let number = usize::try_from(slot.sequence - first).expect("a block's chunks are few");
+            let bytes = block.chunk(number).to_vec();
+            self.held_bytes += bytes.len();
+            let held = Held { fingerprint: slot.fingerprint, kind: ChunkKind::Data, hints_len: 0, bytes };
+            self.held.insert(slot.sequence, held);
+        }
+    }
+
+    /// Returns the reference whose turn it is, if its container is known.
+    pub fn next_reference(&mut self) -> Option<Reference> {
+        let slot = self.slots.front()?;
+        let container = match slot.verdict? {
+            Verdict::Stored(container) => container,
+            Verdict::Unique => *self.locations.get(&slot.sequence)?,
+            Verdict::SameAs(Sequence(same)) => *self.locations.get(&same)?,
+        };
+        let reference = Reference { fingerprint: slot.fingerprint, len: slot.len, container };
+        self.slots.pop_front();
+        self.retire();
+        Some(reference)
+    }
+
+    /// Brings every pending chunk to a verdict.
+    pub fn drain(&mut self) -> Result<()> {
+        let mut resolved = Vec::new();
+        self.identifier.drain(&mut resolved)?;
+        for verdict in resolved {
+            self.settle_held(verdict)?;
+        }
+        self.take_placed();
+        self.record_stored()
+    }
+
+    /// Makes the containers of all references so far known.
+    pub fn settle_all(&mut self) -> Result<()> {
+        self.drain()?;
+        self.pack.place_all()?;
+        self.take_placed();
+        self.record_stored()
+    }
+
+    /// Says whether so many references wait that they must be settled before more come.
+    pub fn is_congested(&self) -> bool {
+        self.slots_max <= self.slots.len()
+    }
+
+    /// Makes everything durable and records it.
+    pub fn finish(&mut self) -> Result<()> {
+        self.settle_all()?;
+        self.pack.finish()?;
+        self.take_placed();
+        self.record_stored()
+    }
+
+    /// Returns how many bytes the session's containers take so far.
+    pub fn stored_bytes(&self) -> u64 {
+        self.pack.stored_bytes
+    }
+
+    /// Returns what the identifier counted.
+    pub fn counters(&self) -> Counters {
+        self.identifier.counters()
+    }
+
+    fn keep_within_budget(&mut self) -> Result<()> {
+        if self.held_bytes_max < self.held_bytes { self.drain() } else { Ok(()) }
+    }
+
+    fn settle_held(&mut self, resolved: Resolved) -> Result<()> {
+        let Some(held) = self.held.remove(&resolved.sequence.0) else {
+            return Err(Error::invalid("the identifier gave a verdict on a chunk that waits for none"));
+        };
+        self.held_bytes -= held.bytes.len();
+        self.settle(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
+    }
+
+    fn settle(
+        &mut self,
+        resolved: Resolved,
+        fingerprint: Fingerprint,
+        kind: ChunkKind,
+        hints_len: u32,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let is_unique = resolved.verdict == Verdict::Unique;
+        let container_kind = match kind {
+            ChunkKind::Data => {
+                self.set_verdict(resolved);
+                *if is_unique { &mut self.counts.data_unique } else { &mut self.counts.data_duplicate } += 1;
+                ContainerKind::Data
+            }
+            ChunkKind::Tree | ChunkKind::Recipe => {
+                *if is_unique { &mut self.counts.metadata_unique } else { &mut self.counts.metadata_duplicate } += 1;
+                ContainerKind::Metadata
+            }
+        };
+        if !is_unique {
+            return Ok(());
+        }
+        self.counts.bytes_added += bytes.len() as u64;
+        let len = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
+        let chunk = RegionChunk { fingerprint, kind, len, hints_len, sequence: resolved.sequence };
+        self.pack.push(container_kind, chunk, bytes)
+    }
+
+    fn set_verdict(&mut self, resolved: Resolved) {
+        let sequence = resolved.sequence.0;
+        if let Ok(at) = self.slots.binary_search_by_key(&sequence, |slot| slot.sequence)
+            && let Some(slot) = self.slots.get_mut(at)
+        {
+            slot.verdict = Some(resolved.verdict);
+        }
+    }
+
+    fn take_placed(&mut self) {
+        for (container, chunks) in self.pack.take_placed() {
+            let data = chunks.iter().filter(|chunk| chunk.kind == ChunkKind::Data).map(|chunk| chunk.sequence.0);
+            let unrecorded = self.unrecorded.entry(container).or_default();
+            for sequence in data {
+                self.locations.insert(sequence, container);
+                unrecorded.push(sequence);
+            }
+        }
+    }
+
+    /// Records what became durable, and only that (step D7 for a barrier): what the index shows is durable.
+    fn record_stored(&mut self) -> Result<()> {
+        for StoredUnit { id, chunks } in self.pack.take_stored() {
+            self.identifier.record(Unit { container: id, chunks: &chunks })?;
+            // Verdicts from now on name the container; those given before may name a sequence.
+            let sequences = self.unrecorded.remove(&id).unwrap_or_default();
+            self.retiring.push_back((self.next, sequences));
+        }
+        self.retire();
+        Ok(())
+    }
+
+    /// Forgets where recorded chunks are once no reference from before can ask for them.
+    fn retire(&mut self) {
+        let oldest = self.slots.front().map_or(self.next, |slot| slot.sequence);
+        while let Some((until, _)) = self.retiring.front()
+            && *until <= oldest
+        {
+            let (_, sequences) = self.retiring.pop_front().expect("looked at above");
+            for sequence in sequences {
+                self.locations.remove(&sequence);
+            }
+        }
+    }
+}
+
+impl MetadataSink for IdentifyStage<'_> {
+    fn store(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Result<Fingerprint> {
+        let fingerprint = self.keys.fingerprint(kind, contents);
+        let sequence = Sequence(self.next);
+        self.next += 1;
+        let mut bytes = contents.to_vec();
+        bytes.extend_from_slice(hints);
+        let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
+        self.held_bytes += bytes.len();
+        self.held.insert(sequence.0, Held { fingerprint, kind, hints_len, bytes });
+        let mut resolved = Vec::new();
+        self.identifier.submit(&[SequencedChunk { sequence, fingerprint }], &mut resolved)?;
+        for verdict in resolved {
+            self.settle_held(verdict)?;
+        }
+        self.take_placed();
+        self.record_stored()?;
+        self.keep_within_budget()?;
+        Ok(fingerprint)
+    }
+}

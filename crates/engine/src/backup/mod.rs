@@ -1,0 +1,102 @@
+//! Backup: from a source to a committed snapshot.
+
+pub mod assemble;
+pub mod block;
+pub mod cut;
+pub mod identify;
+pub mod pack;
+pub mod parent;
+pub mod preview;
+pub mod read;
+pub mod run;
+
+use block::BLOCK_BYTES;
+
+pub use crate::monitor::{Action, Monitor, Silent};
+pub use parent::Comparison;
+pub use preview::{Preview, preview};
+pub use run::{BackupOptions, BackupReport, backup};
+
+/// How a memory budget is divided among the queues and buffers of a backup. Each limit bounds what its name says.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Blocks read ahead, and in each of the two lanes behind; 1 MiB each.
+    pub blocks_in_flight: usize,
+    /// Regions being compressed, of each kind.
+    pub regions_in_flight: usize,
+    /// Containers being sealed.
+    pub containers_sealing: usize,
+    /// Containers being written.
+    pub containers_writing: usize,
+    /// Containers between two barriers. What is not recorded is at most twice that.
+    pub barrier_containers: usize,
+    /// Bytes of chunks whose verdict is pending.
+    pub pending_bytes: usize,
+    /// References whose container is not known yet; about 200 bytes each.
+    pub references_in_flight: usize,
+    /// Bytes for reading the parent's metadata.
+    pub parent_bytes: usize,
+    /// Bytes for the index.
+    pub index_bytes: usize,
+}
+
+const MIB: usize = 1 << 20;
+/// A container under way, of the default size.
+const CONTAINER_BYTES: usize = 4 * MIB;
+/// A container being sealed: its regions, its bytes, and one region opened again.
+const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
+/// A region being compressed, of the default size: its plaintext and its stored form.
+const REGION_BYTES: usize = MIB / 2;
+/// A reference that waits, with its place in the stream and in the map of locations.
+const REFERENCE_BYTES: usize = 200;
+
+impl Budget {
+    /// Divides `bytes`, which must be at least [`Budget::BYTES_MIN`]. Queues get what their depth needs, at most as much as
+    /// keeps `threads` busy; the index gets what is left, at most half. Containers and regions are reckoned at their
+    /// default sizes: a repository made with larger ones takes more.
+    pub fn of(bytes: usize, threads: usize) -> Self {
+        let mut budget = Self {
+            blocks_in_flight: (bytes / 8 / (3 * MIB)).clamp(2, 4 + threads),
+            regions_in_flight: (bytes / 16 / (2 * REGION_BYTES)).clamp(4, 4 + 2 * threads),
+            containers_sealing: (bytes / 8 / SEALING_BYTES).clamp(1, 1 + threads),
+            containers_writing: (bytes / 16 / CONTAINER_BYTES).clamp(1, 4),
+            barrier_containers: if bytes < 256 * MIB { 8 } else { 16 },
+            pending_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
+            references_in_flight: (bytes / 32 / REFERENCE_BYTES).clamp(1 << 12, 1 << 16),
+            parent_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
+            index_bytes: 0,
+        };
+        budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
+        budget
+    }
+
+    /// The least memory that can be divided.
+    pub const BYTES_MIN: usize = 64 * MIB;
+
+    /// Returns what the shares add up to.
+    pub fn memory_bytes(&self) -> usize {
+        // One block more than each of the three queues holds is in somebody's hands; each kind has a container open.
+        let blocks = 3 * (self.blocks_in_flight + 1) * BLOCK_BYTES;
+        let regions = 2 * (self.regions_in_flight + 1) * REGION_BYTES;
+        let containers =
+            2 * CONTAINER_BYTES + self.containers_sealing * SEALING_BYTES + self.containers_writing * CONTAINER_BYTES;
+        let references = self.references_in_flight * REFERENCE_BYTES;
+        blocks + regions + containers + references + self.pending_bytes + self.parent_bytes + self.index_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_to_the_budget_and_leave_room_for_an_index() {
+        for mebibytes in [64, 65, 96, 128, 200, 256, 512, 1024, 16_384] {
+            for threads in [1, 2, 8, 64, 256] {
+                let budget = Budget::of(mebibytes * MIB, threads);
+                assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
+                assert!(16 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
+            }
+        }
+    }
+}

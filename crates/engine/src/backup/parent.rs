@@ -1,0 +1,120 @@
+//! The parent snapshot: what need not be read again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::io::tree::{EntryKind, Metadata};
+use crate::snapshot::Snapshot;
+use crate::store::MetadataReader;
+use crate::store::containers::Listing;
+use crate::store::cursor::{DirectoryCursor, HintedEntry, Piece, RecipeCursor};
+use crate::tree::{Content, Entry};
+use crate::types::{ContainerId, Timestamp};
+
+/// Which differences make a file be read again, besides its size and times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// Inode and ctime.
+    Full,
+    /// Ctime, but not the inode, which some network file systems change.
+    IgnoreInode,
+}
+
+/// Follows a walk through the tree of the parent.
+#[derive(Debug)]
+pub struct Parent {
+    reader: MetadataReader,
+    live: Arc<Listing>,
+    /// When the parent's scan began, by the clock that stamps files.
+    file_clock: Timestamp,
+    comparison: Comparison,
+    /// The directories entered, where the parent has them.
+    stack: Vec<Option<DirectoryCursor>>,
+    /// Containers that were found live last, so that most hints cost a comparison.
+    known_live: BTreeSet<ContainerId>,
+}
+
+/// Containers remembered as live; about 40 bytes each.
+const KNOWN_LIVE_MAX: usize = 1024;
+
+impl Parent {
+    /// Starts at the root of a snapshot.
+    pub fn new(snapshot: &Snapshot, reader: MetadataReader, live: Arc<Listing>, comparison: Comparison) -> Self {
+        Self {
+            reader,
+            live,
+            file_clock: snapshot.file_clock,
+            comparison,
+            stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
+            known_live: BTreeSet::new(),
+        }
+    }
+
+    /// Returns what the parent has under a name in the current directory. Names must come in order. A part of the
+    /// parent that cannot be read is as if it were not there: its files are read again.
+    pub fn find(&mut self, name: &[u8]) -> Option<HintedEntry> {
+        let top = self.stack.last_mut()?;
+        let cursor = top.as_mut()?;
+        cursor.find(name, &mut self.reader).unwrap_or_else(|_| {
+            *top = None;
+            None
+        })
+    }
+
+    /// Enters a directory, which the parent has as `entry` or not at all.
+    pub fn enter(&mut self, entry: Option<&Entry>) {
+        let cursor = entry.and_then(|entry| match &entry.content {
+            Content::Directory { node } => Some(DirectoryCursor::new(*node)),
+            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
+        });
+        self.stack.push(cursor);
+    }
+
+    /// Leaves the directory entered last.
+    pub fn leave(&mut self) {
+        self.stack.pop();
+    }
+
+    /// Says whether a file is the parent's, so that its references can be used without reading it: the same in every
+    /// attribute compared, its inode unchanged since before the parent's scan began, and every container that the
+    /// references name live.
+    pub fn is_unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> bool {
+        let Content::File { ctime, inode, recipe } = &parent.entry.content else { return false };
+        let same = metadata.kind == EntryKind::File
+            && metadata.size == recipe.len()
+            && metadata.mtime == parent.entry.mtime
+            && metadata.ctime == *ctime
+            && (self.comparison == Comparison::IgnoreInode || metadata.inode == *inode);
+        // A file changed within the tick in which the scan began may have been read before the change.
+        let settled = metadata.ctime < self.file_clock;
+        same && settled && self.is_live(parent).unwrap_or(false)
+    }
+
+    fn is_live(&mut self, parent: &HintedEntry) -> Result<bool> {
+        let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
+        let mut cursor = RecipeCursor::new(recipe, &parent.hints);
+        while let Some(piece) = cursor.next(&mut self.reader)? {
+            if let Piece::Chunk { hint, .. } = piece
+                && !hint.is_some_and(|container| self.is_container_live(container))
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_container_live(&mut self, container: ContainerId) -> bool {
+        if self.known_live.contains(&container) {
+            return true;
+        }
+        let live = self.live.find(container).is_some();
+        if live {
+            if KNOWN_LIVE_MAX <= self.known_live.len() {
+                self.known_live.clear();
+            }
+            self.known_live.insert(container);
+        }
+        live
+    }
+}

@@ -1,0 +1,119 @@
+//! What a backup would do, found out without writing anything: no session, no container, no index.
+
+use std::sync::Arc;
+
+use crate::backup::parent::Parent;
+use crate::backup::run::BackupOptions;
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, SourceTree};
+use crate::monitor::{Action, Monitor};
+use crate::snapshot::Summary;
+use crate::source::walk::{Event, Item, Walk};
+use crate::store::Store;
+use crate::store::metadata::{MetadataMemory, MetadataReader};
+use crate::tree::Content;
+
+/// What a backup would do.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Preview {
+    /// Files, directories and bytes as a backup would count them; nothing is known of chunks. A directory that the parent
+    /// has counts as unmodified: whether it changed shows only when it is read.
+    pub summary: Summary,
+    /// Bytes of the files that would be read.
+    pub bytes_to_read: u64,
+    /// Things that could not be looked at.
+    pub failures: u64,
+}
+
+/// Walks a source, compares it with the parent and counts. Reads no file and writes nothing into the repository.
+pub fn preview(
+    store: &Store,
+    source: &Arc<dyn SourceTree>,
+    options: &BackupOptions,
+    monitor: &dyn Monitor,
+) -> Result<Preview> {
+    let parent = match &options.parent {
+        None => None,
+        Some((_, snapshot)) => {
+            let live = Arc::new(store.list_containers()?);
+            let memory = MetadataMemory::of(options.budget.parent_bytes);
+            let reader = MetadataReader::open(store, &live, &options.scratch, memory)?;
+            Some(Parent::new(snapshot, reader, live, options.comparison))
+        }
+    };
+    let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
+    let mut previewer = Previewer { parent, found: Preview::default(), monitor };
+    for event in walk {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        match event {
+            Event::EnterDirectory(item) => previewer.enter(&item),
+            Event::LeaveDirectory => previewer.leave(),
+            Event::Error { path, error } => {
+                previewer.found.failures += 1;
+                monitor.failure(&path, &error);
+            }
+            Event::Entry(item) => {
+                let is_root_device = item.metadata.kind == EntryKind::BlockDevice && options.roots.contains(&item.path);
+                if item.metadata.kind == EntryKind::File || is_root_device {
+                    previewer.file(&item);
+                } else {
+                    monitor.entry(&item.path, Action::Other);
+                }
+            }
+        }
+    }
+    Ok(previewer.found)
+}
+
+struct Previewer<'a> {
+    parent: Option<Parent>,
+    found: Preview,
+    monitor: &'a dyn Monitor,
+}
+
+impl Previewer<'_> {
+    fn enter(&mut self, item: &Item) {
+        let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_encoded_bytes()));
+        if let Some(parent) = &mut self.parent {
+            parent.enter(found.as_ref().map(|found| &found.entry));
+        }
+        let is_known = found.is_some_and(|found| matches!(found.entry.content, Content::Directory { .. }));
+        let (count, action) = if is_known {
+            (&mut self.found.summary.dirs_unmodified, Action::Unchanged)
+        } else {
+            (&mut self.found.summary.dirs_new, Action::New)
+        };
+        *count += 1;
+        self.monitor.directory(&item.path, action);
+    }
+
+    fn leave(&mut self) {
+        if let Some(parent) = &mut self.parent {
+            parent.leave();
+        }
+    }
+
+    fn file(&mut self, item: &Item) {
+        let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_encoded_bytes()));
+        let is_unchanged = match (&mut self.parent, &found) {
+            (Some(parent), Some(found)) => parent.is_unchanged(&item.metadata, found),
+            (Some(_), None) | (None, _) => false,
+        };
+        let summary = &mut self.found.summary;
+        let (count, action) = match (is_unchanged, found.is_some()) {
+            (true, _) => (&mut summary.files_unmodified, Action::Unchanged),
+            (false, true) => (&mut summary.files_changed, Action::Changed),
+            (false, false) => (&mut summary.files_new, Action::New),
+        };
+        *count += 1;
+        summary.files_processed += 1;
+        summary.bytes_processed += item.metadata.size;
+        if !is_unchanged {
+            self.found.bytes_to_read += item.metadata.size;
+        }
+        self.monitor.advance(item.metadata.size, 1);
+        self.monitor.entry(&item.path, action);
+    }
+}

@@ -1,0 +1,257 @@
+//! One backup session from its start to its commit.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::backup::Budget;
+use crate::backup::assemble::{Assembler, BuiltTree};
+use crate::backup::block::Block;
+use crate::backup::cut::{CutBlock, CutPiece, CutStage, FindCandidates, NameChunks};
+use crate::backup::identify::{ChunkCounts, IdentifyStage};
+use crate::backup::pack::ContainerWriter;
+use crate::backup::parent::{Comparison, Parent};
+use crate::backup::read::SourceReader;
+use crate::chunk::{Chunking, GearTable};
+use crate::compress::Compression;
+use crate::error::{Error, Result};
+use crate::index::{Counters, Identifier};
+use crate::io::tree::SourceTree;
+use crate::monitor::Monitor;
+use crate::pipeline::driver::{Driver, Pool};
+use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
+use crate::source::exclude::Excludes;
+use crate::source::walk::Walk;
+use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
+use crate::store::{Session, Store};
+use crate::types::{Fingerprint, SessionId, Timestamp};
+
+/// What to back up, and how.
+#[derive(Clone, Debug)]
+pub struct BackupOptions {
+    /// Paths as the user named them.
+    pub roots: Vec<PathBuf>,
+    /// The same, absolute, as they are written into the snapshot.
+    pub paths: Vec<Vec<u8>>,
+    /// What to leave out.
+    pub excludes: Arc<Excludes>,
+    /// The patterns among them, as they are written into the snapshot.
+    pub exclude_texts: Vec<String>,
+    /// Labels.
+    pub tags: Vec<String>,
+    /// Host, user and their numbers, as they are written into the snapshot.
+    pub hostname: String,
+    /// User name.
+    pub username: String,
+    /// User number.
+    pub uid: u32,
+    /// Group number.
+    pub gid: u32,
+    /// Time of the snapshot, instead of now.
+    pub time: Option<Timestamp>,
+    /// Snapshot whose references may be reused.
+    pub parent: Option<(SessionId, Snapshot)>,
+    /// What makes a file changed.
+    pub comparison: Comparison,
+    /// How new regions are compressed.
+    pub compression: Compression,
+    /// Program and version.
+    pub program: String,
+    /// Division of the memory.
+    pub budget: Budget,
+    /// Where spilled state may go.
+    pub scratch: Scratch,
+}
+
+/// What a backup did.
+#[derive(Clone, Debug)]
+pub struct BackupReport {
+    /// The snapshot.
+    pub session: SessionId,
+    /// What it says.
+    pub snapshot: Snapshot,
+    /// What the identifier counted.
+    pub counters: Counters,
+    /// Chunks, by verdict.
+    pub chunks: ChunkCounts,
+    /// Things that could not be read and are not in the snapshot.
+    pub failures: u64,
+}
+
+/// Backs up a source as one session and commits a snapshot.
+///
+/// The identifier must know the session's live containers. What was recorded with it stays recorded, however this ends.
+pub fn backup(
+    store: &Store,
+    session: &Arc<Session>,
+    source: &Arc<dyn SourceTree>,
+    options: &BackupOptions,
+    driver: &Driver,
+    identifier: &mut dyn Identifier,
+    monitor: &Arc<dyn Monitor>,
+) -> Result<BackupReport> {
+    let time = options.time.unwrap_or_else(|| store.host.now());
+    let file_clock = store.host.file_clock();
+    // Before anything is written: what the snapshot will say must be sayable.
+    snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
+    let pack = ContainerWriter::new(store, session, driver, options.compression, &options.budget);
+    let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
+    let heads = store.read_commits()?.heads();
+    let mut reader = open_reader(store, session, source, options)?;
+    let assembler = Assembler::new(store, Arc::clone(monitor));
+    let feed = driver.feed(move || reader.next_block(), options.budget.blocks_in_flight);
+    let built = flow(store, options, driver, &mut identify, assembler, feed, monitor)?;
+    // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
+    identify.finish()?;
+    let counts = identify.counts;
+    let summary = Summary {
+        end: store.host.now(),
+        data_chunks: counts.data_unique,
+        metadata_chunks: counts.metadata_unique,
+        data_added: counts.bytes_added,
+        data_added_packed: identify.stored_bytes(),
+        ..built.summary
+    };
+    let snapshot = snapshot_of(options, time, file_clock, built.tree, summary);
+    if monitor.is_interrupted() {
+        return Err(Error::Interrupted);
+    }
+    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot.clone()), heads };
+    session.commit(&body)?;
+    let counters = identify.counters();
+    Ok(BackupReport { session: session.id, snapshot, counters, chunks: counts, failures: built.failures })
+}
+
+fn open_reader(
+    store: &Store,
+    session: &Arc<Session>,
+    source: &Arc<dyn SourceTree>,
+    options: &BackupOptions,
+) -> Result<SourceReader> {
+    let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
+    let parent = match &options.parent {
+        None => None,
+        Some((_, snapshot)) => {
+            let memory = MetadataMemory::of(options.budget.parent_bytes);
+            let live = Arc::clone(&session.live);
+            let reader = MetadataReader::open(store, &live, &options.scratch, memory)?;
+            Some(Parent::new(snapshot, reader, live, options.comparison))
+        }
+    };
+    let roots = options.roots.clone();
+    Ok(SourceReader::new(Arc::clone(source), walk, parent, roots, store.config.entry_bytes_max()))
+}
+
+fn snapshot_of(
+    options: &BackupOptions,
+    time: Timestamp,
+    file_clock: Timestamp,
+    tree: Fingerprint,
+    summary: Summary,
+) -> Snapshot {
+    Snapshot {
+        time,
+        file_clock,
+        tree,
+        hostname: options.hostname.clone(),
+        username: options.username.clone(),
+        uid: options.uid,
+        gid: options.gid,
+        paths: options.paths.clone(),
+        tags: options.tags.clone(),
+        excludes: options.exclude_texts.clone(),
+        parent: options.parent.as_ref().map(|(session, _)| *session),
+        program: options.program.clone(),
+        summary,
+    }
+}
+
+/// Moves blocks through the lanes, and references and events from the identifier to the assembler, in stream order.
+fn flow(
+    store: &Store,
+    options: &BackupOptions,
+    driver: &Driver,
+    identify: &mut IdentifyStage<'_>,
+    assembler: Assembler,
+    feed: impl Iterator<Item = Block>,
+    monitor: &Arc<dyn Monitor>,
+) -> Result<BuiltTree> {
+    let chunking = store.config.chunking;
+    let table = match chunking {
+        Chunking::Gear(sizes) => Some(GearTable::expand(store.keys.chunk(), sizes)),
+        Chunking::Fixed { .. } => None,
+    };
+    let depth = options.budget.blocks_in_flight;
+    let mut search = driver.lane(FindCandidates { table }, Pool::Compute, depth);
+    let mut cutter = CutStage::new(chunking);
+    let mut name = driver.lane(NameChunks { keys: Arc::clone(&store.keys) }, Pool::Compute, depth);
+    let mut sequencer = Sequencer { assembler, waiting: VecDeque::new() };
+    for block in feed {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        if search.is_full()
+            && let Some(searched) = search.pop()
+        {
+            if name.is_full()
+                && let Some(named) = name.pop()
+            {
+                sequencer.take(named, identify)?;
+            }
+            name.push(cutter.cut(searched));
+        }
+        search.push(block);
+    }
+    while let Some(searched) = search.pop() {
+        if name.is_full()
+            && let Some(named) = name.pop()
+        {
+            sequencer.take(named, identify)?;
+        }
+        name.push(cutter.cut(searched));
+    }
+    while let Some(named) = name.pop() {
+        sequencer.take(named, identify)?;
+    }
+    identify.settle_all()?;
+    sequencer.advance(identify)?;
+    sequencer.assembler.finish(identify)
+}
+
+/// Lets events wait for the references before them.
+struct Sequencer {
+    assembler: Assembler,
+    waiting: VecDeque<CutPiece>,
+}
+
+impl Sequencer {
+    fn take(&mut self, mut block: CutBlock, identify: &mut IdentifyStage<'_>) -> Result<()> {
+        identify.submit(&block)?;
+        self.waiting.extend(block.pieces.drain(..));
+        self.advance(identify)?;
+        if identify.is_congested() || WAITING_MAX <= self.waiting.len() {
+            identify.settle_all()?;
+            self.advance(identify)?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, identify: &mut IdentifyStage<'_>) -> Result<()> {
+        while let Some(piece) = self.waiting.pop_front() {
+            match piece {
+                CutPiece::Other(piece) => self.assembler.step(piece, identify)?,
+                CutPiece::Chunk => {
+                    let Some(reference) = identify.next_reference() else {
+                        self.waiting.push_front(CutPiece::Chunk);
+                        break;
+                    };
+                    self.assembler.reference(reference, identify)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Events and references that wait, at most; a few hundred bytes each.
+const WAITING_MAX: usize = 1 << 16;

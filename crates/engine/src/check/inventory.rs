@@ -1,0 +1,385 @@
+//! Every container, and every chunk that is in one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::check::CheckRequest;
+use crate::check::findings::Findings;
+use crate::check::objects::{History, list};
+use crate::check::sample::Sample;
+use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
+use crate::error::{Error, Result};
+use crate::monitor::Monitor;
+use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
+use crate::pipeline::Lane;
+use crate::pipeline::driver::Pool;
+use crate::spill::SpillMap;
+use crate::store::Store;
+use crate::store::containers::Listing;
+use crate::types::{ContainerId, Fingerprint, SessionId};
+
+const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
+                                in the source is stored anew and heals the snapshots that had it; restore what you \
+                                need from snapshots that are not affected";
+const ADVICE_LOST: &str = "run backup again: what is still in the source is stored anew and heals the snapshots that \
+                           had it; restore what you need from snapshots that are not affected, or bring the container \
+                           back from a copy of the repository";
+/// Ending of the names of containers that were set aside.
+const SET_ASIDE: &str = ".bad";
+/// Containers that are inspected at a time; the directories of each take up to 8 MiB.
+const INSPECTED_IN_FLIGHT: usize = 4;
+/// Copies of a container that reading it takes: its bytes, the sealed and the opened region, its directories.
+const COPIES: usize = 3;
+/// Gaps in the numbers of one session that are looked into.
+const GAPS_MAX: u32 = 1 << 16;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) containers: u64,
+    pub(super) bytes_read: u64,
+    pub(super) chunks: u64,
+    pub(super) chunks_read: u64,
+}
+
+/// The chunks that can be restored, and why others cannot.
+pub(super) struct Inventory {
+    /// Containers that may be read.
+    pub(super) live: Arc<Listing>,
+    pub(super) counts: Counts,
+    /// Length by chunk, of all that are in a container whose directory can be read and that are not known to be damaged.
+    chunks: SpillMap,
+    /// Number of the finding by chunk, of those that are known to be lost.
+    lost: SpillMap,
+    by_container: BTreeMap<ContainerId, usize>,
+    /// Findings by which metadata may be lost whose names are not known.
+    suspects: BTreeSet<usize>,
+    sessions: BTreeMap<SessionId, Extent>,
+    /// Findings of containers that are gone.
+    gone: Vec<usize>,
+}
+
+/// What there is of a session's containers.
+#[derive(Debug, Default)]
+struct Extent {
+    bytes: u64,
+    ordinals: BTreeSet<u32>,
+    /// Numbers of those that were set aside as damaged.
+    aside: BTreeSet<u32>,
+    /// One of them does not have the length it had.
+    is_cut: bool,
+}
+
+impl Inventory {
+    /// Lists the containers.
+    pub(super) fn list(
+        store: &Store,
+        request: &CheckRequest,
+        history: &History,
+        findings: &mut Findings,
+    ) -> Result<(Self, Listing)> {
+        let map = |name, share| {
+            let scratch = request.scratch.clone();
+            SpillMap::new(scratch.disk, scratch.dir, Arc::clone(&store.host), name, request.memory_bytes / share)
+        };
+        let mut sessions = BTreeSet::new();
+        let mut aside = BTreeMap::new();
+        let listing = list_containers(store, findings, &mut sessions, &mut aside);
+        crate::check::objects::check_container_sessions(store, findings, history, &sessions);
+        let mut live = listing.clone();
+        live.containers.retain(|name| !history.condemned.contains(&name.id));
+        let mut inventory = Self {
+            live: Arc::new(live),
+            counts: Counts::default(),
+            chunks: map("chunks", 8)?,
+            lost: map("lost chunks", 16)?,
+            by_container: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            gone: Vec::new(),
+        };
+        for (name, number) in &aside {
+            let extent = inventory.sessions.entry(name.id.session).or_default();
+            extent.is_cut = true;
+            extent.aside.insert(name.id.ordinal);
+            inventory.blame(name, *number);
+        }
+        Ok((inventory, listing))
+    }
+
+    /// Looks at every container, at those of the sample byte by byte.
+    pub(super) fn examine(
+        &mut self,
+        store: &Store,
+        request: &CheckRequest,
+        listing: &Listing,
+        findings: &mut Findings,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
+        let depth = (in_flight / 2).clamp(1, 16);
+        let driver = &request.driver;
+        let mut inspect = driver.lane(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
+        let mut read = driver.lane(ReadWhole { store: store.clone() }, Pool::Wait, depth);
+        let mut verify = driver.lane(Verify { store: store.clone() }, Pool::Compute, depth);
+        let mut sample = Sample::new(request, &*store.host, listing.containers.len())?;
+        for name in &listing.containers {
+            if monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            if sample.takes_next()? {
+                if read.is_full() {
+                    self.pass_on(&mut read, &mut verify, store, findings, monitor)?;
+                }
+                read.push(*name);
+            } else {
+                if inspect.is_full() {
+                    self.take(store, findings, inspect.pop(), monitor)?;
+                }
+                inspect.push(*name);
+            }
+        }
+        while !read.is_empty() {
+            self.pass_on(&mut read, &mut verify, store, findings, monitor)?;
+        }
+        while let Some(examined) = verify.pop() {
+            self.take(store, findings, Some(examined), monitor)?;
+        }
+        while let Some(examined) = inspect.pop() {
+            self.take(store, findings, Some(examined), monitor)?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(
+        &mut self,
+        read: &mut Lane<ReadWhole>,
+        verify: &mut Lane<Verify>,
+        store: &Store,
+        findings: &mut Findings,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let Some(whole) = read.pop() else { return Ok(()) };
+        if verify.is_full() {
+            self.take(store, findings, verify.pop(), monitor)?;
+        }
+        verify.push(whole);
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        store: &Store,
+        findings: &mut Findings,
+        examined: Option<Examined>,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let Some(Examined { name, contents }) = examined else { return Ok(()) };
+        self.counts.containers += 1;
+        let object = || store.display(&name.path());
+        let extent = self.sessions.entry(name.id.session).or_default();
+        if !extent.ordinals.insert(name.id.ordinal) {
+            findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
+        }
+        let is_live = self.live.find(name.id).is_some();
+        let contents = match contents {
+            Ok(contents) => contents,
+            Err(error) => {
+                extent.is_cut = true;
+                let number = findings.add_error(object(), &error, ADVICE_CONTAINER);
+                self.blame(&name, number);
+                return Ok(());
+            }
+        };
+        extent.bytes += contents.len;
+        self.counts.bytes_read += contents.bytes_read;
+        self.counts.chunks_read += contents.chunks_read;
+        monitor.advance(contents.bytes_read, 0);
+        let mut number = None;
+        for problem in &contents.problems {
+            // It may be its length that is wrong.
+            extent.is_cut = true;
+            number = Some(findings.add(object(), problem, ADVICE_CONTAINER));
+        }
+        if let Some(number) = number
+            && contents.is_incomplete
+        {
+            self.blame(&name, number);
+        }
+        for chunk in contents.chunks.iter().filter(|_| is_live) {
+            match number {
+                Some(number) if !chunk.is_sound => self.lost.insert(chunk.fingerprint.0, &spilled(number))?,
+                _ => {
+                    let is_new = self.chunks.insert_new(chunk.fingerprint.0, &chunk.len.to_le_bytes())?;
+                    self.counts.chunks += u64::from(is_new);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers that what a container held is lost by a finding.
+    fn blame(&mut self, name: &ContainerName, number: usize) {
+        self.by_container.insert(name.id, number);
+        if name.kind == ContainerKind::Metadata {
+            self.suspects.insert(number);
+        }
+    }
+
+    /// Finds containers of committed sessions that are gone, by the gaps in their numbers and by what a snapshot says
+    /// its session has stored. Nothing is said once a collection has run: it deletes containers.
+    pub(super) fn find_gone(&mut self, store: &Store, history: &History, findings: &mut Findings) {
+        if history.is_collected {
+            return;
+        }
+        for (session, commit) in &history.commits {
+            let Some(snapshot) = &commit.body.snapshot else { continue };
+            let none = Extent::default();
+            let extent = self.sessions.get(session).unwrap_or(&none);
+            let end = extent.ordinals.last().map_or(0, |last| *last);
+            let is_gone = |number: &u32| !extent.ordinals.contains(number) && !extent.aside.contains(number);
+            let gaps: Vec<u32> = (0..end.min(GAPS_MAX)).filter(is_gone).collect();
+            let stored = snapshot.summary.data_added_packed;
+            if gaps.is_empty() && extent.bytes < stored && !extent.is_cut {
+                let problem = format!(
+                    "holds {} bytes of containers where the snapshot has stored {stored}: containers from number \
+                     {:08x} on are missing",
+                    extent.bytes,
+                    extent.ordinals.last().map_or(0, |last| last + 1)
+                );
+                let number = findings.add(store.display(&names::container_dir(*session)), problem, ADVICE_LOST);
+                self.gone.push(number);
+                self.suspects.insert(number);
+            }
+            for ordinal in gaps {
+                let id = ContainerId { session: *session, ordinal };
+                let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
+                self.gone.push(number);
+                self.by_container.insert(id, number);
+                self.suspects.insert(number);
+            }
+        }
+    }
+
+    /// Says of containers that are gone whether anything needs them, once all references were followed.
+    pub(super) fn judge_gone(&self, findings: &mut Findings) {
+        self.gone.iter().for_each(|number| findings.relax(*number));
+    }
+
+    /// Returns the finding by which a referenced data chunk cannot be restored; `None`: it can.
+    pub(super) fn judge(
+        &mut self,
+        store: &Store,
+        findings: &mut Findings,
+        fingerprint: Fingerprint,
+        len: u32,
+        hint: Option<ContainerId>,
+    ) -> Result<Option<usize>> {
+        if let Some(stored) = self.chunks.get(&fingerprint.0)? {
+            if stored == len.to_le_bytes() {
+                return Ok(None);
+            }
+            let advice = "restore what you need from other snapshots, and report this: a program has written it so";
+            return Ok(Some(findings.add(
+                format!("chunk {fingerprint}"),
+                "is not as long as what refers to it says",
+                advice,
+            )));
+        }
+        if let Some(number) = self.lost(fingerprint)? {
+            return Ok(Some(number));
+        }
+        let number = match hint {
+            None => findings.add(
+                store.display(Path::new(CONTAINERS)),
+                "chunks that snapshots refer to are in none of the containers that can be read",
+                ADVICE_LOST,
+            ),
+            Some(id) => match (self.by_container.get(&id), self.live.find(id)) {
+                (Some(number), _) => *number,
+                (None, Some(name)) => findings.add(
+                    store.display(&name.path()),
+                    "does not hold chunks that snapshots expect there or elsewhere",
+                    ADVICE_LOST,
+                ),
+                (None, None) => {
+                    let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
+                    self.by_container.insert(id, number);
+                    number
+                }
+            },
+        };
+        self.lose(fingerprint, number)?;
+        Ok(Some(number))
+    }
+
+    /// Returns the finding by which a chunk is known to be lost.
+    pub(super) fn lost(&mut self, fingerprint: Fingerprint) -> Result<Option<usize>> {
+        let number = self.lost.get(&fingerprint.0)?;
+        let number = number.and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        Ok(number.and_then(|number| usize::try_from(number).ok()))
+    }
+
+    /// Notes that a chunk is lost by a finding.
+    pub(super) fn lose(&mut self, fingerprint: Fingerprint, number: usize) -> Result<()> {
+        self.lost.insert(fingerprint.0, &spilled(number))
+    }
+
+    /// Returns the finding by which metadata that is in no container is lost.
+    pub(super) fn blame_for_metadata(&self, store: &Store, findings: &mut Findings) -> usize {
+        let mut suspects = self.suspects.iter();
+        match (suspects.next(), suspects.next()) {
+            (Some(only), None) => *only,
+            _ => findings.add(
+                store.display(Path::new(CONTAINERS)),
+                "trees or recipes that snapshots refer to are in none of the containers that can be read",
+                ADVICE_LOST,
+            ),
+        }
+    }
+}
+
+/// Returns a finding's number as it is spilled.
+fn spilled(number: usize) -> [u8; 4] {
+    u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+fn display_id(store: &Store, id: ContainerId) -> String {
+    store.display(&Path::new(CONTAINERS).join(id.to_string()))
+}
+
+fn list_containers(
+    store: &Store,
+    findings: &mut Findings,
+    sessions: &mut BTreeSet<SessionId>,
+    aside: &mut BTreeMap<ContainerName, usize>,
+) -> Listing {
+    let mut listing = Listing::default();
+    for directory in list(store, Path::new(CONTAINERS), findings) {
+        let path = Path::new(CONTAINERS).join(&directory.name);
+        let Some(session) = SessionId::parse(&directory.name).filter(|_| directory.is_dir) else {
+            findings.stray(store.display(&path), "is no session's directory");
+            continue;
+        };
+        sessions.insert(session);
+        for entry in list(store, &path, findings) {
+            if let Some(name) = ContainerName::parse(session, &entry.name) {
+                listing.containers.push(name);
+                continue;
+            }
+            let object = store.display(&path.join(&entry.name));
+            let set_aside = entry.name.strip_suffix(SET_ASIDE);
+            match set_aside.and_then(|name| ContainerName::parse(session, name)) {
+                Some(name) => {
+                    aside.insert(name, findings.stray(object, "was set aside as damaged"));
+                }
+                None => {
+                    findings.stray(object, "has no container's name");
+                }
+            }
+        }
+    }
+    listing.containers.sort_unstable();
+    listing
+}

@@ -1,0 +1,187 @@
+//! Verification: every object, every reference, and on request every byte.
+//!
+//! What is wrong with a repository is a finding, not an error: it names the object, the files of snapshots that it hits,
+//! and what to do. Nothing is written to the repository. In order: config and key slots; sessions, commits and their
+//! log; containers; every reference of every snapshot, each node once; and, where something is lost, a second way
+//! through the trees that are hit, to name the files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::io::Disk;
+use crate::monitor::Monitor;
+use crate::pipeline::Driver;
+use crate::spill::SpillMap;
+use crate::store::metadata::{MetadataMemory, Scratch};
+use crate::store::{MetadataReader, Store};
+use crate::types::{Fingerprint, SessionId};
+
+mod affected;
+mod config;
+pub mod findings;
+mod inventory;
+mod objects;
+mod references;
+pub mod remembered_heads;
+mod sample;
+mod verify;
+
+pub use findings::{AffectedFile, Extent, Finding, Severity};
+pub use remembered_heads::{read_heads, remember_heads, write_heads};
+
+use affected::find_affected;
+use findings::Findings;
+use inventory::Inventory;
+use objects::History;
+use references::{References, Soundness};
+
+/// How much of the containers is read.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum ReadData {
+    /// Their directories.
+    #[default]
+    None,
+    /// Every byte.
+    All,
+    /// Every byte of one of so many parts, the same ones each time.
+    Subset {
+        /// Which part, counted from 1.
+        index: u64,
+        /// How many parts there are.
+        of: u64,
+    },
+    /// Every byte of a random sample of so many percent.
+    Percent(f64),
+}
+
+/// The directory in which the host remembers the heads it has seen.
+#[derive(Clone, Debug)]
+pub struct HeadsDir {
+    /// The disk it is on.
+    pub disk: Arc<dyn Disk>,
+    /// The directory, which exists.
+    pub dir: PathBuf,
+}
+
+/// What to check, and with what means.
+#[derive(Clone, Debug)]
+pub struct CheckRequest {
+    /// How much of the containers is read.
+    pub read: ReadData,
+    /// Where spilled state may go.
+    pub scratch: Scratch,
+    /// Memory in bytes; at least [`MEMORY_BYTES_MIN`] is used.
+    pub memory_bytes: usize,
+    /// How stages run.
+    pub driver: Driver,
+    /// Makes a random sample repeat; `None`: the host draws.
+    pub seed: Option<u64>,
+    /// Where heads are remembered; `None`: nowhere.
+    pub heads: Option<HeadsDir>,
+}
+
+/// The least memory that a check uses, in bytes: its smallest share is a sixteenth and holds a map.
+pub const MEMORY_BYTES_MIN: usize = 16 * crate::spill::MEMORY_BYTES_MIN;
+
+/// What a check has found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// What is wrong, the worst first; empty for a sound repository.
+    pub findings: Vec<Finding>,
+    /// Snapshots whose references were followed.
+    pub snapshots: u64,
+    /// Containers looked at.
+    pub containers: u64,
+    /// Different chunks in them.
+    pub chunks: u64,
+    /// Nodes of trees and recipes read.
+    pub nodes: u64,
+    /// Bytes of containers that were read whole.
+    pub bytes_read: u64,
+    /// Chunks whose bytes were compared with their names.
+    pub chunks_read: u64,
+    /// Files left over by sessions that were interrupted. They are harmless.
+    pub leftovers: u64,
+}
+
+impl CheckReport {
+    /// Says whether anything is damaged or missing.
+    pub fn is_sound(&self) -> bool {
+        self.findings.iter().all(|finding| finding.severity == Severity::Stray)
+    }
+}
+
+/// Checks a repository. An error says only that checking itself was not possible.
+pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Result<CheckReport> {
+    let request = CheckRequest { memory_bytes: request.memory_bytes.max(MEMORY_BYTES_MIN), ..request.clone() };
+    request.read.validate()?;
+    let mut findings = Findings::default();
+    config::check_config(store, &mut findings);
+    config::check_slots(store, &mut findings);
+    let history = objects::check_objects(store, &mut findings);
+    check_remembered(store, &request, &history, &mut findings, monitor);
+    let (mut inventory, listing) = Inventory::list(store, &request, &history, &mut findings)?;
+    inventory.examine(store, &request, &listing, &mut findings, monitor)?;
+    inventory.find_gone(store, &history, &mut findings);
+    let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
+    report.nodes = check_references(store, &request, &history, &mut inventory, &mut findings, monitor)?;
+    inventory.judge_gone(&mut findings);
+    report.snapshots = history.snapshots().count() as u64;
+    report.containers = inventory.counts.containers;
+    report.chunks = inventory.counts.chunks;
+    report.chunks_read = inventory.counts.chunks_read;
+    report.bytes_read = inventory.counts.bytes_read;
+    report.findings = findings.finish();
+    Ok(report)
+}
+
+/// Compares the log with what this host has seen of it, and remembers what it sees now.
+fn check_remembered(
+    store: &Store,
+    request: &CheckRequest,
+    history: &History,
+    findings: &mut Findings,
+    monitor: &dyn Monitor,
+) {
+    let Some(HeadsDir { disk, dir }) = &request.heads else { return };
+    match read_heads(&**disk, dir, store.config.repository) {
+        Ok(heads) => {
+            for head in &heads {
+                objects::check_head(store, findings, history, head, "seen before from this host");
+            }
+        }
+        Err(error) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
+    }
+    if let Err(error) = remember_heads(store, &**disk, dir) {
+        monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
+    }
+}
+
+/// Follows every reference; returns how many nodes were read.
+fn check_references(
+    store: &Store,
+    request: &CheckRequest,
+    history: &History,
+    inventory: &mut Inventory,
+    findings: &mut Findings,
+    monitor: &dyn Monitor,
+) -> Result<u64> {
+    let Scratch { disk, dir } = request.scratch.clone();
+    let memory = MetadataMemory::of(request.memory_bytes / 4);
+    let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
+    let visited = SpillMap::new(disk, dir, Arc::clone(&store.host), "judgements", request.memory_bytes / 8)?;
+    let interrupted = || monitor.is_interrupted();
+    let mut references = References::new(store, reader, inventory, findings, visited);
+    let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
+    for (session, snapshot) in history.snapshots() {
+        monitor.begin(Path::new(&format!("snapshot {session}")));
+        if references.judge_tree(snapshot.tree, &interrupted)? != Soundness::Sound {
+            hit.push((session, snapshot.tree));
+        }
+    }
+    for (session, tree) in hit {
+        find_affected(&mut references, session, tree, &interrupted)?;
+    }
+    Ok(references.nodes)
+}

@@ -1,0 +1,402 @@
+//! Follows every reference of every snapshot, each node of trees and recipes once however many snapshots share it.
+//!
+//! Nodes are judged from below: what a node says of itself (its level, how much it stands for, its first and last name,
+//! whether all below it is sound) is kept by its fingerprint, and whatever refers to it is compared with that.
+
+use crate::check::findings::{Findings, object_of};
+use crate::check::inventory::Inventory;
+use crate::codec::{Decoded, Reader, put_string, put_varint};
+use crate::error::{Error, Result};
+use crate::recipe::{Recipe, RecipeItem};
+use crate::spill::SpillMap;
+use crate::store::{MetadataReader, Store};
+use crate::tree::{Child, Content, Entry, TreeNode};
+use crate::types::{ContainerId, Fingerprint};
+
+/// Deepest directory; nothing deeper can be named in one system call.
+pub(super) const DEPTH_MAX: u16 = 4096;
+const ADVICE_NODE: &str = "run backup again: what is still in the source is stored anew; restore what you need from \
+                           snapshots that are not affected";
+const ADVICE_FORMAT: &str = "restore what you need from other snapshots, and report this: a program has written it so";
+
+/// Whether a node and all below it can be restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Soundness {
+    /// It cannot be read, or contradicts what is below it.
+    Lost,
+    /// Something below it is lost.
+    Hit,
+    /// Everything is there.
+    Sound,
+}
+
+/// What a node says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Summary {
+    soundness: Soundness,
+    level: u8,
+    /// Directories below each other, this one not counted.
+    height: u16,
+    /// Entries of a tree node and all below; bytes of a recipe segment.
+    count: u64,
+    first_name: Vec<u8>,
+    last_name: Vec<u8>,
+}
+
+/// A reference to a node.
+#[derive(Clone, Debug)]
+enum Link {
+    Directory(Fingerprint),
+    Child(Child),
+    Segment { fingerprint: Fingerprint, len: u64, level: u8 },
+}
+
+/// A node that is being judged.
+#[derive(Debug)]
+struct Frame {
+    link: Link,
+    /// Directories above.
+    depth: u16,
+    /// References not followed yet, the next one last.
+    todo: Vec<Link>,
+    /// What is known so far.
+    summary: Summary,
+    /// Entries that the children judged so far have.
+    entries: u64,
+}
+
+/// Follows references.
+pub(super) struct References<'a> {
+    pub(super) store: &'a Store,
+    pub(super) reader: MetadataReader,
+    pub(super) inventory: &'a mut Inventory,
+    pub(super) findings: &'a mut Findings,
+    visited: SpillMap,
+    /// Nodes read.
+    pub(super) nodes: u64,
+}
+
+impl<'a> References<'a> {
+    /// Starts without having visited anything.
+    pub(super) fn new(
+        store: &'a Store,
+        reader: MetadataReader,
+        inventory: &'a mut Inventory,
+        findings: &'a mut Findings,
+        visited: SpillMap,
+    ) -> Self {
+        Self { store, reader, inventory, findings, visited, nodes: 0 }
+    }
+
+    /// Judges a whole tree by its root.
+    pub(super) fn judge_tree(&mut self, root: Fingerprint, interrupted: &dyn Fn() -> bool) -> Result<Soundness> {
+        let mut stack: Vec<Frame> = Vec::new();
+        let mut next = Some(Link::Directory(root));
+        loop {
+            if interrupted() {
+                return Err(Error::Interrupted);
+            }
+            // Without a next reference, the lowest node is judged.
+            let (link, summary) = match next.take() {
+                None => self.close(stack.pop())?,
+                Some(link) => {
+                    let Some(summary) = self.visited(link.fingerprint())? else {
+                        let depth = stack.last().map_or(0, |above| above.depth + u16::from(link.is_directory()));
+                        let mut frame = self.open(link, depth)?;
+                        next = frame.todo.pop();
+                        stack.push(frame);
+                        continue;
+                    };
+                    (link, summary)
+                }
+            };
+            let Some(above) = stack.last_mut() else { return Ok(summary.soundness) };
+            if let Some(problem) = above.accept(&link, &summary) {
+                let (object, fingerprint) = (above.link.object(), above.link.fingerprint());
+                let number = self.findings.add(object, problem, ADVICE_FORMAT);
+                self.inventory.lose(fingerprint, number)?;
+            }
+            next = above.todo.pop();
+        }
+    }
+
+    /// Returns what was found of a node that was visited.
+    pub(super) fn soundness(&mut self, node: Fingerprint) -> Result<Soundness> {
+        Ok(self.visited(node)?.map_or(Soundness::Lost, |summary| summary.soundness))
+    }
+
+    /// Returns the finding by which a chunk cannot be restored; `None`: it can.
+    pub(super) fn judge_chunk(
+        &mut self,
+        fingerprint: Fingerprint,
+        len: u32,
+        hint: Option<ContainerId>,
+    ) -> Result<Option<usize>> {
+        self.inventory.judge(self.store, self.findings, fingerprint, len, hint)
+    }
+
+    fn visited(&mut self, node: Fingerprint) -> Result<Option<Summary>> {
+        let Some(bytes) = self.visited.get(&node.0)? else { return Ok(None) };
+        let summary = Summary::decode(&bytes).map_err(|error| error.of("spilled judgements"))?;
+        Ok(Some(summary))
+    }
+
+    fn close(&mut self, frame: Option<Frame>) -> Result<(Link, Summary)> {
+        let Frame { link, summary, .. } = frame.ok_or_else(|| Error::invalid("a tree without a root"))?;
+        self.visited.insert(link.fingerprint().0, &summary.encode())?;
+        Ok((link, summary))
+    }
+
+    /// Reads a node and judges the chunks that it refers to.
+    fn open(&mut self, link: Link, depth: u16) -> Result<Frame> {
+        self.nodes += 1;
+        let mut frame = Frame { link, depth, todo: Vec::new(), summary: Summary::lost(), entries: 0 };
+        let fingerprint = frame.link.fingerprint();
+        if DEPTH_MAX < depth {
+            let number = self.findings.add(frame.link.object(), "directories lie too deep", ADVICE_FORMAT);
+            self.inventory.lose(fingerprint, number)?;
+            return Ok(frame);
+        }
+        let read = match frame.link {
+            Link::Directory(_) | Link::Child(_) => match self.reader.read_node(fingerprint) {
+                Ok((node, hints)) => self.take_node(&mut frame, node, hints).map(Ok)?,
+                Err(error) => Err(error),
+            },
+            Link::Segment { .. } => match self.reader.read_segment(fingerprint) {
+                Ok((recipe, hints)) => {
+                    frame.summary.soundness = Soundness::Sound;
+                    frame.summary.level = recipe.level;
+                    frame.summary.count = recipe.len();
+                    self.take_recipe(&mut frame, &recipe, &mut hints.into_iter()).map(Ok)?
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match read {
+            Ok(()) => frame.todo.reverse(),
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => self.lose(fingerprint, &error)?,
+        }
+        Ok(frame)
+    }
+
+    /// Finds out by which finding a node is lost that cannot be read.
+    fn lose(&mut self, fingerprint: Fingerprint, error: &Error) -> Result<()> {
+        let known = self.inventory.lost(fingerprint)?;
+        let number = match (known, error) {
+            (Some(number), _) => number,
+            (None, Error::MissingChunk { .. }) => self.inventory.blame_for_metadata(self.store, self.findings),
+            (None, error) => {
+                let object = object_of(self.store, error).unwrap_or_else(|| format!("chunk {fingerprint}"));
+                self.findings.add_error(object, error, ADVICE_NODE)
+            }
+        };
+        self.inventory.lose(fingerprint, number)
+    }
+
+    fn take_node(&mut self, frame: &mut Frame, node: TreeNode, hints: Vec<Option<ContainerId>>) -> Result<()> {
+        frame.summary.soundness = Soundness::Sound;
+        match node {
+            TreeNode::Children { level, children } => {
+                frame.summary.level = level;
+                frame.summary.count = children.iter().fold(0, |sum, child| child.entries.saturating_add(sum));
+                frame.summary.first_name = children.first().map(|child| child.first_name.clone()).unwrap_or_default();
+                frame.todo.extend(children.into_iter().map(Link::Child));
+            }
+            TreeNode::Entries(entries) => {
+                frame.summary.count = entries.len() as u64;
+                frame.summary.first_name = entries.first().map(|entry| entry.name.clone()).unwrap_or_default();
+                frame.summary.last_name = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+                let mut hints = hints.into_iter();
+                for Entry { content, .. } in entries {
+                    match content {
+                        Content::File { recipe, .. } => self.take_recipe(frame, &recipe, &mut hints)?,
+                        Content::Directory { node } => frame.todo.push(Link::Directory(node)),
+                        Content::Symlink { .. } | Content::Special { .. } => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_recipe(
+        &mut self,
+        frame: &mut Frame,
+        recipe: &Recipe,
+        hints: &mut dyn Iterator<Item = Option<ContainerId>>,
+    ) -> Result<()> {
+        for item in &recipe.items {
+            match *item {
+                RecipeItem::Hole { .. } => {}
+                RecipeItem::Chunk { fingerprint, len } => {
+                    if self.judge_chunk(fingerprint, len, hints.next().flatten())?.is_some() {
+                        frame.summary.soundness = Soundness::Hit;
+                    }
+                }
+                RecipeItem::Segment { fingerprint, len } => {
+                    // The decoder lets segments stand above level 0 only.
+                    let level = recipe.level.saturating_sub(1);
+                    frame.todo.push(Link::Segment { fingerprint, len, level });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Frame {
+    /// Takes what was found of a node that this one refers to. Returns how the two contradict each other.
+    fn accept(&mut self, link: &Link, below: &Summary) -> Option<String> {
+        if below.soundness != Soundness::Sound && self.summary.soundness == Soundness::Sound {
+            self.summary.soundness = Soundness::Hit;
+        }
+        if below.soundness == Soundness::Lost {
+            return None;
+        }
+        let is_right = match link {
+            Link::Directory(_) => {
+                self.summary.height = self.summary.height.max(below.height.saturating_add(1));
+                self.depth.saturating_add(self.summary.height) <= DEPTH_MAX
+            }
+            Link::Child(child) => {
+                self.summary.height = self.summary.height.max(below.height);
+                let follows = self.entries == 0 || self.summary.last_name < below.first_name;
+                self.entries = self.entries.saturating_add(below.count);
+                self.summary.last_name.clone_from(&below.last_name);
+                follows
+                    && below.level.checked_add(1) == Some(self.summary.level)
+                    && child.entries == below.count
+                    && child.first_name == below.first_name
+            }
+            Link::Segment { len, level, .. } => below.level == *level && below.count == *len,
+        };
+        if is_right {
+            return None;
+        }
+        self.summary.soundness = Soundness::Lost;
+        Some(format!("contradicts {}, which it refers to", link.object()))
+    }
+}
+
+impl Link {
+    fn fingerprint(&self) -> Fingerprint {
+        match self {
+            Self::Directory(node) => *node,
+            Self::Child(child) => child.node,
+            Self::Segment { fingerprint, .. } => *fingerprint,
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self, Self::Directory(_))
+    }
+
+    fn object(&self) -> String {
+        match self {
+            Self::Directory(node) => format!("tree {node}"),
+            Self::Child(child) => format!("tree {}", child.node),
+            Self::Segment { fingerprint, .. } => format!("recipe {fingerprint}"),
+        }
+    }
+}
+
+impl Summary {
+    fn lost() -> Self {
+        Self {
+            soundness: Soundness::Lost,
+            level: 0,
+            height: 0,
+            count: 0,
+            first_name: Vec::new(),
+            last_name: Vec::new(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let soundness = match self.soundness {
+            Soundness::Lost => 0,
+            Soundness::Hit => 1,
+            Soundness::Sound => 2,
+        };
+        let mut out = vec![soundness, self.level];
+        put_varint(&mut out, self.height.into());
+        put_varint(&mut out, self.count);
+        put_string(&mut out, &self.first_name);
+        put_string(&mut out, &self.last_name);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Decoded<Self> {
+        let mut reader = Reader::new(bytes);
+        let soundness = match reader.u8()? {
+            0 => Soundness::Lost,
+            1 => Soundness::Hit,
+            _ => Soundness::Sound,
+        };
+        let level = reader.u8()?;
+        let height = u16::try_from(reader.varint()?).unwrap_or(u16::MAX);
+        let count = reader.varint()?;
+        let first_name = reader.string(usize::from(u8::MAX))?.to_vec();
+        let last_name = reader.string(usize::from(u8::MAX))?.to_vec();
+        reader.finish()?;
+        Ok(Self { soundness, level, height, count, first_name, last_name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(first: &str, last: &str, count: u64) -> Summary {
+        Summary {
+            soundness: Soundness::Sound,
+            level: 0,
+            height: 3,
+            count,
+            first_name: first.into(),
+            last_name: last.into(),
+        }
+    }
+
+    fn child(first: &str, entries: u64) -> Link {
+        Link::Child(Child { node: Fingerprint([1; 32]), entries, first_name: first.into() })
+    }
+
+    fn frame() -> Frame {
+        let link = Link::Directory(Fingerprint([2; 32]));
+        let above = Summary { level: 1, ..summary("a", "", 0) };
+        Frame { link, depth: 0, todo: Vec::new(), summary: above, entries: 0 }
+    }
+
+    #[test]
+    fn judgements_come_back() {
+        let judged = summary("a", &"z".repeat(255), u64::MAX);
+        assert_eq!(Summary::decode(&judged.encode()), Ok(judged));
+        assert_eq!(Summary::decode(&Summary::lost().encode()), Ok(Summary::lost()));
+    }
+
+    #[test]
+    fn a_node_that_contradicts_what_is_below_it_is_lost() {
+        let mut good = frame();
+        assert_eq!(good.accept(&child("a", 2), &summary("a", "c", 2)), None);
+        assert_eq!(good.accept(&child("d", 1), &summary("d", "d", 1)), None);
+        assert_eq!(good.summary.soundness, Soundness::Sound);
+        assert_eq!((good.summary.height, good.summary.last_name.as_slice()), (3, &b"d"[..]));
+        for (link, below) in [
+            (child("a", 3), summary("a", "c", 2)),
+            (child("b", 2), summary("a", "c", 2)),
+            (child("a", 2), Summary { level: 1, ..summary("a", "c", 2) }),
+            (Link::Segment { fingerprint: Fingerprint([1; 32]), len: 5, level: 0 }, summary("", "", 4)),
+        ] {
+            let mut bad = frame();
+            assert!(bad.accept(&link, &below).is_some(), "{link:?}");
+            assert_eq!(bad.summary.soundness, Soundness::Lost);
+        }
+        let mut overlapping = frame();
+        assert_eq!(overlapping.accept(&child("a", 2), &summary("a", "c", 2)), None);
+        assert!(overlapping.accept(&child("b", 1), &summary("b", "b", 1)).is_some());
+        let mut deep = Frame { depth: DEPTH_MAX - 3, ..frame() };
+        assert!(deep.accept(&Link::Directory(Fingerprint([1; 32])), &summary("a", "a", 1)).is_some());
+    }
+}

@@ -1,0 +1,217 @@
+//! Reads containers: either their directories, or every byte.
+
+use std::path::Path;
+
+use crate::check::findings::problem_of;
+use crate::compress::Compressor;
+use crate::container::ContainerReader;
+use crate::container::reader::inspect;
+use crate::container::trailer::{DIGEST_OFFSET, TRAILER_LEN, Trailer};
+use crate::error::{Error, Result};
+use crate::object::names::ContainerName;
+use crate::pipeline::Work;
+use crate::store::Store;
+use crate::types::Fingerprint;
+
+/// A chunk as a container holds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundChunk {
+    /// Its name.
+    pub(super) fingerprint: Fingerprint,
+    /// Bytes that the name stands for.
+    pub(super) len: u32,
+    /// Whether it is what its name says, as far as was read.
+    pub(super) is_sound: bool,
+}
+
+/// What a container holds, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Bytes that the object has.
+    pub(super) len: u64,
+    /// What is wrong, in sentences.
+    pub(super) problems: Vec<String>,
+    /// Its chunks as far as they can be named.
+    pub(super) chunks: Vec<FoundChunk>,
+    /// Chunks whose bytes were read and compared with their names.
+    pub(super) chunks_read: u64,
+    /// Bytes read of the object, where all were.
+    pub(super) bytes_read: u64,
+    /// Whether some chunks could not even be named.
+    pub(super) is_incomplete: bool,
+}
+
+/// A container that was looked at.
+#[derive(Debug)]
+pub(super) struct Examined {
+    /// Its name.
+    pub(super) name: ContainerName,
+    /// `Err`: nothing in it can be read.
+    pub(super) contents: Result<Contents>,
+}
+
+/// Reads the directories of a container.
+#[derive(Debug)]
+pub(super) struct Inspect {
+    /// The repository.
+    pub(super) store: Store,
+}
+
+impl Work for Inspect {
+    type In = ContainerName;
+    type Out = Examined;
+
+    fn run(&self, name: ContainerName) -> Examined {
+        Examined { name, contents: inspect_one(&self.store, &name) }
+    }
+}
+
+fn inspect_one(store: &Store, name: &ContainerName) -> Result<Contents> {
+    let len = store.open_file(name)?.len()?;
+    let whole = store.inspect_container(name)?;
+    let problems = whole.findings.iter().map(|finding| without_object(name, finding)).collect();
+    let mut contents = Contents { len, problems, ..Contents::default() };
+    let is_named = whole.reader.directory.chunks.iter().all(|chunk| chunk.fingerprint.is_some());
+    // Chunks that the front directory does not name any more are named by what they hold.
+    let reader = if is_named { whole.reader } else { store.open_container(name)? };
+    contents.list(&reader);
+    Ok(contents)
+}
+
+/// Reads all bytes of a container.
+#[derive(Debug)]
+pub(super) struct ReadWhole {
+    /// The repository.
+    pub(super) store: Store,
+}
+
+impl Work for ReadWhole {
+    type In = ContainerName;
+    type Out = (ContainerName, Result<Vec<u8>>);
+
+    fn run(&self, name: ContainerName) -> Self::Out {
+        (name, self.store.read_container(&name))
+    }
+}
+
+/// Checks all bytes of a container against each other and against its name.
+#[derive(Debug)]
+pub(super) struct Verify {
+    /// The repository.
+    pub(super) store: Store,
+}
+
+impl Work for Verify {
+    type In = (ContainerName, Result<Vec<u8>>);
+    type Out = Examined;
+
+    fn run(&self, (name, bytes): Self::In) -> Examined {
+        Examined { name, contents: bytes.and_then(|bytes| verify(&self.store, &name, &bytes)) }
+    }
+}
+
+fn verify(store: &Store, name: &ContainerName, bytes: &[u8]) -> Result<Contents> {
+    let mut problems = Vec::new();
+    if blake3::hash(bytes) != name.checksum {
+        problems.push("damaged: its bytes are not those that it was named after".to_owned());
+    }
+    let digest_at = bytes.len().checked_sub(TRAILER_LEN - DIGEST_OFFSET);
+    let split = digest_at.and_then(|at| bytes.split_at_checked(at));
+    let is_right = |(body, rest): (&[u8], &[u8])| rest.starts_with(blake3::hash(body).as_bytes());
+    if !split.is_some_and(is_right) {
+        problems.push("damaged: its bytes are not those that its trailer was made for".to_owned());
+    }
+    let len = bytes.len() as u64;
+    let limit = store.config.region_bytes_limit();
+    let whole = match inspect(&store.keys, store.config.repository, *name, limit, (len, bytes, bytes)) {
+        Ok(whole) => whole,
+        Err(error) => {
+            problems.insert(0, problem_of(&error));
+            return Err(Error::damaged(store.display(&name.path()), problems.join("; ")));
+        }
+    };
+    problems.extend(whole.findings.iter().map(|finding| without_object(name, finding)));
+    let mut contents = Contents { len, problems, bytes_read: len, ..Contents::default() };
+    if !is_padding_empty(&whole.reader, bytes) {
+        contents.problems.push("damaged: its padding is not empty".to_owned());
+    }
+    let mut compressor = Compressor::default();
+    let mut buffers = (Vec::new(), Vec::new());
+    for region in 0..u32::try_from(whole.reader.directory.regions.len()).unwrap_or(0) {
+        contents.verify_region(store, &whole.reader, region, bytes, &mut compressor, &mut buffers);
+    }
+    Ok(contents)
+}
+
+impl Contents {
+    /// Lists what a directory names.
+    fn list(&mut self, reader: &ContainerReader) {
+        for chunk in &reader.directory.chunks {
+            match chunk.fingerprint {
+                Some(fingerprint) => {
+                    let len = chunk.len.saturating_sub(chunk.hints_len);
+                    self.chunks.push(FoundChunk { fingerprint, len, is_sound: true });
+                }
+                None => self.is_incomplete = true,
+            }
+        }
+    }
+
+    /// Opens a region and compares every chunk with its name.
+    fn verify_region(
+        &mut self,
+        store: &Store,
+        reader: &ContainerReader,
+        region: u32,
+        bytes: &[u8],
+        compressor: &mut Compressor,
+        (sealed, plain): &mut (Vec<u8>, Vec<u8>),
+    ) {
+        sealed.clear();
+        let stored = reader.region_range(region).and_then(|(offset, len)| {
+            let start = usize::try_from(offset).ok()?;
+            bytes.get(start..start.checked_add(len as usize)?)
+        });
+        sealed.extend_from_slice(stored.unwrap_or_default());
+        let opened = reader.open_region(region, sealed, compressor, plain);
+        if let Err(error) = &opened {
+            self.problems.push(problem_of(error));
+        }
+        let mut rest = if opened.is_ok() { plain.as_slice() } else { &[] };
+        for number in reader.chunks_of(region) {
+            let Some(chunk) = reader.directory.chunks.get(number) else { continue };
+            let len = chunk.len.saturating_sub(chunk.hints_len);
+            let taken = rest.split_at_checked(chunk.len as usize);
+            let found = taken.and_then(|(stored, tail)| {
+                rest = tail;
+                Some(store.keys.fingerprint(chunk.kind, stored.get(..len as usize)?))
+            });
+            self.chunks_read += u64::from(found.is_some());
+            let is_sound = found.is_some() && (chunk.fingerprint.is_none() || chunk.fingerprint == found);
+            if opened.is_ok() && !is_sound {
+                self.problems.push(format!("damaged: chunk {number} is not what its name says"));
+            }
+            match chunk.fingerprint.or(found) {
+                Some(fingerprint) => self.chunks.push(FoundChunk { fingerprint, len, is_sound }),
+                None => self.is_incomplete = true,
+            }
+        }
+    }
+}
+
+/// Says whether what lies between the regions and the back directory is zero, as far as it is known where that is.
+fn is_padding_empty(reader: &ContainerReader, bytes: &[u8]) -> bool {
+    let trailer = bytes.len().checked_sub(TRAILER_LEN).and_then(|start| bytes.get(start..));
+    let Some(Ok(trailer)) = trailer.map(Trailer::decode) else { return true };
+    let start = usize::try_from(reader.regions_end()).unwrap_or(usize::MAX);
+    let padding = bytes.get(start..trailer.back_offset as usize).unwrap_or_default();
+    padding.iter().all(|byte| *byte == 0)
+}
+
+/// Returns a sentence of the container reader without the container's path, which the finding has already.
+fn without_object(name: &ContainerName, finding: &str) -> String {
+    let path = name.path();
+    let path: &Path = &path;
+    let prefix = format!("{}: ", path.display());
+    finding.strip_prefix(&prefix).unwrap_or(finding).to_owned()
+}

@@ -1,0 +1,146 @@
+//! Lanes: jobs in, results out, in order.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, bounded};
+
+use crate::pipeline::driver::{Driver, Kind, Pool};
+
+/// A stage that can run aside: a function of its input.
+pub trait Work: Send + Sync + 'static {
+    /// What a job takes.
+    type In: Send + 'static;
+    /// What a job gives.
+    type Out: Send + 'static;
+    /// Does one job.
+    fn run(&self, input: Self::In) -> Self::Out;
+}
+
+/// Jobs of one kind under way, at most `depth` of them.
+pub struct Lane<W: Work> {
+    driver: Driver,
+    work: Arc<W>,
+    pool: Pool,
+    depth: usize,
+    jobs: VecDeque<Slot<W>>,
+}
+
+enum Slot<W: Work> {
+    Running(Receiver<W::Out>),
+    Waiting(W::In),
+    Done(W::Out),
+}
+
+impl<W: Work> fmt::Debug for Lane<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("depth", &self.depth).field("jobs", &self.jobs.len()).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// Opens a lane for one kind of work.
+    pub fn lane<W: Work>(&self, work: W, pool: Pool, depth: usize) -> Lane<W> {
+        Lane::new(self.clone(), work, pool, depth)
+    }
+}
+
+impl<W: Work> Lane<W> {
+    fn new(driver: Driver, work: W, pool: Pool, depth: usize) -> Self {
+        Self { driver, work: Arc::new(work), pool, depth, jobs: VecDeque::with_capacity(depth) }
+    }
+
+    /// Says whether a result must be taken before the next job can go in.
+    pub fn is_full(&self) -> bool {
+        self.depth <= self.jobs.len()
+    }
+
+    /// Says whether no job is under way.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Puts a job in. The lane must not be full.
+    pub fn push(&mut self, input: W::In) {
+        assert!(!self.is_full(), "a result must be taken before the next job goes in");
+        let slot = match self.driver.kind() {
+            Kind::Inline { .. } => Slot::Waiting(input),
+            Kind::Threads { compute, wait } => {
+                let (sender, receiver) = bounded(1);
+                let work = Arc::clone(&self.work);
+                let workers = match self.pool {
+                    Pool::Compute => compute,
+                    Pool::Wait => wait,
+                };
+                workers.submit(Box::new(move || {
+                    // Nobody waits for the result any more when the operation has failed.
+                    let _abandoned = sender.send(work.run(input));
+                }));
+                Slot::Running(receiver)
+            }
+        };
+        self.jobs.push_back(slot);
+        if let Kind::Inline { .. } = self.driver.kind()
+            && self.driver.draw(2) == 0
+        {
+            let at = self.driver.draw(self.jobs.len());
+            self.run_inline(at);
+        }
+    }
+
+    /// Takes the result of the oldest job, waiting for it. `None`: no job is under way.
+    pub fn pop(&mut self) -> Option<W::Out> {
+        while let Some(Slot::Waiting(_)) = self.jobs.front() {
+            let at = self.driver.draw(self.jobs.len());
+            self.run_inline(at);
+        }
+        match self.jobs.pop_front()? {
+            Slot::Running(receiver) => Some(receiver.recv().expect("a worker panicked; its message stands above")),
+            Slot::Done(result) => Some(result),
+            Slot::Waiting(_) => unreachable!("the oldest job has run"),
+        }
+    }
+
+    fn run_inline(&mut self, at: usize) {
+        let Some(slot) = self.jobs.remove(at) else { return };
+        let slot = match slot {
+            Slot::Waiting(input) => Slot::Done(self.work.run(input)),
+            Slot::Done(_) | Slot::Running(_) => slot,
+        };
+        self.jobs.insert(at, slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Square;
+
+    impl Work for Square {
+        type In = u64;
+        type Out = u64;
+        fn run(&self, input: u64) -> u64 {
+            input * input
+        }
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_jobs_with_every_driver() {
+        for driver in [Driver::threads(3), Driver::inline(1), Driver::inline(2)] {
+            let mut lane = driver.lane(Square, Pool::Compute, 4);
+            let mut results = Vec::new();
+            for number in 0..100 {
+                if lane.is_full() {
+                    results.extend(lane.pop());
+                }
+                lane.push(number);
+            }
+            results.extend(std::iter::from_fn(|| lane.pop()));
+            assert_eq!(results, (0..100).map(|number| number * number).collect::<Vec<_>>());
+            let mut numbers = 0..10;
+            assert_eq!(driver.feed(move || numbers.next(), 2).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        }
+    }
+}

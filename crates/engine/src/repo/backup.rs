@@ -1,0 +1,170 @@
+//! Backup as a program does it: the host's index brought up to date, one session, and a fresh one after a fence.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::backup::{self, BackupOptions, BackupReport};
+use crate::check::remember_heads;
+use crate::chunk::Chunking;
+use crate::container::ContainerReader;
+use crate::error::{Error, Result};
+use crate::index::{Identifier, Index, IndexOptions, IndexState, Unit};
+use crate::io::Disk;
+use crate::io::tree::SourceTree;
+use crate::monitor::Monitor;
+use crate::object::names::ContainerName;
+use crate::pipeline::Driver;
+use crate::snapshot::SessionKind;
+use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::{Session, Store};
+use crate::types::{ContainerId, UnitChunk};
+
+/// Where this host keeps what can always be rebuilt: the index, and files that spill.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// A disk that outlives the operation.
+    pub disk: Arc<dyn Disk>,
+    /// This repository's directory on it, which exists.
+    pub dir: PathBuf,
+}
+
+/// Everything that a backup needs besides the repository.
+#[derive(Debug)]
+pub struct BackupRequest<'a> {
+    /// Where the host keeps its index.
+    pub cache: &'a Cache,
+    /// How the index works.
+    pub index: IndexOptions,
+    /// What to read.
+    pub source: Arc<dyn SourceTree>,
+    /// What to take of it, and how.
+    pub options: BackupOptions,
+    /// How stages run.
+    pub driver: Driver,
+    /// Who listens.
+    pub monitor: Arc<dyn Monitor>,
+}
+
+/// What a backup led to.
+#[derive(Debug)]
+pub struct BackupOutcome {
+    /// What it did.
+    pub report: BackupReport,
+    /// In what state the index was found.
+    pub index_state: IndexState,
+    /// Why the index will have to be rebuilt next time, if it will.
+    pub index_degraded: Option<String>,
+}
+
+/// Sessions that a backup tries before it gives up on being fenced.
+const SESSIONS_MAX: usize = 3;
+
+/// Backs up.
+pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
+    let repository = store.config.repository;
+    let options = IndexOptions { filter_bytes: fitting_filter(store, request.index.filter_bytes)?, ..request.index };
+    let (mut index, index_state) =
+        Index::open(Arc::clone(&request.cache.disk), &request.cache.dir.join("index"), repository, &options)?;
+    if let IndexState::Rebuilt(reason) = &index_state {
+        request.monitor.note(&format!("the index is rebuilt: {reason}"));
+    }
+    let mut sessions = 0;
+    let result = loop {
+        sessions += 1;
+        match backup_once(store, request, &mut index) {
+            Err(Error::Fenced { session }) if sessions < SESSIONS_MAX => {
+                request.monitor.note(&format!("session {session} was fenced; starting again"));
+            }
+            result => break result,
+        }
+    };
+    let index_degraded = index.degraded();
+    // The index last (step D7): it is a hint, and what it misses costs time, never data. What was recorded is kept even
+    // if the session failed.
+    let closed = index.close();
+    let report = result?;
+    // Last, and no reason to fail: a later check compares the log with it.
+    if let Err(error) = remember_heads(store, &*request.cache.disk, &request.cache.dir) {
+        request.monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
+    }
+    let index_degraded = index_degraded.or(closed.err().map(|error| error.to_string()));
+    if let Some(reason) = &index_degraded {
+        request.monitor.note(&format!("the index will be rebuilt next time: {reason}"));
+    }
+    Ok(BackupOutcome { report, index_state, index_degraded })
+}
+
+/// Bytes of the filter that are always worth having: enough for 25 million chunks at ten bits each.
+const FILTER_BYTES_MIN: usize = 32 << 20;
+
+/// Sizes the filter for twice the chunks that the repository holds, within its share of the memory: a filter is read and
+/// written whole with every backup. Sizes are powers of two, so that it is seldom made anew.
+fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
+    let containers = store.list_containers()?.containers.len();
+    let chunk_bytes = match store.config.chunking {
+        Chunking::Gear(sizes) => sizes.min + sizes.target,
+        Chunking::Fixed { bytes } => bytes,
+    };
+    // Compression packs about twice as much into a container as it is long.
+    let chunks = containers.saturating_mul(2 * store.config.container_bytes as usize) / chunk_bytes.max(1) as usize;
+    let bytes = (2 * chunks).saturating_mul(10) / 8;
+    Ok(bytes.max(FILTER_BYTES_MIN).checked_next_power_of_two().unwrap_or(usize::MAX).min(share))
+}
+
+fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {
+    let options = &request.options;
+    let mut session = Session::begin(store, SessionKind::Backup, &options.hostname)?;
+    let live = bring_up_to_date(store, index, &session.live, &*request.monitor)?;
+    session.live = Arc::new(live);
+    let session = Arc::new(session);
+    backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor)
+}
+
+/// Makes the index know every live container, reading the directories of those it misses. A container whose directory
+/// cannot be read, or which is cut short, is not referred to by anything new; what it held is stored again where it turns up.
+pub fn bring_up_to_date(store: &Store, index: &mut Index, listing: &Listing, monitor: &dyn Monitor) -> Result<Listing> {
+    let ids: Vec<ContainerId> = listing.containers.iter().map(|name| name.id).collect();
+    let missing = index.attach(&ids)?;
+    let names: Vec<ContainerName> = missing.iter().filter_map(|id| listing.find(*id)).copied().collect();
+    let mut unreadable = Vec::new();
+    for batch in names.chunks(DIRECTORY_BATCH) {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        for (name, opened) in batch.iter().zip(store.open_containers(batch)) {
+            match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
+                Ok(container) => {
+                    let chunks: Vec<UnitChunk> = container
+                        .directory
+                        .chunks
+                        .iter()
+                        .filter_map(|chunk| {
+                            let fingerprint = chunk.fingerprint?;
+                            Some(UnitChunk { fingerprint, len: chunk.len, kind: chunk.kind })
+                        })
+                        .collect();
+                    index.record(Unit { container: name.id, chunks: &chunks })?;
+                }
+                Err(error) => {
+                    monitor.failure(Path::new(&store.display(&name.path())), &error);
+                    unreadable.push(name.id);
+                }
+            }
+        }
+    }
+    let mut live = listing.clone();
+    if !unreadable.is_empty() {
+        index.forget(&unreadable)?;
+        live.containers.retain(|name| !unreadable.contains(&name.id));
+    }
+    Ok(live)
+}
+
+/// Refuses a container that ends before its regions do, as an interrupted copy of a repository leaves them: its directory
+/// would promise chunks that are not there. What is there still is what a restore may take.
+fn is_as_long_as_it_says(store: &Store, name: &ContainerName, container: ContainerReader) -> Result<ContainerReader> {
+    if store.open_file(name)?.len()? < container.regions_end() {
+        return Err(Error::damaged(store.display(&name.path()), "shorter than its directory says"));
+    }
+    Ok(container)
+}

@@ -1,0 +1,109 @@
+//! Which snapshot a name means.
+
+use crate::error::{Error, Result};
+use crate::snapshot::Snapshot;
+use crate::store::commits::Commits;
+use crate::types::SessionId;
+
+/// Shortest prefix of an id that is taken for one.
+const PREFIX_LEN_MIN: usize = 1;
+
+/// A snapshot as a user names it: an id or a prefix of one, `latest`, or `latest~N` for the N-th before it; with
+/// `:path` behind it, a place in its tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotName {
+    /// The part before the colon.
+    pub name: String,
+    /// The part behind it.
+    pub path: Option<String>,
+}
+
+impl SnapshotName {
+    /// Splits a name as typed.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((name, path)) => Self { name: name.to_owned(), path: Some(path.to_owned()) },
+            None => Self { name: text.to_owned(), path: None },
+        }
+    }
+}
+
+/// Which snapshots count when `latest` is asked for. Empty lists let all pass.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Only of these hosts.
+    pub hosts: Vec<String>,
+    /// Only with all tags of one of these sets.
+    pub tags: Vec<Vec<String>>,
+    /// Only with all of these paths.
+    pub paths: Vec<Vec<u8>>,
+}
+
+impl Selection {
+    /// Says whether a snapshot counts.
+    pub fn admits(&self, snapshot: &Snapshot) -> bool {
+        let host = self.hosts.is_empty() || self.hosts.contains(&snapshot.hostname);
+        let has_all = |set: &Vec<String>| set.iter().all(|tag| snapshot.tags.contains(tag));
+        let tags = self.tags.is_empty() || self.tags.iter().any(has_all);
+        let paths = self.paths.iter().all(|path| snapshot.paths.contains(path));
+        host && tags && paths
+    }
+
+    /// Finds the snapshot that a name means.
+    pub fn find<'a>(&self, commits: &'a Commits, name: &str) -> Result<(SessionId, &'a Snapshot)> {
+        if let Some(back) = steps_back(name)? {
+            let admitted: Vec<_> =
+                commits.snapshots().into_iter().filter(|(_, snapshot)| self.admits(snapshot)).collect();
+            let index = admitted.len().checked_sub(1).and_then(|newest| newest.checked_sub(back));
+            let found = index.and_then(|index| admitted.get(index).copied());
+            return found.ok_or_else(|| {
+                let matching = if admitted.is_empty() { "no snapshot matches" } else { "there are not that many" };
+                Error::invalid(format!("snapshot `{name}` not found: {matching}"))
+            });
+        }
+        let named = |session: &SessionId| name.len() >= PREFIX_LEN_MIN && session.to_string().starts_with(name);
+        let all = commits.snapshots();
+        let mut found = all.iter().filter(|(session, _)| named(session));
+        match (found.next(), found.next()) {
+            (Some(only), None) => Ok(*only),
+            (Some(_), Some(_)) => {
+                Err(Error::invalid(format!("snapshot `{name}`: several ids begin like that; use a longer prefix")))
+            }
+            (None, _) => {
+                // A damaged commit is a better explanation than an unknown name.
+                let damaged = commits.findings.iter().find(|(session, _)| named(session));
+                Err(match damaged {
+                    Some((_, error)) => Error::invalid(format!("snapshot `{name}` cannot be read: {error}")),
+                    None => Error::invalid(format!("snapshot `{name}` not found")),
+                })
+            }
+        }
+    }
+}
+
+/// Returns N of `latest~N`, 0 for `latest`, `None` for anything that is not about the latest.
+fn steps_back(name: &str) -> Result<Option<usize>> {
+    match name.strip_prefix("latest") {
+        Some("") => Ok(Some(0)),
+        Some(rest) => match rest.strip_prefix('~').and_then(|count| count.parse().ok()) {
+            Some(count) => Ok(Some(count)),
+            None => Err(Error::invalid(format!("`{name}` is not the name of a snapshot: write latest~N"))),
+        },
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latest_counts_back_and_nonsense_is_refused() {
+        assert_eq!(steps_back("latest").unwrap(), Some(0));
+        assert_eq!(steps_back("latest~12").unwrap(), Some(12));
+        assert_eq!(steps_back("abc").unwrap(), None);
+        assert!(steps_back("latest~").is_err());
+        assert!(steps_back("latest~x").is_err());
+        assert_eq!(SnapshotName::parse("latest:/etc").path.as_deref(), Some("/etc"));
+    }
+}

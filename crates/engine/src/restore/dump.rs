@@ -1,0 +1,88 @@
+//! Writing one file of a snapshot to a stream.
+
+use std::sync::{Arc, Mutex};
+
+use crate::error::{Error, Result};
+use crate::restore::fetch::{Fetcher, Sink, Wanted};
+use crate::store::MetadataReader;
+use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
+use crate::tree::Content;
+
+/// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.
+const WINDOW_BYTES: u64 = 8 << 20;
+/// Zeros that are written at a time for a hole.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Collects the chunks of a window.
+struct Collect(Mutex<Vec<Vec<u8>>>);
+
+impl Sink for Collect {
+    fn take(&self, number: usize, bytes: &[u8]) -> Result<()> {
+        let mut chunks = self.0.lock().map_err(|_| Error::invalid("a worker panicked"))?;
+        if let Some(slot) = chunks.get_mut(number) {
+            *slot = bytes.to_vec();
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file's bytes, in order.
+pub fn dump(
+    reader: &mut MetadataReader,
+    fetcher: &mut Fetcher,
+    file: &HintedEntry,
+    out: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let Content::File { recipe, .. } = &file.entry.content else {
+        return Err(Error::invalid("only a file can be dumped"));
+    };
+    let mut cursor = RecipeCursor::new(recipe, &file.hints);
+    loop {
+        let mut window = Vec::new();
+        let mut bytes = 0;
+        while bytes < WINDOW_BYTES
+            && let Some(piece) = cursor.next(reader)?
+        {
+            bytes += match piece {
+                Piece::Chunk { len, .. } => u64::from(len),
+                Piece::Hole { .. } => 1,
+            };
+            window.push(piece);
+        }
+        if window.is_empty() {
+            return Ok(());
+        }
+        write_window(fetcher, &window, out)?;
+    }
+}
+
+fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let wanted: Vec<Wanted> = window
+        .iter()
+        .filter_map(|piece| match *piece {
+            Piece::Chunk { fingerprint, len, hint } => Some(Wanted { fingerprint, len, hint }),
+            Piece::Hole { .. } => None,
+        })
+        .collect();
+    let collect = Arc::new(Collect(Mutex::new(vec![Vec::new(); wanted.len()])));
+    let sink: Arc<dyn Sink> = Arc::clone(&collect) as Arc<dyn Sink>;
+    if let Some((_, error)) = fetcher.fetch(&wanted, &sink)?.into_iter().next() {
+        return Err(error);
+    }
+    let chunks = collect.0.lock().map(|mut chunks| std::mem::take(&mut *chunks)).unwrap_or_default();
+    let mut chunks = chunks.into_iter();
+    for piece in window {
+        match piece {
+            Piece::Chunk { .. } => out(&chunks.next().unwrap_or_default())?,
+            Piece::Hole { len } => {
+                let mut left = *len;
+                while left > 0 {
+                    let step = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
+                    out(ZEROS.get(..step).unwrap_or_default())?;
+                    left -= step as u64;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Which part of a snapshot is restored.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use crate::error::{Error, Result};
+use crate::source::exclude::Patterns;
+use crate::store::MetadataReader;
+use crate::store::cursor::{DirectoryCursor, HintedEntry};
+use crate::tree::Content;
+use crate::types::Fingerprint;
+
+/// Patterns over the paths of a snapshot, as of backups over those of a source.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Only what one of them matches, and what it holds. Empty: everything.
+    pub include: Vec<Patterns>,
+    /// Not what one of them matches.
+    pub exclude: Vec<Patterns>,
+}
+
+impl Filter {
+    /// Says whether an entry is restored itself. What is excluded is left out with all that it holds.
+    pub fn selects(&self, path: &Path) -> bool {
+        self.enters(path) && (self.include.is_empty() || self.include.iter().any(|patterns| patterns.matches(path)))
+    }
+
+    /// Says whether a directory is looked into.
+    pub fn enters(&self, path: &Path) -> bool {
+        !self.exclude.iter().any(|patterns| patterns.matches(path))
+    }
+}
+
+/// Finds the entry at a path of a snapshot's tree; `None` for the root itself.
+pub fn find_entry(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Option<HintedEntry>> {
+    let mut node = tree;
+    let mut found: Option<HintedEntry> = None;
+    for component in path.components() {
+        let name = match component {
+            Component::RootDir | Component::CurDir => continue,
+            Component::Normal(name) => name,
+            Component::ParentDir | Component::Prefix(_) => return Err(not_found(path, component.as_os_str())),
+        };
+        if let Some(above) = &found {
+            match &above.entry.content {
+                Content::Directory { node: below } => node = *below,
+                Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => {
+                    return Err(Error::invalid(format!("{}: not a directory in the snapshot", path.display())));
+                }
+            }
+        }
+        let entry = DirectoryCursor::new(node).find(name.as_bytes(), reader)?;
+        found = Some(entry.ok_or_else(|| not_found(path, name))?);
+    }
+    Ok(found)
+}
+
+fn not_found(path: &Path, name: &OsStr) -> Error {
+    Error::invalid(format!("{}: not in the snapshot (`{}` does not exist)", path.display(), name.display()))
+}

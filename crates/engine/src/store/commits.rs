@@ -1,0 +1,98 @@
+//! Reading commits: which snapshots there are, and where the log of commits ends.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::object::ObjectType;
+use crate::object::names::{self, COMMITS, FORGET};
+use crate::object::sealed::{SMALL_LEN_MAX, open_small};
+use crate::snapshot::{CommitBody, CommitKind, Head, Snapshot, decode_commit};
+use crate::store::Store;
+use crate::types::SessionId;
+
+/// A commit that was read and checked.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// Its session, which is also the snapshot's id.
+    pub session: SessionId,
+    /// BLAKE3-256 of its stored bytes.
+    pub checksum: [u8; 32],
+    /// What it says.
+    pub body: CommitBody,
+}
+
+/// All commits of a repository.
+#[derive(Debug, Default)]
+pub struct Commits {
+    /// Those that can be read, by session.
+    pub commits: Vec<Commit>,
+    /// What is wrong with the others.
+    pub findings: Vec<(SessionId, Error)>,
+    /// Snapshots that were forgotten.
+    pub forgotten: BTreeSet<SessionId>,
+}
+
+impl Store {
+    /// Lists the sessions that have ended, one way or the other.
+    pub fn list_ended(&self) -> Result<BTreeSet<SessionId>> {
+        let entries = self.disk.list(Path::new(COMMITS))?;
+        Ok(entries.iter().filter_map(|entry| SessionId::parse(&entry.name)).collect())
+    }
+
+    /// Reads a commit.
+    pub fn read_commit(&self, session: SessionId) -> Result<Commit> {
+        let path = names::commit(session);
+        let bytes = self.read(&path, SMALL_LEN_MAX)?;
+        self.parse_commit(session, bytes)
+    }
+
+    /// Reads a commit's bytes.
+    pub fn parse_commit(&self, session: SessionId, bytes: Vec<u8>) -> Result<Commit> {
+        let object = self.display(&names::commit(session));
+        let checksum = *blake3::hash(&bytes).as_bytes();
+        let identity = (self.config.repository, Some(session));
+        let (_, body) = open_small(&self.keys, &object, ObjectType::Commit, identity, bytes)?;
+        let body = decode_commit(&body).map_err(|error| error.of(object))?;
+        Ok(Commit { session, checksum, body })
+    }
+
+    /// Reads all commits. One that cannot be read does not hide the others.
+    pub fn read_commits(&self) -> Result<Commits> {
+        let mut all = Commits::default();
+        for session in self.list_ended()? {
+            match self.read_commit(session) {
+                Ok(commit) => all.commits.push(commit),
+                Err(error) => all.findings.push((session, error)),
+            }
+        }
+        let forgotten = self.list_if_there(Path::new(FORGET))?;
+        all.forgotten = forgotten.iter().filter_map(|entry| SessionId::parse(&entry.name)).collect();
+        Ok(all)
+    }
+}
+
+impl Commits {
+    /// Returns the snapshots that were not forgotten, oldest first.
+    pub fn snapshots(&self) -> Vec<(SessionId, &Snapshot)> {
+        let mut snapshots: Vec<_> = self
+            .commits
+            .iter()
+            .filter(|commit| !self.forgotten.contains(&commit.session))
+            .filter_map(|commit| Some((commit.session, commit.body.snapshot.as_ref()?)))
+            .collect();
+        snapshots.sort_by_key(|(session, snapshot)| (snapshot.time, *session));
+        snapshots
+    }
+
+    /// Returns the commits that no other commit has seen.
+    pub fn heads(&self) -> Vec<Head> {
+        let seen: BTreeSet<SessionId> =
+            self.commits.iter().flat_map(|commit| &commit.body.heads).map(|head| head.session).collect();
+        self.commits
+            .iter()
+            .filter(|commit| commit.body.kind == CommitKind::Snapshot && !seen.contains(&commit.session))
+            .map(|commit| Head { session: commit.session, checksum: commit.checksum })
+            .collect()
+    }
+}

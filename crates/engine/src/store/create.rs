@@ -1,0 +1,283 @@
+//! Creating and opening repositories.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::chunk::{ChunkSizes, Chunking};
+use crate::crypto::slot::{PasswordCost, SlotLabel};
+use crate::crypto::{Keys, MasterKey};
+use crate::error::{Error, Result};
+use crate::io::{Access, Disk, DiskFile, Host, Linked};
+use crate::object::Config;
+use crate::object::config::CONFIG_LEN;
+use crate::object::config::CutRule;
+use crate::object::names::{self, COMMITS, CONFIG, CONFIG_COPY, CONTAINERS, DIRECTORIES, KEYS, SESSIONS};
+use crate::store::slots::{NewSlot, add_slot, unlock};
+use crate::store::{ObjectWriter, Store, read_object};
+use crate::types::{RepositoryId, SessionId};
+
+/// A later version's config may be longer; its version is what must be told then.
+const CONFIG_LEN_READ_MAX: usize = 64 * CONFIG_LEN;
+
+/// What a new repository is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions<'a> {
+    /// Who may open it; `None`: anyone who can read it.
+    pub password: Option<&'a [u8]>,
+    /// Cost of trying a password.
+    pub cost: PasswordCost,
+    /// What is written into the first key slot.
+    pub label: SlotLabel,
+    /// Parameters that differ from the defaults.
+    pub adjustments: Adjustments,
+}
+
+/// Parameters of a new repository that differ from the defaults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Adjustments {
+    /// Average content-defined chunk in bytes.
+    pub chunk_bytes: Option<u32>,
+    /// Fixed chunk in bytes, instead of content-defined ones.
+    pub fixed_bytes: Option<u32>,
+    /// Plaintext bytes of a region.
+    pub region_bytes: Option<u32>,
+    /// Bytes of a container.
+    pub container_bytes: Option<u32>,
+}
+
+impl Adjustments {
+    fn apply(&self, config: &mut Config) {
+        if let Some(bytes) = self.chunk_bytes {
+            config.chunking = Chunking::Gear(ChunkSizes::for_average(bytes));
+        }
+        if let Some(bytes) = self.fixed_bytes {
+            config.chunking = Chunking::Fixed { bytes };
+        }
+        if let Some(bytes) = self.region_bytes {
+            config.region_bytes = bytes;
+        }
+        if let Some(bytes) = self.container_bytes {
+            config.container_bytes = bytes;
+            // Nodes keep their proportion to the container that must hold them.
+            config.tree_node_bytes = config.tree_node_bytes.min(bytes / 32);
+            let max = config.recipe_cut.max.min(bytes / 256);
+            config.recipe_cut = CutRule { min: (max / 16).max(2), target: max * 3 / 16, max };
+            config.region_bytes = config.region_bytes.min(bytes / 4);
+        }
+    }
+}
+
+/// How a repository is opened.
+#[derive(Clone, Copy, Debug)]
+pub enum Unlock<'a> {
+    /// With a password. An unencrypted repository is refused: somebody may have put it in the place of the real one.
+    Password(&'a [u8]),
+    /// Without, which only an unencrypted repository allows.
+    Unencrypted,
+}
+
+/// Makes a repository in an existing directory. It exists once `config` does.
+pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
+    let root = Path::new("");
+    let mut id = [0; 16];
+    host.random(&mut id)?;
+    let repository = RepositoryId(id);
+    let master = MasterKey::random(&**host)?;
+    let clear_key = if options.password.is_none() { Some(master.clone()) } else { None };
+    let mut config = Config::with_defaults(repository, host.now(), clear_key);
+    options.adjustments.apply(&mut config);
+    config.validate().map_err(|reason| Error::invalid(format!("these parameters make no repository: {reason}")))?;
+
+    refuse_existing(&**disk)?;
+    for name in DIRECTORIES {
+        disk.create_dir(Path::new(name))?;
+    }
+    disk.sync_dir(root)?;
+    let _lock = lock_creation(&**disk)?;
+    refuse_existing(&**disk)?;
+    remove_unfinished(&**disk)?;
+    host.random(&mut id)?;
+    let writer = ObjectWriter::new(Arc::clone(disk), SessionId(id));
+    probe(&**disk, &writer, SessionId(id))?;
+    if let Some(password) = options.password {
+        let new = NewSlot { password, cost: options.cost, label: &options.label };
+        add_slot(disk, &**host, repository, &master, new)?;
+    }
+    let keys = Keys::derive(&master, repository);
+    let bytes = config.encode(&keys);
+    // Key slots before the config: without one of these a config is of no use. The copy before the config itself, whose
+    // name is what makes the directory a repository.
+    for name in [CONFIG_COPY, CONFIG] {
+        if writer.create(Path::new(name), &bytes)? == Linked::Existed {
+            return Err(Error::RepositoryExists { path: disk.display(root).into() });
+        }
+        disk.sync_dir(root)?;
+    }
+    writer.discard(Path::new(CREATION_LOCK));
+    Ok(Store { disk: Arc::clone(disk), host: Arc::clone(host), config: Arc::new(config), keys: Arc::new(keys) })
+}
+
+/// Held while a repository is made, so that two makers do not take each other for a run that was interrupted.
+const CREATION_LOCK: &str = "tmp/init";
+
+fn lock_creation(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>> {
+    let path = Path::new(CREATION_LOCK);
+    let file = match disk.create(path) {
+        Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => {
+            disk.open(path, Access::ReadWrite)?
+        }
+        created => created?,
+    };
+    if file.try_lock()? {
+        Ok(file)
+    } else {
+        Err(Error::invalid(format!("another init is at work in {}", disk.display(Path::new("")))))
+    }
+}
+
+/// Refuses a directory that is a repository, or was one: nothing of it may be lost to a new one.
+fn refuse_existing(disk: &dyn Disk) -> Result<()> {
+    let root = disk.display(Path::new(""));
+    if disk.exists(Path::new(CONFIG))? {
+        return Err(Error::RepositoryExists { path: root.into() });
+    }
+    for name in [SESSIONS, COMMITS, CONTAINERS] {
+        let directory = Path::new(name);
+        if disk.exists(directory)? && !disk.list(directory)?.is_empty() {
+            return Err(Error::invalid(format!(
+                "{root} holds a repository whose `{CONFIG}` is gone: bring it back with `cp {CONFIG_COPY} {CONFIG}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Takes away what an interrupted run left, which nothing was ever sealed with: no session has begun.
+fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
+    let copy = Path::new(CONFIG_COPY);
+    if disk.exists(copy)? {
+        disk.remove(copy)?;
+        disk.sync_dir(Path::new(""))?;
+    }
+    let keys = Path::new(KEYS);
+    let mut any = false;
+    for entry in disk.list(keys)?.iter().filter(|entry| names::parse_slot(&entry.name).is_some()) {
+        disk.remove(&keys.join(&entry.name))?;
+        any = true;
+    }
+    if any { disk.sync_dir(keys) } else { Ok(()) }
+}
+
+/// Tries what commits rely on: that a name can be given to a file once and never again.
+fn probe(disk: &dyn Disk, writer: &ObjectWriter, session: SessionId) -> Result<()> {
+    let target = Path::new(names::TMP).join(format!("{session}-probe"));
+    let refuse = |what: &str| {
+        Err(Error::invalid(format!(
+            "the file system of {} cannot hold a repository: {what}",
+            disk.display(Path::new(""))
+        )))
+    };
+    match writer.create(&target, b"probe") {
+        Ok(Linked::Created) => {}
+        Ok(Linked::Existed) => return refuse("a name that was just drawn stands already"),
+        Err(error) if is_unsupported(&error) => {
+            return refuse("it has no hard links (link(2)), which create a snapshot at once or not at all");
+        }
+        Err(error) => return Err(error),
+    }
+    let again = writer.create(&target, b"again");
+    disk.remove(&target)?;
+    match again? {
+        Linked::Existed => Ok(()),
+        Linked::Created => refuse("it lets link(2) replace a file that stands already"),
+    }
+}
+
+fn is_unsupported(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, Unsupported};
+    // Linux file systems without hard links answer EPERM or EOPNOTSUPP.
+    matches!(error, Error::Io { operation: "link", .. })
+        && matches!(error.io_kind(), Some(Unsupported | PermissionDenied))
+}
+
+/// Opens a repository. Needs no writing and repairs nothing: one sound copy of the config and of a key slot is enough.
+pub fn open(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, unlocking: Unlock<'_>) -> Result<Store> {
+    let mut first_error = None;
+    let configs = read_configs(&**disk)?;
+    // Without `config` and without any session, an init was interrupted: it is to be run again.
+    if !disk.exists(Path::new(CONFIG))? && !has_sessions(&**disk)? {
+        let reason = "an init did not come to its end; run it again".to_owned();
+        return Err(Error::NoRepository { path: disk.display(Path::new("")).into(), reason });
+    }
+    for (name, bytes, config) in configs {
+        match open_config(&**disk, (name, &bytes, &config), unlocking) {
+            Ok(keys) => {
+                let (config, keys) = (Arc::new(config), Arc::new(keys));
+                return Ok(Store { disk: Arc::clone(disk), host: Arc::clone(host), config, keys });
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    Err(first_error.unwrap_or(Error::WrongPassword))
+}
+
+fn has_sessions(disk: &dyn Disk) -> Result<bool> {
+    let sessions = Path::new(SESSIONS);
+    Ok(disk.exists(sessions)? && !disk.list(sessions)?.is_empty())
+}
+
+fn open_config(disk: &dyn Disk, (name, bytes, config): (&str, &[u8], &Config), unlocking: Unlock<'_>) -> Result<Keys> {
+    let master = match (&config.clear_key, unlocking) {
+        (Some(key), Unlock::Unencrypted) => key.clone(),
+        (None, Unlock::Password(password)) => unlock(disk, config.repository, password)?.0,
+        (None, Unlock::Unencrypted) => return Err(Error::WrongPassword),
+        (Some(_), Unlock::Password(_)) => {
+            return Err(Error::invalid(format!(
+                "the repository at {} is not encrypted although a password was given; if that is right, open it without",
+                disk.display(Path::new(""))
+            )));
+        }
+    };
+    let keys = Keys::derive(&master, config.repository);
+    Config::authenticate(&disk.display(Path::new(name)), bytes, &keys)?;
+    Ok(keys)
+}
+
+/// A copy of the config: its name, its bytes and what they mean.
+pub type ConfigCopy = (&'static str, Vec<u8>, Config);
+
+/// Reads the copies of the config that are whole: both only if they differ, at least one. A copy that claims to be of a
+/// later version does not hide the other: a flipped bit can make that claim.
+pub fn read_configs(disk: &dyn Disk) -> Result<Vec<ConfigCopy>> {
+    let mut copies: Vec<ConfigCopy> = Vec::new();
+    let mut first_error = None;
+    for name in [CONFIG, CONFIG_COPY] {
+        let path = Path::new(name);
+        let read = read_object(disk, path, CONFIG_LEN_READ_MAX);
+        match read.and_then(|bytes| Ok((Config::decode(&disk.display(path), &bytes)?, bytes))) {
+            Ok((config, bytes)) if copies.iter().all(|(_, held, _)| *held != bytes) => {
+                copies.push((name, bytes, config));
+            }
+            Ok(_) => {}
+            Err(error) => first_error = Some(worse(first_error, error)),
+        }
+    }
+    match first_error {
+        _ if !copies.is_empty() => Ok(copies),
+        Some(Error::Missing { .. }) | None => {
+            let path = disk.display(Path::new("")).into();
+            Err(Error::NoRepository { path, reason: format!("there is no `{CONFIG}` in it") })
+        }
+        Some(error) => Err(error),
+    }
+}
+
+/// Of two reasons that no config could be read, keeps the one that tells more.
+fn worse(first: Option<Error>, second: Error) -> Error {
+    match first {
+        Some(first @ Error::NewerFormat { .. }) => first,
+        Some(first @ Error::Damaged { .. }) if !matches!(second, Error::NewerFormat { .. }) => first,
+        Some(first) if matches!(second, Error::Missing { .. }) => first,
+        _ => second,
+    }
+}

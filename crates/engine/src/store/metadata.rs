@@ -1,0 +1,193 @@
+//! Reading trees and recipes.
+//!
+//! References to trees and recipe segments carry no hints. Metadata is a hundredth of what is stored, and its containers
+//! are known by their names: the reader learns from their directories where each chunk stands, without any index, so
+//! that reading a repository needs no lock and nothing on the host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::compress::Compressor;
+use crate::container::ContainerReader;
+use crate::error::{Error, Result};
+use crate::io::Disk;
+use crate::object::names::{ContainerKind, ContainerName};
+use crate::recipe::{Recipe, decode_hints, decode_segment};
+use crate::spill::SpillMap;
+use crate::store::Store;
+use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::lru::Lru;
+use crate::tree::{TreeNode, decode_node};
+use crate::types::{ChunkKind, ContainerId, Fingerprint};
+
+/// Memory of a metadata reader.
+#[derive(Clone, Copy, Debug)]
+pub struct MetadataMemory {
+    /// Bytes for where chunks are; beyond, it spills.
+    pub locations_bytes: usize,
+    /// Bytes for opened directories.
+    pub directories_bytes: usize,
+    /// Bytes for opened regions.
+    pub regions_bytes: usize,
+}
+
+impl MetadataMemory {
+    /// Divides a budget.
+    pub fn of(bytes: usize) -> Self {
+        Self { locations_bytes: bytes / 4, directories_bytes: bytes / 4, regions_bytes: bytes / 2 }
+    }
+}
+
+/// Where caches and spilled state may go.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    /// A disk that outlives the operation; `None`: nothing may be spilled.
+    pub disk: Option<Arc<dyn Disk>>,
+    /// Directory on it.
+    pub dir: PathBuf,
+}
+
+/// A metadata chunk as it is stored.
+#[derive(Clone, Debug)]
+pub struct MetadataChunk {
+    /// What its fingerprint names.
+    pub contents: Vec<u8>,
+    /// What stands beside it.
+    pub hints: Vec<u8>,
+}
+
+/// Reads metadata chunks by name.
+#[derive(Debug)]
+pub struct MetadataReader {
+    store: Store,
+    containers: Arc<Listing>,
+    locations: SpillMap,
+    directories: Lru<ContainerId, Arc<ContainerReader>>,
+    regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
+    compressor: Compressor,
+    /// Containers whose directory could not be read, in sentences.
+    findings: Vec<Error>,
+}
+
+impl MetadataReader {
+    /// Learns where every metadata chunk of the listed containers stands.
+    pub fn open(store: &Store, containers: &Arc<Listing>, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
+        let locations = SpillMap::new(
+            scratch.disk.clone(),
+            scratch.dir.clone(),
+            Arc::clone(&store.host),
+            "locations of metadata",
+            memory.locations_bytes,
+        )?;
+        let mut reader = Self {
+            store: store.clone(),
+            containers: Arc::clone(containers),
+            locations,
+            directories: Lru::new(memory.directories_bytes),
+            regions: Lru::new(memory.regions_bytes),
+            compressor: Compressor::default(),
+            findings: Vec::new(),
+        };
+        let metadata: Vec<ContainerName> =
+            containers.containers.iter().filter(|name| name.kind == ContainerKind::Metadata).copied().collect();
+        for names in metadata.chunks(DIRECTORY_BATCH) {
+            for opened in store.open_containers(names) {
+                match opened {
+                    Ok(container) => reader.learn(container)?,
+                    Err(error) => reader.findings.push(error),
+                }
+            }
+        }
+        Ok(reader)
+    }
+
+    fn learn(&mut self, container: ContainerReader) -> Result<()> {
+        let id = container.name.id;
+        let mut location = id.session.0.to_vec();
+        location.extend_from_slice(&id.ordinal.to_le_bytes());
+        for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
+            self.locations.insert(fingerprint.0, &location)?;
+        }
+        let bytes = container.memory_bytes();
+        self.directories.insert(id, Arc::new(container), bytes);
+        Ok(())
+    }
+
+    /// Returns the repository that is read.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns what is wrong with containers whose chunks are unknown because of it.
+    pub fn findings(&self) -> &[Error] {
+        &self.findings
+    }
+
+    /// Reads a chunk and checks that it is what its name says.
+    pub fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
+        let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
+        let location = self.locations.get(&fingerprint.0)?.ok_or_else(missing)?;
+        let id = crate::codec::Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
+        let container = self.container(id)?;
+        let place = container.find(&fingerprint).ok_or_else(missing)?;
+        let region = self.region(&container, place.region)?;
+        let wrong =
+            || Error::damaged(container.name.path().display(), format!("chunk {fingerprint} is not in its place"));
+        let start = place.offset as usize;
+        let stored = region.get(start..start + place.len as usize).ok_or_else(wrong)?;
+        let split = stored.len().checked_sub(place.hints_len as usize).ok_or_else(wrong)?;
+        let (contents, hints) = stored.split_at_checked(split).ok_or_else(wrong)?;
+        if self.store.keys.fingerprint(kind, contents) != fingerprint {
+            return Err(Error::damaged(
+                container.name.path().display(),
+                format!("chunk {fingerprint} is not what its name says"),
+            ));
+        }
+        Ok(MetadataChunk { contents: contents.to_vec(), hints: hints.to_vec() })
+    }
+
+    fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
+        if let Some(container) = self.directories.get(&id) {
+            return Ok(container);
+        }
+        let name = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
+        let container = Arc::new(self.store.open_container(name)?);
+        self.directories.insert(id, Arc::clone(&container), container.memory_bytes());
+        Ok(container)
+    }
+
+    fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {
+        let key = (container.name.id, region);
+        if let Some(plain) = self.regions.get(&key) {
+            return Ok(plain);
+        }
+        let object = || container.name.path().display().to_string();
+        let (offset, len) =
+            container.region_range(region).ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
+        let mut sealed = vec![0; len as usize];
+        self.store.open_file(&container.name)?.read_at(offset, &mut sealed)?;
+        let mut plain = Vec::new();
+        container.open_region(region, &mut sealed, &mut self.compressor, &mut plain)?;
+        let plain = Arc::new(plain);
+        self.regions.insert(key, Arc::clone(&plain), plain.len());
+        Ok(plain)
+    }
+
+    /// Reads a tree node, with a hint for each chunk it refers to. Hints that make no sense are none.
+    pub fn read_node(&mut self, fingerprint: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+        let chunk = self.read(ChunkKind::Tree, fingerprint)?;
+        let node = decode_node(&chunk.contents).map_err(|error| error.of(format!("tree {fingerprint}")))?;
+        let count = node.chunk_count();
+        let hints = decode_hints(&chunk.hints, count).unwrap_or_else(|_| vec![None; count]);
+        Ok((node, hints))
+    }
+
+    /// Reads a recipe segment, with a hint for each chunk it refers to.
+    pub fn read_segment(&mut self, fingerprint: Fingerprint) -> Result<(Recipe, Vec<Option<ContainerId>>)> {
+        let chunk = self.read(ChunkKind::Recipe, fingerprint)?;
+        let recipe = decode_segment(&chunk.contents).map_err(|error| error.of(format!("recipe {fingerprint}")))?;
+        let count = recipe.chunk_count();
+        let hints = decode_hints(&chunk.hints, count).unwrap_or_else(|_| vec![None; count]);
+        Ok((recipe, hints))
+    }
+}

@@ -1,0 +1,122 @@
+//! An open repository: its objects, written in the order that makes them safe and checked when they are read.
+
+pub mod commits;
+pub mod containers;
+pub mod create;
+pub mod cursor;
+pub mod lru;
+pub mod metadata;
+pub mod session;
+pub mod slots;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::crypto::Keys;
+use crate::error::{Error, Result};
+use crate::io::{Access, Disk, DiskEntry, Host, Linked};
+use crate::object::{Config, names};
+use crate::types::SessionId;
+
+pub use create::{CreateOptions, Unlock, create, open};
+pub use metadata::MetadataReader;
+pub use session::Session;
+
+/// An open repository. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Where its objects are.
+    pub disk: Arc<dyn Disk>,
+    /// Clock and randomness.
+    pub host: Arc<dyn Host>,
+    /// Its parameters.
+    pub config: Arc<Config>,
+    /// Its keys.
+    pub keys: Arc<Keys>,
+}
+
+impl Store {
+    /// Returns an object's path as the user knows it.
+    pub fn display(&self, path: &Path) -> String {
+        self.disk.display(path)
+    }
+
+    /// Lists a directory that programs which copy repositories leave out where it is empty.
+    pub fn list_if_there(&self, path: &Path) -> Result<Vec<DiskEntry>> {
+        match self.disk.list(path) {
+            Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
+    /// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
+    pub fn read(&self, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+        read_object(&*self.disk, path, len_max)
+    }
+}
+
+/// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
+pub fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+    let file = disk.open(path, Access::Read).map_err(|error| match error.io_kind() {
+        Some(std::io::ErrorKind::NotFound) => Error::Missing { object: disk.display(path) },
+        _ => error,
+    })?;
+    let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    if len_max < len {
+        return Err(Error::damaged(disk.display(path), "longer than such an object can be"));
+    }
+    let mut bytes = vec![0; len];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes objects under names that are created once and never again.
+#[derive(Debug)]
+pub struct ObjectWriter {
+    disk: Arc<dyn Disk>,
+    session: SessionId,
+    next: std::sync::atomic::AtomicU32,
+}
+
+impl ObjectWriter {
+    /// Writes as this session, which names the files on their way.
+    pub fn new(disk: Arc<dyn Disk>, session: SessionId) -> Self {
+        Self { disk, session, next: std::sync::atomic::AtomicU32::new(0) }
+    }
+
+    /// Writes the bytes to a file of their own and makes them durable (steps D1). The name is not an object's yet.
+    pub fn write_aside(&self, bytes: &[u8]) -> Result<PathBuf> {
+        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = names::tmp(self.session, number);
+        let file = self.disk.create(&path)?;
+        // fsync, not fdatasync: the length changed. It is never tried again: after an error the pages are gone.
+        let written = file.write_at(0, bytes).and_then(|()| file.sync());
+        written.inspect_err(|_| self.discard(&path))?;
+        Ok(path)
+    }
+
+    /// Removes bytes that were written aside and will get no name: on a full disk they are in the way.
+    pub fn discard(&self, aside: &Path) {
+        // What cannot be removed is ignored by everyone.
+        let _left_over = self.disk.remove(aside);
+    }
+
+    /// Creates an object that must not exist, its bytes durable before its name is. The name is durable once its
+    /// directory is synced. `Existed`: the name was taken and its object left as it is.
+    pub fn create(&self, path: &Path, bytes: &[u8]) -> Result<Linked> {
+        let aside = self.write_aside(bytes)?;
+        let linked = self.disk.link(&aside, path);
+        self.discard(&aside);
+        linked
+    }
+
+    /// Moves bytes that were written aside to a name that nobody else can choose.
+    pub fn place(&self, aside: &Path, path: &Path) -> Result<()> {
+        self.disk.rename(aside, path)
+    }
+
+    /// Makes the names in a directory durable.
+    pub fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.disk.sync_dir(path)
+    }
+}

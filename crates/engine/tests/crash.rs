@@ -1,0 +1,239 @@
+//! Every I/O call fails once, and every I/O call is the last one once.
+//!
+//! The workload is the life of a small repository: `init`, a backup, a changed backup. It is replayed with an error at,
+//! and with a crash at, every single call; after a crash, for what was not synced: all lost, all kept, three seeded
+//! subsets, torn. Then every snapshot whose backup returned success must be listed and restore bit for bit, one that
+//! was not acknowledged must be whole or absent, `check --read-data` must be clean, and the next backup must succeed.
+
+use std::io::ErrorKind;
+
+use onefold_engine::Error;
+use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::sim::{CrashMode, Fault, TraceEntry};
+use onefold_engine::monitor::Silent;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::store::Store;
+use onefold_engine::types::SessionId;
+
+use crate::support::{Ask, SMALL, World, change, copy, tell, tree};
+
+/// Files of the source; the slow test takes more.
+const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };
+
+/// The states of the source that are backed up.
+struct Sources {
+    first: MemTree,
+    second: MemTree,
+    third: MemTree,
+}
+
+impl Sources {
+    fn new() -> Self {
+        let first = tree(FILES);
+        let second = copy(&first);
+        change(&second);
+        let third = tree(FILES + 2);
+        Self { first, second, third }
+    }
+
+    fn all(&self) -> [&MemTree; 3] {
+        [&self.first, &self.second, &self.third]
+    }
+}
+
+/// Snapshots that were acknowledged, with what they must hold.
+type Acknowledged<'a> = Vec<(SessionId, &'a MemTree)>;
+
+/// Runs the workload as far as it goes. Steps that fail are passed over, as a user would try the next one.
+fn run<'a>(world: &World, sources: &'a Sources) -> (bool, Acknowledged<'a>) {
+    let mut acknowledged = Vec::new();
+    let created = world.create(SMALL).is_ok();
+    for (source, with_parent) in [(&sources.first, false), (&sources.second, true)] {
+        let ask = Ask { with_parent, ..Ask::default() };
+        let Ok(store) = world.open() else { continue };
+        if let Ok(outcome) = world.backup(&store, source, &ask) {
+            acknowledged.push((outcome.report.session, source));
+        }
+    }
+    (created, acknowledged)
+}
+
+/// Checks everything that is promised of a world in which some of the workload has happened.
+fn assert_sound(world: &World, sources: &Sources, created: bool, acknowledged: &Acknowledged<'_>, case: &str) {
+    let store = match world.open() {
+        Ok(store) => store,
+        Err(error) => {
+            assert!(!created, "{case}: a repository that was acknowledged does not open: {error}");
+            world.create(SMALL).unwrap_or_else(|error| panic!("{case}: init after a failed init: {error}"))
+        }
+    };
+    let commits = store.read_commits().unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert!(commits.findings.is_empty(), "{case}: {:?}", commits.findings);
+    let snapshots = commits.snapshots();
+    for (session, source) in acknowledged {
+        let found = snapshots.iter().find(|(listed, _)| listed == session);
+        let (_, snapshot) = found.unwrap_or_else(|| panic!("{case}: snapshot {session} is lost"));
+        let (restored, report) =
+            world.restore(&store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
+        assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()), "{case}");
+    }
+    for (session, snapshot) in &snapshots {
+        let (restored, report) =
+            world.restore(&store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
+        let is_whole = sources.all().iter().any(|source| source.diff(&restored).is_empty());
+        assert!(is_whole && report.failures == 0, "{case}: snapshot {session} is neither whole nor absent");
+    }
+    assert_clean(world, &store, case);
+    let next = world.backup(&store, &sources.third, &Ask { with_parent: true, ..Ask::default() });
+    let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
+    let (restored, report) = world.restore(&store, &next.report.snapshot).unwrap();
+    assert_eq!((report.failures, sources.third.diff(&restored)), (0, Vec::new()), "{case}: after the next backup");
+}
+
+/// Reads every byte of the repository and follows every reference.
+fn assert_clean(world: &World, store: &Store, case: &str) {
+    let request = CheckRequest {
+        read: ReadData::All,
+        scratch: world.scratch(),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+        seed: None,
+        heads: None,
+    };
+    let report = check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}"));
+    assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
+}
+
+fn count_calls(sources: &Sources) -> u64 {
+    let world = World::new(1);
+    let (created, acknowledged) = run(&world, sources);
+    assert!(created);
+    assert_eq!(acknowledged.len(), 2);
+    let calls = world.disk.calls();
+    assert_sound(&world, sources, created, &acknowledged, "undisturbed");
+    calls
+}
+
+#[test]
+fn an_error_at_any_call_loses_nothing() {
+    let sources = Sources::new();
+    let calls = count_calls(&sources);
+    let faults = [
+        Fault::Error(ErrorKind::Other),
+        Fault::Error(ErrorKind::StorageFull),
+        Fault::Error(ErrorKind::Interrupted),
+        Fault::Error(ErrorKind::ReadOnlyFilesystem),
+        Fault::ShortWrite(ErrorKind::Other),
+        Fault::DiskFull,
+    ];
+    let mut cases = 0;
+    for call in 1..=calls {
+        for fault in faults {
+            let world = World::new(1);
+            world.disk.fail_at(call, fault);
+            let (created, acknowledged) = run(&world, &sources);
+            world.disk.clear_faults();
+            let case = format!("{fault:?} at call {call}");
+            assert_sound(&world, &sources, created, &acknowledged, &case);
+            cases += 1;
+        }
+    }
+    tell(&format!("{calls} calls x {} errors: {cases} replays, nothing lost", faults.len()));
+}
+
+#[test]
+fn a_crash_at_any_call_loses_nothing_that_was_acknowledged() {
+    let sources = Sources::new();
+    let calls = count_calls(&sources);
+    let modes = [
+        CrashMode::LoseUnsynced,
+        CrashMode::KeepAll,
+        CrashMode::Subset(1),
+        CrashMode::Subset(2),
+        CrashMode::Subset(3),
+        CrashMode::Torn(4),
+    ];
+    let mut images = 0;
+    for call in 1..=calls {
+        let world = World::new(1);
+        let fault = if call % 2 == 0 { Fault::Die } else { Fault::DieAfter };
+        world.disk.fail_at(call, fault);
+        let (created, acknowledged) = run(&world, &sources);
+        for mode in modes {
+            let after = world.on(world.disk.crash(mode));
+            let case = format!("{fault:?} at call {call}, {mode:?}");
+            assert_sound(&after, &sources, created, &acknowledged, &case);
+            images += 1;
+        }
+        let case = format!("{fault:?} at call {call}, process killed");
+        assert_sound(&world.on(world.disk.reopen()), &sources, created, &acknowledged, &case);
+        images += 1;
+    }
+    tell(&format!("a crash at each of {calls} calls: {images} images, nothing lost"));
+}
+
+/// Backs up the second source onto the first, on a disk that fails at a call, and returns what came of it and the calls
+/// that it made in the repository.
+fn second_backup(sources: &Sources, fault: Option<(u64, Fault)>) -> (World, Result<SessionId, Error>, Vec<TraceEntry>) {
+    let world = World::new(1);
+    let store = world.create(SMALL).unwrap();
+    world.backup(&store, &sources.first, &Ask::default()).unwrap();
+    world.disk.record_trace();
+    if let Some((call, fault)) = fault {
+        world.disk.fail_at(call, fault);
+    }
+    let ask = Ask { with_parent: true, ..Ask::default() };
+    let result = world.backup(&store, &sources.second, &ask).map(|outcome| outcome.report.session);
+    world.disk.clear_faults();
+    let trace = in_the_repository(&world);
+    (world, result, trace)
+}
+
+fn in_the_repository(world: &World) -> Vec<TraceEntry> {
+    world.disk.trace().into_iter().filter(|call| call.path.starts_with("repo")).collect()
+}
+
+#[test]
+fn a_sync_that_fails_ends_the_session() {
+    let sources = Sources::new();
+    let (_, undisturbed, trace) = second_backup(&sources, None);
+    undisturbed.unwrap();
+    let syncs: Vec<_> = trace.iter().filter(|call| call.operation.starts_with("sync")).collect();
+    assert!(syncs.iter().any(|call| call.operation == "sync") && 4 < syncs.len(), "{trace:?}");
+    for sync in syncs {
+        let (world, result, _) = second_backup(&sources, Some((sync.number, Fault::Error(ErrorKind::Interrupted))));
+        let unknown = matches!(result, Err(Error::UnknownState { .. }));
+        assert!(result.is_err(), "{sync:?}: success was reported");
+        let snapshots = world.open().unwrap().read_commits().unwrap().snapshots().len();
+        assert!(snapshots == 1 || unknown, "{sync:?}: an error was reported, and a snapshot made: {result:?}");
+    }
+}
+
+#[test]
+fn a_commit_whose_name_may_be_lost_is_called_unknown() {
+    let sources = Sources::new();
+    let (_, _, trace) = second_backup(&sources, None);
+    let sync = trace.iter().rfind(|call| call.operation == "sync directory" && call.path.ends_with("commits")).unwrap();
+    let (_, result, _) = second_backup(&sources, Some((sync.number, Fault::Error(ErrorKind::Other))));
+    let Err(error @ Error::UnknownState { session, .. }) = result else { panic!("{result:?}") };
+    assert!(error.to_string().contains(&session.to_string()), "{error}");
+}
+
+#[test]
+fn opening_listing_restoring_and_checking_write_nothing() {
+    let sources = Sources::new();
+    let (world, made, _) = second_backup(&sources, None);
+    let made = made.unwrap();
+    let before = world.disk.calls();
+    let store = world.open().unwrap();
+    let commits = store.read_commits().unwrap();
+    let (_, snapshot) = commits.snapshots().into_iter().find(|(listed, _)| *listed == made).unwrap();
+    world.restore(&store, snapshot).unwrap();
+    assert_clean(&world, &store, "undisturbed");
+    let calls: Vec<_> = in_the_repository(&world).into_iter().filter(|call| before < call.number).collect();
+    let reads = ["open", "read", "list", "look up"];
+    assert!(calls.iter().any(|call| call.operation == "read"));
+    let others: Vec<_> = calls.iter().filter(|call| !reads.contains(&call.operation)).collect();
+    assert!(others.is_empty(), "{others:?}");
+}

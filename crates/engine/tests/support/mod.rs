@@ -1,0 +1,342 @@
+//! A small world for integration tests: a simulated disk with a repository and a host's cache on it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor};
+use onefold_engine::compress::{Compression, Compressor};
+use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
+use onefold_engine::index::{IndexOptions, Schedule};
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::sim::{SimDisk, SimHost};
+use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
+use onefold_engine::io::{Disk, Host};
+use onefold_engine::object::names::ContainerName;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
+use onefold_engine::restore::{Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::create::Adjustments;
+use onefold_engine::store::metadata::Scratch;
+use onefold_engine::store::{CreateOptions, Store, Unlock, create, open};
+use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
+use onefold_engine::{Error, Result};
+
+/// Password of the repositories of tests.
+pub const PASSWORD: &[u8] = b"correct horse";
+
+/// Deriving a key must cost tests next to nothing. What users get is the command's business, which has a floor.
+pub const CHEAP: PasswordCost = PasswordCost { memory_kib: 64, passes: 1, lanes: 1 };
+
+/// Small containers and chunks, so that little data makes many of them.
+pub const SMALL: Adjustments = Adjustments {
+    chunk_bytes: Some(512),
+    fixed_bytes: None,
+    region_bytes: Some(8 << 10),
+    container_bytes: Some(64 << 10),
+};
+
+/// Listens, and keeps what it hears.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Failures, as sentences.
+    pub failures: std::sync::Mutex<Vec<String>>,
+}
+
+impl Monitor for Notes {
+    fn failure(&self, path: &Path, error: &Error) {
+        self.failures.lock().unwrap().push(format!("{}: {error}", path.display()));
+    }
+}
+
+/// A disk with `repo` and `cache` on it, and the clock and randomness beside it.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The disk.
+    pub disk: SimDisk,
+    /// The host.
+    pub host: Arc<dyn Host>,
+}
+
+/// What a backup in a test is asked for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// How stages run.
+    pub driver: Driver,
+    /// How chunks are identified.
+    pub schedule: Schedule,
+    /// Whether the newest snapshot's references may be reused.
+    pub with_parent: bool,
+    /// Bytes of the filter; `None` for what the budget gives.
+    pub filter_bytes: Option<usize>,
+    /// Memory of index entries that are not written out; `None` for what the budget gives.
+    pub staging_bytes: Option<usize>,
+    /// Division of the memory.
+    pub budget: Budget,
+    /// Who listens.
+    pub monitor: Arc<dyn Monitor>,
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self {
+            driver: Driver::inline(1),
+            schedule: Schedule::Eager,
+            with_parent: false,
+            filter_bytes: None,
+            staging_bytes: None,
+            budget: Budget { barrier_containers: 2, references_in_flight: 2000, ..Budget::of(64 << 20, 2) },
+            monitor: Arc::new(Notes::default()),
+        }
+    }
+}
+
+impl World {
+    /// An empty disk.
+    pub fn new(seed: u64) -> Self {
+        Self { disk: SimDisk::new(), host: Arc::new(SimHost::new(seed)) }
+    }
+
+    /// The same world on another disk: after a crash, or a fork of it.
+    pub fn on(&self, disk: SimDisk) -> Self {
+        Self { disk, host: Arc::clone(&self.host) }
+    }
+
+    /// The repository's directory.
+    pub fn repo(&self) -> Arc<dyn Disk> {
+        Arc::new(self.disk.subdir("repo"))
+    }
+
+    /// The host's cache.
+    pub fn cache(&self) -> Arc<dyn Disk> {
+        Arc::new(self.disk.subdir("cache"))
+    }
+
+    /// Makes an encrypted repository.
+    pub fn create(&self, adjustments: Adjustments) -> Result<Store> {
+        let options = CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments };
+        create(&self.repo(), &self.host, &options)
+    }
+
+    /// Opens the repository.
+    pub fn open(&self) -> Result<Store> {
+        open(&self.repo(), &self.host, Unlock::Password(PASSWORD))
+    }
+
+    /// Where files spill.
+    pub fn scratch(&self) -> Scratch {
+        scratch_on(&self.cache())
+    }
+
+    /// Backs up `/` of a tree.
+    pub fn backup(&self, store: &Store, tree: &MemTree, ask: &Ask) -> Result<BackupOutcome> {
+        back_up(store, &self.cache(), Arc::new(tree.clone()), Path::new("/"), ask)
+    }
+
+    /// Restores a snapshot to memory.
+    pub fn restore(&self, store: &Store, snapshot: &Snapshot) -> Result<(MemTree, RestoreReport)> {
+        let target = MemTree::new();
+        let report = restore_to(store, &self.cache(), snapshot, Path::new("/"), Arc::new(target.clone()))?;
+        Ok((target, report))
+    }
+}
+
+/// Returns the newest snapshot of a repository.
+pub fn newest(store: &Store) -> Result<Option<(SessionId, Snapshot)>> {
+    Ok(store.read_commits()?.snapshots().pop().map(|(session, snapshot)| (session, snapshot.clone())))
+}
+
+/// Prints a line that the test harness does not hold back.
+pub fn tell(line: &str) {
+    use std::io::Write;
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+/// Backs up a directory of a source.
+pub fn back_up(
+    store: &Store,
+    cache: &Arc<dyn Disk>,
+    source: Arc<dyn SourceTree>,
+    root: &Path,
+    ask: &Ask,
+) -> Result<BackupOutcome> {
+    let parent = if ask.with_parent { newest(store)? } else { None };
+    let mut index = IndexOptions::for_memory(8 << 20, 0);
+    index.schedule = ask.schedule;
+    index.filter_bytes = ask.filter_bytes.unwrap_or(64 << 10);
+    index.staging_bytes = ask.staging_bytes.unwrap_or(index.staging_bytes);
+    let request = BackupRequest {
+        cache: &Cache { disk: Arc::clone(cache), dir: PathBuf::new() },
+        index,
+        source,
+        options: BackupOptions {
+            roots: vec![root.to_path_buf()],
+            paths: vec![root.as_os_str().as_encoded_bytes().to_vec()],
+            excludes: Arc::default(),
+            exclude_texts: Vec::new(),
+            tags: Vec::new(),
+            hostname: "host".into(),
+            username: "user".into(),
+            uid: 0,
+            gid: 0,
+            time: None,
+            parent,
+            comparison: Comparison::Full,
+            compression: Compression::Zstd(1),
+            program: "onefold test".into(),
+            budget: ask.budget,
+            scratch: scratch_on(cache),
+        },
+        driver: ask.driver.clone(),
+        monitor: Arc::clone(&ask.monitor),
+    };
+    backup(store, &request)
+}
+
+/// Restores a directory of a snapshot.
+pub fn restore_to(
+    store: &Store,
+    cache: &Arc<dyn Disk>,
+    snapshot: &Snapshot,
+    path: &Path,
+    target: Arc<dyn TargetTree>,
+) -> Result<RestoreReport> {
+    let request = RestoreRequest {
+        tree: snapshot.tree,
+        path,
+        filter: Filter::default(),
+        target: Some(target),
+        overwrite: Overwrite::Refuse,
+        verify: false,
+        trust: Trust::Full,
+        scratch: scratch_on(cache),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+        monitor: Arc::new(Notes::default()),
+    };
+    restore(store, &request)
+}
+
+fn scratch_on(cache: &Arc<dyn Disk>) -> Scratch {
+    Scratch { disk: Some(Arc::clone(cache)), dir: PathBuf::new() }
+}
+
+/// Bytes that compress to nothing less and are the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+/// A tree of `files` files, some of them alike, with every kind of entry.
+pub fn tree(files: u64) -> MemTree {
+    let tree = MemTree::new();
+    for directory in ["/d", "/d/empty", "/d/e"] {
+        tree.put_dir(Path::new(directory));
+    }
+    for number in 0..files {
+        let len = usize::try_from(number * number * 131 % 20_000).unwrap();
+        let seed = number - number % 2 * u64::from(number % 3 == 0);
+        tree.put_file(Path::new(&format!("/d/file-{number:03}")), &noise(seed, len));
+    }
+    tree.put_file(Path::new("/d/e/text"), "onefold stores everything once\n".repeat(900).as_bytes());
+    tree.put_sparse(Path::new("/d/e/sparse"), 300_000, &[(8192, b"island"), (100_000, &[7; 5000])]);
+    tree.put_symlink(Path::new("/d/e/link"), "../file-001".as_ref());
+    tree.create_special(Path::new("d/e/fifo"), EntryKind::Fifo, 0).unwrap();
+    tree.hard_link(Path::new("d/e/text"), Path::new("d/e/text-again")).unwrap();
+    let attributes = [Xattr { name: "user.note".into(), value: b"value".to_vec() }];
+    tree.set_xattrs(Path::new("/d/e/text"), &attributes);
+    let before_1970 = Timestamp { seconds: -1_000, nanoseconds: 999_999_999 };
+    tree.edit(Path::new("/d/file-001"), |metadata| metadata.mtime = before_1970);
+    tree
+}
+
+/// Changes a tree that [`tree`] made: one file rewritten, one appended to, one gone, one new.
+pub fn change(tree: &MemTree) {
+    tree.remove(Path::new("d/file-003")).unwrap();
+    tree.put_file(Path::new("/d/file-005"), &noise(905, 9000));
+    tree.put_file(Path::new("/d/e/new"), &noise(906, 30_000));
+}
+
+/// Copies a tree, so that the original can change.
+pub fn copy(tree: &MemTree) -> MemTree {
+    MemTree::load(tree, Path::new("/")).unwrap()
+}
+
+/// A container as it lies in the repository, opened and decompressed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenContainer {
+    /// Its name.
+    pub name: ContainerName,
+    /// Its chunks in order.
+    pub chunks: Vec<(ChunkKind, Fingerprint, u32)>,
+    /// The plaintext of its regions in order.
+    pub regions: Vec<Vec<u8>>,
+}
+
+/// Opens all containers of a repository, by session and number.
+pub fn containers(store: &Store) -> Vec<OpenContainer> {
+    let mut compressor = Compressor::default();
+    let listing = store.list_containers().unwrap();
+    assert_eq!(listing.strays, Vec::<String>::new());
+    let mut all = Vec::new();
+    for name in listing.containers {
+        let reader = store.open_container(&name).unwrap();
+        let bytes = store.read_container(&name).unwrap();
+        let mut regions = Vec::new();
+        for region in 0..u32::try_from(reader.directory.regions.len()).unwrap() {
+            let (offset, len) = reader.region_range(region).unwrap();
+            let offset = usize::try_from(offset).unwrap();
+            let mut sealed = bytes[offset..offset + len as usize].to_vec();
+            let mut plain = Vec::new();
+            reader.open_region(region, &mut sealed, &mut compressor, &mut plain).unwrap();
+            regions.push(plain);
+        }
+        let chunks = reader.directory.chunks.iter();
+        let chunks = chunks.map(|chunk| (chunk.kind, chunk.fingerprint.unwrap(), chunk.len)).collect();
+        all.push(OpenContainer { name, chunks, regions });
+    }
+    all
+}
+
+/// Returns every chunk stored, as often as it is stored.
+pub fn stored_chunks(store: &Store, kinds: &[ChunkKind]) -> Vec<Fingerprint> {
+    let all = containers(store).into_iter().flat_map(|container| container.chunks);
+    all.filter(|(kind, ..)| kinds.contains(kind)).map(|(_, fingerprint, _)| fingerprint).collect()
+}
+
+/// Returns the chunks that are stored more than once.
+pub fn stored_twice(store: &Store) -> Vec<Fingerprint> {
+    let mut seen = std::collections::HashSet::new();
+    let all = stored_chunks(store, &[ChunkKind::Data, ChunkKind::Tree, ChunkKind::Recipe]);
+    all.into_iter().filter(|fingerprint| !seen.insert(*fingerprint)).collect()
+}
+
+/// Random numbers that a seed repeats (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub struct Draw(pub u64);
+
+impl Draw {
+    /// Draws any number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Draws a number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+
+    /// Says yes once in `times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Draws one of them.
+    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
