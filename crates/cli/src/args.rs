@@ -1,0 +1,362 @@
+//! What was typed, and nothing else: each command turns it into a plan of its own.
+#![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
+#[command(disable_help_subcommand = true, propagate_version = false)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct GlobalArgs {
+    /// Directory of the repository [env: ONEFOLD_REPOSITORY]
+    #[arg(short, long, global = true, value_name = "DIR")]
+    pub(crate) repo: Option<PathBuf>,
+    /// File whose first line is the password [env: ONEFOLD_PASSWORD_FILE]
+    #[arg(short, long, global = true, value_name = "FILE", conflicts_with = "password_command")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Shell command whose first line of output is the password [env: ONEFOLD_PASSWORD_COMMAND]
+    #[arg(long, global = true, value_name = "COMMAND")]
+    pub(crate) password_command: Option<OsString>,
+    /// Where the index lies; may be deleted at any time [env: ONEFOLD_CACHE_DIR] [default: ~/.cache/onefold]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Memory budget [env: ONEFOLD_MEMORY] [default: 512M]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// How new data is compressed: auto, off, lz4, zstd:1 to zstd:19, max [env: ONEFOLD_COMPRESSION]
+    #[arg(long, global = true, value_name = "METHOD")]
+    pub(crate) compression: Option<String>,
+    /// Wait so long for another writer on this host, as 30s or 1h30m
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub(crate) retry_lock: Option<String>,
+    /// Write JSON for programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Write only what was asked for, and errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Say more; twice: name every file that is backed up or restored
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a repository
+    Init(InitArgs),
+    /// Make a snapshot of paths
+    Backup(Box<BackupArgs>),
+    /// Bring a snapshot, or a path in it, back
+    Restore(Box<RestoreArgs>),
+    /// List the snapshots
+    Snapshots(SnapshotsArgs),
+    /// List what is in a snapshot
+    Ls(LsArgs),
+    /// Write a file of a snapshot to the output
+    Dump(DumpArgs),
+    /// Verify the repository
+    Check(CheckArgs),
+    /// Manage passwords
+    Key(KeyArgs),
+    /// Say which version this is
+    Version,
+}
+
+/// How much it costs to try a password.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KeyCostArgs {
+    /// Memory that trying the password takes, at least 64M
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) key_memory: Option<String>,
+}
+
+/// Options of `init`.
+#[derive(Args, Debug)]
+pub(crate) struct InitArgs {
+    /// Leave the key in the open: whoever can read the repository can read what is in it
+    #[arg(long)]
+    pub(crate) no_encryption: bool,
+    /// Average length of a chunk, from 512 to 1M [default: 8k]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) chunk_size: Option<String>,
+    /// Cut into chunks of this length whatever they hold
+    #[arg(long, value_name = "SIZE", conflicts_with = "chunk_size")]
+    pub(crate) fixed_chunk_size: Option<String>,
+    /// Bytes that are compressed and sealed together
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) region_size: Option<String>,
+    /// Length of a container
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) container_size: Option<String>,
+    #[command(flatten)]
+    pub(crate) cost: KeyCostArgs,
+}
+
+/// Options of `backup`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+pub(crate) struct BackupArgs {
+    /// What to back up
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Back up what comes in on standard input, as one file
+    #[arg(long, conflicts_with_all = ["paths", "files_from", "files_from_verbatim", "files_from_raw"])]
+    pub(crate) stdin: bool,
+    /// Name of that file
+    #[arg(long, value_name = "NAME", default_value = "stdin")]
+    pub(crate) stdin_filename: OsString,
+    #[command(flatten)]
+    pub(crate) excludes: ExcludeArgs,
+    /// Read what to back up from a file, patterns one a line; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) files_from: Vec<PathBuf>,
+    /// The same, paths taken as they stand
+    #[arg(long, value_name = "FILE")]
+    pub(crate) files_from_verbatim: Vec<PathBuf>,
+    /// The same, each path ended by a NUL byte
+    #[arg(long, value_name = "FILE")]
+    pub(crate) files_from_raw: Vec<PathBuf>,
+    /// Label the snapshot
+    #[arg(long, value_name = "TAG", value_delimiter = ',')]
+    pub(crate) tag: Vec<String>,
+    /// Host that the snapshot is of [default: this one]
+    #[arg(short = 'H', long, alias = "hostname", value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    /// Time of the snapshot, as 2012-11-01 22:08:41 [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) time: Option<String>,
+    /// Snapshot to compare with [default: the newest of the same host and paths]
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "force")]
+    pub(crate) parent: Option<String>,
+    /// Read every file again
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Ignore the inode when comparing files
+    #[arg(long)]
+    pub(crate) ignore_inode: bool,
+    /// Write nothing, only say what would be read
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Do not count ahead, which the estimate of the time left needs
+    #[arg(long)]
+    pub(crate) no_scan: bool,
+}
+
+/// What to leave out of a backup.
+#[derive(Args, Debug)]
+pub(crate) struct ExcludeArgs {
+    /// Leave out what matches the pattern
+    #[arg(short, long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<OsString>,
+    /// The same, upper and lower case being equal
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) iexclude: Vec<OsString>,
+    /// Read such patterns from a file, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) exclude_file: Vec<PathBuf>,
+    /// The same, upper and lower case being equal
+    #[arg(long, value_name = "FILE")]
+    pub(crate) iexclude_file: Vec<PathBuf>,
+    /// Leave out what is in directories marked as caches by a CACHEDIR.TAG
+    #[arg(long)]
+    pub(crate) exclude_caches: bool,
+    /// Leave out what is in directories that hold the file, which begins with HEADER if one is given
+    #[arg(long, value_name = "NAME[:HEADER]")]
+    pub(crate) exclude_if_present: Vec<OsString>,
+    /// Leave out files that are larger
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) exclude_larger_than: Option<String>,
+    /// Stay on the file systems of the paths
+    #[arg(short = 'x', long)]
+    pub(crate) one_file_system: bool,
+}
+
+/// Which snapshots count.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SelectionArgs {
+    /// Only snapshots of this host
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub(crate) host: Vec<String>,
+    /// Only snapshots with all of these labels
+    #[arg(long, value_name = "TAG[,TAG...]")]
+    pub(crate) tag: Vec<String>,
+    /// Only snapshots of this path
+    #[arg(long, value_name = "PATH")]
+    pub(crate) path: Vec<PathBuf>,
+}
+
+/// What to do with files that stand in the target already.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OverwriteArg {
+    /// Overwrite them
+    Always,
+    /// Overwrite those that differ in size or time
+    IfChanged,
+    /// Overwrite those that are older
+    IfNewer,
+    /// Leave them alone
+    Never,
+}
+
+/// Options of `restore`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+pub(crate) struct RestoreArgs {
+    /// Snapshot, or SNAPSHOT:PATH for a part of it
+    #[arg(value_name = "SNAPSHOT[:PATH]")]
+    pub(crate) snapshot: String,
+    /// Directory to restore into
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) target: PathBuf,
+    /// Restore only what matches the pattern
+    #[arg(short, long, value_name = "PATTERN")]
+    pub(crate) include: Vec<OsString>,
+    /// Leave out what matches the pattern
+    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = ["include", "iinclude"])]
+    pub(crate) exclude: Vec<OsString>,
+    /// Restore only what matches the pattern, upper and lower case being equal
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) iinclude: Vec<OsString>,
+    /// Leave out what matches the pattern, upper and lower case being equal
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["include", "iinclude"])]
+    pub(crate) iexclude: Vec<OsString>,
+    /// What to do with files that stand there already; without it, the directory must be empty
+    #[arg(long, value_name = "WHEN", value_enum)]
+    pub(crate) overwrite: Option<OverwriteArg>,
+    /// Restore no set-id bits, capabilities and devices, as is done if the repository is not encrypted
+    #[arg(long)]
+    pub(crate) untrusted: bool,
+    /// Restore them from a repository that is not encrypted, too
+    #[arg(long, conflicts_with = "untrusted")]
+    pub(crate) trusted: bool,
+    /// Write nothing, only say what would be restored
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Read the restored files again and compare them; every file must then be restored (no --overwrite, or always)
+    #[arg(long)]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `snapshots`.
+#[derive(Args, Debug)]
+pub(crate) struct SnapshotsArgs {
+    /// Only these snapshots
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Only the last N of each host and paths
+    #[arg(long, value_name = "N")]
+    pub(crate) latest: Option<usize>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `ls`.
+#[derive(Args, Debug)]
+pub(crate) struct LsArgs {
+    /// Snapshot, or SNAPSHOT:PATH for a part of it
+    #[arg(value_name = "SNAPSHOT[:PATH]")]
+    pub(crate) snapshot: String,
+    /// Only what is in these directories of the snapshot
+    #[arg(value_name = "DIR")]
+    pub(crate) directories: Vec<PathBuf>,
+    /// Show modes, owners, sizes and times
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Also what is in directories below them
+    #[arg(long)]
+    pub(crate) recursive: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `dump`.
+#[derive(Args, Debug)]
+pub(crate) struct DumpArgs {
+    /// Snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshot: String,
+    /// File in it
+    #[arg(value_name = "PATH")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Read every byte
+    #[arg(long, conflicts_with = "read_data_subset")]
+    pub(crate) read_data: bool,
+    /// Read a part: the n-th of m, or so many percent drawn at random
+    #[arg(long, value_name = "n/m|N%")]
+    pub(crate) read_data_subset: Option<String>,
+}
+
+/// Options of `key`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeyCommand,
+}
+
+/// What to do with passwords.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// List the passwords' key slots
+    List,
+    /// Add a password
+    Add(NewKeyArgs),
+    /// Remove a password
+    Remove {
+        /// Key slot, by the beginning of its id
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Replace the password in use by another one
+    Passwd(NewKeyArgs),
+}
+
+/// A new password.
+#[derive(Args, Debug)]
+pub(crate) struct NewKeyArgs {
+    /// File whose first line is the new password
+    #[arg(long, value_name = "FILE")]
+    pub(crate) new_password_file: Option<PathBuf>,
+    /// User to write into the slot
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Host to write into the slot
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    #[command(flatten)]
+    pub(crate) cost: KeyCostArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+}

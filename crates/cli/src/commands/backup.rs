@@ -1,0 +1,279 @@
+//! `backup`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use onefold_engine::Error;
+use onefold_engine::backup::{BackupOptions, Comparison, Monitor, preview};
+use onefold_engine::io::Host;
+use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
+use onefold_engine::pipeline::Driver;
+use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::source::exclude::Excludes;
+use onefold_engine::source::walk::{Event, Walk};
+use onefold_engine::store::Store;
+use onefold_engine::types::{SessionId, Timestamp};
+
+use crate::args::BackupArgs;
+use crate::commands::version::PROGRAM;
+use crate::exit::Unreadable;
+use crate::interrupt::Interrupt;
+use crate::json::{BackupSummary, DryRunSummary, Index, short_id};
+use crate::open::{Opened, OpenedCache, hostname, open, username};
+use crate::output::{Output, Verbosity};
+use crate::progress::{Activity, Progress};
+use crate::settings::Settings;
+use crate::sources::{self, Left, Sources};
+use crate::text;
+
+/// How long to wait before asking another writer's lock again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Makes a snapshot.
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs) -> Result<()> {
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let activity = if typed.stdin { Activity::Stream } else { Activity::Files };
+    let progress = Progress::new(output, &interrupt, activity);
+    let sources = if typed.stdin {
+        sources::standard_input(&typed.stdin_filename, &interrupt)?
+    } else {
+        sources::files(typed, &progress)?
+    };
+    let options = plan(settings, output, typed, &opened, &cache, &sources)?;
+    if typed.dry_run {
+        return try_out(output, &opened.store, &sources, &options, &progress);
+    }
+    let request = BackupRequest {
+        cache: &cache.cache,
+        index: settings.index(),
+        source: Arc::clone(&sources.tree),
+        options,
+        driver: Driver::threads(settings.threads),
+        monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
+    };
+    let outcome = {
+        let _shown = progress.show();
+        if progress.is_watched() && !typed.no_scan && !typed.stdin {
+            count_ahead(&sources, &request.options.excludes, &progress);
+        }
+        with_retries(settings, output, &progress, || repo::backup(&opened.store, &request))
+    };
+    let outcome = outcome.map_err(|error| end_of_stream(error, &progress))?;
+    print(output, &outcome, &progress)?;
+    finish(&progress)
+}
+
+/// Decides everything that the engine is to know.
+fn plan(
+    settings: &Settings,
+    output: &Output,
+    typed: &BackupArgs,
+    opened: &Opened,
+    cache: &OpenedCache,
+    sources: &Sources,
+) -> Result<BackupOptions> {
+    let Left { excludes, texts } = sources::excludes(&typed.excludes, &[&opened.directory, &cache.directory])?;
+    let hostname = typed.host.clone().unwrap_or_else(hostname);
+    let time = typed.time.as_deref().map(text::parse_time).transpose()?;
+    let parent = parent(&opened.store, typed, &hostname, &sources.paths, time)?;
+    match &parent {
+        Some((session, _)) => output.note(&format!("using parent snapshot {}", short_id(*session))),
+        None => output.note("no parent snapshot, all files are read"),
+    }
+    Ok(BackupOptions {
+        roots: sources.roots.clone(),
+        paths: sources.paths.clone(),
+        excludes: Arc::new(excludes),
+        exclude_texts: texts,
+        tags: typed.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
+        hostname,
+        username: username(),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        time,
+        parent,
+        comparison: if typed.ignore_inode { Comparison::IgnoreInode } else { Comparison::Full },
+        compression: settings.compression,
+        program: PROGRAM.to_owned(),
+        budget: settings.budget(),
+        scratch: cache.scratch(),
+    })
+}
+
+/// Finds the parent: the one that was named, else the newest snapshot of the same host and paths.
+fn parent(
+    store: &Store,
+    typed: &BackupArgs,
+    hostname: &str,
+    paths: &[Vec<u8>],
+    time: Option<Timestamp>,
+) -> Result<Option<(SessionId, Snapshot)>> {
+    // A stream has nothing that could tell that it is the same.
+    if typed.force || typed.stdin {
+        return Ok(None);
+    }
+    let commits = store.read_commits()?;
+    if let Some(name) = &typed.parent {
+        let (session, snapshot) = Selection::default().find(&commits, &SnapshotName::parse(name).name)?;
+        return Ok(Some((session, snapshot.clone())));
+    }
+    let paths: BTreeSet<&Vec<u8>> = paths.iter().collect();
+    let newest = commits.snapshots().into_iter().rev().find(|(_, snapshot)| {
+        snapshot.hostname == hostname
+            && time.is_none_or(|time| snapshot.time <= time)
+            && snapshot.paths.iter().collect::<BTreeSet<_>>() == paths
+    });
+    Ok(newest.map(|(session, snapshot)| (session, snapshot.clone())))
+}
+
+/// Counts what there is to do, on a thread that nobody waits for.
+fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progress>) {
+    let Ok(walk) = Walk::new(Arc::clone(&sources.tree), &sources.roots, Arc::clone(excludes)) else { return };
+    let progress = Arc::clone(progress);
+    let count = move || {
+        for event in walk {
+            if progress.is_interrupted() {
+                return;
+            }
+            // What cannot be read is told by the backup itself.
+            if let Event::Entry(item) = event
+                && item.metadata.kind == onefold_engine::io::tree::EntryKind::File
+            {
+                progress.count_ahead(item.metadata.size);
+            }
+        }
+        progress.finish_count();
+    };
+    // Without the thread there is no estimate, which is no reason to stop.
+    let _ignored = std::thread::Builder::new().name("count".to_owned()).spawn(count);
+}
+
+/// Does something that another writer on this host may keep from being done, as long as the user wants to wait.
+fn with_retries<T>(
+    settings: &Settings,
+    output: &Output,
+    progress: &Progress,
+    mut action: impl FnMut() -> onefold_engine::Result<T>,
+) -> onefold_engine::Result<T> {
+    let host = OsHost::new();
+    let end = host.monotonic() + settings.retry_lock;
+    let mut is_told = false;
+    loop {
+        match action() {
+            Err(Error::IndexBusy { .. }) if host.monotonic() < end => {
+                if !is_told {
+                    output.note("another writer on this host holds the index; waiting for it");
+                    is_told = true;
+                }
+                if progress.is_interrupted() {
+                    return Err(Error::Interrupted);
+                }
+                std::thread::sleep(RETRY_INTERVAL.min(end.saturating_sub(host.monotonic())));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// A stream that broke is told of as that, not as the interruption by which the engine was made to stop.
+fn end_of_stream(error: Error, progress: &Progress) -> anyhow::Error {
+    match (error, progress.broken()) {
+        (Error::Interrupted, Some(reason)) if !progress.is_interrupt_raised() => {
+            anyhow!("no snapshot was made: {reason}")
+        }
+        (error, _) => error.into(),
+    }
+}
+
+/// What could not be read does not undo the snapshot, but the caller is to know.
+fn finish(progress: &Progress) -> Result<()> {
+    if progress.failures() == 0 { Ok(()) } else { Err(Unreadable.into()) }
+}
+
+fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Result<()> {
+    let report = &outcome.report;
+    let elapsed = progress.elapsed();
+    if output.json {
+        let index = Index::of(report.counters, &outcome.index_state, outcome.index_degraded.as_deref());
+        output.message(&BackupSummary::of(report, index, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
+        return Ok(());
+    }
+    if output.verbosity == Verbosity::Quiet {
+        return Ok(());
+    }
+    let summary = &report.snapshot.summary;
+    output.line("")?;
+    print_counts(output, "Files", [summary.files_new, summary.files_changed, summary.files_unmodified])?;
+    print_counts(output, "Dirs", [summary.dirs_new, summary.dirs_changed, summary.dirs_unmodified])?;
+    if Verbosity::Verbose <= output.verbosity {
+        output.line(format!(
+            "Data chunks:  {:5} new, {:5} known",
+            report.chunks.data_unique, report.chunks.data_duplicate
+        ))?;
+        output.line(format!(
+            "Tree chunks:  {:5} new, {:5} known",
+            report.chunks.metadata_unique, report.chunks.metadata_duplicate
+        ))?;
+    }
+    let (added, stored) = (text::bytes(summary.data_added), text::bytes(summary.data_added_packed));
+    output.line(format!("Added to the repository: {added} ({stored} stored)"))?;
+    output.line("")?;
+    print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
+    output.line(format!("snapshot {} saved", short_id(report.session)))?;
+    Ok(output.flush()?)
+}
+
+fn print_counts(output: &Output, title: &str, [new, changed, unmodified]: [u64; 3]) -> Result<()> {
+    let title = format!("{title}:");
+    output.line(format!("{title:<13}{new:5} new, {changed:5} changed, {unmodified:5} unmodified"))?;
+    Ok(())
+}
+
+fn print_processed(output: &Output, files: u64, bytes: u64, elapsed: Duration) -> Result<()> {
+    output.line(format!("processed {files} files, {} in {}", text::bytes(bytes), text::duration(elapsed)))?;
+    Ok(())
+}
+
+/// Tells what a backup would read, and writes nothing.
+fn try_out(
+    output: &Output,
+    store: &Store,
+    sources: &Sources,
+    options: &BackupOptions,
+    progress: &Progress,
+) -> Result<()> {
+    let found = preview(store, &sources.tree, options, progress)?;
+    let elapsed = progress.elapsed();
+    let summary = &found.summary;
+    if output.json {
+        output.message(&DryRunSummary {
+            message_type: "summary",
+            dry_run: true,
+            files_new: summary.files_new,
+            files_changed: summary.files_changed,
+            files_unmodified: summary.files_unmodified,
+            dirs_new: summary.dirs_new,
+            dirs_changed: summary.dirs_changed,
+            dirs_unmodified: summary.dirs_unmodified,
+            total_files_processed: summary.files_processed,
+            total_bytes_processed: summary.bytes_processed,
+            total_duration: elapsed.as_secs_f64(),
+            bytes_to_read: found.bytes_to_read,
+        })?;
+    } else if Verbosity::Normal <= output.verbosity {
+        output.line("")?;
+        print_counts(output, "Files", [summary.files_new, summary.files_changed, summary.files_unmodified])?;
+        print_counts(output, "Dirs", [summary.dirs_new, summary.dirs_changed, summary.dirs_unmodified])?;
+        output
+            .line(format!("Would read {}; how much of it is new would show then", text::bytes(found.bytes_to_read)))?;
+        output.line("")?;
+        print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
+        output.flush()?;
+    }
+    finish(progress)
+}

@@ -1,0 +1,138 @@
+//! `check`.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use onefold_engine::check::{CheckReport, CheckRequest, Extent, Finding, HeadsDir, ReadData, Severity, check};
+use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::pipeline::Driver;
+
+use crate::args::CheckArgs;
+use crate::interrupt::Interrupt;
+use crate::json::{CheckFailure, CheckSummary};
+use crate::open::{OpenedCache, open};
+use crate::output::{Output, Verbosity};
+use crate::progress::{Activity, Progress};
+use crate::settings::Settings;
+use crate::text;
+
+/// Verifies the repository.
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) -> Result<()> {
+    let read = how_much(typed)?;
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let progress = Progress::new(output, &interrupt, Activity::Check);
+    let request = CheckRequest {
+        read,
+        scratch: cache.scratch(),
+        memory_bytes: settings.memory_bytes,
+        driver: Driver::threads(settings.threads),
+        seed: None,
+        heads: Some(HeadsDir { disk: Arc::clone(&cache.cache.disk), dir: cache.cache.dir.clone() }),
+    };
+    let report = {
+        let _shown = progress.show();
+        check(&opened.store, &request, &*progress)?
+    };
+    let damaged = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
+    print(output, &report, damaged)?;
+    match damaged {
+        0 => Ok(()),
+        1 => bail!("the repository has an error"),
+        count => bail!("the repository has {count} errors"),
+    }
+}
+
+/// Reads `n/m` or `N%`.
+fn how_much(typed: &CheckArgs) -> Result<ReadData> {
+    let Some(text) = &typed.read_data_subset else {
+        return Ok(if typed.read_data { ReadData::All } else { ReadData::None });
+    };
+    let wrong = || format!("--read-data-subset {text}: write n/m, as 1/10, or N%, as 2.5%");
+    if let Some(percent) = text.strip_suffix('%') {
+        return Ok(ReadData::Percent(percent.parse().ok().with_context(wrong)?));
+    }
+    let (index, of) = text.split_once('/').with_context(wrong)?;
+    Ok(ReadData::Subset { index: index.parse().ok().with_context(wrong)?, of: of.parse().ok().with_context(wrong)? })
+}
+
+fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
+    for finding in &report.findings {
+        if output.json {
+            output.warn_message(&CheckFailure::of(finding));
+        } else {
+            tell(output, finding);
+        }
+    }
+    if output.json {
+        output.message(&CheckSummary {
+            message_type: "summary",
+            num_errors: damaged,
+            broken_packs: Vec::new(),
+            suggest_repair_index: false,
+            suggest_prune: false,
+            snapshots: report.snapshots,
+            containers: report.containers,
+            chunks: report.chunks,
+            chunks_read: report.chunks_read,
+            bytes_read: report.bytes_read,
+            leftovers: report.leftovers,
+            peak_rss_bytes: process_peak_rss_bytes(),
+        })?;
+    } else if Verbosity::Normal <= output.verbosity {
+        output.line(format!(
+            "checked {} snapshots, {} containers with {} chunks; read {}",
+            report.snapshots,
+            report.containers,
+            report.chunks,
+            text::bytes(report.bytes_read),
+        ))?;
+        if 0 < report.leftovers {
+            output.line(format!(
+                "{} files are left over from interrupted sessions; they are harmless",
+                report.leftovers
+            ))?;
+        }
+        if damaged == 0 {
+            output.line("no errors were found")?;
+        }
+    }
+    Ok(output.flush()?)
+}
+
+fn tell(output: &Output, finding: &Finding) {
+    let kind = match finding.severity {
+        Severity::Damage => "error",
+        Severity::Stray => "note",
+    };
+    output.warn(&format!("{kind}: {}: {}", finding.object, finding.problem));
+    for file in &finding.affected {
+        let more = match file.extent {
+            Extent::File => String::new(),
+            Extent::Directory => ", with everything in it".to_owned(),
+            Extent::Run { entries } => format!(" and what follows, {entries} entries"),
+        };
+        output.warn(&format!("  hits {}:{}{more}", file.snapshot, file.path.display()));
+    }
+    let told = finding.affected.len() as u64;
+    if told < finding.affected_count {
+        output.warn(&format!("  and {} more", finding.affected_count - told));
+    }
+    output.warn(&format!("  {}", finding.advice));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subsets_are_read_as_restic_writes_them() {
+        let read = |text: &str| {
+            how_much(&CheckArgs { read_data: false, read_data_subset: Some(text.to_owned()) }).map_err(|_| ())
+        };
+        assert_eq!(read("2/10"), Ok(ReadData::Subset { index: 2, of: 10 }));
+        assert_eq!(read("2.5%"), Ok(ReadData::Percent(2.5)));
+        assert!(read("half").is_err() && read("1/").is_err() && read("%").is_err());
+    }
+}

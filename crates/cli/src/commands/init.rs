@@ -1,0 +1,75 @@
+//! `init`.
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
+use onefold_engine::source::exclude::parse_size;
+use onefold_engine::store::create::Adjustments;
+use onefold_engine::store::{self, CreateOptions};
+
+use crate::args::{InitArgs, KeyCostArgs};
+use crate::files;
+use crate::json::Initialized;
+use crate::open::{doors, hostname, username};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Creates a repository.
+pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Result<()> {
+    let directory = settings.repository()?;
+    let adjustments = adjustments(typed)?;
+    let cost = cost(&typed.cost)?;
+    ensure!(
+        !(typed.no_encryption && settings.password.is_given()),
+        "--no-encryption and a password exclude each other"
+    );
+    let password =
+        if typed.no_encryption { None } else { Some(settings.password.read_new("password of the new repository: ")?) };
+    files::create_directories(directory).with_context(|| format!("create {}", directory.display()))?;
+    let (disk, host) = doors(directory);
+    let label = SlotLabel { user: username(), host: hostname() };
+    let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
+    let store = store::create(&disk, &host, &options)?;
+    let id = store.config.repository.to_string();
+    if output.json {
+        let repository = directory.to_string_lossy().into_owned();
+        output.message(&Initialized { message_type: "initialized", id, repository })?;
+    } else {
+        output.line(format!("created repository {id} at {}", directory.display()))?;
+    }
+    if typed.no_encryption {
+        output.note(
+            "The repository is not encrypted: whoever can read it can read every file in it, and whoever can write to it \
+             can change what is restored without being noticed.",
+        );
+    } else {
+        output.note("Whoever loses the password loses the data: there is no other way in. `onefold key add` makes a second one.");
+    }
+    Ok(())
+}
+
+/// Returns what trying a password is to cost: never less than the default.
+pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
+    let floor = PasswordCost::default();
+    let Some(text) = &typed.key_memory else { return Ok(floor) };
+    let memory_kib = u32::try_from(parse_size(text).context("--key-memory")? >> 10).context("--key-memory")?;
+    ensure!(
+        floor.memory_kib <= memory_kib,
+        "--key-memory {text}: less than {}M makes passwords too easy to try",
+        floor.memory_kib >> 10
+    );
+    Ok(PasswordCost { memory_kib, ..floor })
+}
+
+fn adjustments(typed: &InitArgs) -> Result<Adjustments> {
+    let size = |name: &'static str, text: &Option<String>| -> Result<Option<u32>> {
+        let Some(text) = text else { return Ok(None) };
+        let bytes = parse_size(text).context(name)?;
+        u32::try_from(bytes).map(Some).with_context(|| format!("{name} {text}: too large"))
+    };
+    Ok(Adjustments {
+        chunk_bytes: size("--chunk-size", &typed.chunk_size)?,
+        fixed_bytes: size("--fixed-chunk-size", &typed.fixed_chunk_size)?,
+        region_bytes: size("--region-size", &typed.region_size)?,
+        container_bytes: size("--container-size", &typed.container_size)?,
+    })
+}

@@ -1,0 +1,117 @@
+//! `key list`, `key add`, `key remove`, `key passwd`.
+
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::crypto::MasterKey;
+use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
+use onefold_engine::store::slots::{NewSlot, add_slot, read_slots, remove_slot, unlock};
+
+use crate::args::{KeyCommand, NewKeyArgs};
+use crate::commands::init::cost;
+use crate::json::{KeyObject, SHORT_ID_LEN};
+use crate::open::{Opened, hostname, open, username};
+use crate::output::Output;
+use crate::password::PasswordSource;
+use crate::settings::Settings;
+use crate::text;
+
+/// What is true of a password that is no longer accepted.
+const REMOVED: &str = "The key itself has not changed: whoever has read it with the removed password, or has an old copy \
+                       of the slot, can still read the repository.";
+
+/// The open repository with what its password has unlocked.
+struct Unlocked {
+    opened: Opened,
+    key: MasterKey,
+    slot: Slot,
+    label: SlotLabel,
+}
+
+/// Carries out one of the commands.
+pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) -> Result<()> {
+    let opened = open(settings, output)?;
+    let Some(password) = &opened.password else {
+        bail!("the repository is not encrypted: there are no passwords to manage");
+    };
+    let (key, slot, label) = unlock(&*opened.store.disk, opened.store.config.repository, password)?;
+    let unlocked = Unlocked { opened, key, slot, label };
+    match command {
+        KeyCommand::List => list(output, &unlocked),
+        KeyCommand::Add(typed) => {
+            let slot = add(&unlocked, typed)?;
+            output.note(&format!("added key slot {}", hex(&slot.id)));
+            Ok(())
+        }
+        KeyCommand::Remove { id } => remove(output, &unlocked, id),
+        KeyCommand::Passwd(typed) => {
+            // The new one is durable before the old one goes.
+            let slot = add(&unlocked, typed)?;
+            remove_slot(&*unlocked.opened.store.disk, &unlocked.slot)?;
+            output.note(&format!("key slot {} replaces {}", hex(&slot.id), hex(&unlocked.slot.id)));
+            output.note(REMOVED);
+            Ok(())
+        }
+    }
+}
+
+fn list(output: &Output, unlocked: &Unlocked) -> Result<()> {
+    let store = &unlocked.opened.store;
+    let mut found = read_slots(&*store.disk, store.config.repository)?;
+    found.slots.sort_by_key(|slot| (slot.created, slot.id));
+    let keys = found.slots.iter().map(|slot| {
+        let current = slot.id == unlocked.slot.id;
+        // Who made a slot is sealed in it, so that only its own password tells.
+        let label = if current { unlocked.label.clone() } else { SlotLabel::default() };
+        let created = text::local_time(slot.created);
+        KeyObject { current, id: hex(&slot.id), user_name: label.user, host_name: label.host, created }
+    });
+    let keys: Vec<KeyObject> = keys.collect();
+    if output.json {
+        output.message(&keys)?;
+    } else {
+        output.line(format!(" {:SHORT_ID_LEN$}  {:19}  {:12}  Host", "ID", "Created", "User"))?;
+        for key in &keys {
+            let mark = if key.current { '*' } else { ' ' };
+            let id: String = key.id.chars().take(SHORT_ID_LEN).collect();
+            let shown = |label: &str| if label.is_empty() { "(sealed)".to_owned() } else { label.to_owned() };
+            let (user, host) = (shown(&key.user_name), shown(&key.host_name));
+            output.line(format!("{mark}{id}  {}  {user:12}  {host}", key.created))?;
+        }
+    }
+    output.flush()?;
+    for finding in &found.findings {
+        output.warn(&format!("error: {finding}"));
+    }
+    Ok(())
+}
+
+fn add(unlocked: &Unlocked, typed: &NewKeyArgs) -> Result<Slot> {
+    let cost = cost(&typed.cost)?;
+    let source = typed.new_password_file.clone().map_or(PasswordSource::Ask, PasswordSource::File);
+    let password = source.read_new("new password: ").map_err(|error| match &source {
+        PasswordSource::Ask => error.context("--new-password-file names a file with the new password"),
+        PasswordSource::Command(_) | PasswordSource::File(_) | PasswordSource::Given(_) => error,
+    })?;
+    let store = &unlocked.opened.store;
+    let label = SlotLabel {
+        user: typed.user.clone().unwrap_or_else(username),
+        host: typed.host.clone().unwrap_or_else(hostname),
+    };
+    let new = NewSlot { password: &password, cost, label: &label };
+    Ok(add_slot(&store.disk, &*store.host, store.config.repository, &unlocked.key, new)?)
+}
+
+fn remove(output: &Output, unlocked: &Unlocked, id: &str) -> Result<()> {
+    let store = &unlocked.opened.store;
+    let found = read_slots(&*store.disk, store.config.repository)?;
+    let mut matching = found.slots.iter().filter(|slot| !id.is_empty() && hex(&slot.id).starts_with(id));
+    let slot = matching.next().with_context(|| format!("key slot `{id}` not found"))?;
+    ensure!(matching.next().is_none(), "key slot `{id}`: several ids begin like that; use a longer prefix");
+    ensure!(
+        slot.id != unlocked.slot.id,
+        "key slot `{id}` is the one in use: remove it with another password, or replace it with `onefold key passwd`"
+    );
+    remove_slot(&*store.disk, slot)?;
+    output.note(&format!("removed key slot {}", hex(&slot.id)));
+    output.note(REMOVED);
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! `ls`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Result, bail, ensure};
+use onefold_engine::repo::SnapshotName;
+use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::store::metadata::MetadataMemory;
+use onefold_engine::store::{MetadataReader, Store};
+use onefold_engine::tree::Content;
+use onefold_engine::types::Fingerprint;
+
+use crate::args::LsArgs;
+use crate::interrupt::Interrupt;
+use crate::json::{LsNode, LsSnapshot, short_id};
+use crate::open::{self, OpenedCache, open};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::text;
+
+/// Lists what is in a snapshot.
+pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Result<()> {
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let name = SnapshotName::parse(&typed.snapshot);
+    let commits = opened.store.read_commits()?;
+    let (session, snapshot) = open::find(&commits, &typed.selection, &name)?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let filters = typed.directories.iter().map(|directory| Filter::parse(directory, typed.recursive));
+    let filters = filters.collect::<Result<Vec<_>>>()?;
+    if output.json {
+        output.message(&LsSnapshot::of(session, snapshot))?;
+    } else {
+        output.note(&format!(
+            "snapshot {} of {} at {} by {}@{}",
+            short_id(session),
+            snapshot.paths.iter().map(|path| String::from_utf8_lossy(path)).collect::<Vec<_>>().join(", "),
+            text::local_time(snapshot.time),
+            snapshot.username,
+            snapshot.hostname,
+        ));
+    }
+    let (root, base) = descend(&mut reader, snapshot.tree, name.path.as_deref().unwrap_or_default().as_bytes())?;
+    let listing = Listing { output, long: typed.long, filters, interrupt };
+    let result = listing.walk(&mut reader, root, base);
+    output.flush()?;
+    let findings: Vec<String> = reader.findings().iter().map(ToString::to_string).collect();
+    for finding in findings {
+        output.warn(&format!("error: {finding}"));
+    }
+    result
+}
+
+/// Returns a reader of a repository's metadata within the memory budget.
+pub(super) fn metadata_reader(settings: &Settings, store: &Store, cache: &OpenedCache) -> Result<MetadataReader> {
+    let memory = MetadataMemory::of(settings.budget().parent_bytes);
+    let containers = std::sync::Arc::new(store.list_containers()?);
+    Ok(MetadataReader::open(store, &containers, &cache.scratch(), memory)?)
+}
+
+/// Goes down from the root to the directory that a path names; returns its node and the path, without a last slash.
+fn descend(reader: &mut MetadataReader, root: Fingerprint, path: &[u8]) -> Result<(Fingerprint, Vec<u8>)> {
+    let (mut node, mut base) = (root, Vec::new());
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let found = DirectoryCursor::new(node).find(name, reader)?;
+        base.push(b'/');
+        base.extend_from_slice(name);
+        node = match found.map(|hinted| hinted.entry.content) {
+            Some(Content::Directory { node }) => node,
+            Some(Content::File { .. } | Content::Symlink { .. } | Content::Special { .. }) => {
+                bail!("{}: not a directory in the snapshot", String::from_utf8_lossy(&base))
+            }
+            None => bail!("{}: not in the snapshot", String::from_utf8_lossy(&base)),
+        };
+    }
+    Ok((node, base))
+}
+
+/// A directory whose contents are listed.
+struct Filter {
+    /// Its path with a slash behind it.
+    path: Vec<u8>,
+    recursive: bool,
+}
+
+impl Filter {
+    fn parse(directory: &std::path::Path, recursive: bool) -> Result<Self> {
+        ensure!(directory.is_absolute(), "{}: directories of a snapshot begin with /", directory.display());
+        let mut path = Vec::new();
+        for name in directory.as_os_str().as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        path.push(b'/');
+        Ok(Self { path, recursive })
+    }
+
+    /// Says whether an entry is shown: the directory itself, and what is in it.
+    fn shows(&self, path: &[u8]) -> bool {
+        let below = path.strip_prefix(&self.path[..]);
+        self.path.strip_suffix(b"/") == Some(path)
+            || below.is_some_and(|below| self.recursive || !below.contains(&b'/'))
+    }
+
+    /// Says whether there may be something to show in a directory.
+    fn enters(&self, path: &[u8]) -> bool {
+        let directory = [path, b"/"].concat();
+        self.path.starts_with(&directory) || (self.recursive && directory.starts_with(&self.path))
+    }
+}
+
+struct Listing<'a> {
+    output: &'a Output,
+    long: bool,
+    filters: Vec<Filter>,
+    interrupt: Interrupt,
+}
+
+impl Listing<'_> {
+    /// Shows everything below a directory, a directory before what is in it.
+    fn walk(&self, reader: &mut MetadataReader, root: Fingerprint, base: Vec<u8>) -> Result<()> {
+        let mut stack = vec![(DirectoryCursor::new(root), base)];
+        while let Some((cursor, base)) = stack.last_mut() {
+            if self.interrupt.is_raised() {
+                return Err(onefold_engine::Error::Interrupted.into());
+            }
+            let Some(hinted) = cursor.next(reader)? else {
+                stack.pop();
+                continue;
+            };
+            let path = [&base[..], b"/", &hinted.entry.name].concat();
+            if self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(&path)) {
+                self.show(&hinted, &path)?;
+            }
+            let enters = self.filters.is_empty() || self.filters.iter().any(|filter| filter.enters(&path));
+            if let Content::Directory { node } = hinted.entry.content
+                && enters
+            {
+                stack.push((DirectoryCursor::new(node), path));
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, hinted: &HintedEntry, path: &[u8]) -> Result<()> {
+        if self.output.json {
+            // Not flushed one by one: there may be millions.
+            self.output.line(serde_json::to_vec(&LsNode::of(hinted, path))?)?;
+            return Ok(());
+        }
+        let mut line = Vec::new();
+        let entry = &hinted.entry;
+        if self.long {
+            let (mode, time) = (text::permissions(entry.kind, entry.mode), text::local_time(entry.mtime));
+            line = format!("{mode} {:5} {:5} {:10} {time} ", entry.uid, entry.gid, entry.size()).into_bytes();
+        }
+        line.extend(self.output.printable(path));
+        if let (Content::Symlink { target }, true) = (&entry.content, self.long) {
+            line.extend_from_slice(b" -> ");
+            line.extend(self.output.printable(target));
+        }
+        self.output.line(line)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn filters_show_a_directory_and_what_is_in_it() {
+        for (directory, recursive, path, shown, entered) in [
+            ("/a/b", false, "/a", false, true),
+            ("/a/b", false, "/a/b", true, true),
+            ("/a/b", false, "/a/b/c", true, false),
+            ("/a/b", false, "/a/b/c/d", false, false),
+            ("/a/b", true, "/a/b/c/d", true, true),
+            ("/a/b/", true, "/a/bc", false, false),
+            ("/", false, "/a", true, false),
+            ("/", true, "/a/b", true, true),
+        ] {
+            let filter = Filter::parse(Path::new(directory), recursive).unwrap();
+            assert_eq!(filter.shows(path.as_bytes()), shown, "{directory} {recursive} shows {path}");
+            assert_eq!(filter.enters(path.as_bytes()), entered, "{directory} {recursive} enters {path}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How the command ends: exit codes as the README documents them, and one sentence.
+
+use std::fmt;
+use std::io;
+use std::io::Write;
+
+use onefold_engine::Error;
+use serde::Serialize;
+
+/// What the shell is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Code {
+    /// Done.
+    Done = 0,
+    /// Failed, wrong usage included.
+    Failed = 1,
+    /// The snapshot was made, but some of the source could not be read.
+    Unreadable = 3,
+    /// There is no repository.
+    NoRepository = 10,
+    /// The index is held by another writer on this host.
+    IndexBusy = 11,
+    /// Wrong password.
+    WrongPassword = 12,
+    /// Interrupted.
+    Interrupted = 130,
+}
+
+impl From<Code> for std::process::ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// The end of a backup that made a snapshot of what it could read.
+#[derive(Debug)]
+pub(crate) struct Unreadable;
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the snapshot was made, but at least one file of the source could not be read")
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+/// Returns the exit code for an error.
+pub(crate) fn code_of(error: &anyhow::Error) -> Code {
+    if error.downcast_ref::<Unreadable>().is_some() {
+        return Code::Unreadable;
+    }
+    match error.downcast_ref::<Error>() {
+        Some(Error::NoRepository { .. }) => Code::NoRepository,
+        Some(Error::IndexBusy { .. }) => Code::IndexBusy,
+        Some(Error::WrongPassword) => Code::WrongPassword,
+        Some(Error::Interrupted) => Code::Interrupted,
+        _ => Code::Failed,
+    }
+}
+
+/// Returns what is told of an error: what failed, and what to do about it where that is known.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let advice = match error.downcast_ref::<Error>() {
+        Some(Error::NoRepository { .. }) => "; `onefold init` makes one",
+        Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits for it",
+        Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
+            "; what is stored so far is used by the next backup once there is room again"
+        }
+        _ => "",
+    };
+    let mut sentence = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        // The engine's errors end with their cause already.
+        if !sentence.ends_with(&cause) {
+            let link = if sentence.is_empty() { "" } else { ": " };
+            sentence.push_str(link);
+            sentence.push_str(&cause);
+        }
+    }
+    sentence + advice
+}
+
+/// Says whether the reader of the output went away, which is no failure to talk about.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[derive(Serialize)]
+struct ExitError<'a> {
+    message_type: &'static str,
+    code: u8,
+    message: &'a str,
+}
+
+/// Tells of the end on standard error, as restic does: a line of JSON for programs, else a sentence.
+pub(crate) fn report(code: Code, message: &str, json: bool) {
+    let message = message.trim_end();
+    let line = if json {
+        let exit = ExitError { message_type: "exit_error", code: code as u8, message };
+        serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string())
+    } else {
+        format!("onefold: {message}")
+    };
+    // There is nobody left to tell if standard error is gone.
+    let _ignored = writeln!(io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = anyhow::Error::new(Error::io("write", "file".as_ref(), full)).context("while packing");
+        assert_eq!(sentence(&error).matches("no storage space").count(), 1, "{}", sentence(&error));
+        assert!(sentence(&error).starts_with("while packing: write file: "));
+    }
+
+    #[test]
+    fn codes_are_found_below_added_context() {
+        let error = anyhow::Error::new(Error::WrongPassword).context("while opening");
+        assert_eq!(code_of(&error), Code::WrongPassword);
+        assert_eq!(code_of(&anyhow::anyhow!("anything")), Code::Failed);
+        assert_eq!(code_of(&Unreadable.into()), Code::Unreadable);
+    }
+}

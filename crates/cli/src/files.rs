@@ -1,0 +1,88 @@
+//! The few files that belong to the command itself and not to a repository or a source: lists that options name,
+//! passwords, and the directories that repositories and caches are made in.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the command's own door for what options name"
+)]
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use zeroize::Zeroizing;
+
+/// Longest list that an option may name: millions of paths, and no device that never ends.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+/// Longest file that is taken for one with a password.
+const PASSWORD_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads a list that an option names; `-` is standard input.
+pub(crate) fn read_list(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        io::stdin().lock().take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes)
+    } else {
+        File::open(path).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("read {}", path.display()))?;
+    ensure!(bytes.len() as u64 <= LIST_BYTES_MAX, "{}: longer than a list may be", path.display());
+    Ok(bytes)
+}
+
+/// Reads a file with a password.
+pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
+    File::open(path)
+        .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_end(&mut bytes))
+        .with_context(|| format!("read password file {}", path.display()))?;
+    Ok(bytes)
+}
+
+/// Makes a directory for the owner alone, and those that lead to it. One that exists is kept as it is.
+pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Makes a directory that must not exist yet.
+pub(crate) fn create_new_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Writes a file that must not exist yet; one that does is left alone.
+pub(crate) fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match File::options().write(true).create_new(true).open(path) {
+        Ok(mut file) => file.write_all(bytes),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds out whether files can be made in a directory.
+pub(crate) fn probe(directory: &Path) -> io::Result<()> {
+    let path = directory.join(format!("probe-{}", std::process::id()));
+    File::create(&path)?;
+    std::fs::remove_file(&path)
+}
+
+/// Removes a directory with all that is in it.
+pub(crate) fn remove_all(directory: &Path) -> io::Result<()> {
+    std::fs::remove_dir_all(directory)
+}
+
+/// Returns the name that the host's list of users gives a user.
+pub(crate) fn user_name(uid: u32) -> Option<String> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+/// Returns a path made absolute and free of symbolic links, if it exists.
+pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
+    std::fs::canonicalize(path)
+}

@@ -1,0 +1,484 @@
+//! What programs read: message types and field names as restic 0.19 has them, so that what reads restic's output reads
+//! this too. Fields that only this program has come after.
+
+use std::path::Path;
+
+use onefold_engine::backup::BackupReport;
+use onefold_engine::check::{Finding, Severity};
+use onefold_engine::index::{Counters, IndexState};
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::cursor::HintedEntry;
+use onefold_engine::tree::Content;
+use onefold_engine::types::SessionId;
+use serde::Serialize;
+
+use crate::text;
+
+/// Digits of the short form of an id.
+pub(crate) const SHORT_ID_LEN: usize = 8;
+
+/// Returns the short form of a snapshot's id.
+pub(crate) fn short_id(session: SessionId) -> String {
+    session.to_string().chars().take(SHORT_ID_LEN).collect()
+}
+
+/// `init`.
+#[derive(Serialize)]
+pub(crate) struct Initialized {
+    pub(crate) message_type: &'static str,
+    pub(crate) id: String,
+    pub(crate) repository: String,
+}
+
+/// How far a backup is.
+#[derive(Serialize, Default)]
+pub(crate) struct Status {
+    pub(crate) message_type: &'static str,
+    pub(crate) seconds_elapsed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seconds_remaining: Option<u64>,
+    pub(crate) percent_done: f64,
+    pub(crate) total_files: u64,
+    pub(crate) files_done: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) bytes_done: u64,
+    pub(crate) error_count: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) current_files: Vec<String>,
+}
+
+/// How far a restore is.
+#[derive(Serialize)]
+pub(crate) struct RestoreStatus {
+    pub(crate) message_type: &'static str,
+    pub(crate) seconds_elapsed: u64,
+    pub(crate) percent_done: f64,
+    pub(crate) total_files: u64,
+    pub(crate) files_restored: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) bytes_restored: u64,
+}
+
+/// The end of a restore.
+#[derive(Serialize)]
+pub(crate) struct RestoreSummary {
+    pub(crate) message_type: &'static str,
+    pub(crate) seconds_elapsed: u64,
+    pub(crate) total_files: u64,
+    pub(crate) files_restored: u64,
+    pub(crate) files_skipped: u64,
+    pub(crate) files_deleted: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) bytes_restored: u64,
+    pub(crate) bytes_skipped: u64,
+    pub(crate) dry_run: bool,
+    pub(crate) files_verified: u64,
+    pub(crate) regions_read: u64,
+    pub(crate) error_count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
+}
+
+/// Something that `check` has found.
+#[derive(Serialize)]
+pub(crate) struct CheckFailure {
+    message_type: &'static str,
+    message: String,
+    object: String,
+    severity: &'static str,
+    advice: String,
+    affected: Vec<CheckAffected>,
+    affected_count: u64,
+}
+
+/// A file that is hit.
+#[derive(Serialize)]
+struct CheckAffected {
+    snapshot: String,
+    path: String,
+}
+
+impl CheckFailure {
+    /// Tells of a finding.
+    pub(crate) fn of(finding: &Finding) -> Self {
+        let affected = finding.affected.iter().map(|file| CheckAffected {
+            snapshot: file.snapshot.to_string(),
+            path: file.path.to_string_lossy().into_owned(),
+        });
+        Self {
+            message_type: "error",
+            message: format!("{}: {}", finding.object, finding.problem),
+            object: finding.object.clone(),
+            severity: match finding.severity {
+                Severity::Damage => "damage",
+                Severity::Stray => "stray",
+            },
+            advice: finding.advice.clone(),
+            affected: affected.collect(),
+            affected_count: finding.affected_count,
+        }
+    }
+}
+
+/// The end of a check.
+#[derive(Serialize)]
+pub(crate) struct CheckSummary {
+    pub(crate) message_type: &'static str,
+    pub(crate) num_errors: usize,
+    /// Names of restic's packs; ours are named by the errors.
+    pub(crate) broken_packs: Vec<String>,
+    pub(crate) suggest_repair_index: bool,
+    pub(crate) suggest_prune: bool,
+    pub(crate) snapshots: u64,
+    pub(crate) containers: u64,
+    pub(crate) chunks: u64,
+    pub(crate) chunks_read: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) leftovers: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
+}
+
+/// What became of one file, with `-vv`.
+#[derive(Serialize)]
+pub(crate) struct VerboseStatus {
+    pub(crate) message_type: &'static str,
+    pub(crate) action: &'static str,
+    pub(crate) item: String,
+}
+
+/// Something that failed and did not end the command.
+#[derive(Serialize)]
+pub(crate) struct Failure {
+    pub(crate) message_type: &'static str,
+    pub(crate) error: FailureMessage,
+    pub(crate) during: &'static str,
+    pub(crate) item: String,
+}
+
+/// Its message.
+#[derive(Serialize)]
+pub(crate) struct FailureMessage {
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// Tells what failed where.
+    pub(crate) fn new(during: &'static str, item: &Path, message: String) -> Self {
+        let item = item.to_string_lossy().into_owned();
+        Self { message_type: "error", error: FailureMessage { message }, during, item }
+    }
+}
+
+/// What a backup counted, as it is stored with the snapshot.
+#[derive(Serialize)]
+pub(crate) struct SnapshotSummary {
+    pub(crate) backup_start: String,
+    pub(crate) backup_end: String,
+    pub(crate) files_new: u64,
+    pub(crate) files_changed: u64,
+    pub(crate) files_unmodified: u64,
+    pub(crate) dirs_new: u64,
+    pub(crate) dirs_changed: u64,
+    pub(crate) dirs_unmodified: u64,
+    pub(crate) data_blobs: u64,
+    pub(crate) tree_blobs: u64,
+    pub(crate) data_added: u64,
+    pub(crate) data_added_packed: u64,
+    pub(crate) total_files_processed: u64,
+    pub(crate) total_bytes_processed: u64,
+}
+
+impl SnapshotSummary {
+    /// Tells what stands in a snapshot.
+    pub(crate) fn of(snapshot: &Snapshot) -> Self {
+        let summary = &snapshot.summary;
+        Self {
+            backup_start: text::rfc3339(snapshot.time),
+            backup_end: text::rfc3339(summary.end),
+            files_new: summary.files_new,
+            files_changed: summary.files_changed,
+            files_unmodified: summary.files_unmodified,
+            dirs_new: summary.dirs_new,
+            dirs_changed: summary.dirs_changed,
+            dirs_unmodified: summary.dirs_unmodified,
+            data_blobs: summary.data_chunks,
+            tree_blobs: summary.metadata_chunks,
+            data_added: summary.data_added,
+            data_added_packed: summary.data_added_packed,
+            total_files_processed: summary.files_processed,
+            total_bytes_processed: summary.bytes_processed,
+        }
+    }
+}
+
+/// The end of a backup.
+#[derive(Serialize)]
+pub(crate) struct BackupSummary {
+    pub(crate) message_type: &'static str,
+    #[serde(flatten)]
+    pub(crate) summary: SnapshotSummary,
+    pub(crate) total_duration: f64,
+    pub(crate) snapshot_id: String,
+    pub(crate) chunks_unique: u64,
+    pub(crate) chunks_duplicate: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
+    pub(crate) index: Index,
+}
+
+impl BackupSummary {
+    /// Tells how a backup ended.
+    pub(crate) fn of(report: &BackupReport, index: Index, total_duration: f64, peak_rss_bytes: Option<u64>) -> Self {
+        Self {
+            message_type: "summary",
+            summary: SnapshotSummary::of(&report.snapshot),
+            total_duration,
+            snapshot_id: report.session.to_string(),
+            chunks_unique: report.chunks.data_unique,
+            chunks_duplicate: report.chunks.data_duplicate,
+            peak_rss_bytes,
+            index,
+        }
+    }
+}
+
+/// The end of a backup that was only tried out.
+#[derive(Serialize)]
+pub(crate) struct DryRunSummary {
+    pub(crate) message_type: &'static str,
+    pub(crate) dry_run: bool,
+    pub(crate) files_new: u64,
+    pub(crate) files_changed: u64,
+    pub(crate) files_unmodified: u64,
+    pub(crate) dirs_new: u64,
+    pub(crate) dirs_changed: u64,
+    pub(crate) dirs_unmodified: u64,
+    pub(crate) total_files_processed: u64,
+    pub(crate) total_bytes_processed: u64,
+    pub(crate) total_duration: f64,
+    pub(crate) bytes_to_read: u64,
+}
+
+/// What the index counted, and in what state it was found and left.
+#[derive(Serialize)]
+pub(crate) struct Index {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rebuilt_because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+    submitted: u64,
+    filter_probes: u64,
+    filter_negatives: u64,
+    filter_false_positives: u64,
+    in_flight_hits: u64,
+    joined: u64,
+    prelookup_hits: u64,
+    postlookup_hits: u64,
+    lookups: u64,
+    staging_hits: u64,
+    disk_hits: u64,
+    lookup_batches: u64,
+    pages_read: u64,
+    bytes_read: u64,
+    bytes_written: u64,
+    prefetches: u64,
+    updates: u64,
+    drains: u64,
+    dead_hits: u64,
+    damaged_pages: u64,
+}
+
+impl Index {
+    /// Tells all that was counted: a counter that is added to the engine must be added here to compile.
+    pub(crate) fn of(counters: Counters, state: &IndexState, degraded: Option<&str>) -> Self {
+        let Counters {
+            submitted,
+            filter_probes,
+            filter_negatives,
+            filter_false_positives,
+            in_flight_hits,
+            joined,
+            prelookup_hits,
+            postlookup_hits,
+            lookups,
+            staging_hits,
+            disk_hits,
+            lookup_batches,
+            pages_read,
+            bytes_read,
+            bytes_written,
+            prefetches,
+            updates,
+            drains,
+            dead_hits,
+            damaged_pages,
+        } = counters;
+        let (state, rebuilt_because) = match state {
+            IndexState::New => ("new", None),
+            IndexState::Clean => ("clean", None),
+            IndexState::Unclean => ("unclean", None),
+            IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
+        };
+        Self {
+            state,
+            rebuilt_because,
+            degraded: degraded.map(str::to_owned),
+            submitted,
+            filter_probes,
+            filter_negatives,
+            filter_false_positives,
+            in_flight_hits,
+            joined,
+            prelookup_hits,
+            postlookup_hits,
+            lookups,
+            staging_hits,
+            disk_hits,
+            lookup_batches,
+            pages_read,
+            bytes_read,
+            bytes_written,
+            prefetches,
+            updates,
+            drains,
+            dead_hits,
+            damaged_pages,
+        }
+    }
+}
+
+/// A snapshot as `snapshots` lists it.
+#[derive(Serialize)]
+pub(crate) struct SnapshotObject {
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
+    tree: String,
+    paths: Vec<String>,
+    hostname: String,
+    username: String,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    excludes: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    program_version: String,
+    summary: SnapshotSummary,
+    id: String,
+    short_id: String,
+}
+
+impl SnapshotObject {
+    /// Tells what a snapshot says.
+    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
+        Self {
+            time: text::rfc3339(snapshot.time),
+            parent: snapshot.parent.map(|parent| parent.to_string()),
+            tree: snapshot.tree.to_string(),
+            paths: snapshot.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
+            hostname: snapshot.hostname.clone(),
+            username: snapshot.username.clone(),
+            uid: snapshot.uid,
+            gid: snapshot.gid,
+            excludes: snapshot.excludes.clone(),
+            tags: snapshot.tags.clone(),
+            program_version: snapshot.program.clone(),
+            summary: SnapshotSummary::of(snapshot),
+            id: session.to_string(),
+            short_id: short_id(session),
+        }
+    }
+}
+
+/// The first message of `ls`.
+#[derive(Serialize)]
+pub(crate) struct LsSnapshot {
+    #[serde(flatten)]
+    snapshot: SnapshotObject,
+    message_type: &'static str,
+    struct_type: &'static str,
+}
+
+impl LsSnapshot {
+    /// Tells which snapshot is listed.
+    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
+        let snapshot = SnapshotObject::of(session, snapshot);
+        Self { snapshot, message_type: "snapshot", struct_type: "snapshot" }
+    }
+}
+
+/// An entry as `ls` lists it.
+#[derive(Serialize)]
+pub(crate) struct LsNode {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    path: String,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    mode: u32,
+    permissions: String,
+    mtime: String,
+    /// The time of the last access is not kept; as in restic by default, that of the last change stands for it.
+    atime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ctime: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    message_type: &'static str,
+    struct_type: &'static str,
+}
+
+impl LsNode {
+    /// Tells what an entry says.
+    pub(crate) fn of(hinted: &HintedEntry, path: &[u8]) -> Self {
+        let entry = &hinted.entry;
+        let (size, ctime, inode) = match &entry.content {
+            Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
+            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (None, None, None),
+        };
+        Self {
+            name: String::from_utf8_lossy(&entry.name).into_owned(),
+            kind: text::kind_name(entry.kind),
+            path: String::from_utf8_lossy(path).into_owned(),
+            uid: entry.uid,
+            gid: entry.gid,
+            size,
+            mode: text::go_mode(entry.kind, entry.mode),
+            permissions: text::permissions(entry.kind, entry.mode),
+            mtime: text::rfc3339(entry.mtime),
+            atime: text::rfc3339(entry.mtime),
+            ctime,
+            inode: inode.or(entry.link.map(|link| link.inode)),
+            message_type: "node",
+            struct_type: "node",
+        }
+    }
+}
+
+/// A key slot as `key list` lists it. Who made it is sealed, and known only of the slot in use.
+#[derive(Serialize)]
+pub(crate) struct KeyObject {
+    pub(crate) current: bool,
+    pub(crate) id: String,
+    #[serde(rename = "userName")]
+    pub(crate) user_name: String,
+    #[serde(rename = "hostName")]
+    pub(crate) host_name: String,
+    pub(crate) created: String,
+}
+
+/// `version`.
+#[derive(Serialize)]
+pub(crate) struct Version {
+    pub(crate) message_type: &'static str,
+    #[serde(rename = "version")]
+    pub(crate) number: &'static str,
+    pub(crate) os: &'static str,
+    pub(crate) arch: &'static str,
+}

@@ -1,0 +1,169 @@
+//! Opening what a command works on: the repository and this host's cache for it.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use onefold_engine::Error;
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::{Disk, Host};
+use onefold_engine::repo::{Cache, Selection, SnapshotName};
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::source::exclude::CACHE_SIGNATURE;
+use onefold_engine::store::commits::Commits;
+use onefold_engine::store::create::read_configs;
+use onefold_engine::store::metadata::Scratch;
+use onefold_engine::store::{self, Store, Unlock};
+use onefold_engine::types::{RepositoryId, SessionId};
+
+use crate::args::SelectionArgs;
+use crate::files;
+use crate::output::Output;
+use crate::password::Password;
+use crate::settings::Settings;
+use crate::sources::{self, absolute};
+
+/// How often a password may be typed.
+const TRIES_MAX: usize = 3;
+
+/// An open repository.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// The repository.
+    pub(crate) store: Store,
+    /// Where it is.
+    pub(crate) directory: PathBuf,
+    /// The password that opened it; `None`: it is not encrypted.
+    pub(crate) password: Option<Password>,
+}
+
+/// Returns the disk of a repository's directory, and the host.
+pub(crate) fn doors(directory: &Path) -> (Arc<dyn Disk>, Arc<dyn Host>) {
+    (Arc::new(OsDisk::new(directory.to_path_buf())), Arc::new(OsHost::new()))
+}
+
+/// Opens the repository that was named.
+pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
+    let directory = settings.repository()?.clone();
+    let (disk, host) = doors(&directory);
+    let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
+    let is_encrypted = copies.iter().any(|(_, _, config)| config.clear_key.is_none());
+    if !is_encrypted && !settings.password.is_given() {
+        output.note("the repository is not encrypted");
+        return Ok(Opened { store: store::open(&disk, &host, Unlock::Unencrypted)?, directory, password: None });
+    }
+    let tries = if settings.password.is_given() || !io::stdin().is_terminal() { 1 } else { TRIES_MAX };
+    for left in (0..tries).rev() {
+        let password = settings.password.read("password: ")?;
+        match store::open(&disk, &host, Unlock::Password(&password)) {
+            Ok(store) => return Ok(Opened { store, directory, password: Some(password) }),
+            Err(Error::WrongPassword) if 0 < left => output.warn("wrong password"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::WrongPassword.into())
+}
+
+/// A file in the place of a repository is as good as no repository.
+fn not_a_directory(directory: &Path, error: Error) -> Error {
+    if error.io_kind() == Some(io::ErrorKind::NotADirectory) {
+        return Error::NoRepository { path: directory.to_path_buf(), reason: "it is not a directory".to_owned() };
+    }
+    error
+}
+
+/// This host's cache for one repository, or a scratch directory in its place that is removed in the end.
+#[derive(Debug)]
+pub(crate) struct OpenedCache {
+    /// What the engine is given.
+    pub(crate) cache: Cache,
+    /// The directory of all caches, to be left out of backups.
+    pub(crate) directory: PathBuf,
+    is_scratch: bool,
+}
+
+impl OpenedCache {
+    /// Opens the cache; where it cannot be written, makes a scratch one and says so.
+    pub(crate) fn open(settings: &Settings, repository: RepositoryId, output: &Output) -> Result<Self> {
+        let name = PathBuf::from(repository.to_string());
+        let reason = match &settings.cache {
+            None => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
+            Some(directory) => match prepare(directory, &name) {
+                Ok(()) => return Ok(Self::at(directory.clone(), name, false)),
+                Err(error) => format!("{}: {error}", directory.display()),
+            },
+        };
+        let mut random = [0; 8];
+        OsHost::new().random(&mut random)?;
+        let scratch = std::env::temp_dir().join(format!("onefold-{:016x}", u64::from_be_bytes(random)));
+        files::create_new_directory(&scratch)
+            .and_then(|()| files::create_new_directory(&scratch.join(&name)))
+            .with_context(|| format!("the cache cannot be used ({reason}), nor can {}", scratch.display()))?;
+        output.warn(&format!(
+            "the cache cannot be used: {reason}; {} is used instead and removed at the end, so that the index is rebuilt \
+             each time",
+            scratch.display()
+        ));
+        Ok(Self::at(scratch, name, true))
+    }
+
+    fn at(directory: PathBuf, name: PathBuf, is_scratch: bool) -> Self {
+        let disk = Arc::new(OsDisk::new(directory.clone()));
+        Self { cache: Cache { disk, dir: name }, directory, is_scratch }
+    }
+
+    /// Returns where state may be spilled.
+    pub(crate) fn scratch(&self) -> Scratch {
+        Scratch { disk: Some(Arc::clone(&self.cache.disk)), dir: self.cache.dir.clone() }
+    }
+}
+
+impl Drop for OpenedCache {
+    fn drop(&mut self) {
+        if self.is_scratch {
+            // What is left of it is in a directory for temporary files.
+            let _ignored = files::remove_all(&self.directory);
+        }
+    }
+}
+
+fn prepare(directory: &Path, name: &Path) -> io::Result<()> {
+    files::create_directories(directory)?;
+    let tag = [
+        &CACHE_SIGNATURE[..],
+        b"\n# This directory holds caches of onefold, which may be deleted at any time.\n# See https://bford.info/cachedir/\n",
+    ];
+    files::write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())?;
+    let own = directory.join(name);
+    files::create_directories(&own)?;
+    files::probe(&own)
+}
+
+/// Returns which snapshots count.
+pub(crate) fn selection(typed: &SelectionArgs) -> Result<Selection> {
+    let tags = typed.tag.iter().map(|list| list.split(',').map(str::to_owned).collect()).collect();
+    let paths = typed.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;
+    Ok(Selection { hosts: typed.host.clone(), tags, paths })
+}
+
+/// Finds the snapshot that a name means.
+pub(crate) fn find<'a>(
+    commits: &'a Commits,
+    typed: &SelectionArgs,
+    name: &SnapshotName,
+) -> Result<(SessionId, &'a Snapshot)> {
+    Ok(selection(typed)?.find(commits, &name.name)?)
+}
+
+/// Returns this host's name.
+pub(crate) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns the name of the user who runs this: from the host's list of users, else from the environment.
+pub(crate) fn username() -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    files::user_name(uid).or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or(uid.to_string())
+}

@@ -1,0 +1,142 @@
+//! What every command works with, decided once: options before environment before defaults.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::backup::Budget;
+use onefold_engine::compress::Compression;
+use onefold_engine::index::IndexOptions;
+use onefold_engine::source::exclude::parse_size;
+
+use crate::args::GlobalArgs;
+use crate::output::Verbosity;
+use crate::password::PasswordSource;
+use crate::text::parse_duration;
+
+/// Memory budget if none is given.
+const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
+/// Smallest memory budget that queues, buffers and the index fit into.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// The decisions.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Directory of the repository, if one was named.
+    repository: Option<PathBuf>,
+    /// Where the password comes from.
+    pub(crate) password: PasswordSource,
+    /// Where caches are kept, if that is known.
+    pub(crate) cache: Option<PathBuf>,
+    /// Memory budget in bytes.
+    pub(crate) memory_bytes: usize,
+    /// Threads that compute.
+    pub(crate) threads: usize,
+    /// How new data is compressed.
+    pub(crate) compression: Compression,
+    /// How long to wait for another writer.
+    pub(crate) retry_lock: Duration,
+    /// Whether programs read along.
+    pub(crate) json: bool,
+    /// How much is said.
+    pub(crate) verbosity: Verbosity,
+}
+
+impl Settings {
+    /// Decides. `environment` looks up a variable; an empty one is as none.
+    pub(crate) fn decide(typed: &GlobalArgs, environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let text = |name: &str| -> Result<Option<String>> {
+            variable(name)
+                .map(|value| value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8")))
+                .transpose()
+        };
+        let either = |option: &Option<String>, name: &str| -> Result<Option<String>> {
+            option.clone().map_or_else(|| text(name), |option| Ok(Some(option)))
+        };
+        let home_cache = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
+        let cache_home =
+            variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home_cache);
+        let cache = typed
+            .cache_dir
+            .clone()
+            .or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from))
+            .or_else(|| cache_home.map(|path| path.join("onefold")));
+        let memory = match either(&typed.memory, "ONEFOLD_MEMORY")? {
+            Some(text) => parse_size(&text).context("memory budget")?,
+            None => MEMORY_BYTES_DEFAULT,
+        };
+        ensure!(
+            MEMORY_BYTES_MIN <= memory,
+            "a memory budget of {memory} bytes is too small: the smallest that works is {}M",
+            MEMORY_BYTES_MIN >> 20
+        );
+        let compression = match either(&typed.compression, "ONEFOLD_COMPRESSION")? {
+            Some(text) => text.parse()?,
+            None => Compression::default(),
+        };
+        let verbosity = match (typed.quiet, typed.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, 1) => Verbosity::Verbose,
+            (false, _) => Verbosity::EveryFile,
+        };
+        Ok(Self {
+            repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY").map(PathBuf::from)),
+            password: PasswordSource::decide(typed, &variable),
+            cache,
+            memory_bytes: usize::try_from(memory).context("memory budget")?,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            compression,
+            retry_lock: typed.retry_lock.as_deref().map(parse_duration).transpose()?.unwrap_or_default(),
+            json: typed.json,
+            verbosity,
+        })
+    }
+
+    /// Returns the directory of the repository.
+    pub(crate) fn repository(&self) -> Result<&PathBuf> {
+        self.repository.as_ref().context("no repository named: give --repo DIR or set ONEFOLD_REPOSITORY")
+    }
+
+    /// Divides the memory budget.
+    pub(crate) fn budget(&self) -> Budget {
+        Budget::of(self.memory_bytes, self.threads)
+    }
+
+    /// Divides the index's share of it.
+    pub(crate) fn index(&self) -> IndexOptions {
+        IndexOptions::for_memory(self.budget().index_bytes, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(typed: &GlobalArgs, variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::decide(typed, &|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn options_come_before_the_environment_and_that_before_defaults() {
+        let typed = GlobalArgs { memory: Some("100M".into()), ..GlobalArgs::default() };
+        let variables = [("ONEFOLD_MEMORY", "1G"), ("ONEFOLD_REPOSITORY", "/r"), ("HOME", "/home/me")];
+        let settings = decide(&typed, &variables).unwrap();
+        assert_eq!(settings.memory_bytes, 100 << 20);
+        assert_eq!(settings.repository().unwrap(), &PathBuf::from("/r"));
+        assert_eq!(settings.cache, Some(PathBuf::from("/home/me/.cache/onefold")));
+        let settings = decide(&GlobalArgs::default(), &[("XDG_CACHE_HOME", "/x"), ("ONEFOLD_MEMORY", "1G")]).unwrap();
+        assert_eq!((settings.memory_bytes, settings.cache), (1 << 30, Some(PathBuf::from("/x/onefold"))));
+    }
+
+    #[test]
+    fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
+        let error = decide(&GlobalArgs::default(), &[("ONEFOLD_MEMORY", "63M")]).unwrap_err();
+        assert!(error.to_string().contains("64M"), "{error}");
+        assert!(decide(&GlobalArgs::default(), &[("ONEFOLD_MEMORY", "64M")]).is_ok());
+    }
+}

@@ -1,0 +1,166 @@
+//! What is backed up and what of it is left out, from options and the files that they name.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::io::Host;
+use onefold_engine::io::os::OsHost;
+use onefold_engine::io::os_source::OsSource;
+use onefold_engine::io::tree::SourceTree;
+use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size, read_patterns};
+use onefold_engine::source::stream::StreamTree;
+use onefold_engine::source::{self, files_from};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::args::{BackupArgs, ExcludeArgs};
+use crate::files;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// How often a pipe that gives nothing is left to look for signals.
+const POLL_NANOSECONDS: i64 = 100_000_000;
+
+/// Returns the bytes of a path.
+pub(crate) fn bytes_of(path: PathBuf) -> Vec<u8> {
+    path.into_os_string().into_vec()
+}
+
+/// Returns where a path is, without looking at links.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    let working_directory = std::env::current_dir().context("find the working directory")?;
+    Ok(source::absolute(&working_directory, path))
+}
+
+/// Patterns and marks that say what is left out.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// For the walk.
+    pub(crate) excludes: Excludes,
+    /// The patterns, as they are written into the snapshot.
+    pub(crate) texts: Vec<String>,
+}
+
+/// Decides what is left out. `places` are directories of our own that must not be backed up.
+pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
+    let mut excludes = Excludes { one_file_system: typed.one_file_system, ..Excludes::default() };
+    let mut texts = Vec::new();
+    let groups = [
+        (&typed.exclude, &typed.exclude_file, Case::Sensitive),
+        (&typed.iexclude, &typed.iexclude_file, Case::Insensitive),
+    ];
+    for (given, lists, case) in groups {
+        let mut patterns: Vec<Vec<u8>> = given.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+        for list in lists {
+            patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
+        }
+        texts.extend(patterns.iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()));
+        if !patterns.is_empty() {
+            excludes.patterns.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
+        }
+    }
+    if typed.exclude_caches {
+        excludes.tags.push(Tag::cache_directory());
+    }
+    for mark in &typed.exclude_if_present {
+        excludes.tags.push(Tag::parse(mark)?);
+    }
+    excludes.file_bytes_max =
+        typed.exclude_larger_than.as_deref().map(parse_size).transpose().context("--exclude-larger-than")?;
+    for place in places {
+        // What cannot be found cannot be walked into either.
+        if let Ok(metadata) =
+            files::canonical(place).map_err(anyhow::Error::from).and_then(|real| Ok(OsSource::new().metadata(&real)?))
+        {
+            excludes.skip.insert((metadata.device, metadata.inode));
+        }
+    }
+    Ok(Left { excludes, texts })
+}
+
+/// What a backup reads.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    /// The tree.
+    pub(crate) tree: Arc<dyn SourceTree>,
+    /// Paths as the user named them.
+    pub(crate) roots: Vec<PathBuf>,
+    /// The same, absolute, as they are written into the snapshot.
+    pub(crate) paths: Vec<Vec<u8>>,
+}
+
+/// Finds the paths that were named, on the command line and in lists. Those that do not exist are told and left out.
+pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> {
+    let tree = OsSource::new();
+    let mut named = typed.paths.clone();
+    for list in &typed.files_from {
+        for pattern in files_from::parse_patterns(&files::read_list(list)?) {
+            let found = files_from::expand(&tree, &pattern)?;
+            ensure!(!found.is_empty(), "{}: {} matches nothing", list.display(), OsStr::from_bytes(&pattern).display());
+            named.extend(found);
+        }
+    }
+    for list in &typed.files_from_verbatim {
+        named.extend(files_from::parse_verbatim(&files::read_list(list)?));
+    }
+    for list in &typed.files_from_raw {
+        let paths = files_from::parse_raw(&files::read_list(list)?);
+        named.extend(paths.with_context(|| list.display().to_string())?);
+    }
+    ensure!(!named.is_empty(), "nothing to back up: name at least one path, or --stdin");
+    let count = named.len();
+    let mut roots = Vec::with_capacity(count);
+    for path in named {
+        match tree.metadata(&path) {
+            Ok(_) => roots.push(path),
+            Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
+                progress.fail("scan", &path, &format!("{}: does not exist", path.display()));
+            }
+            Err(error) => progress.fail("scan", &path, &error.to_string()),
+        }
+    }
+    match roots.len() {
+        0 if count == 1 => bail!("what was to be backed up does not exist"),
+        0 => bail!("nothing of what was to be backed up exists"),
+        _ => {}
+    }
+    let mut paths = roots.iter().map(|path| absolute(path).map(bytes_of)).collect::<Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    paths.dedup();
+    Ok(Sources { tree: Arc::new(tree), roots, paths })
+}
+
+/// Makes standard input a tree of one file.
+pub(crate) fn standard_input(name: &OsString, interrupt: &Interrupt) -> Result<Sources> {
+    let path = source::absolute(Path::new("/"), Path::new(name));
+    ensure!(path != Path::new("/"), "--stdin-filename: {} is not the name of a file", name.display());
+    let reader = StandardInput { interrupt: interrupt.clone() };
+    let tree = StreamTree::new(path.clone(), Box::new(reader), OsHost::new().now());
+    Ok(Sources { tree: Arc::new(tree), paths: vec![bytes_of(path.clone())], roots: vec![path] })
+}
+
+/// Standard input, left alone once the user has asked to stop, even if nothing comes.
+struct StandardInput {
+    interrupt: Interrupt,
+}
+
+impl Read for StandardInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        loop {
+            if self.interrupt.is_raised() {
+                return Err(io::Error::other("interrupted"));
+            }
+            let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: POLL_NANOSECONDS };
+            match poll(&mut polled, Some(&timeout)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(rustix::io::read(&stdin, buffer)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `backup`: what it takes, what it leaves out, what it tells.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::place::{Place, Ran};
+
+/// Returns the paths that a snapshot holds below the source.
+fn listed(place: &Place) -> Vec<String> {
+    let ran = place.run(["ls", "latest", "-q"]).code(0);
+    let base = place.path("source").to_str().unwrap().to_owned() + "/";
+    ran.stdout().lines().filter_map(|line| line.strip_prefix(&base)).map(str::to_owned).collect()
+}
+
+fn backup(place: &Place, arguments: &[&str]) -> Ran {
+    let source = place.path("source");
+    place.run(["backup", source.to_str().unwrap()].into_iter().chain(arguments.iter().copied()))
+}
+
+#[test]
+fn a_second_backup_uses_the_first_as_its_parent_and_stores_nothing() {
+    let place = Place::encrypted();
+    place.write("a/file", &vec![7; 100_000]);
+    place.write("b", b"second");
+    let first = backup(&place, &["--tag", "one,two", "--host", "h", "--json"]).code(0);
+    let summary = first.messages().pop().unwrap();
+    assert_eq!(summary["message_type"], "summary");
+    assert_eq!((&summary["files_new"], &summary["files_unmodified"]), (&2.into(), &0.into()));
+    assert_eq!(summary["total_bytes_processed"], 100_006);
+    assert!(summary["data_added_packed"].as_u64().unwrap() > 0);
+    for field in ["dirs_new", "data_blobs", "tree_blobs", "chunks_unique", "chunks_duplicate", "peak_rss_bytes"] {
+        assert!(summary[field].is_u64(), "{field}: {summary}");
+    }
+    for field in ["backup_start", "backup_end", "snapshot_id"] {
+        assert!(summary[field].is_string(), "{field}: {summary}");
+    }
+    assert!(summary["total_duration"].is_f64());
+    assert_eq!(summary["index"]["state"], "new");
+    assert!(summary["index"]["filter_negatives"].as_u64().unwrap() > 0);
+
+    place.write("b", b"changed!");
+    let second = backup(&place, &["--host", "h"]).code(0).says("using parent snapshot");
+    assert!(second.stdout().contains("Files:           0 new,     1 changed,     1 unmodified"), "{}", second.stdout());
+    assert!(second.stdout().contains("processed 2 files, 97.664 KiB in 0:0"), "{}", second.stdout());
+    assert!(second.stdout().contains(" saved"));
+    // Another host has no parent, nor has one who does not want it.
+    backup(&place, &["--host", "other"]).code(0).says("no parent snapshot");
+    let forced = backup(&place, &["--host", "h", "--force", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!((&forced["files_new"], &forced["chunks_unique"]), (&2.into(), &0.into()));
+    let named = summary["snapshot_id"].as_str().unwrap();
+    backup(&place, &["--host", "other", "--parent", named]).code(0).says(&named[..8]);
+}
+
+#[test]
+fn options_leave_out_what_they_say() {
+    let place = Place::new();
+    for name in ["keep", "skip.tmp", "UPPER.LOG", "cache/CACHEDIR.TAG", "cache/entry", "marked/.nobackup", "marked/x"] {
+        place.write(name, b"Signature: 8a477f597d28d172789f06886806bc55");
+    }
+    place.write("large", &[1; 5000]);
+    std::fs::write(place.path("patterns"), "# comment\nke*\n").unwrap();
+    for (options, missing) in [
+        (&["--exclude", "*.tmp"][..], &["skip.tmp"][..]),
+        (&["--iexclude", "*.log"], &["UPPER.LOG"]),
+        (&["--exclude-file", "patterns"], &["keep"]),
+        (&["--iexclude-file", "patterns"], &["keep"]),
+        (&["--exclude-caches"], &["cache/entry"]),
+        (&["--exclude-if-present", ".nobackup"], &["marked/x"]),
+        (&["--exclude-larger-than", "4k"], &["large"]),
+    ] {
+        let all: Vec<String> = {
+            backup(&place, &[]).code(0);
+            listed(&place)
+        };
+        backup(&place, options).code(0);
+        let left = listed(&place);
+        let gone: Vec<&String> = all.iter().filter(|path| !left.contains(path)).collect();
+        assert_eq!(gone, missing, "{options:?}");
+    }
+}
+
+#[test]
+fn the_repository_and_the_cache_are_not_backed_up_into_themselves() {
+    let place = Place::new();
+    place.write("file", b"x");
+    let root = place.path("").to_str().unwrap().to_owned();
+    place.run(["backup", &root]).code(0);
+    let listed = place.run(["ls", "latest", "-q"]).code(0).stdout();
+    assert!(listed.contains("source/file"));
+    assert!(!listed.contains("containers") && !listed.contains("index"), "{listed}");
+}
+
+#[test]
+fn lists_of_files_are_read() {
+    let place = Place::new();
+    for name in ["a1", "a2", "b c", "d"] {
+        place.write(name, b"x");
+    }
+    std::fs::write(place.path("patterns"), "source/a*\n").unwrap();
+    std::fs::write(place.path("verbatim"), "source/b c\n").unwrap();
+    std::fs::write(place.path("raw"), "source/d\0").unwrap();
+    let options = ["--files-from", "patterns", "--files-from-verbatim", "verbatim", "--files-from-raw", "raw"];
+    place.run(["backup"].into_iter().chain(options)).code(0);
+    let listed = place.run(["ls", "latest", "-q"]).code(0).stdout();
+    assert_eq!(listed, "/source\n/source/a1\n/source/a2\n/source/b c\n/source/d\n");
+    std::fs::write(place.path("patterns"), "nothing*\n").unwrap();
+    place.run(["backup", "--files-from", "patterns"]).code(1).says("matches nothing");
+}
+
+#[test]
+fn a_dry_run_counts_and_writes_nothing() {
+    let place = Place::new();
+    place.write("a", &[1; 1000]);
+    place.write("b", &[2; 500]);
+    let before = crate::place::contents(&place.path("repository"));
+    let summary = backup(&place, &["--dry-run", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!(
+        (&summary["dry_run"], &summary["files_new"], &summary["bytes_to_read"]),
+        (&true.into(), &2.into(), &1500.into())
+    );
+    assert!(summary.get("snapshot_id").is_none());
+    assert_eq!(crate::place::contents(&place.path("repository")), before);
+    backup(&place, &[]).code(0);
+    place.write("b", &[3; 501]);
+    let dry = backup(&place, &["-n"]).code(0);
+    assert!(dry.stdout().contains("0 new,     1 changed"), "{}", dry.stdout());
+    assert!(dry.stdout().contains("Would read 501 B"), "{}", dry.stdout());
+}
+
+#[test]
+fn standard_input_becomes_a_file() {
+    let place = Place::new();
+    let bytes: Vec<u8> =
+        (0..3_000_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let mut child =
+        place.command(["backup", "--stdin", "--stdin-filename", "db/all.sql"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    Ran(child.wait_with_output().unwrap()).code(0);
+    assert_eq!(place.run(["ls", "latest", "-q"]).code(0).stdout(), "/db\n/db/all.sql\n");
+    let dumped = place.run(["dump", "latest", "db/all.sql"]).code(0);
+    assert!(dumped.0.stdout == bytes, "{} bytes came back", dumped.0.stdout.len());
+    assert_eq!(place.run(["dump", "latest:db", "all.sql"]).code(0).0.stdout.len(), bytes.len());
+    place.run(["dump", "latest", "/db"]).code(1).says("not a regular file");
+    place.run(["dump", "latest", "/nope"]).code(1).says("not in the snapshot");
+}
+
+#[test]
+fn status_messages_come_before_the_summary_and_every_file_is_named_on_request() {
+    let place = Place::new();
+    place.write("file", b"x");
+    let messages = backup(&place, &["--json", "-vv"]).code(0).messages();
+    let (last, others) = messages.split_last().unwrap();
+    assert_eq!(last["message_type"], "summary");
+    let item = place.path("source/file").to_str().unwrap().to_owned();
+    let is_named = |message: &serde_json::Value| {
+        message["message_type"] == "verbose_status" && message["action"] == "new" && message["item"] == item.as_str()
+    };
+    assert!(others.iter().any(is_named), "{others:?}");
+    assert!(others.iter().all(|message| message["message_type"] != "summary"));
+    assert_eq!(backup(&place, &["-q"]).code(0).stdout(), "");
+}

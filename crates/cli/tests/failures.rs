@@ -1,0 +1,178 @@
+//! Every way to fail has its exit code and a sentence that names what it is about.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::{Place, Ran};
+
+#[test]
+fn wrong_usage_exits_1() {
+    let place = Place::new();
+    place.run(["bakcup"]).code(1).says("bakcup");
+    place.run(["backup"]).code(1).says("nothing to back up");
+    place.run(["backup", "source", "--parent", "x", "--force"]).code(1);
+    let error = place.run(["ls", "--json"]).code(1).last_error();
+    assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &1.into()));
+    place.run(["snapshots", "--memory", "1M"]).code(1).says("64M");
+    place.run(["backup", "source", "--compression", "rar"]).code(1).says("rar");
+    let nameless = place.command(["snapshots"]).env_remove("ONEFOLD_REPOSITORY").output().unwrap();
+    Ran(nameless).code(1).says("ONEFOLD_REPOSITORY");
+}
+
+#[test]
+fn no_repository_exits_10() {
+    let place = Place::without_repository(None);
+    place.run(["snapshots"]).code(10).says(place.path("repository").to_str().unwrap());
+    fs::write(place.path("repository"), b"a file").unwrap();
+    let error = place.run(["snapshots", "--json"]).code(10).last_error();
+    assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &10.into()));
+    assert!(error["message"].as_str().unwrap().contains("not a directory"), "{error}");
+}
+
+#[test]
+fn a_wrong_password_exits_12_and_none_at_all_says_how_to_give_one() {
+    let place = Place::encrypted();
+    let wrong = place.command(["snapshots"]).env("ONEFOLD_PASSWORD", "incorrect").output().unwrap();
+    Ran(wrong).code(12).says("wrong password");
+    let none = place.command(["snapshots"]).env_remove("ONEFOLD_PASSWORD").output().unwrap();
+    Ran(none).code(1).says("--password-file");
+}
+
+#[test]
+fn snapshots_that_cannot_be_meant_are_named() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["ls", "latest"]).code(1).says("`latest` not found");
+    // Seventeen ids, sixteen first digits.
+    for _ in 0..17 {
+        place.run(["backup", "source", "-q", "--force"]).code(0);
+    }
+    let all = place.run(["snapshots", "--json"]).code(0).json();
+    let mut first: Vec<&str> =
+        all.as_array().unwrap().iter().map(|object| &object["id"].as_str().unwrap()[..1]).collect();
+    first.sort_unstable();
+    let ambiguous = first.windows(2).find(|pair| pair[0] == pair[1]).unwrap()[0];
+    place.run(["ls", ambiguous]).code(1).says("several ids begin like that");
+    place.run(["ls", "no-such-id"]).code(1).says("`no-such-id` not found");
+    place.run(["backup", "source", "--parent", "no-such-id"]).code(1).says("no-such-id");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_exits_3_once_the_rest_is_safe() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source/nope"]).code(1).says("source/nope: does not exist");
+    place.run(["backup", "source", "source/nope", "-q"]).code(3).says("source/nope: does not exist");
+    assert!(place.run(["ls", "latest"]).code(0).stdout().contains("/source/file"));
+    // The memory of a process cannot be read from its beginning, whoever asks.
+    let ran = place.run(["backup", "source", "/proc/self/mem", "--json"]).code(3);
+    let stderr = ran.stderr();
+    let mut errors = stderr.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let error = errors.next().unwrap();
+    assert_eq!((&error["message_type"], &error["during"]), (&"error".into(), &"archival".into()));
+    assert!(error["error"]["message"].as_str().unwrap().contains("mem"), "{error}");
+    assert_eq!(ran.last_error()["code"], 3);
+    assert!(ran.messages().pop().unwrap()["snapshot_id"].is_string());
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_replaced_for_the_run() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "--cache-dir", "/dev/null/cache"]).code(0).says("/dev/null/cache");
+    assert_eq!(fs::read_dir(place.path("tmp")).unwrap().count(), 0, "the scratch directory is still there");
+    place.run(["backup", "source", "-q"]).code(0);
+    let tag = fs::read(place.path("cache/CACHEDIR.TAG")).unwrap();
+    assert!(tag.starts_with(b"Signature: 8a477f597d28d172789f06886806bc55\n"));
+}
+
+#[test]
+fn a_held_index_exits_11_and_can_be_waited_for() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    let lock = File::open(place.path("cache").join(place.repository_id()).join("index/lock")).unwrap();
+    lock.lock().unwrap();
+    place.run(["backup", "source"]).code(11).says("held by another writer");
+    // Readers never need it.
+    place.run(["ls", "latest"]).code(0);
+    let mut waiting = place.command(["backup", "source", "--retry-lock", "1m"]).spawn().unwrap();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    assert!(stderr.any(|line| line.unwrap().contains("waiting")));
+    lock.unlock().unwrap();
+    Ran(waiting.wait_with_output().unwrap()).code(0);
+}
+
+#[test]
+fn a_signal_ends_a_backup_cleanly_with_130() {
+    let place = Place::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut child = place.command(["backup", "--stdin", "--json"]).stdin(Stdio::piped()).spawn().unwrap();
+        // Kept open: there could always be more.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&vec![3; 100_000]).unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut status = String::new();
+        stdout.read_line(&mut status).unwrap();
+        assert!(status.contains("\"status\""), "{status}");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).unwrap();
+        let ran = Ran(child.wait_with_output().unwrap()).code(130);
+        assert_eq!((&ran.last_error()["code"], &ran.last_error()["message"]), (&130.into(), &"interrupted".into()));
+        assert!(!rest.contains("summary"), "{rest}");
+        drop(stdin);
+    }
+    assert_eq!(place.run(["snapshots", "--json"]).code(0).json(), serde_json::json!([]));
+}
+
+#[test]
+fn a_stream_that_breaks_makes_no_snapshot() {
+    let place = Place::new();
+    // A directory can be opened, but not read.
+    let directory = File::open(place.path("source")).unwrap();
+    let ran = place.command(["backup", "--stdin"]).stdin(directory).output().unwrap();
+    Ran(ran).code(1).says("no snapshot was made");
+    assert_eq!(place.run(["snapshots", "--json"]).code(0).json(), serde_json::json!([]));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_nothing_to_talk_about() {
+    let place = Place::new();
+    for number in 0..3000 {
+        place.write(&format!("a-long-enough-name-for-a-pipe-to-fill-up-{number}"), b"");
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    let mut child = place.command(["ls", "latest", "-q"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let ran = Ran(child.wait_with_output().unwrap()).code(1);
+    assert_eq!(ran.stderr(), "");
+}
+
+/// A pipe stood where an object of a repository should be: opening it waited for somebody to write to it, and every
+/// command hung until it was killed. It is damage like any other and is named.
+#[test]
+fn a_pipe_in_place_of_an_object_makes_nothing_wait() {
+    let place = Place::new();
+    place.write("file", b"contents");
+    place.run(["backup", "source", "-q"]).code(0);
+    let commits = place.path("repository/commits");
+    let commit = fs::read_dir(&commits).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&commit).unwrap();
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &commit, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut check = place.command(["check"]).spawn().unwrap();
+    for _ in 0..300 {
+        if check.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    check.kill().unwrap();
+    let ran = Ran(check.wait_with_output().unwrap()).code(1);
+    let shown = format!("{}{}", ran.stdout(), ran.stderr());
+    assert!(shown.contains(commit.to_str().unwrap()), "{shown}");
+}

@@ -1,0 +1,56 @@
+//! `init` and `key`.
+
+use crate::place::{Place, Ran};
+
+fn with_password(place: &Place, password: &str, arguments: &[&str]) -> Ran {
+    Ran(place.command(arguments).env("ONEFOLD_PASSWORD", password).output().unwrap())
+}
+
+#[test]
+fn init_says_what_it_made_and_never_makes_it_twice() {
+    let place = Place::without_repository(Some("secret"));
+    let ran = place.run(["init", "--json", "--chunk-size", "16k"]).code(0);
+    let made = ran.json();
+    assert_eq!(made["message_type"], "initialized");
+    assert_eq!(made["id"].as_str().unwrap().len(), 32);
+    assert_eq!(made["repository"], serde_json::json!(place.path("repository")));
+    place.run(["init"]).code(1).says("exists already");
+
+    let open = Place::without_repository(None);
+    open.run(["init", "--no-encryption"]).code(0).says("not encrypted");
+    open.run(["snapshots"]).code(0).says("not encrypted");
+    with_password(&open, "some", &["snapshots"]).code(1).says("not encrypted although a password was given");
+    open.run(["key", "list"]).code(1).says("not encrypted");
+}
+
+#[test]
+fn parameters_that_make_no_repository_are_refused() {
+    let place = Place::without_repository(Some("secret"));
+    place.run(["init", "--container-size", "1k"]).code(1).says("container size");
+    place.run(["init", "--chunk-size", "much"]).code(1).says("not a size");
+    place.run(["init", "--key-memory", "1M"]).code(1).says("64M");
+    place.run(["snapshots"]).code(10);
+}
+
+#[test]
+fn passwords_come_and_go() {
+    let place = Place::encrypted();
+    std::fs::write(place.path("new"), "second\n").unwrap();
+    place.run(["key", "add", "--new-password-file", "new"]).code(0);
+    let keys = place.run(["key", "list", "--json"]).code(0).json();
+    let keys = keys.as_array().unwrap();
+    assert_eq!(keys.len(), 2);
+    let id = |current: bool| keys.iter().find(|key| key["current"] == current).unwrap()["id"].as_str().unwrap();
+    let current = keys.iter().find(|key| key["current"] == true).unwrap();
+    assert!(!current["userName"].as_str().unwrap().is_empty() && !current["hostName"].as_str().unwrap().is_empty());
+    place.run(["key", "remove", id(true)]).code(1).says("in use");
+    place.run(["key", "remove", "zz"]).code(1).says("not found");
+    place.run(["key", "remove", &id(false)[..8]]).code(0).says("has not changed");
+    with_password(&place, "second", &["snapshots"]).code(12);
+    place.run(["key", "passwd", "--new-password-file", "new"]).code(0);
+    place.run(["snapshots"]).code(12);
+    with_password(&place, "second", &["snapshots", "--json"]).code(0);
+    place.run(["-p", "new", "snapshots"]).code(0);
+    place.run(["--password-command", "cat new", "snapshots"]).code(0);
+    place.run(["--password-command", "exit 1", "snapshots"]).code(1).says("password command failed");
+}

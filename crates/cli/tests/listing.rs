@@ -1,0 +1,108 @@
+//! `snapshots`, `ls`, `version`, and the JSON that they write.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::place::Place;
+
+#[test]
+fn snapshots_are_listed_for_people_and_programs() {
+    let place = Place::encrypted();
+    place.write("file", b"1234");
+    place.run(["backup", "source", "--host", "a", "--tag", "x", "--time", "2012-11-01 22:08:41", "-q"]).code(0);
+    place.run(["backup", "source/file", "source", "--host", "b", "-q", "--exclude", "*.o"]).code(0);
+    let table = place.run(["snapshots"]).code(0).stdout();
+    assert!(table.contains("2012-11-01 22:08:41  a     x     "), "{table}");
+    assert!(table.contains("2 snapshots"), "{table}");
+    let all = place.run(["snapshots", "--json"]).code(0).json();
+    let [first, second] = all.as_array().unwrap().as_slice() else { panic!("{all}") };
+    assert_eq!(first["hostname"], "a");
+    assert_eq!(first["tags"], serde_json::json!(["x"]));
+    assert_eq!(first["paths"], serde_json::json!([place.path("source")]));
+    assert!(first["time"].as_str().unwrap().starts_with("2012-11-01T22:08:41"), "{first}");
+    assert_eq!(first["id"].as_str().unwrap().len(), 32);
+    assert!(first["id"].as_str().unwrap().starts_with(first["short_id"].as_str().unwrap()));
+    assert_eq!(first["tree"].as_str().unwrap().len(), 64);
+    assert!(first["program_version"].as_str().unwrap().starts_with("onefold "));
+    assert_eq!(first["summary"]["total_bytes_processed"], 4);
+    assert!(first["uid"].is_u64() && first["gid"].is_u64() && first["username"].is_string());
+    assert_eq!(second["excludes"], serde_json::json!(["*.o"]));
+    assert!(second.get("tags").is_none() && second.get("parent").is_none());
+
+    let count = |options: &[&str]| {
+        let options = ["snapshots", "--json"].iter().chain(options);
+        place.run(options).code(0).json().as_array().unwrap().len()
+    };
+    assert_eq!(count(&["--host", "a"]), 1);
+    assert_eq!(count(&["--tag", "x"]), 1);
+    assert_eq!(count(&["--tag", "x,y"]), 0);
+    assert_eq!(count(&["--path", "source/file"]), 1);
+    assert_eq!(count(&["--latest", "1"]), 2);
+    assert_eq!(count(&["latest"]), 1);
+    assert_eq!(count(&["latest~1"]), 1);
+    place.run(["snapshots", "latest~2"]).code(1).says("not that many");
+}
+
+#[test]
+fn entries_are_listed_with_any_name() {
+    let place = Place::new();
+    place.write("dir/below/deep", b"12345");
+    std::os::unix::fs::symlink("deep", place.path("source/dir/below/link")).unwrap();
+    let odd = OsStr::from_bytes(b"source/dir/odd\xff");
+    std::fs::write(place.path("").join(odd), b"").unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let lines = |arguments: &[&str]| {
+        let ran = place.run(["ls", "latest"].iter().chain(arguments)).code(0);
+        ran.0
+            .stdout
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(<[u8]>::to_vec)
+            .collect::<Vec<_>>()
+    };
+    let everything: &[&[u8]] = &[
+        b"/source",
+        b"/source/dir",
+        b"/source/dir/below",
+        b"/source/dir/below/deep",
+        b"/source/dir/below/link",
+        b"/source/dir/odd\xff",
+    ];
+    assert_eq!(lines(&[]), everything);
+    assert_eq!(lines(&["/source/dir"]), [everything[1], everything[2], everything[5]]);
+    assert_eq!(lines(&["/source/dir/below/", "--recursive"]), &everything[2..5]);
+    assert_eq!(
+        place.run(["ls", "latest:source/dir/below", "-q"]).code(0).stdout(),
+        "/source/dir/below/deep\n/source/dir/below/link\n"
+    );
+    let long = place.run(["ls", "latest", "--long", "/source/dir/below", "-q"]).code(0).stdout();
+    assert!(long.lines().any(|line| line.starts_with("-rw") && line.contains("     5 ")), "{long}");
+    assert!(long.contains("/source/dir/below/link -> deep"), "{long}");
+    place.run(["ls", "latest:source/nope"]).code(1).says("not in the snapshot");
+    place.run(["ls", "latest", "relative"]).code(1).says("begin with /");
+
+    let messages = place.run(["ls", "latest", "--json"]).code(0).messages();
+    assert_eq!((&messages[0]["message_type"], &messages[0]["struct_type"]), (&"snapshot".into(), &"snapshot".into()));
+    let node = messages.iter().find(|message| message["name"] == "deep").unwrap();
+    assert_eq!(
+        (&node["message_type"], &node["struct_type"], &node["type"]),
+        (&"node".into(), &"node".into(), &"file".into())
+    );
+    assert_eq!((&node["size"], &node["path"]), (&5.into(), &"/source/dir/below/deep".into()));
+    assert!(node["permissions"].as_str().unwrap().starts_with("-rw"));
+    assert!(node["mtime"].is_string() && node["ctime"].is_string() && node["inode"].is_u64() && node["mode"].is_u64());
+    let directory = messages.iter().find(|message| message["name"] == "below").unwrap();
+    assert_eq!(directory["type"], "dir");
+    assert!(directory.get("size").is_none());
+}
+
+#[test]
+fn the_version_is_told() {
+    let place = Place::without_repository(None);
+    assert!(place.run(["version"]).code(0).stdout().starts_with("onefold "));
+    let version = place.run(["version", "--json"]).code(0).json();
+    assert_eq!(version["message_type"], "version");
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    assert!(place.run(["--version"]).code(0).stdout().starts_with("onefold "));
+    assert!(place.run(["backup", "--help"]).code(0).stdout().contains("--exclude-caches"));
+}

@@ -1,0 +1,11 @@
+//! The command as a user or a program runs it: what it prints where, and how it exits.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests prepare real files")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod backup;
+mod checking;
+mod failures;
+mod keys;
+mod listing;
+mod place;
+mod restoring;

@@ -1,0 +1,151 @@
+//! A repository, a cache and a source in a directory of their own, and the command run on them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The place. Removed in the end.
+pub(crate) struct Place {
+    directory: TempDir,
+    password: Option<&'static str>,
+}
+
+impl Place {
+    /// Makes a place with an unencrypted repository, which opens at once.
+    pub(crate) fn new() -> Self {
+        let place = Self::without_repository(None);
+        place.run(["init", "--no-encryption", "-q"]).code(0);
+        place
+    }
+
+    /// Makes a place with an encrypted repository.
+    pub(crate) fn encrypted() -> Self {
+        let place = Self::without_repository(Some("correct horse"));
+        place.run(["init", "-q"]).code(0);
+        place
+    }
+
+    /// Makes a place where no repository is yet.
+    pub(crate) fn without_repository(password: Option<&'static str>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["source", "tmp"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        Self { directory, password }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file of the source, and the directories that lead to it.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
+        let path = self.path("source").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    /// Prepares a run in the place, with nothing of the environment but what is set here.
+    pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onefold"));
+        command
+            .args(arguments)
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("ONEFOLD_REPOSITORY", self.path("repository"))
+            .env("ONEFOLD_CACHE_DIR", self.path("cache"))
+            // The smallest: the index then takes no time to open.
+            .env("ONEFOLD_MEMORY", "64M")
+            .env("TMPDIR", self.path("tmp"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(password) = self.password {
+            command.env("ONEFOLD_PASSWORD", password);
+        }
+        command
+    }
+
+    /// Runs the command.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Ran {
+        Ran(self.command(arguments).output().unwrap())
+    }
+
+    /// Returns the id of the only repository whose cache is there.
+    pub(crate) fn repository_id(&self) -> String {
+        let names = fs::read_dir(self.path("cache")).unwrap().map(|entry| entry.unwrap().file_name());
+        let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        let mut ids = names.into_iter().filter(|name| name != "CACHEDIR.TAG");
+        let id = ids.next().unwrap();
+        assert_eq!(ids.next(), None);
+        id
+    }
+}
+
+/// A run that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran(pub(crate) Output);
+
+impl Ran {
+    /// Asserts the exit code.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(self.0.status.code(), Some(code), "stdout: {}\nstderr: {}", self.stdout(), self.stderr());
+        self
+    }
+
+    /// Asserts that standard error says something.
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Self {
+        assert!(self.stderr().contains(text), "{text:?} is not in: {}", self.stderr());
+        self
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+
+    /// Returns standard output as one JSON document.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.0.stdout).unwrap()
+    }
+
+    /// Returns the JSON messages of standard output, one a line.
+    #[track_caller]
+    pub(crate) fn messages(&self) -> Vec<Value> {
+        self.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Returns the last JSON message of standard error.
+    #[track_caller]
+    pub(crate) fn last_error(&self) -> Value {
+        serde_json::from_str(self.stderr().lines().last().unwrap()).unwrap()
+    }
+}
+
+/// Returns every path below a directory with its bytes, sorted; directories have none.
+pub(crate) fn contents(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = if path.is_dir() { None } else { Some(fs::read(&path).unwrap()) };
+            found.push((path.strip_prefix(root).unwrap().to_path_buf(), bytes));
+            if path.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
