@@ -1,0 +1,73 @@
+//! Repositories of every released format stay readable.
+//!
+//! What they must hold is compared by the independent restorer's test, which has their sources' attributes; here they are
+//! checked whole and restored by this version of the engine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::{Disk, Host};
+use onefold_engine::monitor::Silent;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::store::metadata::Scratch;
+use onefold_engine::store::{Store, Unlock, open};
+
+use crate::support::restore_to;
+
+/// Formats that were ever released; `testdata/formats` has a repository of each.
+const FORMATS: [&str; 1] = ["v1"];
+
+fn formats() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/formats")
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test looks at its own data")]
+fn every_format_that_was_released_has_a_repository_and_a_test() {
+    let mut kept: Vec<String> =
+        std::fs::read_dir(formats()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    kept.sort();
+    assert_eq!(kept, FORMATS);
+}
+
+#[test]
+fn repositories_of_every_format_are_sound_and_restore() {
+    for format in FORMATS {
+        let store = open_kept(format);
+        let cache = tempfile::tempdir().unwrap();
+        let cache: Arc<dyn Disk> = Arc::new(OsDisk::new(cache.path().to_path_buf()));
+        let request = CheckRequest {
+            read: ReadData::All,
+            scratch: Scratch { disk: Some(Arc::clone(&cache)), dir: PathBuf::new() },
+            memory_bytes: 16 << 20,
+            driver: Driver::threads(2),
+            seed: None,
+            heads: None,
+        };
+        let report = check(&store, &request, &Silent).unwrap();
+        assert!(report.findings.is_empty(), "{format}: {:?}", report.findings);
+        let commits = store.read_commits().unwrap();
+        let snapshots = commits.snapshots();
+        assert_eq!(snapshots.len(), 2, "{format}");
+        for (_, snapshot) in snapshots {
+            let target = MemTree::new();
+            let report = restore_to(&store, &cache, snapshot, Path::new("/"), Arc::new(target)).unwrap();
+            assert_eq!(report.failures, 0, "{format}");
+            // Further names of an inode count as links.
+            assert!(report.files <= snapshot.summary.files_processed, "{format}");
+            assert!(snapshot.summary.files_processed <= report.files + report.others, "{format}");
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test reads its own data")]
+fn open_kept(format: &str) -> Store {
+    let directory = formats().join(format);
+    let password = std::fs::read(directory.join("password")).unwrap();
+    let repo: Arc<dyn Disk> = Arc::new(OsDisk::new(directory.join("repo")));
+    let host: Arc<dyn Host> = Arc::new(OsHost::new());
+    open(&repo, &host, Unlock::Password(password.trim_ascii_end())).unwrap()
+}

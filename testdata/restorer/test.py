@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Compares what the independent restorer brings back with what was backed up.
+
+    ONEFOLD=path/to/onefold python3 testdata/restorer/test.py
+
+The last line is `N passed, M failed`; the exit code is 0 if nothing failed.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import restore as restorer
+import sources
+import vectors
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+FORMATS = HERE.parent / "formats"
+LINES_MAX, LINE_LEN_MAX = 800, 120
+AS_ROOT = sources.is_root()
+
+
+class Failed(Exception):
+    pass
+
+
+def run(arguments, environment=None, cwd=None):
+    done = subprocess.run(
+        [os.fspath(argument) for argument in arguments],
+        # What the caller has set for the program is not meant for the tests.
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("ONEFOLD_")}, **(environment or {})},
+        cwd=cwd,
+        capture_output=True,
+        timeout=600,
+    )
+    output = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(map(str, arguments))}: exit code {done.returncode}\n{output}")
+    return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def restore(*arguments, environment=None):
+    return run([sys.executable, HERE / "restore.py", *arguments], environment)
+
+
+def expect_same(expected, found):
+    if not expected:
+        raise Failed("nothing to compare with")
+    differences = sources.compare(expected, found, AS_ROOT)
+    if differences:
+        more = [f"and {len(differences) - 20} more"] if len(differences) > 20 else []
+        raise Failed("\n".join(differences[:20] + more))
+
+
+class Onefold:
+    """The program with a repository of its own."""
+
+    def __init__(self, temporary, password="a päßword"):
+        self.repository = temporary / "repository"
+        self.environment = {
+            "ONEFOLD_REPOSITORY": os.fspath(self.repository),
+            "ONEFOLD_CACHE_DIR": os.fspath(temporary / "cache"),
+        }
+        if password:
+            self.environment["ONEFOLD_PASSWORD"] = password
+
+    def __call__(self, *arguments, cwd=None):
+        return run([os.environ["ONEFOLD"], *arguments], self.environment, cwd)
+
+    def restore(self, *arguments):
+        return restore(self.repository, *arguments, environment=self.environment)
+
+
+def test_everything_needed_to_restore_is_one_short_file(temporary):
+    """Whoever must write a restorer from the document alone has no more than this to write."""
+    lines = (HERE / "restore.py").read_text(encoding="utf-8").splitlines()
+    if len(lines) > LINES_MAX or max(map(len, lines)) > LINE_LEN_MAX:
+        raise Failed(f"restore.py has {len(lines)} lines, the longest of {max(map(len, lines))} characters")
+    # It runs without the files beside it.
+    alone = shutil.copy(HERE / "restore.py", temporary)
+    run([sys.executable, "-I", alone, "--help"])
+
+
+def test_vectors_of_the_document(_temporary):
+    run([sys.executable, HERE / "vectors.py", ROOT / "docs" / "format.md"])
+
+
+def test_kept_repository(temporary):
+    kept = FORMATS / "v1"
+    for needed in ("repo", "password", "expected.json"):
+        if not (kept / needed).exists():
+            raise Failed(f"testdata/formats/v1/{needed} is missing: make it with testdata/restorer/golden.py")
+    expected = json.loads((kept / "expected.json").read_text(encoding="ascii"))
+    password = ["--password-file", kept / "password"]
+    listed = [line.split()[0] for line in restore(kept / "repo", *password, "--list")[0].splitlines()]
+    ids = [snapshot["id"] for snapshot in expected["snapshots"]]
+    if listed != ids:
+        raise Failed(f"lists the snapshots {listed}, expected {ids}")
+    for snapshot in expected["snapshots"]:
+        target = temporary / snapshot["id"]
+        restore(kept / "repo", *password, "--snapshot", snapshot["id"], "--target", target)
+        expect_same(snapshot["entries"], sources.describe(target))
+    check_variety(restorer.Repository(kept / "repo", (kept / "password").read_bytes().strip()))
+
+
+def check_variety(repository):
+    """Fails unless the repository holds what the format has to offer: every compression, and lists of three levels."""
+    recipes, nodes, compressions = set(), set(), set()
+    for kind, fingerprint in repository.places(is_data=False):
+        contents, hints = repository.read(kind, fingerprint)
+        (nodes if kind == restorer.KIND_TREE else recipes).add(contents[0])
+        if kind == restorer.KIND_TREE and contents[0] == 0:
+            recipes |= {entry.recipe.level for entry in restorer.parse_node(contents, hints)[1] if entry.recipe}
+    for container_id in repository.listed:
+        for container in repository.open_containers(container_id):
+            compressions |= {region.compression for region in container.regions}
+    for what, found in (("levels of recipes", recipes), ("levels of nodes", nodes), ("compressions", compressions)):
+        if not {0, 1, 2} <= found:
+            raise Failed(f"holds only the {what} {sorted(found)}")
+    # A hint may be out of date: every data chunk is found without one too.
+    for kind, fingerprint in repository.places(is_data=True):
+        repository.read(kind, fingerprint)
+
+
+def test_names_that_lead_elsewhere_are_refused(_temporary):
+    good = vectors.encode_entry(b"name", restorer.SYMLINK, vectors.string(b"/etc"))
+    restorer.parse_node(b"\0\1" + good, b"")
+    hostile = [
+        vectors.encode_entry(name, restorer.FIFO, b"\0") for name in (b"", b".", b"..", b"a/b", b"a\0b", b"n" * 256)
+    ]
+    nodes = [b"\0\1" + entry for entry in hostile]
+    # A link, and a directory of the same name that would be made behind it.
+    nodes.append(b"\0\2" + good + vectors.encode_entry(b"name", restorer.DIRECTORY, bytes(32)))
+    nodes.append(b"\0\1" + vectors.encode_entry(b"name", restorer.SYMLINK, vectors.string(b"")))
+    for node in nodes:
+        try:
+            restorer.parse_node(node, b"")
+        except restorer.Damaged:
+            continue
+        raise Failed(f"{node} went unnoticed")
+
+
+def test_hints_that_name_no_container_are_not_used(_temporary):
+    """They only say where to look first."""
+    recipe = vectors.encode_list(0, [vectors.chunk_item(bytes(32), 7), vectors.chunk_item(bytes(32), 7)])
+    later = vectors.time(0, 0) + b"\1"
+    node = b"\0\1" + vectors.encode_entry(b"name", restorer.FILE, later + recipe)
+    container = vectors.container_id(3)
+    runs = {b"\2\1": [container] * 2, b"\0\1\2\1": [container] * 2, b"\2\2": [None] * 2, b"\1\1": [None] * 2}
+    for run_bytes, expected in runs.items():
+        _, entries = restorer.parse_node(node, b"\1" + container + run_bytes)
+        if entries[0].hints != expected:
+            raise Failed(f"the runs {run_bytes.hex()} are understood as {entries[0].hints}")
+
+
+def check_two_snapshots(temporary, init_options):
+    onefold = Onefold(temporary)
+    source = temporary / "source"
+    sources.make_tree(source, 4_000_000, 3_000_000, 8 << 20, 700, AS_ROOT)
+    onefold("init", *init_options)
+    expected = []
+    for change in (None, sources.change_tree):
+        if change:
+            change(source)
+        onefold("backup", "source", "--compression", "zstd:3" if change else "lz4", cwd=temporary)
+        expected.append(sources.describe(source))
+    ids = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
+    if len(ids) != 2:
+        raise Failed(f"{len(ids)} snapshots instead of 2")
+    for number, name in enumerate((ids[0], "latest")):
+        target = temporary / f"restored-{number}"
+        onefold.restore("--snapshot", name, "--target", target)
+        expect_same(expected[number], sources.describe(target / "source"))
+    holes = os.stat(temporary / "restored-0" / "source" / "sparse")
+    if holes.st_blocks * 512 >= holes.st_size // 2:
+        raise Failed("a sparse file came back without its holes")
+    return onefold, expected
+
+
+def test_two_snapshots(temporary):
+    check_two_snapshots(temporary, [])
+
+
+def test_two_snapshots_with_small_parameters_and_one_front_directory_lost(temporary):
+    """Small parameters make recipes and directories of several levels. Back directories stand in for front ones."""
+    onefold, expected = check_two_snapshots(temporary, ["--chunk-size", "512", "--container-size", "65536"])
+    check_variety(restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"])))
+    containers = sorted((onefold.repository / "containers").glob("*/*"))
+    for name in ("d", "m"):
+        container = next(path for path in containers if path.name.startswith(name))
+        container.chmod(0o600)
+        with open(container, "r+b") as file:
+            # Within the sealed front directory, which begins at 128.
+            file.seek(140)
+            file.write(b"damaged")
+    (onefold.repository / "config").unlink()
+    for slot in (onefold.repository / "keys").glob("*.1"):
+        slot.chmod(0o600)
+        slot.write_bytes(b"damaged")
+    target = temporary / "restored from back directories"
+    _, told = onefold.restore("--snapshot", "latest", "--target", target)
+    for name in (
+        "containers/[^ ]*/d.*trying the back",
+        "containers/[^ ]*/m.*trying the back",
+        "config: ",
+        "keys/.*1: ",
+    ):
+        if not re.search(f"^restore.py: {name}", told, re.M):
+            raise Failed(f"nothing was told about {name}:\n{told}")
+    expect_same(expected[1], sources.describe(target / "source"))
+
+
+def test_without_encryption(temporary):
+    onefold = Onefold(temporary, password=None)
+    sources.make_tree(temporary / "source", 50_000, 50_000, 40960, 20, AS_ROOT)
+    onefold("init", "--no-encryption")
+    onefold("backup", temporary / "source")
+    target = temporary / "restored"
+    onefold.restore("--snapshot", "latest", "--target", target)
+    expect_same(
+        sources.describe(temporary / "source"), sources.describe(Path(f"{target}{(temporary / 'source').resolve()}"))
+    )
+
+
+def test_damaged_data_and_a_wrong_password_are_told(temporary):
+    onefold = Onefold(temporary)
+    sources.make_tree(temporary / "source", 50_000, 50_000, 40960, 20, AS_ROOT)
+    onefold("init")
+    onefold("backup", "source", cwd=temporary)
+    container = next((onefold.repository / "containers").glob("*/d*"))
+    container.chmod(0o600)
+    data = bytearray(container.read_bytes())
+    regions_at = 128 + int.from_bytes(data[112:116], "little")
+    data[regions_at] ^= 1
+    container.write_bytes(data)
+    for why, password in (("damaged data", onefold.environment["ONEFOLD_PASSWORD"]), ("a wrong password", "wrong")):
+        onefold.environment["ONEFOLD_PASSWORD"] = password
+        try:
+            onefold.restore("--snapshot", "latest", "--target", temporary / why)
+        except Failed:
+            continue
+        raise Failed(f"{why} went unnoticed")
+
+
+def main():
+    if "ONEFOLD" not in os.environ:
+        print("test.py: the environment variable ONEFOLD must name the onefold binary")
+        print("0 passed, 1 failed")
+        return 1
+    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+    # Below the build directory, which is on a disk: not every /tmp keeps extended attributes and holes.
+    build = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+    build.mkdir(parents=True, exist_ok=True)
+    passed = 0
+    for name, test in tests:
+        temporary = Path(tempfile.mkdtemp(prefix="restorer-", dir=build))
+        try:
+            test(temporary)
+            passed += 1
+            print(f"ok      {name}", flush=True)
+        except Exception as error:
+            print(f"FAILED  {name}: {error if isinstance(error, Failed) else traceback.format_exc()}", flush=True)
+        finally:
+            sources.make_removable(temporary)
+            shutil.rmtree(temporary)
+    print(f"{passed} passed, {len(tests) - passed} failed")
+    return 0 if passed == len(tests) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
