@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use crate::codec::{Reader, put_container_id};
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::ChunkPlace;
@@ -14,6 +15,7 @@ use crate::pipeline::{Lane, Work};
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::directories::Directories;
 use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
@@ -42,7 +44,7 @@ const READ_BATCH: usize = 8;
 pub struct Fetcher {
     store: Store,
     containers: Arc<Listing>,
-    directories: Lru<ContainerId, Arc<ContainerReader>>,
+    directories: Directories,
     regions: Lru<RegionKey, Arc<Vec<u8>>>,
     lane: Lane<OpenRegion>,
     scratch: Scratch,
@@ -153,8 +155,8 @@ impl Fetcher {
         let work = OpenRegion { store: store.clone(), compressors: Mutex::default() };
         Self {
             store: store.clone(),
+            directories: Directories::new(store, &containers, memory_bytes / 4),
             containers,
-            directories: Lru::new(memory_bytes / 4),
             regions: Lru::new(memory_bytes / 4),
             lane: driver.lane(work, Pool::Compute, depth),
             scratch: scratch.clone(),
@@ -181,7 +183,7 @@ impl Fetcher {
         let mut batch = Vec::with_capacity(READ_BATCH);
         for (key, wanted) in regions {
             if let Some(plain) = self.regions.get(&key) {
-                let container = self.container(key.0)?;
+                let container = self.directories.get(key.0)?;
                 let job = RegionJob {
                     container,
                     region: key.1,
@@ -253,7 +255,7 @@ impl Fetcher {
     }
 
     fn prepare(&mut self, id: ContainerId, region: u32) -> Result<(Arc<ContainerReader>, BatchRead)> {
-        let container = self.container(id)?;
+        let container = self.directories.get(id)?;
         let object = || container.name.path().display().to_string();
         let (offset, len) =
             container.region_range(region).ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
@@ -266,15 +268,14 @@ impl Fetcher {
         let hinted: BTreeSet<ContainerId> = wanted.iter().filter_map(|chunk| chunk.hint).collect();
         let missing: Vec<ContainerName> = hinted
             .iter()
-            .filter(|id| self.directories.get(id).is_none())
+            .filter(|id| !self.directories.holds(**id))
             .filter_map(|id| self.containers.find(*id))
             .copied()
             .collect();
         for names in missing.chunks(DIRECTORY_BATCH) {
             // One that cannot be opened shows when its chunks are looked for.
             for container in self.store.open_containers(names).into_iter().flatten() {
-                let bytes = container.memory_bytes();
-                self.directories.insert(container.name.id, Arc::new(container), bytes);
+                self.directories.insert(container);
             }
         }
     }
@@ -282,7 +283,7 @@ impl Fetcher {
     /// Finds a chunk: where its hint says, else wherever it is.
     fn locate(&mut self, chunk: &Wanted) -> Result<(Arc<ContainerReader>, ChunkPlace)> {
         let fits = |place: &ChunkPlace| place.len == chunk.len;
-        let hinted = chunk.hint.and_then(|id| self.container(id).ok());
+        let hinted = chunk.hint.and_then(|id| self.directories.get(id).ok());
         if let Some(container) = hinted
             && let Some(place) = container.find(&chunk.fingerprint).filter(fits)
         {
@@ -290,7 +291,7 @@ impl Fetcher {
         }
         let missing = || Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() };
         let id = self.look_everywhere(&chunk.fingerprint)?.ok_or_else(missing)?;
-        let container = self.container(id)?;
+        let container = self.directories.get(id)?;
         let place = container.find(&chunk.fingerprint).filter(fits).ok_or_else(missing)?;
         Ok((container, place))
     }
@@ -301,7 +302,7 @@ impl Fetcher {
         }
         let Some(everywhere) = &mut self.everywhere else { return Ok(None) };
         let Some(location) = everywhere.get(&fingerprint.0)? else { return Ok(None) };
-        let id = crate::codec::Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
+        let id = Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
         Ok(Some(id))
     }
 
@@ -313,25 +314,14 @@ impl Fetcher {
             self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();
         for names in data.chunks(DIRECTORY_BATCH) {
             for container in self.store.open_containers(names).into_iter().flatten() {
-                let id = container.name.id;
-                let mut location = id.session.0.to_vec();
-                location.extend_from_slice(&id.ordinal.to_le_bytes());
+                let mut location = Vec::new();
+                put_container_id(&mut location, container.name.id);
                 for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
                     map.insert(fingerprint.0, &location)?;
                 }
             }
         }
         Ok(map)
-    }
-
-    fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
-        if let Some(container) = self.directories.get(&id) {
-            return Ok(container);
-        }
-        let name = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
-        let container = Arc::new(self.store.open_container(name)?);
-        self.directories.insert(id, Arc::clone(&container), container.memory_bytes());
-        Ok(container)
     }
 }
 

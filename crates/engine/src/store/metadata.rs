@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::codec::{Reader, put_container_id};
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -16,6 +17,7 @@ use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::directories::Directories;
 use crate::store::lru::Lru;
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
@@ -60,9 +62,8 @@ pub struct MetadataChunk {
 #[derive(Debug)]
 pub struct MetadataReader {
     store: Store,
-    containers: Arc<Listing>,
     locations: SpillMap,
-    directories: Lru<ContainerId, Arc<ContainerReader>>,
+    directories: Directories,
     regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
     compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
@@ -81,9 +82,8 @@ impl MetadataReader {
         )?;
         let mut reader = Self {
             store: store.clone(),
-            containers: Arc::clone(containers),
             locations,
-            directories: Lru::new(memory.directories_bytes),
+            directories: Directories::new(store, containers, memory.directories_bytes),
             regions: Lru::new(memory.regions_bytes),
             compressor: Compressor::default(),
             findings: Vec::new(),
@@ -102,14 +102,12 @@ impl MetadataReader {
     }
 
     fn learn(&mut self, container: ContainerReader) -> Result<()> {
-        let id = container.name.id;
-        let mut location = id.session.0.to_vec();
-        location.extend_from_slice(&id.ordinal.to_le_bytes());
+        let mut location = Vec::new();
+        put_container_id(&mut location, container.name.id);
         for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
             self.locations.insert(fingerprint.0, &location)?;
         }
-        let bytes = container.memory_bytes();
-        self.directories.insert(id, Arc::new(container), bytes);
+        self.directories.insert(container);
         Ok(())
     }
 
@@ -127,8 +125,8 @@ impl MetadataReader {
     pub fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
         let location = self.locations.get(&fingerprint.0)?.ok_or_else(missing)?;
-        let id = crate::codec::Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
-        let container = self.container(id)?;
+        let id = Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
+        let container = self.directories.get(id)?;
         let place = container.find(&fingerprint).ok_or_else(missing)?;
         let region = self.region(&container, place.region)?;
         let wrong =
@@ -144,16 +142,6 @@ impl MetadataReader {
             ));
         }
         Ok(MetadataChunk { contents: contents.to_vec(), hints: hints.to_vec() })
-    }
-
-    fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
-        if let Some(container) = self.directories.get(&id) {
-            return Ok(container);
-        }
-        let name = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
-        let container = Arc::new(self.store.open_container(name)?);
-        self.directories.insert(id, Arc::clone(&container), container.memory_bytes());
-        Ok(container)
     }
 
     fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {

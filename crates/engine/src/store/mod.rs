@@ -4,6 +4,7 @@ pub mod commits;
 pub mod containers;
 pub mod create;
 pub mod cursor;
+pub mod directories;
 pub mod lru;
 pub mod metadata;
 pub mod session;

@@ -1,0 +1,48 @@
+//! Directories of containers that were opened last.
+
+use std::sync::Arc;
+
+use crate::container::ContainerReader;
+use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::store::containers::Listing;
+use crate::store::lru::Lru;
+use crate::types::ContainerId;
+
+/// Opens containers by name and keeps what was used last, within a number of bytes.
+#[derive(Debug)]
+pub struct Directories {
+    store: Store,
+    containers: Arc<Listing>,
+    opened: Lru<ContainerId, Arc<ContainerReader>>,
+}
+
+impl Directories {
+    /// Starts with none opened.
+    pub fn new(store: &Store, containers: &Arc<Listing>, bytes_max: usize) -> Self {
+        Self { store: store.clone(), containers: Arc::clone(containers), opened: Lru::new(bytes_max) }
+    }
+
+    /// Returns a container's directory, opening it where it is not held.
+    pub fn get(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
+        if let Some(container) = self.opened.get(&id) {
+            return Ok(container);
+        }
+        let name = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
+        let container = self.store.open_container(name)?;
+        Ok(self.insert(container))
+    }
+
+    /// Says whether a container's directory is held, which counts as a use.
+    pub fn holds(&mut self, id: ContainerId) -> bool {
+        self.opened.get(&id).is_some()
+    }
+
+    /// Holds a directory that was opened elsewhere.
+    pub fn insert(&mut self, container: ContainerReader) -> Arc<ContainerReader> {
+        let (id, bytes) = (container.name.id, container.memory_bytes());
+        let container = Arc::new(container);
+        self.opened.insert(id, Arc::clone(&container), bytes);
+        container
+    }
+}
