@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::{BatchRead, Disk, DiskFile};
+use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
 use crate::kv::{Fields, Ordinal, Position};
 use crate::types::{FINGERPRINT_LEN, Fingerprint};
 
@@ -199,7 +199,7 @@ impl ArrivalLog {
             let on_disk = end.min(self.written_pages).saturating_sub(first);
             let mut read = None;
             if let Some(pages) = usize::try_from(on_disk).ok().filter(|&pages| pages != 0) {
-                let buffer = vec![0; pages * LOG_PAGE_BYTES];
+                let buffer = AlignedBuffer::new_zeroed(pages * LOG_PAGE_BYTES);
                 let offset = first * LOG_PAGE_BYTES as u64;
                 read = Some(reads.len());
                 reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
@@ -215,7 +215,7 @@ impl ArrivalLog {
         for (window, (first, end, read)) in windows.iter().zip(spans) {
             let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
             let read = read.and_then(|index| reads.get(index));
-            let pages = read.map(|read| (read.buffer.as_slice(), read.outcome.is_ok())).unwrap_or_default();
+            let pages = read.map(|read| (&read.buffer[..], read.outcome.is_ok())).unwrap_or_default();
             for (number, bytes) in (first..).zip(pages.0.chunks_exact(LOG_PAGE_BYTES)) {
                 if !pages.1 || decode_log_page(number, bytes, &mut page).is_none() {
                     self.counters.damaged_pages += 1;

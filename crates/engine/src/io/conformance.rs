@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::os::OsDisk;
 use crate::io::sim::SimDisk;
-use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+use crate::io::{Access, AlignedBuffer, BatchRead, BatchWrite, DIRECT_ALIGN, Disk, DiskEntry, DiskFile, Linked};
 
 /// Runs a property over an empty directory of every disk there is.
 fn on_every_disk(property: impl Fn(&dyn Disk)) {
@@ -219,7 +219,7 @@ fn batches_fill_each_buffer_and_fail_each_on_its_own() {
         let read = |n: usize| BatchRead {
             file: Arc::clone(&files[n % 2]),
             offset: n as u64,
-            buffer: vec![0; 3],
+            buffer: AlignedBuffer::new_zeroed(3),
             outcome: Ok(()),
         };
         for count in [0, 1, 30] {
@@ -232,6 +232,133 @@ fn batches_fill_each_buffer_and_fail_each_on_its_own() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn write_batches_write_each_buffer_and_fail_each_on_its_own() {
+    on_every_disk(|disk| {
+        write(disk, "a", b"");
+        let writer = disk.open(path("a"), Access::ReadWrite).unwrap();
+        let reader = disk.open(path("a"), Access::Read).unwrap();
+        for count in [0, 1, 300] {
+            let mut writes: Vec<BatchWrite> = (0..count)
+                .map(|n: usize| BatchWrite {
+                    file: Arc::clone(if n % 7 == 3 { &reader } else { &writer }),
+                    offset: n as u64 * 3,
+                    buffer: AlignedBuffer::from(&[n as u8; 3][..]),
+                    outcome: Ok(()),
+                })
+                .collect();
+            disk.write_batch(&mut writes);
+            let mut wanted = Vec::new();
+            for (n, write) in writes.into_iter().enumerate() {
+                assert_eq!(write.outcome.is_err(), n % 7 == 3, "write {n}");
+                assert_eq!(&write.buffer[..], [n as u8; 3]);
+                wanted.extend(if n % 7 == 3 { [0; 3] } else { [n as u8; 3] });
+            }
+            assert!(read(disk, "a") == wanted);
+        }
+    });
+}
+
+/// A page of its own for each number.
+fn page(number: usize) -> AlignedBuffer {
+    let bytes: Vec<u8> = (0..DIRECT_ALIGN).map(|at| (at * 31 + number * 7) as u8).collect();
+    AlignedBuffer::from(&bytes[..])
+}
+
+#[test]
+fn direct_files_hold_what_was_written_and_share_it_with_other_handles() {
+    on_every_disk(|disk| {
+        drop(disk.create(path("a")).unwrap());
+        let file = disk.open(path("a"), Access::Direct).unwrap();
+        let mut writes: Vec<BatchWrite> = (0..300)
+            .map(|n| {
+                let offset = (n * DIRECT_ALIGN) as u64;
+                BatchWrite { file: Arc::clone(&file), offset, buffer: page(n), outcome: Ok(()) }
+            })
+            .collect();
+        disk.write_batch(&mut writes);
+        writes.into_iter().try_for_each(|write| write.outcome).unwrap();
+        file.sync().unwrap();
+        let whole = read(disk, "a");
+        let mut reads: Vec<BatchRead> = (0..300)
+            .rev()
+            .map(|n| {
+                let (offset, buffer) = ((n * DIRECT_ALIGN) as u64, AlignedBuffer::new_zeroed(DIRECT_ALIGN));
+                BatchRead { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+            })
+            .collect();
+        disk.read_batch(&mut reads);
+        for (n, read) in (0..300).rev().zip(reads) {
+            read.outcome.unwrap();
+            assert!(*read.buffer == *page(n) && *page(n) == whole[n * DIRECT_ALIGN..][..DIRECT_ALIGN], "page {n}");
+        }
+        let mut one = page(0);
+        file.read_at(2 * DIRECT_ALIGN as u64, &mut one).unwrap();
+        assert!(*one == *page(2));
+        file.write_at(0, &one).unwrap();
+        assert!(read(disk, "a")[..DIRECT_ALIGN] == *page(2));
+    });
+}
+
+#[test]
+fn direct_transfers_that_are_not_aligned_are_refused_and_change_nothing() {
+    on_every_disk(|disk| {
+        write(disk, "a", &[7; 2 * DIRECT_ALIGN]);
+        let file = disk.open(path("a"), Access::Direct).unwrap();
+        let mut buffer = AlignedBuffer::new_zeroed(2 * DIRECT_ALIGN);
+        let is_refused = |outcome: Result<()>| matches!(outcome, Err(Error::Invalid { .. }));
+        for (offset, start, len) in [(512, 0, 4096), (0, 0, 512), (0, 512, 4096), (1, 0, 4096), (0, 0, 4095)] {
+            assert!(is_refused(file.write_at(offset, &buffer[start..start + len])), "write {offset} {start} {len}");
+            assert!(is_refused(file.read_at(offset, &mut buffer[start..start + len])), "read {offset} {start} {len}");
+        }
+        let read_of = |offset, len| {
+            let buffer = AlignedBuffer::new_zeroed(len);
+            BatchRead { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+        };
+        let mut reads = [read_of(0, 4096), read_of(512, 4096), read_of(0, 512), read_of(4096, 4096)];
+        disk.read_batch(&mut reads);
+        assert_eq!(reads.map(|read| is_refused(read.outcome)), [false, true, true, false]);
+        let write_of = |offset, len| {
+            let buffer = AlignedBuffer::new_zeroed(len);
+            BatchWrite { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+        };
+        let mut writes = [write_of(512, 4096), write_of(0, 512)];
+        disk.write_batch(&mut writes);
+        assert_eq!(writes.map(|write| is_refused(write.outcome)), [true, true]);
+        assert!(read(disk, "a") == [7; 2 * DIRECT_ALIGN]);
+    });
+}
+
+#[test]
+fn direct_reads_end_where_the_file_ends_in_the_middle_of_a_page() {
+    on_every_disk(|disk| {
+        write(disk, "a", &[7; 10_000]);
+        let file = disk.open(path("a"), Access::Direct).unwrap();
+        let read_of = |offset, len| {
+            let buffer = AlignedBuffer::new_zeroed(len);
+            BatchRead { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+        };
+        let mut reads =
+            [read_of(0, 8192), read_of(8192, 4096), read_of(4096, 8192), read_of(40_960, 4096), read_of(0, 0)];
+        for read in &mut reads {
+            read.outcome = file.read_at(read.offset, &mut read.buffer);
+        }
+        for _ in 0..2 {
+            let ends = reads.each_ref().map(|read| read.outcome.as_ref().err().and_then(Error::io_kind));
+            let end = Some(ErrorKind::UnexpectedEof);
+            assert_eq!(ends, [None, end, end, end, None]);
+            assert!(reads[0].buffer[..] == [7; 8192]);
+            disk.read_batch(&mut reads);
+        }
+        file.set_len(3 * DIRECT_ALIGN as u64).unwrap();
+        let mut last = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+        file.read_at(2 * DIRECT_ALIGN as u64, &mut last).unwrap();
+        assert!(
+            last[..10_000 - 8192].iter().all(|byte| *byte == 7) && last[10_000 - 8192..].iter().all(|byte| *byte == 0)
+        );
     });
 }
 

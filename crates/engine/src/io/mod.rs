@@ -9,19 +9,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::Timestamp;
+
+pub use onefold_sys::AlignedBuffer;
 
 #[cfg(test)]
 mod conformance;
 pub mod mem_tree;
 pub mod os;
 mod os_attributes;
+mod os_batch;
 mod os_entry;
+mod os_file;
 pub mod os_source;
 pub mod os_target;
 pub mod sim;
 pub mod tree;
+
+/// Offset, length and address of every read and write of a file opened with [`Access::Direct`] are multiples of this
+/// many bytes: the alignment of an [`AlignedBuffer`].
+pub const DIRECT_ALIGN: usize = onefold_sys::ALIGNMENT;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +38,36 @@ pub enum Access {
     Read,
     /// Reading and writing in place. Only the host-local index asks for it.
     ReadWrite,
+    /// Reading and writing in place, past the page cache (`O_DIRECT`), in multiples of [`DIRECT_ALIGN`]. Where the file
+    /// system refuses that, the file is read and written through the cache; [`DiskFile::is_direct`] tells. What is
+    /// asked of the caller is the same either way.
+    Direct,
+}
+
+impl Access {
+    /// Says whether the file may be changed.
+    pub fn writes(self) -> bool {
+        match self {
+            Self::Read => false,
+            Self::ReadWrite | Self::Direct => true,
+        }
+    }
+
+    /// Refuses what a file opened this way does not do: with [`Access::Direct`], anything that is not aligned to
+    /// [`DIRECT_ALIGN`]. `Error::Invalid` then, since the caller is wrong and not the disk.
+    pub(crate) fn check_aligned(self, operation: &'static str, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+        let is_multiple = |number: u64| number.is_multiple_of(DIRECT_ALIGN as u64);
+        let numbers = [offset, bytes.len() as u64, bytes.as_ptr().addr() as u64];
+        if self != Self::Direct || numbers.into_iter().all(is_multiple) {
+            return Ok(());
+        }
+        let [offset, len, address] = numbers;
+        Err(Error::invalid(format_args!(
+            "{operation} {}: {len} bytes at {offset}, in memory at {address:#x}: direct access takes multiples of \
+             {DIRECT_ALIGN}",
+            path.display()
+        )))
+    }
 }
 
 /// Whether a name was given to a file or stood already.
@@ -59,8 +97,21 @@ pub struct BatchRead {
     /// First byte to read.
     pub offset: u64,
     /// Filled on success; its contents are unspecified after an error.
-    pub buffer: Vec<u8>,
+    pub buffer: AlignedBuffer,
     /// How the read ended. `Ok(())` before the batch is submitted.
+    pub outcome: Result<()>,
+}
+
+/// One positioned write of a batch. The whole buffer is written or the outcome is an error.
+#[derive(Debug)]
+pub struct BatchWrite {
+    /// The file to write.
+    pub file: Arc<dyn DiskFile>,
+    /// Where its first byte goes.
+    pub offset: u64,
+    /// What is written; the same after the batch.
+    pub buffer: AlignedBuffer,
+    /// How the write ended. `Ok(())` before the batch is submitted. After an error any part of the bytes may be there.
     pub outcome: Result<()>,
 }
 
@@ -94,6 +145,13 @@ pub trait Disk: Debug + Send + Sync {
     fn exists(&self, path: &Path) -> Result<bool>;
     /// Carries out all reads, several at a time; each read's own outcome says how it ended.
     fn read_batch(&self, reads: &mut [BatchRead]);
+    /// Carries out all writes, several at a time and in any order: those of one batch do not overlap. Each write's own
+    /// outcome says how it ended; one that fails stops no other. Without an own way: one after the other.
+    fn write_batch(&self, writes: &mut [BatchWrite]) {
+        for write in writes {
+            write.outcome = write.file.write_at(write.offset, &write.buffer);
+        }
+    }
     /// Returns the path as a user knows it, for messages.
     fn display(&self, path: &Path) -> String;
 }
@@ -114,6 +172,10 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Takes the host-local exclusive lock on the file without waiting; false if another holder has it.
     /// The lock ends with the last handle to the file or its process.
     fn try_lock(&self) -> Result<bool>;
+    /// Says whether reads and writes go past the page cache.
+    fn is_direct(&self) -> bool {
+        false
+    }
 }
 
 /// Clock, randomness and identity of the host: everything else that the operating system is asked for.

@@ -1,29 +1,22 @@
 //! The real door: disks over `std::fs`, and the host's clock and randomness.
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the door")]
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use rustix::fs::OFlags;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::rand::GetRandomFlags;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Host, Linked};
+use crate::io::os_batch::{Threads, Transfer, in_order};
+use crate::io::os_file::OsFile;
+use crate::io::{Access, BatchRead, BatchWrite, Disk, DiskEntry, DiskFile, Host, Linked};
 use crate::types::Timestamp;
-
-/// Threads that carry out batched reads, and so the most reads of one disk in flight.
-///
-/// 8: a compromise, not a measured optimum. One read of 4 KiB at a time gives 19 k a second on the reference
-/// machine's SSD and 32 in flight 89 k, so one is too few; each thread more costs a wake-up per read.
-const READERS: usize = 8;
 
 /// Only the owner may read a repository's or an index's files.
 const FILE_MODE: u32 = 0o600;
@@ -34,19 +27,27 @@ const DIR_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub struct OsDisk {
     root: PathBuf,
-    readers: OnceLock<Readers>,
+    threads: OnceLock<Threads>,
 }
 
 impl OsDisk {
     /// Names the directory that is the root of the disk. Nothing is touched: the directory may yet be created by
     /// `create_dir` of `""`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, readers: OnceLock::new() }
+        Self { root, threads: OnceLock::new() }
     }
 
     fn full(&self, path: &Path) -> PathBuf {
         // Joining an empty path would leave a trailing slash in every message.
         if path.as_os_str().is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+
+    fn carry_out<T: Transfer>(&self, batch: &mut [T]) {
+        // One transfer gains nothing from a thread, and costs two wake-ups.
+        if batch.len() < 2 {
+            return in_order(batch);
+        }
+        self.threads.get_or_init(Threads::start).carry_out(batch);
     }
 }
 
@@ -55,17 +56,11 @@ impl Disk for OsDisk {
         let path = self.full(path);
         let file = File::options().read(true).write(true).create_new(true).mode(FILE_MODE).open(&path);
         let file = file.map_err(|error| Error::io("create", &path, error))?;
-        Ok(Arc::new(OsFile { file, path }))
+        Ok(Arc::new(OsFile::created(file, path)))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>> {
-        let path = self.full(path);
-        let mut options = File::options();
-        options.read(true).write(access == Access::ReadWrite);
-        // A pipe where a file should be would let the opening wait for whoever writes to it: for ever.
-        options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-        let file = options.open(&path).map_err(|error| Error::io("open", &path, error))?;
-        Ok(Arc::new(OsFile { file, path }))
+        Ok(Arc::new(OsFile::open(self.full(path), access)?))
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
@@ -118,12 +113,11 @@ impl Disk for OsDisk {
     }
 
     fn read_batch(&self, reads: &mut [BatchRead]) {
-        // One read gains nothing from a thread, and costs two wake-ups.
-        let readers = if reads.len() < 2 { None } else { Some(self.readers.get_or_init(Readers::start)) };
-        match readers {
-            Some(readers) if !readers.threads.is_empty() => readers.read_batch(reads),
-            _ => read_in_order(reads),
-        }
+        self.carry_out(reads);
+    }
+
+    fn write_batch(&self, writes: &mut [BatchWrite]) {
+        self.carry_out(writes);
     }
 
     fn display(&self, path: &Path) -> String {
@@ -143,131 +137,6 @@ fn list_sorted(path: &Path) -> io::Result<Vec<DiskEntry>> {
     }
     entries.sort_unstable();
     Ok(entries)
-}
-
-/// A file of an [`OsDisk`].
-#[derive(Debug)]
-struct OsFile {
-    file: File,
-    path: PathBuf,
-}
-
-impl OsFile {
-    fn io<T>(&self, operation: &'static str, result: io::Result<T>) -> Result<T> {
-        result.map_err(|error| Error::io(operation, &self.path, error))
-    }
-}
-
-impl DiskFile for OsFile {
-    fn len(&self) -> Result<u64> {
-        self.io("look up", self.file.metadata().map(|metadata| metadata.len()))
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        // Loops over short reads and interruptions.
-        self.io("read", self.file.read_exact_at(buffer, offset))
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        // Loops over short writes and interruptions.
-        self.io("write", self.file.write_all_at(bytes, offset))
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.io("resize", self.file.set_len(len))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.io("sync", self.file.sync_all())
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        // `flock`: the lock belongs to the open file, so two handles of one process exclude each other as well.
-        match self.file.try_lock() {
-            Ok(()) => Ok(true),
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => self.io("lock", Err(error)),
-        }
-    }
-}
-
-fn read_in_order(reads: &mut [BatchRead]) {
-    for read in reads {
-        read.outcome = read.file.read_at(read.offset, &mut read.buffer);
-    }
-}
-
-/// Threads that wait for reads: they start with a disk's first batch and end with the disk.
-#[derive(Debug)]
-struct Readers {
-    /// Taken when the readers end: that closes the channel and so ends the threads.
-    jobs: Option<Sender<ReadJob>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-/// One read of a batch on its way to a thread.
-struct ReadJob {
-    index: usize,
-    file: Arc<dyn DiskFile>,
-    offset: u64,
-    buffer: Vec<u8>,
-    done: Sender<ReadDone>,
-}
-
-/// The same read on its way back.
-struct ReadDone {
-    index: usize,
-    buffer: Vec<u8>,
-    outcome: Result<()>,
-}
-
-impl Readers {
-    /// Starts as many threads as the host grants; with none at all, reads run on the caller's thread.
-    fn start() -> Self {
-        let (jobs, queue) = bounded(READERS);
-        let start_one = |_| {
-            let queue = queue.clone();
-            std::thread::Builder::new().name("onefold-read".to_owned()).spawn(move || serve_reads(&queue)).ok()
-        };
-        let threads = (0..READERS).filter_map(start_one).collect();
-        Self { jobs: Some(jobs), threads }
-    }
-
-    fn read_batch(&self, reads: &mut [BatchRead]) {
-        // Room for every answer: a thread that is done never waits for us, who may be waiting for it.
-        let (done, finished) = bounded(reads.len());
-        let jobs = self.jobs.as_ref().expect("the channel is closed only when the readers are dropped");
-        for (index, read) in reads.iter_mut().enumerate() {
-            let (file, buffer) = (Arc::clone(&read.file), std::mem::take(&mut read.buffer));
-            let job = ReadJob { index, file, offset: read.offset, buffer, done: done.clone() };
-            jobs.send(job).expect("the threads hold the receiver as long as the sender lives");
-        }
-        drop(done);
-        for _ in 0..reads.len() {
-            let ReadDone { index, buffer, outcome } = finished.recv().expect("each read is answered once");
-            let read = reads.get_mut(index).expect("the index is the one that was sent");
-            (read.buffer, read.outcome) = (buffer, outcome);
-        }
-    }
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.jobs = None;
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has already said so, and a drop has nobody to tell.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn serve_reads(queue: &Receiver<ReadJob>) {
-    for ReadJob { index, file, offset, mut buffer, done } in queue {
-        let outcome = file.read_at(offset, &mut buffer);
-        // Before the answer: once a batch has returned, the caller's handle is the last, and dropping it unlocks.
-        drop(file);
-        done.send(ReadDone { index, buffer, outcome }).expect("the batch waits for every answer");
-    }
 }
 
 /// Clock and randomness of the host.
@@ -336,6 +205,7 @@ pub fn disable_core_dumps() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::AlignedBuffer;
 
     #[test]
     fn read_batch_fills_every_buffer_and_answers_every_error() {
@@ -349,7 +219,7 @@ mod tests {
                 .map(|n| BatchRead {
                     file: Arc::clone(&file),
                     offset: n as u64 * 600,
-                    buffer: vec![0; 100 + n],
+                    buffer: AlignedBuffer::new_zeroed(100 + n),
                     outcome: Ok(()),
                 })
                 .collect();

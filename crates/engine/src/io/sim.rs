@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+use crate::io::{Access, BatchRead, BatchWrite, Disk, DiskEntry, DiskFile, Linked};
 
 mod contents;
 mod crash;
@@ -84,7 +84,7 @@ impl SimDisk {
     }
 
     /// Returns how many calls were made in this world so far: every call of a method of [`Disk`] and [`DiskFile`],
-    /// and every read of a batch.
+    /// and every read and write of a batch.
     pub fn calls(&self) -> u64 {
         self.shared.state().faults.calls()
     }
@@ -294,6 +294,14 @@ impl Disk for SimDisk {
         }
     }
 
+    /// In the order of the batch too. What a power cut leaves of the writes is as independent as if they had been in
+    /// flight together: none was synced.
+    fn write_batch(&self, writes: &mut [BatchWrite]) {
+        for write in writes {
+            write.outcome = write.file.write_at(write.offset, &write.buffer);
+        }
+    }
+
     fn display(&self, path: &Path) -> String {
         display(&self.full(path)).display().to_string()
     }
@@ -315,10 +323,7 @@ impl SimFile {
     }
 
     fn writable(&self) -> io::Result<()> {
-        match self.access {
-            Access::Read => Err(ErrorKind::PermissionDenied.into()),
-            Access::ReadWrite => Ok(()),
-        }
+        if self.access.writes() { Ok(()) } else { Err(ErrorKind::PermissionDenied.into()) }
     }
 }
 
@@ -343,6 +348,7 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.access.check_aligned("read", &display(&self.path), offset, buffer)?;
         self.call("read", |state| {
             let contents = state.world.file(self.inode)?.live();
             let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= contents.len());
@@ -355,6 +361,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.access.check_aligned("write", &display(&self.path), offset, bytes)?;
         self.shared.call("write", &self.path, |state, injected| {
             self.writable()?;
             let (landing, outcome) = match injected {
@@ -401,5 +408,9 @@ impl DiskFile for SimFile {
             let holder = *state.locks.entry(self.inode).or_insert(self.handle);
             Ok(holder == self.handle)
         })
+    }
+
+    fn is_direct(&self) -> bool {
+        self.access == Access::Direct
     }
 }

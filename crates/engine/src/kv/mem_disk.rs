@@ -93,6 +93,10 @@ impl MemDisk {
         disk
     }
 
+    fn file(&self, inode: Arc<Inode>, access: Access) -> MemFile {
+        MemFile { inode, access, space: Arc::clone(&self.space), holds_lock: AtomicBool::new(false) }
+    }
+
     /// Changes the bytes of a file behind its users' backs.
     pub(crate) fn damage(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) {
         let names = hold(&self.names);
@@ -120,12 +124,12 @@ impl Disk for MemDisk {
         }
         let inode = Arc::new(Inode::default());
         names.now.insert(path.to_path_buf(), Arc::clone(&inode));
-        Ok(Arc::new(MemFile { inode, space: Arc::clone(&self.space), holds_lock: AtomicBool::new(false) }))
+        Ok(Arc::new(self.file(inode, Access::ReadWrite)))
     }
 
-    fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn DiskFile>> {
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>> {
         let inode = Arc::clone(hold(&self.names).now.get(path).ok_or_else(|| missing("open", path))?);
-        Ok(Arc::new(MemFile { inode, space: Arc::clone(&self.space), holds_lock: AtomicBool::new(false) }))
+        Ok(Arc::new(self.file(inode, access)))
     }
 
     fn create_dir(&self, _path: &Path) -> Result<()> {
@@ -176,6 +180,7 @@ impl Disk for MemDisk {
 #[derive(Debug)]
 struct MemFile {
     inode: Arc<Inode>,
+    access: Access,
     space: Arc<Mutex<Option<u64>>>,
     holds_lock: AtomicBool,
 }
@@ -186,6 +191,7 @@ impl DiskFile for MemFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.access.check_aligned("read", Path::new("memory"), offset, buffer)?;
         let bytes = hold(&self.inode.bytes);
         let start = usize::try_from(offset).expect("tests are small");
         let found = bytes.0.get(start..start + buffer.len());
@@ -195,6 +201,7 @@ impl DiskFile for MemFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.access.check_aligned("write", Path::new("memory"), offset, bytes)?;
         if let Some(space) = &mut *hold(&self.space) {
             let full = || Error::io("write", Path::new("memory"), IoError::from(ErrorKind::StorageFull));
             *space = space.checked_sub(bytes.len() as u64).ok_or_else(full)?;

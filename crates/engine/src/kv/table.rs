@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::{BatchRead, Disk, DiskFile};
+use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
 use crate::kv::extent::Extents;
 use crate::kv::manifest::{BUCKETS_MAX, Manifest, encode_manifest};
 use crate::kv::page::{ENTRY_BYTES, Found, PAGE_BYTES, PAGE_ENTRIES, Page, PageName, decode_entry, encode_entry};
@@ -91,7 +91,7 @@ pub struct Table {
     /// Runs from this number on are in no checkpoint: their pages are free as soon as they are replaced.
     unsaved_run: u64,
     counters: TableCounters,
-    spare_buffers: Vec<Vec<u8>>,
+    spare_buffers: Vec<AlignedBuffer>,
 }
 
 /// Where the search for one key stands.
@@ -244,7 +244,7 @@ impl Table {
                 let offset = (run.start + u64::from(page)) * PAGE_BYTES as u64;
                 if reads.last().is_none_or(|last| last.offset != offset) {
                     let mut buffer = self.spare_buffers.pop().unwrap_or_default();
-                    buffer.resize(PAGE_BYTES, 0);
+                    buffer.resize(PAGE_BYTES);
                     reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
                 }
                 of_search.push(reads.len() - 1);

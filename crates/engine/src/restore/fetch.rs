@@ -8,7 +8,7 @@ use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
-use crate::io::BatchRead;
+use crate::io::{AlignedBuffer, BatchRead};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Lane, Work};
@@ -69,7 +69,7 @@ type WantedOfRegion = Vec<(usize, Fingerprint, ChunkPlace)>;
 /// Where the bytes of a region come from.
 enum Source {
     /// As stored.
-    Sealed(Vec<u8>),
+    Sealed(AlignedBuffer),
     /// From the cache.
     Plain(Arc<Vec<u8>>),
 }
@@ -260,7 +260,8 @@ impl Fetcher {
         let (offset, len) =
             container.region_range(region).ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
         let file = self.store.open_file(&container.name)?;
-        Ok((container, BatchRead { file, offset, buffer: vec![0; len as usize], outcome: Ok(()) }))
+        let buffer = AlignedBuffer::new_zeroed(len as usize);
+        Ok((container, BatchRead { file, offset, buffer, outcome: Ok(()) }))
     }
 
     /// Opens the containers that a window's hints name, together.

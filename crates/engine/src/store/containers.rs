@@ -9,7 +9,7 @@ use crate::container::directory::{Side, sealed_len};
 use crate::container::reader::{WholeContainer, inspect, open_header};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, DiskFile};
+use crate::io::{Access, AlignedBuffer, BatchRead, DiskFile};
 use crate::object::ObjectType;
 use crate::object::header::HEADER_LEN;
 use crate::object::names::{self, CONTAINERS, ContainerName, GC};
@@ -131,7 +131,7 @@ impl Store {
     fn head_read(&self, name: &ContainerName) -> Result<BatchRead> {
         let file = self.open_file(name)?;
         let len = usize::try_from(file.len()?).unwrap_or(usize::MAX).min(HEAD_LEN);
-        Ok(BatchRead { file, offset: 0, buffer: vec![0; len], outcome: Ok(()) })
+        Ok(BatchRead { file, offset: 0, buffer: AlignedBuffer::new_zeroed(len), outcome: Ok(()) })
     }
 
     /// Opens a container's file.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::*;
+use crate::io::{AlignedBuffer, DIRECT_ALIGN};
 
 fn path(path: &str) -> &Path {
     Path::new(path)
@@ -246,22 +247,54 @@ fn a_lost_sync_may_have_reached_the_disk_in_part() {
 }
 
 #[test]
-fn every_call_counts_also_those_that_fail_and_each_read_of_a_batch() {
+fn every_call_counts_also_those_that_fail_and_each_of_a_batch() {
     let disk = SimDisk::new();
     disk.record_trace();
     let sub = disk.subdir("repo");
     let file = sub.create(path("a")).unwrap();
     assert!(sub.create(path("a")).is_err());
-    let read = |offset| BatchRead { file: Arc::clone(&file), offset, buffer: vec![0; 1], outcome: Ok(()) };
+    let read =
+        |offset| BatchRead { file: Arc::clone(&file), offset, buffer: AlignedBuffer::new_zeroed(1), outcome: Ok(()) };
     sub.read_batch(&mut [read(0), read(1)]);
+    let write =
+        |offset| BatchWrite { file: Arc::clone(&file), offset, buffer: AlignedBuffer::new_zeroed(1), outcome: Ok(()) };
+    sub.write_batch(&mut [write(0), write(1)]);
     assert!(file.try_lock().unwrap());
     file.set_len(1).unwrap();
     assert_eq!(file.len().unwrap(), 1);
     let trace: Vec<_> = disk.trace().into_iter().map(|entry| (entry.number, entry.operation)).collect();
-    let wanted = ["create", "create", "read", "read", "lock", "resize", "look up"];
+    let wanted = ["create", "create", "read", "read", "write", "write", "lock", "resize", "look up"];
     assert_eq!(trace, (1..).zip(wanted).collect::<Vec<_>>());
-    assert_eq!((disk.calls(), sub.calls()), (7, 7));
+    assert_eq!((disk.calls(), sub.calls()), (9, 9));
     assert_eq!(disk.trace()[0].path, path("repo/a"));
+}
+
+#[test]
+fn faults_strike_one_write_of_a_batch_and_a_power_cut_keeps_any_of_them() {
+    let disk = SimDisk::new();
+    let file = durable(&disk, "a", b"....");
+    let write = |offset: u64| {
+        let buffer = AlignedBuffer::from(&[b'0' + offset as u8][..]);
+        BatchWrite { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+    };
+    disk.fail_at(disk.calls() + 2, Fault::Error(ErrorKind::Other));
+    let mut writes = [write(0), write(1), write(2), write(3)];
+    disk.write_batch(&mut writes);
+    assert_eq!(writes.each_ref().map(|write| write.outcome.is_ok()), [true, false, true, true]);
+    assert_eq!(read(&disk, "a").unwrap(), b"0.23");
+    let seen: BTreeSet<_> = (0..80).map(|seed| read(&disk.crash(CrashMode::Subset(seed)), "a").unwrap()).collect();
+    assert_eq!(seen.len(), 8, "{seen:?}");
+    let dying = disk.fork();
+    let file = dying.open(path("a"), Access::Direct).unwrap();
+    let page = |offset| {
+        let buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+        BatchWrite { file: Arc::clone(&file), offset, buffer, outcome: Ok(()) }
+    };
+    dying.fail_at(dying.calls() + 2, Fault::Die);
+    let mut writes = [page(0), page(4096), page(8192)];
+    dying.write_batch(&mut writes);
+    assert_eq!(writes.map(|write| write.outcome.is_ok()), [true, false, false]);
+    assert_eq!(read(&dying.reopen(), "a").unwrap().len(), 4096);
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! One open file of the host: positioned reads and writes, through the page cache or past it.
+#![expect(clippy::disallowed_types, reason = "the door")]
+
+use std::fs::{File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::error::{Error, Result};
+use crate::io::{Access, DIRECT_ALIGN, DiskFile};
+
+/// A file of an [`OsDisk`](crate::io::os::OsDisk).
+#[derive(Debug)]
+pub(super) struct OsFile {
+    file: File,
+    path: PathBuf,
+    access: Access,
+    is_direct: bool,
+}
+
+impl OsFile {
+    /// Takes a file that was created for reading and writing.
+    pub(super) fn created(file: File, path: PathBuf) -> Self {
+        Self { file, path, access: Access::ReadWrite, is_direct: false }
+    }
+
+    pub(super) fn open(path: PathBuf, access: Access) -> Result<Self> {
+        let (opened, is_direct) = match access {
+            Access::Read | Access::ReadWrite => (open(&path, access, OFlags::empty()), false),
+            Access::Direct => match open(&path, access, OFlags::DIRECT) {
+                // What a file system answers that knows no direct I/O.
+                Err(error) if error.kind() == ErrorKind::InvalidInput => (open(&path, access, OFlags::empty()), false),
+                opened => (opened, true),
+            },
+        };
+        let file = opened.map_err(|error| Error::io("open", &path, error))?;
+        Ok(Self { file, path, access, is_direct })
+    }
+
+    fn io<T>(&self, operation: &'static str, result: io::Result<T>) -> Result<T> {
+        result.map_err(|error| Error::io(operation, &self.path, error))
+    }
+}
+
+fn open(path: &Path, access: Access, flags: OFlags) -> io::Result<File> {
+    // A pipe where a file should be would let the opening wait for whoever writes to it: for ever.
+    let flags = flags | OFlags::NONBLOCK;
+    let mut options = File::options();
+    options.read(true).write(access.writes()).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path)?;
+    // From here on waiting is wanted: a ring would answer "again" where the file system cannot read without.
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// Returns how much of a transfer has been done when the kernel has moved `moved` bytes after the first `done`. With
+/// direct access only whole multiples count: the next transfer begins where the last counted one ended.
+pub(super) fn advance(access: Access, done: usize, moved: usize) -> usize {
+    let end = done.saturating_add(moved);
+    if access == Access::Direct { end - end % DIRECT_ALIGN } else { end }
+}
+
+/// Repeats a transfer that takes where it stands and returns how many bytes it moved, until all `len` are moved.
+/// `stuck` is the error if it gets no further.
+fn transfer(
+    access: Access,
+    len: usize,
+    stuck: ErrorKind,
+    mut transfer: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let moved = match transfer(done) {
+            Ok(moved) => moved,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = advance(access, done, moved);
+        if end <= done {
+            return Err(stuck.into());
+        }
+        done = end;
+    }
+    Ok(())
+}
+
+fn position(offset: u64, done: usize) -> io::Result<u64> {
+    offset.checked_add(done as u64).ok_or_else(|| ErrorKind::InvalidInput.into())
+}
+
+impl DiskFile for OsFile {
+    fn len(&self) -> Result<u64> {
+        self.io("look up", self.file.metadata().map(|metadata| metadata.len()))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.access.check_aligned("read", &self.path, offset, buffer)?;
+        let read = transfer(self.access, buffer.len(), ErrorKind::UnexpectedEof, |done| {
+            self.file.read_at(buffer.get_mut(done..).unwrap_or_default(), position(offset, done)?)
+        });
+        self.io("read", read)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.access.check_aligned("write", &self.path, offset, bytes)?;
+        let written = transfer(self.access, bytes.len(), ErrorKind::WriteZero, |done| {
+            self.file.write_at(bytes.get(done..).unwrap_or_default(), position(offset, done)?)
+        });
+        self.io("write", written)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.io("resize", self.file.set_len(len))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.io("sync", self.file.sync_all())
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        // `flock`: the lock belongs to the open file, so two handles of one process exclude each other as well.
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => self.io("lock", Err(error)),
+        }
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_transfers_go_on_at_the_last_whole_multiple() {
+        assert_eq!(advance(Access::ReadWrite, 4096, 100), 4196);
+        assert_eq!(advance(Access::Direct, 4096, 100), 4096);
+        assert_eq!(advance(Access::Direct, 4096, 8191), 8192);
+    }
+
+    #[test]
+    fn short_transfers_are_continued_and_interruptions_repeated_until_nothing_moves() {
+        let run = |access, answers: &[io::Result<usize>]| {
+            let mut answers = answers.iter();
+            let mut starts = Vec::new();
+            let outcome = transfer(access, 12_288, ErrorKind::UnexpectedEof, |done| {
+                starts.push(done);
+                answers.next().unwrap().as_ref().copied().map_err(|error| error.kind().into())
+            });
+            (outcome.map_err(|error| error.kind()), starts)
+        };
+        let interrupted = || Err(ErrorKind::Interrupted.into());
+        assert_eq!(run(Access::Read, &[Ok(5000), interrupted(), Ok(7288)]), (Ok(()), vec![0, 5000, 5000]));
+        assert_eq!(run(Access::Direct, &[Ok(5000), interrupted(), Ok(8192)]), (Ok(()), vec![0, 4096, 4096]));
+        assert_eq!(run(Access::Direct, &[Ok(5000), Ok(904)]), (Err(ErrorKind::UnexpectedEof), vec![0, 4096]));
+        assert_eq!(run(Access::Read, &[Ok(12_287), Ok(0)]), (Err(ErrorKind::UnexpectedEof), vec![0, 12_287]));
+        let refused = [Ok(1), Err(ErrorKind::StorageFull.into())];
+        assert_eq!(run(Access::Read, &refused), (Err(ErrorKind::StorageFull), vec![0, 1]));
+    }
+}
