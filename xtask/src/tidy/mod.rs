@@ -6,6 +6,7 @@ mod length;
 mod manifests;
 mod old_formats;
 mod places;
+mod unsafety;
 mod wording;
 
 use std::fmt;
@@ -48,6 +49,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     findings.extend(old_formats::check(checkout));
     findings.extend(manifests::check(checkout));
     findings.extend(places::check(checkout));
+    findings.extend(unsafety::check(checkout));
     for finding in &findings {
         println!("{finding}");
     }

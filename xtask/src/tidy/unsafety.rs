@@ -1,0 +1,58 @@
+//! `unsafe` stands in two crates only: elsewhere the lint against it holds and is not lifted.
+
+use super::Finding;
+use crate::checkout::{Checkout, TextFile};
+
+/// Crates that may lift the lint: system calls, and kernels for vector units.
+const MAY: [&str; 2] = ["crates/sys/", "crates/accel/"];
+
+/// The lint, in two halves, so that this list is not a finding itself.
+const LINT: &str = concat!("unsafe", "_code");
+
+const INHERITS: &str = "[lints]\nworkspace = true\n";
+
+pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
+    checkout
+        .files
+        .iter()
+        .filter(|file| !MAY.iter().any(|may| file.path.starts_with(may)))
+        .flat_map(check_file)
+        .collect()
+}
+
+fn check_file(file: &TextFile) -> Vec<Finding> {
+    let is_member = ["crates/", "xtask/"].iter().any(|root| file.path.starts_with(root));
+    let mut findings = Vec::new();
+    if is_member && file.path.ends_with("Cargo.toml") && !file.text.contains(INHERITS) {
+        findings.push(Finding::new(&file.path, 0, "does not take the lints of the workspace"));
+    }
+    if is_member {
+        let lines = (1..).zip(file.text.lines()).filter(|(_, text)| text.contains(LINT));
+        findings.extend(
+            lines.map(|(line, _)| Finding::new(&file.path, line, format!("`{LINT}` is lifted in {MAY:?} only"))),
+        );
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        let file = TextFile { path: path.to_owned(), text: text.to_owned() };
+        check(&Checkout { root: std::path::PathBuf::new(), files: vec![file], paths: Vec::new() }).len()
+    }
+
+    #[test]
+    fn only_two_crates_lift_the_lint_and_all_members_have_it() {
+        let lifting = format!("#![allow({LINT})]\n");
+        assert_eq!(findings("crates/engine/src/lib.rs", &lifting), 1);
+        assert_eq!(findings("crates/engine/src/lib.rs", "// unsafe\n"), 0);
+        assert_eq!(findings("crates/sys/src/lib.rs", &lifting), 0);
+        assert_eq!(findings("crates/cli/Cargo.toml", "[package]\n"), 1);
+        assert_eq!(findings("crates/cli/Cargo.toml", &format!("[package]\n\n{INHERITS}")), 0);
+        assert_eq!(findings("crates/cli/Cargo.toml", &format!("{INHERITS}{LINT} = \"allow\"\n")), 1);
+        assert_eq!(findings("Cargo.toml", &format!("rust.{LINT} = \"deny\"\n")), 0);
+    }
+}
