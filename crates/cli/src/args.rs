@@ -10,6 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
 #[command(disable_help_subcommand = true, propagate_version = false)]
+#[command(after_help = "Disks are read and written in batches through io_uring where there is one, else on threads \
+    [env: ONEFOLD_IO=auto|uring|threads] [default: auto]")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,

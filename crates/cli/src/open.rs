@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use onefold_engine::Error;
-use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::repo::{Cache, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
@@ -39,14 +39,14 @@ pub(crate) struct Opened {
 }
 
 /// Returns the disk of a repository's directory, and the host.
-pub(crate) fn doors(directory: &Path) -> (Arc<dyn Disk>, Arc<dyn Host>) {
-    (Arc::new(OsDisk::new(directory.to_path_buf())), Arc::new(OsHost::new()))
+pub(crate) fn doors(directory: &Path, settings: &Settings) -> (Arc<dyn Disk>, Arc<dyn Host>) {
+    (Arc::new(OsDisk::with_backend(directory.to_path_buf(), settings.io)), Arc::new(OsHost::new()))
 }
 
 /// Opens the repository that was named.
 pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     let directory = settings.repository()?.clone();
-    let (disk, host) = doors(&directory);
+    let (disk, host) = doors(&directory, settings);
     let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
     let is_encrypted = copies.iter().any(|(_, _, config)| config.clear_key.is_none());
     if !is_encrypted && !settings.password.is_given() {
@@ -90,7 +90,7 @@ impl OpenedCache {
         let reason = match &settings.cache {
             None => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
             Some(directory) => match prepare(directory, &name) {
-                Ok(()) => return Ok(Self::at(directory.clone(), name, false)),
+                Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),
             },
         };
@@ -105,11 +105,11 @@ impl OpenedCache {
              each time",
             scratch.display()
         ));
-        Ok(Self::at(scratch, name, true))
+        Ok(Self::at(scratch, name, settings.io, true))
     }
 
-    fn at(directory: PathBuf, name: PathBuf, is_scratch: bool) -> Self {
-        let disk = Arc::new(OsDisk::new(directory.clone()));
+    fn at(directory: PathBuf, name: PathBuf, io: IoBackend, is_scratch: bool) -> Self {
+        let disk = Arc::new(OsDisk::with_backend(directory.clone(), io));
         Self { cache: Cache { disk, dir: name }, directory, is_scratch }
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Budget;
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
+use onefold_engine::io::os::IoBackend;
 use onefold_engine::source::exclude::parse_size;
 
 use crate::args::GlobalArgs;
@@ -35,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// How new data is compressed.
     pub(crate) compression: Compression,
+    /// How disks carry out batches.
+    pub(crate) io: IoBackend,
     /// How long to wait for another writer.
     pub(crate) retry_lock: Duration,
     /// Whether programs read along.
@@ -76,6 +79,7 @@ impl Settings {
             Some(text) => text.parse()?,
             None => Compression::default(),
         };
+        let io = text("ONEFOLD_IO")?.map(|text| text.parse()).transpose().context("ONEFOLD_IO")?.unwrap_or_default();
         let verbosity = match (typed.quiet, typed.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,
@@ -89,6 +93,7 @@ impl Settings {
             memory_bytes: usize::try_from(memory).context("memory budget")?,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             compression,
+            io,
             retry_lock: typed.retry_lock.as_deref().map(parse_duration).transpose()?.unwrap_or_default(),
             json: typed.json,
             verbosity,
@@ -131,6 +136,14 @@ mod tests {
         assert_eq!(settings.cache, Some(PathBuf::from("/home/me/.cache/onefold")));
         let settings = decide(&GlobalArgs::default(), &[("XDG_CACHE_HOME", "/x"), ("ONEFOLD_MEMORY", "1G")]).unwrap();
         assert_eq!((settings.memory_bytes, settings.cache), (1 << 30, Some(PathBuf::from("/x/onefold"))));
+    }
+
+    #[test]
+    fn the_way_to_the_disk_is_chosen_by_the_environment() {
+        let choose = |value| decide(&GlobalArgs::default(), &[("ONEFOLD_IO", value)]).map(|settings| settings.io);
+        assert_eq!((choose("threads").unwrap(), choose("").unwrap()), (IoBackend::Threads, IoBackend::Auto));
+        let message = format!("{:#}", choose("fast").unwrap_err());
+        assert!(message.starts_with("ONEFOLD_IO: `fast`") && message.contains("uring"), "{message}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Res
     let password =
         if typed.no_encryption { None } else { Some(settings.password.read_new("password of the new repository: ")?) };
     files::create_directories(directory).with_context(|| format!("create {}", directory.display()))?;
-    let (disk, host) = doors(directory);
+    let (disk, host) = doors(directory, settings);
     let label = SlotLabel { user: username(), host: hostname() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
     let store = store::create(&disk, &host, &options)?;

@@ -5,16 +5,31 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::os::OsDisk;
+use crate::io::os::{IoBackend, OsDisk};
 use crate::io::sim::SimDisk;
 use crate::io::{Access, AlignedBuffer, BatchRead, BatchWrite, DIRECT_ALIGN, Disk, DiskEntry, DiskFile, Linked};
 
 /// Runs a property over an empty directory of every disk there is.
+#[expect(clippy::print_stdout, reason = "who reads along should know what was not tested")]
 fn on_every_disk(property: impl Fn(&dyn Disk)) {
     let directory = tempfile::tempdir().unwrap();
-    property(&OsDisk::new(directory.path().to_path_buf()));
+    let root = |name: &str| {
+        let root = directory.path().join(name);
+        OsDisk::new(root.clone()).create_dir(path("")).unwrap();
+        root
+    };
+    property(&OsDisk::with_backend(root("threads"), IoBackend::Threads));
+    match onefold_sys::Ring::new() {
+        Ok(_) => property(&OsDisk::with_backend(root("uring"), IoBackend::Uring)),
+        Err(error) => println!("no io_uring here: {error}"),
+    }
     property(&SimDisk::new());
     property(&SimDisk::new().subdir("repo"));
+}
+
+/// A byte that tells a number from its neighbours.
+fn filling(number: usize) -> u8 {
+    u8::try_from(number % 251).unwrap()
 }
 
 fn path(path: &str) -> &Path {
@@ -246,7 +261,7 @@ fn write_batches_write_each_buffer_and_fail_each_on_its_own() {
                 .map(|n: usize| BatchWrite {
                     file: Arc::clone(if n % 7 == 3 { &reader } else { &writer }),
                     offset: n as u64 * 3,
-                    buffer: AlignedBuffer::from(&[n as u8; 3][..]),
+                    buffer: AlignedBuffer::from(&[filling(n); 3][..]),
                     outcome: Ok(()),
                 })
                 .collect();
@@ -254,8 +269,8 @@ fn write_batches_write_each_buffer_and_fail_each_on_its_own() {
             let mut wanted = Vec::new();
             for (n, write) in writes.into_iter().enumerate() {
                 assert_eq!(write.outcome.is_err(), n % 7 == 3, "write {n}");
-                assert_eq!(&write.buffer[..], [n as u8; 3]);
-                wanted.extend(if n % 7 == 3 { [0; 3] } else { [n as u8; 3] });
+                assert_eq!(&write.buffer[..], [filling(n); 3]);
+                wanted.extend(if n % 7 == 3 { [0; 3] } else { [filling(n); 3] });
             }
             assert!(read(disk, "a") == wanted);
         }
@@ -264,7 +279,7 @@ fn write_batches_write_each_buffer_and_fail_each_on_its_own() {
 
 /// A page of its own for each number.
 fn page(number: usize) -> AlignedBuffer {
-    let bytes: Vec<u8> = (0..DIRECT_ALIGN).map(|at| (at * 31 + number * 7) as u8).collect();
+    let bytes: Vec<u8> = (0..DIRECT_ALIGN).map(|at| filling(at * 31 + number * 7)).collect();
     AlignedBuffer::from(&bytes[..])
 }
 

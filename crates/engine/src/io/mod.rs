@@ -5,14 +5,13 @@
 //! dies at the n-th call. The linter bans the way around the door.
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::types::Timestamp;
-
-pub use onefold_sys::AlignedBuffer;
 
 #[cfg(test)]
 mod conformance;
@@ -22,10 +21,13 @@ mod os_attributes;
 mod os_batch;
 mod os_entry;
 mod os_file;
+mod os_ring;
 pub mod os_source;
 pub mod os_target;
 pub mod sim;
 pub mod tree;
+
+pub use onefold_sys::AlignedBuffer;
 
 /// Offset, length and address of every read and write of a file opened with [`Access::Direct`] are multiples of this
 /// many bytes: the alignment of an [`AlignedBuffer`].
@@ -172,6 +174,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Takes the host-local exclusive lock on the file without waiting; false if another holder has it.
     /// The lock ends with the last handle to the file or its process.
     fn try_lock(&self) -> Result<bool>;
+    /// Returns the descriptor over which the kernel may carry out a transfer between these bytes and this offset on
+    /// its own; none if there is none, or if [`DiskFile::read_at`] and [`DiskFile::write_at`] would refuse it unseen.
+    fn descriptor(&self, offset: u64, bytes: &[u8]) -> Option<BorrowedFd<'_>> {
+        let _ = (offset, bytes);
+        None
+    }
     /// Says whether reads and writes go past the page cache.
     fn is_direct(&self) -> bool {
         false

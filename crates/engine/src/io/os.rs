@@ -5,18 +5,21 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use onefold_sys::Ring;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::rand::GetRandomFlags;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::error::{Error, Result};
-use crate::io::os_batch::{Threads, Transfer, in_order};
+use crate::io::os_batch::Batches;
 use crate::io::os_file::OsFile;
 use crate::io::{Access, BatchRead, BatchWrite, Disk, DiskEntry, DiskFile, Host, Linked};
 use crate::types::Timestamp;
+
+pub use crate::io::os_batch::IoBackend;
 
 /// Only the owner may read a repository's or an index's files.
 const FILE_MODE: u32 = 0o600;
@@ -27,27 +30,29 @@ const DIR_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub struct OsDisk {
     root: PathBuf,
-    threads: OnceLock<Threads>,
+    batches: Batches,
 }
 
 impl OsDisk {
     /// Names the directory that is the root of the disk. Nothing is touched: the directory may yet be created by
     /// `create_dir` of `""`.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, threads: OnceLock::new() }
+        Self::with_backend(root, IoBackend::Auto)
+    }
+
+    /// As [`OsDisk::new`], with a choice of how batches are carried out.
+    pub fn with_backend(root: PathBuf, backend: IoBackend) -> Self {
+        Self::with_ring(root, backend, Ring::new)
+    }
+
+    /// As [`OsDisk::with_backend`], with a choice of how a ring is set up.
+    fn with_ring(root: PathBuf, backend: IoBackend, set_up: fn() -> io::Result<Ring>) -> Self {
+        Self { root, batches: Batches::new(backend, set_up) }
     }
 
     fn full(&self, path: &Path) -> PathBuf {
         // Joining an empty path would leave a trailing slash in every message.
         if path.as_os_str().is_empty() { self.root.clone() } else { self.root.join(path) }
-    }
-
-    fn carry_out<T: Transfer>(&self, batch: &mut [T]) {
-        // One transfer gains nothing from a thread, and costs two wake-ups.
-        if batch.len() < 2 {
-            return in_order(batch);
-        }
-        self.threads.get_or_init(Threads::start).carry_out(batch);
     }
 }
 
@@ -113,11 +118,11 @@ impl Disk for OsDisk {
     }
 
     fn read_batch(&self, reads: &mut [BatchRead]) {
-        self.carry_out(reads);
+        self.batches.carry_out(&self.root, reads);
     }
 
     fn write_batch(&self, writes: &mut [BatchWrite]) {
-        self.carry_out(writes);
+        self.batches.carry_out(&self.root, writes);
     }
 
     fn display(&self, path: &Path) -> String {

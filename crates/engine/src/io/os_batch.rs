@@ -1,11 +1,16 @@
 //! Batches of reads and writes of the real disk, several in flight at a time.
 
-use std::sync::Arc;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use onefold_sys::Ring;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::io::os_ring::{Rings, repeated};
 use crate::io::{AlignedBuffer, BatchRead, BatchWrite, DiskFile};
 
 /// Threads that carry out batches, and so the most transfers of one disk in flight.
@@ -13,6 +18,31 @@ use crate::io::{AlignedBuffer, BatchRead, BatchWrite, DiskFile};
 /// 8: a compromise, not a measured optimum. One read of 4 KiB at a time gives 19 k a second on the reference
 /// machine's SSD and 32 in flight 89 k, so one is too few; each thread more costs a wake-up per read.
 const THREADS: usize = 8;
+
+/// How a disk of the host carries out batches. The results are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoBackend {
+    /// Through `io_uring`, or on threads where the kernel has none, refuses it or is older than 5.6.
+    #[default]
+    Auto,
+    /// Through `io_uring`; every transfer of a batch fails where that cannot be had.
+    Uring,
+    /// On threads, with a plain call for each transfer.
+    Threads,
+}
+
+impl FromStr for IoBackend {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "uring" => Ok(Self::Uring),
+            "threads" => Ok(Self::Threads),
+            _ => Err(Error::invalid(format_args!("`{text}` is no way to read and write: auto, uring or threads"))),
+        }
+    }
+}
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,11 +78,52 @@ fn carry_out(direction: Direction, file: &dyn DiskFile, offset: u64, buffer: &mu
     }
 }
 
-/// Carries out a batch on the caller's thread.
-pub(super) fn in_order<T: Transfer>(batch: &mut [T]) {
-    for transfer in batch {
-        let (file, offset, buffer, outcome) = transfer.parts();
-        *outcome = carry_out(T::DIRECTION, &**file, offset, buffer);
+/// Carries out one transfer by the plain calls, on the caller's thread.
+pub(super) fn one<T: Transfer>(transfer: &mut T) {
+    let (file, offset, buffer, outcome) = transfer.parts();
+    *outcome = carry_out(T::DIRECTION, &**file, offset, buffer);
+}
+
+/// What carries out the batches of a disk.
+#[derive(Debug)]
+pub(super) struct Batches {
+    backend: IoBackend,
+    rings: Rings,
+    /// Started when they are first needed.
+    threads: OnceLock<Threads>,
+}
+
+impl Batches {
+    /// Does nothing yet: the first batch sets up what it needs. `set_up` makes a ring.
+    pub(super) fn new(backend: IoBackend, set_up: fn() -> io::Result<Ring>) -> Self {
+        Self { backend, rings: Rings::new(set_up), threads: OnceLock::new() }
+    }
+
+    /// Carries out a batch. `root` is what an error names that is the batch's and no file's.
+    pub(super) fn carry_out<T: Transfer>(&self, root: &Path, batch: &mut [T]) {
+        // One transfer gains nothing from company, and costs the calls or wake-ups that set it going.
+        if batch.len() < 2 {
+            return batch.iter_mut().for_each(one);
+        }
+        match self.backend {
+            IoBackend::Threads => self.on_threads(batch),
+            IoBackend::Auto => {
+                if self.rings.carry_out(batch).is_err() {
+                    self.on_threads(batch);
+                }
+            }
+            IoBackend::Uring => {
+                if let Err(refused) = self.rings.carry_out(batch) {
+                    for transfer in batch {
+                        *transfer.parts().3 = Err(Error::io("set up io_uring for", root, repeated(&refused)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_threads<T: Transfer>(&self, batch: &mut [T]) {
+        self.threads.get_or_init(Threads::start).carry_out(batch);
     }
 }
 
@@ -95,7 +166,7 @@ impl Threads {
 
     pub(super) fn carry_out<T: Transfer>(&self, batch: &mut [T]) {
         if self.threads.is_empty() {
-            return in_order(batch);
+            return batch.iter_mut().for_each(one);
         }
         // Room for every answer: a thread that is done never waits for us, who may be waiting for it.
         let (done, finished) = bounded(batch.len());
@@ -132,5 +203,127 @@ fn serve(queue: &Receiver<Job>) {
         // Before the answer: once a batch has returned, the caller's handle is the last, and dropping it unlocks.
         drop(file);
         done.send(Done { index, buffer, outcome }).expect("the batch waits for every answer");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::io::os::OsDisk;
+    use crate::io::{Access, DIRECT_ALIGN, Disk};
+
+    /// A byte that tells a number from its neighbours.
+    fn filling(number: usize) -> u8 {
+        u8::try_from(number % 251).unwrap()
+    }
+
+    /// What a batch of so many reads of a file of pages gives; every tenth read reaches beyond the end.
+    fn read_pages(batches: &Batches, file: &Arc<dyn DiskFile>, pages: usize, count: usize) {
+        let place = |n: usize| if n % 10 == 7 { pages + n } else { n * 13 % pages };
+        let mut reads: Vec<BatchRead> = (0..count)
+            .map(|n| {
+                let (offset, buffer) = ((place(n) * DIRECT_ALIGN) as u64, AlignedBuffer::new_zeroed(DIRECT_ALIGN));
+                BatchRead { file: Arc::clone(file), offset, buffer, outcome: Ok(()) }
+            })
+            .collect();
+        batches.carry_out(Path::new("root"), &mut reads);
+        for (n, read) in reads.into_iter().enumerate() {
+            if place(n) < pages {
+                read.outcome.unwrap();
+                assert!(read.buffer.iter().all(|byte| *byte == filling(place(n))), "read {n}");
+            } else {
+                assert_eq!(read.outcome.unwrap_err().io_kind(), Some(ErrorKind::UnexpectedEof), "read {n}");
+            }
+        }
+    }
+
+    /// Runs a property over a file of so many pages, each filled with its number, through the page cache and past it.
+    fn with_pages(pages: usize, property: impl Fn(&Arc<dyn DiskFile>)) {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = OsDisk::new(directory.path().to_path_buf());
+        let file = disk.create(Path::new("a")).unwrap();
+        let bytes: Vec<u8> = (0..pages).flat_map(|page| [filling(page); DIRECT_ALIGN]).collect();
+        file.write_at(0, &bytes).unwrap();
+        for access in [Access::Read, Access::Direct] {
+            property(&disk.open(Path::new("a"), access).unwrap());
+        }
+    }
+
+    #[expect(clippy::print_stdout, reason = "who reads along should know what was not tested")]
+    fn backends() -> Vec<Batches> {
+        let mut backends = vec![Batches::new(IoBackend::Threads, Ring::new), Batches::new(IoBackend::Auto, Ring::new)];
+        match Ring::new() {
+            Ok(_) => backends.push(Batches::new(IoBackend::Uring, Ring::new)),
+            Err(error) => println!("no io_uring here: {error}"),
+        }
+        backends
+    }
+
+    #[test]
+    fn batches_larger_than_the_depth_are_carried_out_and_failing_reads_leave_the_others_right() {
+        with_pages(200, |file| {
+            for batches in backends() {
+                for count in [2, onefold_sys::DEPTH, onefold_sys::DEPTH + 1, 1000] {
+                    read_pages(&batches, file, 200, count);
+                }
+            }
+            assert_eq!(Arc::strong_count(file), 1, "a handle was kept after the answer");
+        });
+    }
+
+    #[test]
+    fn threads_carry_out_batches_at_the_same_time() {
+        with_pages(64, |file| {
+            for batches in backends() {
+                std::thread::scope(|scope| {
+                    for thread in 0..4 {
+                        let batches = &batches;
+                        scope.spawn(move || (0..20).for_each(|n| read_pages(batches, file, 64, 30 + thread * n)));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn without_io_uring_threads_take_over_and_it_is_asked_for_once() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        fn refuse() -> io::Result<Ring> {
+            ASKED.fetch_add(1, Ordering::SeqCst);
+            Err(io::Error::from_raw_os_error(rustix::io::Errno::PERM.raw_os_error()))
+        }
+        let batches = Batches::new(IoBackend::Auto, refuse);
+        with_pages(64, |file| (0..3).for_each(|_| read_pages(&batches, file, 64, 100)));
+        assert_eq!(ASKED.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn who_insists_on_io_uring_is_told_that_there_is_none() {
+        fn refuse() -> io::Result<Ring> {
+            Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSYS.raw_os_error()))
+        }
+        let batches = Batches::new(IoBackend::Uring, refuse);
+        with_pages(1, |file| {
+            let read = |_| {
+                let buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+                BatchRead { file: Arc::clone(file), offset: 0, buffer, outcome: Ok(()) }
+            };
+            let mut reads = [0, 1].map(read);
+            batches.carry_out(Path::new("root"), &mut reads);
+            for read in reads {
+                let message = read.outcome.unwrap_err().to_string();
+                assert!(message.starts_with("set up io_uring for root: "), "{message}");
+            }
+        });
+    }
+
+    #[test]
+    fn backends_have_names() {
+        let parse = |text: &str| text.parse::<IoBackend>().ok();
+        let wanted = [Some(IoBackend::Auto), Some(IoBackend::Uring), Some(IoBackend::Threads), None];
+        assert_eq!(["auto", "uring", "threads", "io_uring"].map(parse), wanted);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -127,6 +128,10 @@ impl DiskFile for OsFile {
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => self.io("lock", Err(error)),
         }
+    }
+
+    fn descriptor(&self, offset: u64, bytes: &[u8]) -> Option<BorrowedFd<'_>> {
+        self.access.check_aligned("transfer", &self.path, offset, bytes).ok().map(|()| self.file.as_fd())
     }
 
     fn is_direct(&self) -> bool {

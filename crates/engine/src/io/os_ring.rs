@@ -1,0 +1,94 @@
+//! Batches of the real disk through `io_uring`.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use onefold_sys::{Memory, Operation, Ring};
+
+use crate::io::os_batch::{Direction, Transfer, one};
+
+/// Rings that are kept for the next batch. Further ones, for more threads at a time, last for one batch.
+const RINGS_KEPT: usize = 8;
+
+/// Rings of a disk. Each serves one batch at a time, so that threads do not wait for each other's reads: a ring behind
+/// a lock would make them, and a ring per thread would stay with threads that never read again.
+#[derive(Debug)]
+pub(super) struct Rings {
+    set_up: fn() -> io::Result<Ring>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Ring>,
+    /// Why no more rings are asked for, once one was refused.
+    refused: Option<io::Error>,
+}
+
+impl Rings {
+    /// Keeps the way to set up a ring; the first batch uses it.
+    pub(super) fn new(set_up: fn() -> io::Result<Ring>) -> Self {
+        Self { set_up, state: Mutex::default() }
+    }
+
+    /// Carries out a batch; an error says that there is no ring for it, and nothing was done.
+    pub(super) fn carry_out<T: Transfer>(&self, batch: &mut [T]) -> io::Result<()> {
+        let mut ring = self.take()?;
+        if over(&mut ring, batch) {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.free.len() < RINGS_KEPT {
+                state.free.push(ring);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self) -> io::Result<Ring> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ring) = state.free.pop() {
+            return Ok(ring);
+        }
+        if let Some(error) = &state.refused {
+            return Err(repeated(error));
+        }
+        (self.set_up)().inspect_err(|error| state.refused = Some(repeated(error)))
+    }
+}
+
+/// Returns the same error again, which cannot be cloned.
+pub(super) fn repeated(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
+}
+
+/// Carries out a batch over a ring and says whether the ring is good for another.
+///
+/// What does not end whole, for whatever reason, is carried out once more by the plain calls, from its beginning: they
+/// continue what came short, repeat what was interrupted, and word errors. That is the same for reads, and for writes
+/// of the same bytes to the same place.
+fn over<T: Transfer>(ring: &mut Ring, batch: &mut [T]) -> bool {
+    let mut operations = Vec::with_capacity(batch.len());
+    let mut wanted = Vec::with_capacity(batch.len());
+    let mut is_whole = vec![false; batch.len()];
+    for (index, transfer) in batch.iter_mut().enumerate() {
+        let (file, offset, buffer, _) = transfer.parts();
+        let Some(descriptor) = file.descriptor(offset, buffer) else { continue };
+        wanted.push((index, buffer.len()));
+        let memory = match T::DIRECTION {
+            Direction::Read => Memory::Read(buffer),
+            Direction::Write => Memory::Write(buffer),
+        };
+        operations.push(Operation { file: descriptor, offset, memory, outcome: None });
+    }
+    let is_good = ring.run(&mut operations).is_ok();
+    for ((index, len), operation) in wanted.into_iter().zip(operations) {
+        is_whole[index] = matches!(operation.outcome, Some(Ok(moved)) if moved == len);
+    }
+    for (transfer, is_whole) in batch.iter_mut().zip(is_whole) {
+        if is_whole {
+            *transfer.parts().3 = Ok(());
+        } else {
+            one(transfer);
+        }
+    }
+    is_good
+}
