@@ -407,6 +407,15 @@ fn syncing_finds_files_and_directories() {
 }
 
 #[test]
+fn a_small_or_missing_file_is_not_measured() {
+    on_every_disk(|disk| {
+        write(disk, "a", &[7; DIRECT_ALIGN]);
+        assert_eq!(disk.measure(path("a")).unwrap(), None);
+        assert_eq!(kind_of(disk.measure(path("none"))), ErrorKind::NotFound);
+    });
+}
+
+#[test]
 fn errors_show_the_path_as_display_does() {
     on_every_disk(|disk| {
         let error = disk.open(path("d/none"), Access::Read).unwrap_err().to_string();

@@ -15,10 +15,12 @@ use crate::types::Timestamp;
 
 #[cfg(test)]
 mod conformance;
+mod device;
 pub mod mem_tree;
 pub mod os;
 mod os_attributes;
 mod os_batch;
+mod os_device;
 mod os_entry;
 mod os_file;
 mod os_ring;
@@ -27,6 +29,7 @@ pub mod os_target;
 pub mod sim;
 pub mod tree;
 
+pub use device::DeviceProfile;
 pub use onefold_sys::AlignedBuffer;
 
 /// Offset, length and address of every read and write of a file opened with [`Access::Direct`] are multiples of this
@@ -153,6 +156,13 @@ pub trait Disk: Debug + Send + Sync {
         for write in writes {
             write.outcome = write.file.write_at(write.offset, &write.buffer);
         }
+    }
+    /// Measures the device under a file, which must exist, with direct reads of what was written to it; takes about a
+    /// twentieth of a second. `None` where that says nothing: the file is smaller than 8 MiB, hardly any of it was ever
+    /// written, the page cache cannot be passed by, or there is no device.
+    fn measure(&self, path: &Path) -> Result<Option<DeviceProfile>> {
+        let _ = path;
+        Ok(None)
     }
     /// Returns the path as a user knows it, for messages.
     fn display(&self, path: &Path) -> String;

@@ -15,8 +15,9 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::error::{Error, Result};
 use crate::io::os_batch::Batches;
+use crate::io::os_device::{self, Measured};
 use crate::io::os_file::OsFile;
-use crate::io::{Access, BatchRead, BatchWrite, Disk, DiskEntry, DiskFile, Host, Linked};
+use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked};
 use crate::types::Timestamp;
 
 pub use crate::io::os_batch::IoBackend;
@@ -123,6 +124,17 @@ impl Disk for OsDisk {
 
     fn write_batch(&self, writes: &mut [BatchWrite]) {
         self.batches.carry_out(&self.root, writes);
+    }
+
+    fn measure(&self, path: &Path) -> Result<Option<DeviceProfile>> {
+        let file = Arc::new(OsFile::open(self.full(path), Access::Direct)?);
+        let host = OsHost::new();
+        os_device::measure(&Measured {
+            file: Arc::clone(&file) as Arc<dyn DiskFile>,
+            written_from: &|offset| file.written_from(offset),
+            read_batch: &|reads| self.read_batch(reads),
+            clock: &|| host.monotonic(),
+        })
     }
 
     fn display(&self, path: &Path) -> String {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
 
 use crate::error::{Error, Result};
 use crate::io::{Access, DIRECT_ALIGN, DiskFile};
@@ -38,6 +38,11 @@ impl OsFile {
         };
         let file = opened.map_err(|error| Error::io("open", &path, error))?;
         Ok(Self { file, path, access, is_direct })
+    }
+
+    /// Returns the first byte from `offset` on that was ever written, as far as the file system tells.
+    pub(super) fn written_from(&self, offset: u64) -> Option<u64> {
+        rustix::fs::seek(&self.file, SeekFrom::Data(offset)).ok()
     }
 
     fn io<T>(&self, operation: &'static str, result: io::Result<T>) -> Result<T> {

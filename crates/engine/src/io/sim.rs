@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, BatchWrite, Disk, DiskEntry, DiskFile, Linked};
+use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked};
 
 mod contents;
 mod crash;
@@ -57,16 +57,18 @@ struct State {
     /// The handle that holds the lock, by file.
     locks: HashMap<Inode, u64>,
     handles: u64,
+    /// What measuring the device gives.
+    device: Option<DeviceProfile>,
 }
 
 impl SimDisk {
     /// Makes an empty world and returns a handle to its root.
     pub fn new() -> Self {
-        Self::with_world(World::new(), PathBuf::new())
+        Self::with_world(World::new(), None, PathBuf::new())
     }
 
-    fn with_world(world: World, root: PathBuf) -> Self {
-        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0 };
+    fn with_world(world: World, device: Option<DeviceProfile>, root: PathBuf) -> Self {
+        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0, device };
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }), root }
     }
 
@@ -99,6 +101,11 @@ impl SimDisk {
         self.shared.state().faults.trace()
     }
 
+    /// Says what measuring the device gives from now on, in this world and those that come of it: nothing unless set.
+    pub fn set_device(&self, device: Option<DeviceProfile>) {
+        self.shared.state().device = device;
+    }
+
     /// Plans a fault at a call, counted from 1: after `n` calls, the next is `n + 1`. Several calls may have one each.
     pub fn fail_at(&self, call_number: u64, fault: Fault) {
         self.shared.state().faults.plan(call_number, fault);
@@ -125,8 +132,9 @@ impl SimDisk {
     /// moment can be crashed in many ways.
     #[must_use]
     pub fn crash(&self, mode: CrashMode) -> Self {
-        let world = crash::crash(&self.shared.state().world, mode).expect("changes that fitted once fit again");
-        Self::with_world(world, self.root.clone())
+        let state = self.shared.state();
+        let world = crash::crash(&state.world, mode).expect("changes that fitted once fit again");
+        Self::with_world(world, state.device, self.root.clone())
     }
 
     /// Kills the process and starts another, the kernel living on: as [`SimDisk::fork`]. Nothing is lost, and what was
@@ -140,8 +148,8 @@ impl SimDisk {
     /// not synced there either. No lock is held, no fault planned and no call counted. Costs a pointer per node.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let world = self.shared.state().world.clone();
-        Self::with_world(world, self.root.clone())
+        let state = self.shared.state();
+        Self::with_world(state.world.clone(), state.device, self.root.clone())
     }
 
     fn full(&self, path: &Path) -> PathBuf {
@@ -300,6 +308,10 @@ impl Disk for SimDisk {
         for write in writes {
             write.outcome = write.file.write_at(write.offset, &write.buffer);
         }
+    }
+
+    fn measure(&self, path: &Path) -> Result<Option<DeviceProfile>> {
+        self.call("measure", path, |state, path| state.world.open_file(path).map(|_| state.device))
     }
 
     fn display(&self, path: &Path) -> String {

@@ -1,0 +1,262 @@
+//! A short measurement of the device under a file, with direct reads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::io::{AlignedBuffer, BatchRead, DIRECT_ALIGN, DeviceProfile, DiskFile};
+
+/// Smallest file that is measured: in a smaller one, reads at random places fall on a few places that the device's own
+/// memory may hold.
+const FILE_BYTES_MIN: u64 = 8 << 20;
+
+/// Time for each of the three parts. It is looked at between reads, and the second part asks for no more reads than will
+/// fit, so only a device that stalls makes the whole longer than three times this.
+const PART: Duration = Duration::from_millis(15);
+/// Most single reads, at 20 us each more than a part has time for.
+const SINGLE_READS_MAX: u64 = 1024;
+/// Most batches of the second part.
+const BATCHES_MAX: u64 = 256;
+/// Bytes of one read in order: what a device with an arm reads in the time of one seek.
+const SEQUENTIAL_BYTES: usize = 1 << 20;
+/// Most reads in order: 32 MiB.
+const SEQUENTIAL_READS_MAX: u64 = 32;
+
+/// Random pages that are read in turn.
+const PLACES_MAX: usize = 4096;
+/// Fewer are not worth a measurement.
+const PLACES_MIN: usize = 256;
+
+/// What a measurement asks of its surroundings.
+pub(super) struct Measured<'a> {
+    /// Opened with [`Access::Direct`](crate::io::Access::Direct).
+    pub(super) file: Arc<dyn DiskFile>,
+    /// Returns the first byte from there on that was ever written, if any was. Others are read without the device.
+    pub(super) written_from: &'a dyn Fn(u64) -> Option<u64>,
+    /// Carries out batches.
+    pub(super) read_batch: &'a dyn Fn(&mut [BatchRead]),
+    /// Time that only moves forward.
+    pub(super) clock: &'a dyn Fn() -> Duration,
+}
+
+/// Measures; `None` if too little was ever written to the file, or the page cache cannot be passed by.
+pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> {
+    let len = measured.file.len()?;
+    if len < FILE_BYTES_MIN || !measured.file.is_direct() {
+        return Ok(None);
+    }
+    let places = places(measured, len / DIRECT_ALIGN as u64);
+    if places.len() < PLACES_MIN {
+        return Ok(None);
+    }
+    let mut places = places.iter().copied().cycle();
+    let mut draw = || places.next().expect("a circle of places has no end");
+    let single = single(measured, &mut draw)?;
+    let deep = deep(measured, &mut draw, single)?;
+    let sequential = sequential(measured, draw(), len)?;
+    Ok(Some(DeviceProfile {
+        random_reads_per_s_single: single,
+        random_reads_per_s_deep: deep,
+        sequential_bytes_per_s: sequential,
+    }))
+}
+
+/// Draws different pages that were written, in random order.
+fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
+    // Not the same places each time: the device's own memory would remember them. (splitmix64)
+    let mut state = u64::try_from((measured.clock)().as_nanos()).unwrap_or(1);
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    };
+    let mut seen = BTreeSet::new();
+    let mut places = Vec::with_capacity(PLACES_MAX);
+    for _ in 0..PLACES_MAX {
+        let Some(written) = (measured.written_from)(random() % pages * DIRECT_ALIGN as u64) else { continue };
+        let page = written / DIRECT_ALIGN as u64;
+        if page < pages && seen.insert(page) {
+            places.push(page * DIRECT_ALIGN as u64);
+        }
+    }
+    places
+}
+
+/// Repeats something until a part's time is over and returns how often it was done each second, at least 1.
+fn rate(clock: &dyn Fn() -> Duration, times_max: u64, mut once: impl FnMut() -> Result<()>) -> Result<u64> {
+    let start = clock();
+    let mut times = 0;
+    loop {
+        once()?;
+        times += 1;
+        let elapsed = clock().saturating_sub(start);
+        if PART <= elapsed || times == times_max {
+            return Ok(per_second(times, elapsed));
+        }
+    }
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    let each = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
+    u64::try_from(each).unwrap_or(u64::MAX).max(1)
+}
+
+fn single(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64) -> Result<u64> {
+    let mut buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+    rate(measured.clock, SINGLE_READS_MAX, || measured.file.read_at(draw(), &mut buffer))
+}
+
+/// Measures with [`DeviceProfile::DEPTH`] in flight, or with as many as a part has time for if the device should carry
+/// them out one by one. A device that is still getting faster with those few is taken to go on doing so.
+fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> Result<u64> {
+    let in_time = u128::from(single) * PART.as_nanos() / 1_000_000_000;
+    let depth = u64::try_from(in_time).unwrap_or(u64::MAX).clamp(2, DeviceProfile::DEPTH);
+    let mut reads: Vec<BatchRead> = (0..depth)
+        .map(|_| {
+            let buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+            BatchRead { file: Arc::clone(&measured.file), offset: 0, buffer, outcome: Ok(()) }
+        })
+        .collect();
+    let batches = rate(measured.clock, BATCHES_MAX, || {
+        for read in &mut reads {
+            read.offset = draw();
+        }
+        (measured.read_batch)(&mut reads);
+        reads.iter_mut().try_for_each(|read| std::mem::replace(&mut read.outcome, Ok(())))
+    })?;
+    let reads_per_s = batches.saturating_mul(depth);
+    // Four fifths of what as many devices would give.
+    let still_rising = single.saturating_mul(depth) / 5 * 4 <= reads_per_s;
+    Ok(if still_rising { reads_per_s.saturating_mul(DeviceProfile::DEPTH) / depth } else { reads_per_s })
+}
+
+fn sequential(measured: &Measured<'_>, place: u64, len: u64) -> Result<u64> {
+    let mut buffer = AlignedBuffer::new_zeroed(SEQUENTIAL_BYTES);
+    let bytes = SEQUENTIAL_BYTES as u64;
+    let reads_max = SEQUENTIAL_READS_MAX.min(len / bytes);
+    // So far before the end that all of it lies in the file.
+    let mut offset = place.min(len - reads_max * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+    let reads = rate(measured.clock, reads_max, || {
+        measured.file.read_at(offset, &mut buffer)?;
+        offset += bytes;
+        Ok(())
+    })?;
+    Ok(reads.saturating_mul(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::error::Error;
+    use crate::io::os::OsDisk;
+    use crate::io::{Access, Disk};
+
+    /// A device on which each read takes a time of its own, and a batch that of its slowest `lanes`-th part.
+    #[derive(Debug)]
+    struct Device {
+        len: u64,
+        now: AtomicU64,
+        read_ns: u64,
+        bytes_per_s: u64,
+        lanes: u64,
+    }
+
+    impl DiskFile for Device {
+        fn len(&self) -> Result<u64> {
+            Ok(self.len)
+        }
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+            assert!(offset + buffer.len() as u64 <= self.len);
+            let through = if buffer.len() == DIRECT_ALIGN {
+                self.read_ns
+            } else {
+                buffer.len() as u64 * 1_000_000_000 / self.bytes_per_s
+            };
+            self.now.fetch_add(through, Ordering::SeqCst);
+            Ok(())
+        }
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
+            Err(Error::invalid("a measurement writes nothing"))
+        }
+        fn set_len(&self, _: u64) -> Result<()> {
+            Err(Error::invalid("a measurement writes nothing"))
+        }
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+        fn try_lock(&self) -> Result<bool> {
+            Ok(true)
+        }
+        fn is_direct(&self) -> bool {
+            true
+        }
+    }
+
+    fn profile(device: Device, written: u64) -> (Option<DeviceProfile>, Duration) {
+        let device = Arc::new(device);
+        let measured = measure(&Measured {
+            file: Arc::clone(&device) as Arc<dyn DiskFile>,
+            written_from: &|offset| (offset < written).then_some(offset),
+            read_batch: &|reads| {
+                let rounds = (reads.len() as u64).div_ceil(device.lanes);
+                device.now.fetch_add(rounds * device.read_ns, Ordering::SeqCst);
+            },
+            clock: &|| Duration::from_nanos(device.now.load(Ordering::SeqCst)),
+        });
+        (measured.unwrap(), Duration::from_nanos(device.now.load(Ordering::SeqCst)))
+    }
+
+    fn device(read_us: u64, lanes: u64, bytes_per_s: u64) -> Device {
+        Device { len: 1 << 30, now: AtomicU64::new(0), read_ns: read_us * 1000, bytes_per_s, lanes }
+    }
+
+    #[test]
+    fn every_device_is_measured_in_time_and_as_it_is() {
+        let cases = [
+            // A disk with an arm; one over a network with room for many reads; an SSD; a fast one.
+            (8000, 1, 150_000_000, 125),
+            (1000, 64, 200_000_000, 32_000),
+            (52, 5, 1_500_000_000, 87_900),
+            (10, 32, 7_000_000_000, 3_200_000),
+        ];
+        for (read_us, lanes, bytes_per_s, deep) in cases {
+            let (profile, elapsed) = profile(device(read_us, lanes, bytes_per_s), 1 << 30);
+            let profile = profile.unwrap();
+            let near = |found: u64, wanted: u64| wanted / 10 * 9 <= found && found <= wanted / 9 * 10;
+            assert!(near(profile.random_reads_per_s_single, 1_000_000 / read_us), "{profile:?}");
+            assert!(near(profile.random_reads_per_s_deep, deep), "{profile:?}");
+            assert!(near(profile.sequential_bytes_per_s, bytes_per_s), "{profile:?}");
+            assert!(elapsed <= Duration::from_millis(60), "{elapsed:?}");
+        }
+    }
+
+    #[test]
+    fn small_files_and_holes_are_not_measured() {
+        assert!(profile(device(100, 1, 1 << 30), 4 << 20).0.is_none());
+        assert!(profile(Device { len: (8 << 20) - 1, ..device(100, 1, 1 << 30) }, 8 << 20).0.is_none());
+        assert!(profile(Device { len: 8 << 20, ..device(100, 1, 1 << 30) }, 8 << 20).0.is_some());
+    }
+
+    #[test]
+    fn a_file_of_the_host_is_measured_once_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = OsDisk::new(directory.path().to_path_buf());
+        let path = Path::new("a");
+        let file = disk.create(path).unwrap();
+        file.set_len(16 << 20).unwrap();
+        assert_eq!(disk.measure(path).unwrap(), None, "holes are read without the device");
+        file.write_at(0, &vec![7; 16 << 20]).unwrap();
+        file.sync().unwrap();
+        let is_direct = disk.open(path, Access::Direct).unwrap().is_direct();
+        match disk.measure(path).unwrap() {
+            Some(profile) => assert!(0 < profile.random_reads_per_s_single && is_direct, "{profile:?}"),
+            None => assert!(!is_direct),
+        }
+    }
+}
