@@ -1,6 +1,7 @@
 //! A short measurement of the device under a file, with direct reads.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,17 +12,17 @@ use crate::io::{AlignedBuffer, BatchRead, DIRECT_ALIGN, DeviceProfile, DiskFile}
 /// memory may hold.
 const FILE_BYTES_MIN: u64 = 8 << 20;
 
-/// Time for each of the three parts. It is looked at between reads, and the second part asks for no more reads than will
-/// fit, so only a device that stalls makes the whole longer than three times this.
-const PART: Duration = Duration::from_millis(15);
-/// Most single reads, at 20 us each more than a part has time for.
-const SINGLE_READS_MAX: u64 = 1024;
-/// Most batches of the second part.
-const BATCHES_MAX: u64 = 256;
+/// Time for each of the three parts. It is looked at between reads, and the second part asks for no more reads at once
+/// than will fit: a disk whose reads take 8 ms is measured in less than 60 ms. Only a device that stalls takes longer.
+const PART: Duration = Duration::from_millis(12);
+/// How many single reads: as many as a median takes, and as many as a fast device has time for.
+const SINGLE_READS: RangeInclusive<usize> = 3..=1024;
+/// How many batches in the second part.
+const BATCHES: RangeInclusive<usize> = 1..=256;
 /// Bytes of one read in order: what a device with an arm reads in the time of one seek.
 const SEQUENTIAL_BYTES: usize = 1 << 20;
 /// Most reads in order: 32 MiB.
-const SEQUENTIAL_READS_MAX: u64 = 32;
+const SEQUENTIAL_READS_MAX: usize = 32;
 
 /// Random pages that are read in turn.
 const PLACES_MAX: usize = 4096;
@@ -85,28 +86,30 @@ fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
     places
 }
 
-/// Repeats something until a part's time is over and returns how often it was done each second, at least 1.
-fn rate(clock: &dyn Fn() -> Duration, times_max: u64, mut once: impl FnMut() -> Result<()>) -> Result<u64> {
+/// Repeats something until a part's time is over and returns how often it can be done each second, at least 1: by the
+/// median, so that one time at which others kept the device busy does not speak for all.
+fn rate(
+    clock: &dyn Fn() -> Duration,
+    times: RangeInclusive<usize>,
+    mut once: impl FnMut() -> Result<()>,
+) -> Result<u64> {
     let start = clock();
-    let mut times = 0;
-    loop {
+    let mut before = start;
+    let mut durations = Vec::new();
+    while durations.len() < *times.start() || (durations.len() < *times.end() && before.saturating_sub(start) < PART) {
         once()?;
-        times += 1;
-        let elapsed = clock().saturating_sub(start);
-        if PART <= elapsed || times == times_max {
-            return Ok(per_second(times, elapsed));
-        }
+        let now = clock();
+        durations.push(now.saturating_sub(before));
+        before = now;
     }
-}
-
-fn per_second(count: u64, elapsed: Duration) -> u64 {
-    let each = u128::from(count) * 1_000_000_000 / elapsed.as_nanos().max(1);
-    u64::try_from(each).unwrap_or(u64::MAX).max(1)
+    durations.sort_unstable();
+    let median = durations.get(durations.len() / 2).copied().unwrap_or_default();
+    Ok(u64::try_from(1_000_000_000 / median.as_nanos().max(1)).unwrap_or(u64::MAX).max(1))
 }
 
 fn single(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64) -> Result<u64> {
     let mut buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
-    rate(measured.clock, SINGLE_READS_MAX, || measured.file.read_at(draw(), &mut buffer))
+    rate(measured.clock, SINGLE_READS, || measured.file.read_at(draw(), &mut buffer))
 }
 
 /// Measures with [`DeviceProfile::DEPTH`] in flight, or with as many as a part has time for if the device should carry
@@ -120,7 +123,7 @@ fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> 
             BatchRead { file: Arc::clone(&measured.file), offset: 0, buffer, outcome: Ok(()) }
         })
         .collect();
-    let batches = rate(measured.clock, BATCHES_MAX, || {
+    let batches = rate(measured.clock, BATCHES, || {
         for read in &mut reads {
             read.offset = draw();
         }
@@ -136,10 +139,10 @@ fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> 
 fn sequential(measured: &Measured<'_>, place: u64, len: u64) -> Result<u64> {
     let mut buffer = AlignedBuffer::new_zeroed(SEQUENTIAL_BYTES);
     let bytes = SEQUENTIAL_BYTES as u64;
-    let reads_max = SEQUENTIAL_READS_MAX.min(len / bytes);
+    let reads_max = SEQUENTIAL_READS_MAX.min(usize::try_from(len / bytes).unwrap_or(usize::MAX));
     // So far before the end that all of it lies in the file.
-    let mut offset = place.min(len - reads_max * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
-    let reads = rate(measured.clock, reads_max, || {
+    let mut offset = place.min(len - reads_max as u64 * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+    let reads = rate(measured.clock, 1..=reads_max, || {
         measured.file.read_at(offset, &mut buffer)?;
         offset += bytes;
         Ok(())
@@ -165,6 +168,8 @@ mod tests {
         read_ns: u64,
         bytes_per_s: u64,
         lanes: u64,
+        /// What the first read waits besides.
+        stall_ns: AtomicU64,
     }
 
     impl DiskFile for Device {
@@ -178,7 +183,8 @@ mod tests {
             } else {
                 buffer.len() as u64 * 1_000_000_000 / self.bytes_per_s
             };
-            self.now.fetch_add(through, Ordering::SeqCst);
+            let stall = self.stall_ns.swap(0, Ordering::SeqCst);
+            self.now.fetch_add(through + stall, Ordering::SeqCst);
             Ok(())
         }
         fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
@@ -213,7 +219,14 @@ mod tests {
     }
 
     fn device(read_us: u64, lanes: u64, bytes_per_s: u64) -> Device {
-        Device { len: 1 << 30, now: AtomicU64::new(0), read_ns: read_us * 1000, bytes_per_s, lanes }
+        Device {
+            len: 1 << 30,
+            now: AtomicU64::new(0),
+            read_ns: read_us * 1000,
+            bytes_per_s,
+            lanes,
+            stall_ns: AtomicU64::new(0),
+        }
     }
 
     #[test]
@@ -234,6 +247,12 @@ mod tests {
             assert!(near(profile.sequential_bytes_per_s, bytes_per_s), "{profile:?}");
             assert!(elapsed <= Duration::from_millis(60), "{elapsed:?}");
         }
+    }
+
+    #[test]
+    fn a_device_that_others_keep_busy_for_a_moment_is_not_taken_for_a_slow_one() {
+        let stalled = Device { stall_ns: AtomicU64::new(66_000_000), ..device(50, 5, 1_000_000_000) };
+        assert_eq!(profile(stalled, 1 << 30).0.unwrap().random_reads_per_s_single, 20_000);
     }
 
     #[test]
