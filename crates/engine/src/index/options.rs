@@ -3,7 +3,6 @@
 use crate::index::cache::CACHED_BYTES;
 use crate::index::log::{LOG_PAGE_BYTES, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
-use crate::kv::run::PIECE_PAGES;
 use crate::kv::table::{BATCH_PAGES_MAX, TableSpec};
 
 /// When chunks that the filter lets pass are looked up.
@@ -46,11 +45,8 @@ pub struct IndexOptions {
     pub prefetch_window: u32,
 }
 
-/// Buffers that every index has: one batch of table pages, the streams of one merge with their entries decoded, the end
-/// of the log.
-pub const BUFFER_BYTES: usize =
-    BATCH_PAGES_MAX * PAGE_BYTES + 2 * MERGE_STREAMS * PIECE_PAGES * PAGE_BYTES + (TAIL_PAGES + 1) * LOG_PAGE_BYTES;
-const MERGE_STREAMS: usize = 6;
+/// Buffers that every index has: one batch of table pages, the end of the log.
+pub const BUFFER_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (TAIL_PAGES + 1) * LOG_PAGE_BYTES;
 
 /// Memory that one pending chunk takes: its slot, its place in bucket and order, its share of the map.
 const PENDING_BYTES: usize = 200;
@@ -99,12 +95,17 @@ impl IndexOptions {
     pub fn memory_bytes(&self) -> usize {
         let windows = WINDOWS_PER_BATCH * self.prefetch_window as usize * WINDOW_RECORD_BYTES;
         let cache = self.cache_bytes.max(CACHED_BYTES);
-        self.filter_bytes + self.staging_bytes + cache + self.pending_max * PENDING_BYTES + windows + BUFFER_BYTES
+        self.filter_bytes
+            + self.table().memory_bytes_max()
+            + cache
+            + self.pending_max * PENDING_BYTES
+            + windows
+            + BUFFER_BYTES
     }
 
     /// Returns what the table is made with.
     pub fn table(&self) -> TableSpec {
-        TableSpec { staging_bytes: self.staging_bytes, runs_max: self.runs_max.max(1) }
+        TableSpec { runs_max: self.runs_max.max(1), ..TableSpec::for_staging(self.staging_bytes) }
     }
 }
 

@@ -212,7 +212,7 @@ impl Store {
             self.log.write_out()?;
         }
         if !self.table.has_room() {
-            self.table.flush(&|ordinal| self.registry.is_live(ordinal))?;
+            self.table.flush(&*self.disk, &|ordinal| self.registry.is_live(ordinal))?;
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Place<'_> {
             return Err(Error::damaged("manifest", "belongs to another checkpoint"));
         }
         let mut table = Table::open(self.file("table")?, self.options.table(), manifest)?;
-        table.load_staged(self.sealed("staged", generation, checkpoint.staged)?)?;
+        table.load_staged(&*self.disk, self.sealed("staged", generation, checkpoint.staged)?)?;
         let Checkpoint { registered, registry_digest, log_pages, covered, .. } = checkpoint;
         let registry = Registry::open(self.file("containers")?, self.repository, registered, registry_digest, covered)?;
         let log = ArrivalLog::open(self.file("log")?, log_pages)?;
@@ -355,7 +355,7 @@ impl Place<'_> {
         if loaded.is_err() {
             // Damaged, or made with other parameters: the table knows the same bits of all fingerprints.
             filter.clear();
-            table.scan(&mut |key| {
+            table.scan(&*self.disk, &mut |key| {
                 filter.test_and_set(key);
             });
         }

@@ -28,6 +28,8 @@ pub struct Extents {
     by_size: BTreeSet<(u64, u64)>,
     retired: Vec<Extent>,
     retired_pages: u64,
+    /// How many of the retired ones, the first, the last save does not refer to.
+    marked: usize,
 }
 
 impl Extents {
@@ -110,10 +112,16 @@ impl Extents {
         self.retired.push(extent);
     }
 
-    /// Frees what was retired: a checkpoint that does not refer to it is durable.
+    /// Notes that a checkpoint is made that does not refer to what was retired so far.
+    pub fn mark_retired(&mut self) {
+        self.marked = self.retired.len();
+    }
+
+    /// Frees what was retired and marked: the checkpoint is durable.
     pub fn free_retired(&mut self) {
-        self.retired_pages = 0;
-        for extent in std::mem::take(&mut self.retired) {
+        let later = self.retired.split_off(std::mem::take(&mut self.marked));
+        for extent in std::mem::replace(&mut self.retired, later) {
+            self.retired_pages -= extent.pages;
             self.release(extent);
         }
     }
@@ -142,6 +150,10 @@ mod tests {
         extents.release(b);
         assert_eq!(extents.allocate(7).start, 12, "retired pages must not be used");
         extents.free_retired();
+        assert_eq!(extents.retired_pages(), 3, "no checkpoint was made since");
+        extents.mark_retired();
+        extents.free_retired();
+        assert_eq!(extents.retired_pages(), 0);
         assert_eq!(extents.allocate(7), Extent { start: 0, pages: 7 }, "a and b have joined");
         extents.release(c);
         assert_eq!(extents.allocate(2), Extent { start: 7, pages: 2 });

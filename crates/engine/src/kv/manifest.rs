@@ -2,88 +2,107 @@
 //!
 //! | size | field |
 //! |---|---|
-//! | 8 | `OFTABLE1` |
+//! | 8 | `OFTABLE2` |
 //! | 8 | generation |
+//! | 8 | life of the table |
 //! | 4 | number of buckets, at least 1 |
 //! | 8 | number of the next run |
 //! | 8 | pages of the file in use |
-//! | per bucket | 4 number of runs, then of each: 8 number, 8 first page, 8 entries, 4 pages, 2 per page fence |
+//! | per bucket, in order of their keys | 4 prefix, 1 its length in bits, 4 number of runs |
+//! | of each run | 8 number, 8 first page, 8 entries, 4 pages, 4 words of its filter; 2 per page fence, 8 per word |
+//!
+//! The digit is the version: the index is disposable, and one of another version is made anew.
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::{Error, Result};
 use crate::kv::Fields;
+use crate::kv::bucket::{Bucket, BucketName, Buckets, DEPTH_MAX};
 use crate::kv::extent::Extents;
 use crate::kv::page::PAGE_ENTRIES;
 use crate::kv::run::Run;
 
-const MAGIC: [u8; 8] = *b"OFTABLE1";
+const MAGIC: [u8; 8] = *b"OFTABLE2";
 
-/// Most buckets of a table: beyond, the runs of any sensible staging are shorter than a page.
-pub const BUCKETS_MAX: u32 = 1 << 20;
+/// Bytes of a bucket's fields before its runs.
+const BUCKET_BYTES: usize = 9;
 
 /// Bytes of a run's fields before its fences.
-const RUN_BYTES: usize = 28;
+const RUN_BYTES: usize = 32;
 
 /// A table's runs.
 #[derive(Debug)]
 pub struct Manifest {
     /// Checkpoint that it belongs to.
     pub generation: u64,
+    /// Number drawn when the table was created.
+    pub life: u64,
     /// Number that the next run gets.
     pub next_run: u64,
     /// Pages of the file, used and free.
     pub space: Extents,
-    /// Runs of every bucket, oldest first.
-    pub buckets: Vec<Vec<Run>>,
+    /// The buckets and their runs.
+    pub buckets: Buckets,
 }
 
 /// Encodes the manifest piece by piece, so that it needs no memory of its own size.
 pub fn encode_manifest(
-    generation: u64,
+    (generation, life): (u64, u64),
     next_run: u64,
     file_pages: u64,
-    buckets: &[Vec<Run>],
+    buckets: &Buckets,
     write: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let count = u32::try_from(buckets.len()).expect("a table has at most BUCKETS_MAX buckets");
+    let count = u32::try_from(buckets.count()).expect("a table has at most 2^DEPTH_MAX buckets");
     write(&MAGIC)?;
     write(&generation.to_le_bytes())?;
+    write(&life.to_le_bytes())?;
     write(&count.to_le_bytes())?;
     write(&next_run.to_le_bytes())?;
     write(&file_pages.to_le_bytes())?;
-    for runs in buckets {
+    for number in buckets.numbers() {
+        let Bucket { name, runs } = buckets.get(number);
         let count = u32::try_from(runs.len()).expect("a chain is short");
+        write(&name.prefix().to_le_bytes())?;
+        write(&[name.depth()])?;
         write(&count.to_le_bytes())?;
         for run in runs {
             write(&run.id.to_le_bytes())?;
             write(&run.start.to_le_bytes())?;
             write(&run.entries.to_le_bytes())?;
             write(&run.pages().to_le_bytes())?;
+            let words = u32::try_from(run.young.len()).expect("a filter is smaller than its run");
+            write(&words.to_le_bytes())?;
             run.fences.iter().try_for_each(|fence| write(&fence.to_le_bytes()))?;
+            run.young.iter().try_for_each(|word| write(&word.to_le_bytes()))?;
         }
     }
     Ok(())
 }
 
-/// Decodes a manifest and checks that it makes sense: fences in order, no page used twice or outside the file.
+/// Decodes a manifest and checks that it makes sense: buckets that tile the keys, fences in order, no page used twice or
+/// outside the file.
 pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest> {
-    decode(bytes).ok_or_else(|| Error::damaged("manifest of the fingerprint table", "does not make sense"))
+    let damaged = |reason| Error::damaged("manifest of the fingerprint table", reason);
+    let mut fields = Fields::new(bytes);
+    if fields.array() != Some(MAGIC) {
+        return Err(damaged("has another version"));
+    }
+    decode(fields).ok_or_else(|| damaged("does not make sense"))
 }
 
-fn decode(bytes: &[u8]) -> Option<Manifest> {
-    let mut fields = Fields::new(bytes);
-    let magic: [u8; 8] = fields.array()?;
-    let generation = fields.u64()?;
+fn decode(mut fields: Fields<'_>) -> Option<Manifest> {
+    let (generation, life) = (fields.u64()?, fields.u64()?);
     let count = fields.u32()?;
     let next_run = fields.u64()?;
     let file_pages = fields.u64()?;
-    // Every bucket takes four bytes at least: nothing is allocated for buckets that are not there.
-    if magic != MAGIC || !(1..=BUCKETS_MAX).contains(&count) || fields.left() / 4 < count as usize {
+    // Nothing is allocated for buckets that are not there.
+    if !(1..=1 << DEPTH_MAX).contains(&count) || fields.left() / BUCKET_BYTES < count as usize {
         return None;
     }
     let mut used = Vec::new();
     let mut buckets = Vec::with_capacity(count as usize);
     for _ in 0..count {
+        let (prefix, [depth]) = (fields.u32()?, fields.array()?);
         let runs = fields.u32()? as usize;
         if fields.left() / RUN_BYTES < runs {
             return None;
@@ -94,22 +113,25 @@ fn decode(bytes: &[u8]) -> Option<Manifest> {
             used.push(run.extent());
             chain.push(run);
         }
-        buckets.push(chain);
+        buckets.push(Bucket { name: BucketName::new(prefix, depth)?, runs: chain });
     }
     if fields.left() != 0 {
         return None;
     }
-    Some(Manifest { generation, next_run, space: Extents::with_used(file_pages, used)?, buckets })
+    let (space, buckets) = (Extents::with_used(file_pages, used)?, Buckets::from_list(buckets)?);
+    Some(Manifest { generation, life, next_run, space, buckets })
 }
 
 fn decode_run(fields: &mut Fields<'_>, next_run: u64) -> Option<Run> {
     let (id, start, entries) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let pages = fields.u32()?;
+    let (pages, words) = (fields.u32()?, fields.u32()?);
     let fences = fields.bytes((pages as usize).checked_mul(2)?)?;
     let fences: Vec<u16> = fences.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect();
+    let young = fields.bytes((words as usize).checked_mul(8)?)?;
+    let young: Vec<u64> = young.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
     let capacity = u64::from(pages).checked_mul(PAGE_ENTRIES as u64)?;
     let sensible = id < next_run && 1 <= entries && entries <= capacity && fences.is_sorted();
-    sensible.then_some(Run { id, start, entries, fences })
+    sensible.then_some(Run { id, start, entries, fences, young })
 }
 
 #[cfg(test)]
@@ -117,19 +139,38 @@ fn decode_run(fields: &mut Fields<'_>, next_run: u64) -> Option<Run> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn manifests_come_back_and_no_damage_makes_them_panic() {
-        let run = |id, start, fences: &[u16]| Run { id, start, entries: 5, fences: fences.to_vec() };
-        let buckets = vec![vec![run(1, 0, &[3, 9]), run(4, 5, &[0])], vec![], vec![run(2, 2, &[1, 1, 7])]];
+    fn encoded(buckets: &Buckets) -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode_manifest(9, 5, 8, &buckets, &mut |piece| {
+        let mut write = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
-        })
-        .unwrap();
+        };
+        encode_manifest((9, 77), 5, 8, buckets, &mut write).unwrap();
+        bytes
+    }
+
+    fn buckets() -> Vec<Bucket> {
+        let run = |id, start, fences: &[u16], young: &[u64]| Run {
+            id,
+            start,
+            entries: 5,
+            fences: fences.to_vec(),
+            young: young.to_vec(),
+        };
+        let chains =
+            [vec![run(1, 0, &[3, 9], &[]), run(4, 5, &[0], &[1 << 50, 7])], vec![], vec![run(2, 2, &[1, 1, 7], &[])]];
+        let names = [(0, 1), (2, 2), (3, 2)].map(|(prefix, depth)| BucketName::new(prefix, depth).unwrap());
+        names.into_iter().zip(chains).map(|(name, runs)| Bucket { name, runs }).collect()
+    }
+
+    #[test]
+    fn manifests_come_back_and_no_damage_makes_them_panic() {
+        let list = buckets();
+        let mut bytes = encoded(&Buckets::from_list(list.clone()).unwrap());
         let manifest = decode_manifest(&bytes).unwrap();
-        assert_eq!((manifest.generation, manifest.next_run, manifest.space.end()), (9, 5, 6));
-        assert_eq!(manifest.buckets, buckets);
+        assert_eq!((manifest.generation, manifest.life, manifest.next_run), (9, 77, 5));
+        assert_eq!(manifest.space.end(), 6);
+        assert!(manifest.buckets.numbers().map(|number| manifest.buckets.get(number)).eq(&list));
         for len in 0..bytes.len() {
             assert!(decode_manifest(&bytes[..len]).is_err(), "{len} bytes");
         }
@@ -138,8 +179,23 @@ mod tests {
             drop(decode_manifest(&bytes));
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        let start = bytes.len() - 4 - 6 - 16;
+        let start = bytes.len() - 6 - 24;
         bytes[start] = 1;
         assert!(decode_manifest(&bytes).is_err(), "two runs on one page");
+    }
+
+    #[test]
+    fn buckets_that_do_not_tile_the_keys_and_other_versions_are_refused() {
+        let bytes = encoded(&Buckets::from_list(buckets()).unwrap());
+        let first_bucket = 8 + 8 + 8 + 4 + 8 + 8;
+        for (place, value) in [(first_bucket, 1), (first_bucket + 4, 2), (first_bucket + 4, 0), (first_bucket + 4, 64)]
+        {
+            let mut bytes = bytes.clone();
+            bytes[place] = value;
+            assert!(decode_manifest(&bytes).is_err(), "{value} at {place}");
+        }
+        let mut old = bytes;
+        old[7] = b'1';
+        assert!(decode_manifest(&old).unwrap_err().to_string().contains("version"));
     }
 }

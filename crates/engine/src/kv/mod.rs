@@ -6,17 +6,23 @@
 
 use crate::types::Fingerprint;
 
+pub mod bucket;
 pub mod extent;
 mod fields;
 pub mod filter;
+pub mod flush;
+mod install;
 pub mod manifest;
 #[cfg(test)]
 pub(crate) mod mem_disk;
+pub mod merge;
 pub mod page;
 pub mod run;
 pub mod sealed;
+mod search;
 pub mod staging;
 pub mod table;
+pub mod young;
 
 pub(crate) use fields::Fields;
 

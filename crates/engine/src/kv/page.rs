@@ -3,14 +3,14 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC32C of all that follows |
-//! | 4 | 4 | bucket |
+//! | 4 | 4 | index of the page in the run |
 //! | 8 | 8 | number of the run |
-//! | 16 | 4 | index of the page in the run |
-//! | 20 | 2 | number of entries |
-//! | 22 | 10 | zero |
+//! | 16 | 8 | life of the table |
+//! | 24 | 2 | number of entries |
+//! | 26 | 6 | zero |
 //! | 32 | 32 each | entries: key 20, container ordinal 4, log position 8 |
 //!
-//! Bucket, run and index make a page that was written elsewhere, or long ago, as bad as a torn one.
+//! Life, run and index make a page that was written elsewhere, or long ago, as bad as a torn one.
 #![deny(clippy::indexing_slicing)]
 
 use std::cmp::Ordering;
@@ -23,16 +23,20 @@ pub const PAGE_BYTES: usize = 4096;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 32;
 
-const HEADER_BYTES: usize = 32;
+/// Bytes of a page before its entries.
+pub const HEADER_BYTES: usize = 32;
 
 /// Entries that fit into a page.
 pub const PAGE_ENTRIES: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES;
 
+/// An entry as it stands on a page. Merges compare and copy entries without decoding them.
+pub type EntryBytes = [u8; ENTRY_BYTES];
+
 /// Which page of the table it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageName {
-    /// Bucket that the page belongs to.
-    pub bucket: u32,
+    /// Number drawn when the table was created.
+    pub life: u64,
     /// Number of its run, never used twice in the life of a table.
     pub run: u64,
     /// Index of the page in the run.
@@ -55,19 +59,20 @@ pub enum Found {
 /// A page whose header and checksum are right.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    entries: &'a [[u8; ENTRY_BYTES]],
+    entries: &'a [EntryBytes],
 }
 
 /// Encodes an entry.
-pub fn encode_entry(entry: &Entry) -> [u8; ENTRY_BYTES] {
+pub fn encode_entry(entry: &Entry) -> EntryBytes {
     let mut bytes = [0; ENTRY_BYTES];
-    let fields = entry.key.0.into_iter().chain(entry.ordinal.0.to_le_bytes()).chain(entry.position.0.to_le_bytes());
-    bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+    bytes[..KEY_LEN].copy_from_slice(&entry.key.0);
+    bytes[KEY_LEN..KEY_LEN + 4].copy_from_slice(&entry.ordinal.0.to_le_bytes());
+    bytes[KEY_LEN + 4..].copy_from_slice(&entry.position.0.to_le_bytes());
     bytes
 }
 
 /// Decodes an entry. Every bit pattern is one.
-pub fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> Entry {
+pub fn decode_entry(bytes: &EntryBytes) -> Entry {
     let mut fields = Fields::new(bytes);
     let mut decode = || {
         Some(Entry { key: Key(fields.array()?), ordinal: Ordinal(fields.u32()?), position: Position(fields.u64()?) })
@@ -75,23 +80,43 @@ pub fn decode_entry(bytes: &[u8; ENTRY_BYTES]) -> Entry {
     decode().expect("an entry's fields add up to its length")
 }
 
-/// Appends a page of 1 to [`PAGE_ENTRIES`] entries, sorted by key.
-pub fn encode_page(name: PageName, entries: &[Entry], out: &mut Vec<u8>) {
-    assert!(!entries.is_empty(), "a page without entries is never written");
-    assert!(entries.len() <= PAGE_ENTRIES, "a page holds {PAGE_ENTRIES} entries");
-    let count = u16::try_from(entries.len()).expect("a page holds fewer than 65,536 entries");
-    let mut page = Vec::with_capacity(PAGE_BYTES);
-    page.extend_from_slice(&name.bucket.to_le_bytes());
-    page.extend_from_slice(&name.run.to_le_bytes());
-    page.extend_from_slice(&name.index.to_le_bytes());
-    page.extend_from_slice(&count.to_le_bytes());
-    page.resize(HEADER_BYTES - 4, 0);
-    for entry in entries {
-        page.extend_from_slice(&encode_entry(entry));
-    }
-    page.resize(PAGE_BYTES - 4, 0);
-    out.extend_from_slice(&crc32c::crc32c(&page).to_le_bytes());
-    out.extend_from_slice(&page);
+/// Returns the key of an entry.
+pub fn key_of(entry: &EntryBytes) -> &[u8; KEY_LEN] {
+    entry.first_chunk().expect("an entry begins with its key")
+}
+
+/// Returns the first eight bytes of an entry's key, as [`Key::head`] does.
+pub fn head_of(entry: &EntryBytes) -> u64 {
+    u64::from_be_bytes(*entry.first_chunk().expect("an entry begins with its key"))
+}
+
+/// Returns the container of an entry.
+pub fn ordinal_of(entry: &EntryBytes) -> Ordinal {
+    let [.., a, b, c, d, _, _, _, _, _, _, _, _] = *entry;
+    Ordinal(u32::from_le_bytes([a, b, c, d]))
+}
+
+/// Compares the keys of two entries; most differ in their heads.
+pub fn compare_keys(left: &EntryBytes, right: &EntryBytes) -> Ordering {
+    head_of(left).cmp(&head_of(right)).then_with(|| key_of(left).cmp(key_of(right)))
+}
+
+/// Makes a page of what stands where its entries belong: writes the header of a page of `count` entries sorted by key,
+/// and empties the rest.
+pub fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
+    assert!((1..=PAGE_ENTRIES).contains(&count), "a page holds 1 to {PAGE_ENTRIES} entries");
+    let page: &mut [u8; PAGE_BYTES] = page.try_into().expect("a page has its length");
+    let (used, rest) = page.split_at_mut(HEADER_BYTES + count * ENTRY_BYTES);
+    rest.fill(0);
+    let header: &mut [u8; HEADER_BYTES] = used.first_chunk_mut().expect("a page begins with its header");
+    *header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&name.index.to_le_bytes());
+    header[8..16].copy_from_slice(&name.run.to_le_bytes());
+    header[16..24].copy_from_slice(&name.life.to_le_bytes());
+    let count = u16::try_from(count).expect("a page holds fewer than 65,536 entries");
+    header[24..26].copy_from_slice(&count.to_le_bytes());
+    let checksum = crc32c::crc32c(&page[4..]);
+    page[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
 impl<'a> Page<'a> {
@@ -105,9 +130,9 @@ impl<'a> Page<'a> {
         if crc32c::crc32c(bytes.get(4..)?) != checksum {
             return None;
         }
-        let found = PageName { bucket: fields.u32()?, run: fields.u64()?, index: fields.u32()? };
+        let (index, run, life) = (fields.u32()?, fields.u64()?, fields.u64()?);
         let count = usize::from(fields.u16()?);
-        if found != name || count == 0 {
+        if (PageName { life, run, index }) != name || count == 0 {
             return None;
         }
         let (entries, _) = bytes.get(HEADER_BYTES..)?.as_chunks();
@@ -116,7 +141,8 @@ impl<'a> Page<'a> {
 
     /// Looks for a key.
     pub fn find(&self, key: &Key) -> Found {
-        let order = |bytes: &[u8; ENTRY_BYTES]| bytes.get(..KEY_LEN).map_or(Ordering::Less, |found| found.cmp(&key.0));
+        let head = key.head();
+        let order = |entry: &EntryBytes| head_of(entry).cmp(&head).then_with(|| key_of(entry).cmp(&key.0));
         match self.entries.binary_search_by(order) {
             Ok(index) => self.entries.get(index).map_or(Found::Absent, |bytes| Found::Here(decode_entry(bytes))),
             Err(0) => Found::Before,
@@ -126,8 +152,8 @@ impl<'a> Page<'a> {
     }
 
     /// Returns the entries in order.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + use<'a> {
-        self.entries.iter().map(decode_entry)
+    pub fn entries(&self) -> &'a [EntryBytes] {
+        self.entries
     }
 }
 
@@ -140,18 +166,26 @@ mod tests {
         Entry { key: Key([first; KEY_LEN]), ordinal: Ordinal(7 + u32::from(first)), position: Position(1 << 40) }
     }
 
+    fn page(name: PageName, entries: &[Entry]) -> Vec<u8> {
+        let mut bytes = vec![0xaa; PAGE_BYTES];
+        for (place, entry) in bytes[HEADER_BYTES..].chunks_mut(ENTRY_BYTES).zip(entries) {
+            place.copy_from_slice(&encode_entry(entry));
+        }
+        seal_page(name, entries.len(), &mut bytes);
+        bytes
+    }
+
     #[test]
     fn pages_hold_what_was_put_in_and_any_changed_bit_shows() {
-        let name = PageName { bucket: 3, run: 1 << 33, index: 5 };
-        let mut bytes = Vec::new();
-        encode_page(name, &[entry(2), entry(4), entry(9)], &mut bytes);
-        let page = Page::decode(name, &bytes).unwrap();
-        assert_eq!(page.entries().collect::<Vec<_>>(), [entry(2), entry(4), entry(9)]);
-        let find = |first| page.find(&entry(first).key);
+        let name = PageName { life: 3, run: 1 << 33, index: 5 };
+        let mut bytes = page(name, &[entry(2), entry(4), entry(9)]);
+        let decoded = Page::decode(name, &bytes).unwrap();
+        assert_eq!(decoded.entries().iter().map(decode_entry).collect::<Vec<_>>(), [entry(2), entry(4), entry(9)]);
+        let find = |first| decoded.find(&entry(first).key);
         assert_eq!(find(4), Found::Here(entry(4)));
         assert_eq!((find(1), find(3), find(10)), (Found::Before, Found::Absent, Found::After));
         assert!(Page::decode(PageName { run: 9, ..name }, &bytes).is_none());
-        assert!(Page::decode(PageName { bucket: 4, ..name }, &bytes).is_none());
+        assert!(Page::decode(PageName { life: 4, ..name }, &bytes).is_none());
         assert!(Page::decode(PageName { index: 4, ..name }, &bytes).is_none());
         assert!(Page::decode(name, &bytes[..PAGE_BYTES - 1]).is_none());
         for bit in (0..PAGE_BYTES * 8).step_by(61) {
@@ -162,10 +196,18 @@ mod tests {
     }
 
     #[test]
+    fn the_parts_of_an_entry_are_those_of_its_encoding() {
+        let entry = Entry { key: Key([9; KEY_LEN]), ordinal: Ordinal(0x0102_0304), position: Position(u64::MAX - 5) };
+        let bytes = encode_entry(&entry);
+        assert_eq!(decode_entry(&bytes), entry);
+        assert_eq!((ordinal_of(&bytes), head_of(&bytes)), (entry.ordinal, entry.key.head()));
+        assert_eq!(key_of(&bytes), &entry.key.0);
+    }
+
+    #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let name = PageName { bucket: 3, run: 1, index: 5 };
-        let mut page = Vec::new();
-        encode_page(name, &[entry(2), entry(4)], &mut page);
+        let name = PageName { life: 3, run: 1, index: 5 };
+        let page = page(name, &[entry(2), entry(4)]);
         let mut decoded = 0;
         for bit in 32..HEADER_BYTES * 8 + 64 {
             let mut bytes = page.clone();
@@ -173,7 +215,7 @@ mod tests {
             let checksum = crc32c::crc32c(&bytes[4..]);
             bytes[..4].copy_from_slice(&checksum.to_le_bytes());
             if let Some(page) = Page::decode(name, &bytes) {
-                decoded += page.entries().count();
+                decoded += page.entries().len();
                 page.find(&entry(3).key);
             }
         }

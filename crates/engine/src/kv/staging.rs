@@ -1,51 +1,113 @@
 //! Entries that are not written out yet: searchable by key, listed by bucket, in a fixed amount of memory.
+//!
+//! The entries of a bucket stand in a list of small slabs, encoded as they will stand on a page, so that listing them
+//! is reading in order. A hash of lines, each one cache line of fifteen slots and a count of the entries that found it
+//! full, leads to them: a key that is not staged costs one access to memory as a rule, and nothing moves when entries go.
+//!
+//! A bucket that is being written out has its slabs frozen: its entries are still found, and later ones go to new slabs.
 
-use crate::kv::{Entry, Key, Ordinal, Position};
+use std::hint::black_box;
 
-/// Ends a list. Half the size of an `Option<u32>`, and there are three lists per entry's worth of memory.
+use crate::kv::page::{ENTRY_BYTES, EntryBytes, decode_entry, encode_entry, head_of, key_of};
+use crate::kv::{Entry, Key};
+
+/// Ends a list of slabs.
 const END: u32 = u32::MAX;
 
-/// Memory that one entry costs: its slot and its share of the heads of the hash chains (at most two per entry).
-pub const STAGED_BYTES: usize = size_of::<Slot>() + 2 * size_of::<u32>();
+/// Entries of a slab: half a slab of each bucket is wasted, 8 of about 500 entries.
+const SLAB_ENTRIES: u32 = 16;
+const SLAB_LEN: usize = SLAB_ENTRIES as usize;
+const FULL: u8 = SLAB_ENTRIES.to_le_bytes()[0];
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    position: u64,
-    key: Key,
-    ordinal: u32,
-    chain_next: u32,
-    bucket_next: u32,
+/// Slots of a line beside its count.
+const LINE_SLOTS: usize = 15;
+
+/// Entries per line when staging is full: 80%, at which one line in seven has been passed by.
+const LINE_ENTRIES: usize = 12;
+
+/// Most entries that are staged, whatever the memory: beyond, a slot has too few bits left to tell keys apart.
+const CAPACITY_MAX: usize = 1 << 28;
+
+/// Memory that one entry costs: itself, its share of line and slab, and of the copies that a flush takes of what it
+/// writes out (at most [`FLUSH_SHARE`](crate::kv::table::FLUSH_SHARE) of all).
+pub const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
+
+/// Returns the slots that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.
+fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
+    let mut same = 0;
+    for (place, slot) in slots.iter().enumerate() {
+        same |= u32::from((slot ^ wanted) & mask == 0) << place;
+    }
+    // The count is no slot.
+    same & ((1 << LINE_SLOTS) - 1)
 }
 
-/// The entries that were staged.
-#[derive(Debug)]
-pub struct Staging {
-    capacity: usize,
-    len: usize,
-    slots: Vec<Slot>,
-    free: u32,
-    chains: Vec<u32>,
-    buckets: Vec<Bucket>,
-}
+/// Fifteen slots and the number of entries that were put further on because this line was full. A slot is 0 or one more
+/// than the index of an entry, with bits of its key above.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Line([u32; LINE_SLOTS + 1]);
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct Slab {
+    next: u32,
+    fill: u8,
+    frozen: bool,
+}
+
+/// The slabs of a bucket. The last one's fill stands here.
+#[derive(Clone, Copy, Debug)]
+struct List {
     first: u32,
+    last: u32,
+    fill: u8,
     count: u32,
 }
 
+const EMPTY: List = List { first: END, last: END, fill: FULL, count: 0 };
+
+/// The slabs of a bucket that is being written out.
+#[derive(Debug)]
+pub struct Frozen(List);
+
+/// The entries that were staged.
+pub struct Staging {
+    entries: Vec<EntryBytes>,
+    slabs: Vec<Slab>,
+    free: u32,
+    free_slabs: usize,
+    lines: Vec<Line>,
+    index_bits: u32,
+    lists: Vec<List>,
+    len: usize,
+}
+
+impl std::fmt::Debug for Staging {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { len, slabs, free_slabs, .. } = self;
+        write!(f, "Staging {{ len: {len}, slabs: {}, free_slabs: {free_slabs} }}", slabs.len())
+    }
+}
+
 impl Staging {
-    /// Makes room for as many entries as fit into `bytes`, at least one.
-    pub fn new(bytes: usize, buckets: u32) -> Self {
-        let capacity = (bytes / STAGED_BYTES).clamp(1, 1 << 31);
-        Self {
-            capacity,
+    /// Makes room for as many entries as fit into `bytes`, at least one slab.
+    pub fn new(bytes: usize, buckets: usize) -> Self {
+        let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
+        let capacity = slabs * SLAB_LEN;
+        let mut staging = Self {
+            entries: vec![[0; ENTRY_BYTES]; capacity],
+            slabs: vec![Slab { next: END, fill: 0, frozen: false }; slabs],
+            free: 0,
+            free_slabs: slabs,
+            lines: vec![Line::default(); capacity.div_ceil(LINE_ENTRIES) + 1],
+            index_bits: capacity.ilog2() + 1,
+            lists: vec![EMPTY; buckets],
             len: 0,
-            slots: Vec::with_capacity(capacity),
-            free: END,
-            chains: vec![END; capacity.next_power_of_two()],
-            buckets: vec![Bucket { first: END, count: 0 }; buckets as usize],
+        };
+        for (next, slab) in (1..).zip(&mut staging.slabs[..slabs - 1]) {
+            slab.next = next;
         }
+        staging
     }
 
     /// Returns how many entries are staged.
@@ -58,155 +120,329 @@ impl Staging {
         self.len == 0
     }
 
-    /// Says whether another entry fits.
+    /// Says whether there is no room that an entry of any bucket could take.
     pub fn is_full(&self) -> bool {
-        self.len == self.capacity
+        self.free_slabs == 0
     }
 
-    /// Returns how many entries of a bucket are staged.
+    /// Returns the share of memory that is left, as a fraction of two numbers of slabs.
+    pub fn room(&self) -> (usize, usize) {
+        (self.free_slabs, self.slabs.len())
+    }
+
+    /// Returns how many entries of a bucket are staged and not frozen.
     pub fn bucket_count(&self, bucket: u32) -> u32 {
-        self.buckets[bucket as usize].count
+        self.lists[bucket as usize].count
     }
 
-    fn chain_of(&self, key: &Key) -> usize {
-        // The bits that choose the bucket stay out of it; the number of chains is a power of two.
-        usize::try_from(key.middle() & (self.chains.len() as u64 - 1)).expect("a chain's number fits the length")
+    /// Returns the memory taken.
+    pub fn memory_bytes(&self) -> usize {
+        let lists = self.lists.capacity() * size_of::<List>();
+        size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
+    }
+
+    fn home(&self, key: &Key) -> usize {
+        let product = u128::from(key.middle()) * self.lines.len() as u128;
+        usize::try_from(product >> 64).expect("the line is below the number of lines")
+    }
+
+    fn tag(&self, key: &Key) -> u32 {
+        key.tail() << self.index_bits
+    }
+
+    fn index_mask(&self) -> u32 {
+        (1 << self.index_bits) - 1
+    }
+
+    fn after(&self, line: usize) -> usize {
+        if line + 1 == self.lines.len() { 0 } else { line + 1 }
+    }
+
+    /// Touches what leads to several keys, so that it is on its way together when they are looked for.
+    pub fn prefetch(&self, keys: impl Iterator<Item = Key>) {
+        black_box(keys.fold(0, |sum, key| sum ^ self.lines[self.home(&key)].0[LINE_SLOTS]));
+    }
+
+    /// Touches where entries of several buckets will be put.
+    pub fn prefetch_ends(&self, buckets: impl Iterator<Item = u32>) {
+        black_box(buckets.fold(0, |sum, bucket| {
+            let List { last, fill, .. } = self.lists[bucket as usize];
+            let index = (last as usize).wrapping_mul(SLAB_LEN).wrapping_add(usize::from(fill));
+            sum ^ self.entries.get(index).map_or(0, |entry| entry[0])
+        }));
+    }
+
+    /// Returns line, slot and index of a staged key.
+    fn find(&self, key: &Key) -> Option<(usize, usize, u32)> {
+        let (tag, mask) = (self.tag(key), self.index_mask());
+        let mut line = self.home(key);
+        for _ in 0..self.lines.len() {
+            let Line(slots) = &self.lines[line];
+            let mut same = equal_slots(slots, tag, !mask);
+            while same != 0 {
+                let place = same.trailing_zeros() as usize;
+                same &= same - 1;
+                if let Some(index) = (slots[place] & mask).checked_sub(1)
+                    && key_of(&self.entries[index as usize]) == &key.0
+                {
+                    return Some((line, place, index));
+                }
+            }
+            if slots[LINE_SLOTS] == 0 {
+                return None;
+            }
+            line = self.after(line);
+        }
+        None
     }
 
     /// Returns the staged entry of a key.
     pub fn get(&self, key: &Key) -> Option<Entry> {
-        let mut next = self.chains[self.chain_of(key)];
-        while next != END {
-            let slot = &self.slots[next as usize];
-            if slot.key == *key {
-                return Some(slot.entry());
-            }
-            next = slot.chain_next;
-        }
-        None
+        self.find(key).map(|(_, _, index)| decode_entry(&self.entries[index as usize]))
     }
 
     /// Adds an entry, or replaces the one that has the same key. Staging must not be full.
     pub fn insert(&mut self, bucket: u32, entry: &Entry) {
         assert!(!self.is_full(), "the table flushes before it stages more");
-        let chain = self.chain_of(&entry.key);
-        let mut next = self.chains[chain];
-        while next != END {
-            let slot = &mut self.slots[next as usize];
-            if slot.key == entry.key {
-                slot.ordinal = entry.ordinal.0;
-                slot.position = entry.position.0;
+        let bytes = encode_entry(entry);
+        match self.find(&entry.key) {
+            Some((_, _, index)) if !self.slabs[index as usize / SLAB_LEN].frozen => {
+                self.entries[index as usize] = bytes;
+            }
+            Some((line, slot, _)) => {
+                // The frozen one is being written out; when it goes, this one is found in its place.
+                let index = self.append(bucket, bytes);
+                self.lines[line].0[slot] = self.tag(&entry.key) | (index + 1);
+                self.len += 1;
+            }
+            None => {
+                let index = self.append(bucket, bytes);
+                self.link(&entry.key, index);
+                self.len += 1;
+            }
+        }
+    }
+
+    /// Lets a slot of a key's first line that has a free one lead to an index.
+    fn link(&mut self, key: &Key, index: u32) {
+        let value = self.tag(key) | (index + 1);
+        let mut line = self.home(key);
+        loop {
+            let Line(slots) = &mut self.lines[line];
+            let free = equal_slots(slots, 0, u32::MAX);
+            if free != 0 {
+                slots[free.trailing_zeros() as usize] = value;
                 return;
             }
-            next = slot.chain_next;
-        }
-        let slot = Slot {
-            position: entry.position.0,
-            key: entry.key,
-            ordinal: entry.ordinal.0,
-            chain_next: self.chains[chain],
-            bucket_next: self.buckets[bucket as usize].first,
-        };
-        let index = if self.free == END {
-            self.slots.push(slot);
-            u32::try_from(self.slots.len() - 1).expect("the capacity is below 2^32")
-        } else {
-            let index = self.free;
-            self.free = self.slots[index as usize].bucket_next;
-            self.slots[index as usize] = slot;
-            index
-        };
-        self.chains[chain] = index;
-        self.buckets[bucket as usize].first = index;
-        self.buckets[bucket as usize].count += 1;
-        self.len += 1;
-    }
-
-    /// Appends the entries of a bucket, in no order.
-    pub fn list(&self, bucket: u32, out: &mut Vec<Entry>) {
-        let mut next = self.buckets[bucket as usize].first;
-        while next != END {
-            let slot = &self.slots[next as usize];
-            out.push(slot.entry());
-            next = slot.bucket_next;
+            slots[LINE_SLOTS] += 1;
+            line = self.after(line);
         }
     }
 
-    /// Drops the entries of a bucket.
-    pub fn clear(&mut self, bucket: u32) {
-        let mut next = self.buckets[bucket as usize].first;
-        while next != END {
-            let slot = self.slots[next as usize];
-            self.unchain(next, &slot);
-            self.slots[next as usize].bucket_next = self.free;
-            self.free = next;
-            self.len -= 1;
-            next = slot.bucket_next;
+    /// Returns line and slot that lead to an index; none if a later entry of the key took its place.
+    fn slot_of(&self, key: &Key, index: u32) -> Option<(usize, usize)> {
+        let value = self.tag(key) | (index + 1);
+        let mut line = self.home(key);
+        for _ in 0..self.lines.len() {
+            let Line(slots) = &self.lines[line];
+            let same = equal_slots(slots, value, u32::MAX);
+            if same != 0 {
+                return Some((line, same.trailing_zeros() as usize));
+            }
+            if slots[LINE_SLOTS] == 0 {
+                return None;
+            }
+            line = self.after(line);
         }
-        self.buckets[bucket as usize] = Bucket { first: END, count: 0 };
+        None
     }
 
-    fn unchain(&mut self, index: u32, slot: &Slot) {
-        let chain = self.chain_of(&slot.key);
-        if self.chains[chain] == index {
-            self.chains[chain] = slot.chain_next;
+    /// Undoes [`Staging::link`]; false if a later entry of the key took the slot.
+    fn unlink(&mut self, key: &Key, index: u32) -> bool {
+        let Some((found, place)) = self.slot_of(key, index) else { return false };
+        self.lines[found].0[place] = 0;
+        let mut line = self.home(key);
+        while line != found {
+            self.lines[line].0[LINE_SLOTS] -= 1;
+            line = self.after(line);
+        }
+        true
+    }
+
+    fn append(&mut self, bucket: u32, bytes: EntryBytes) -> u32 {
+        let list = &mut self.lists[bucket as usize];
+        if list.fill == FULL {
+            let slab = self.free;
+            let free = &mut self.slabs[slab as usize];
+            self.free = free.next;
+            self.free_slabs -= 1;
+            *free = Slab { next: END, fill: FULL, frozen: false };
+            match list.last {
+                END => list.first = slab,
+                last => self.slabs[last as usize] = Slab { next: slab, fill: FULL, frozen: false },
+            }
+            list.last = slab;
+            list.fill = 0;
+        }
+        let index = list.last * SLAB_ENTRIES + u32::from(list.fill);
+        list.fill += 1;
+        list.count += 1;
+        self.entries[index as usize] = bytes;
+        index
+    }
+
+    fn release(&mut self, slab: u32) {
+        self.slabs[slab as usize] = Slab { next: self.free, fill: 0, frozen: false };
+        self.free = slab;
+        self.free_slabs += 1;
+    }
+
+    /// Returns the slabs of a list.
+    fn slabs_of(&self, list: List) -> impl Iterator<Item = (u32, &[EntryBytes])> {
+        let mut next = list.first;
+        std::iter::from_fn(move || {
+            let (slab, start) = (next, next as usize * SLAB_LEN);
+            let found = self.slabs.get(slab as usize)?;
+            next = found.next;
+            let fill = if slab == list.last { list.fill } else { found.fill };
+            Some((slab, &self.entries[start..start + usize::from(fill)]))
+        })
+    }
+
+    /// Appends the entries of a bucket that are not frozen, in no order.
+    pub fn list(&self, bucket: u32, out: &mut Vec<EntryBytes>) {
+        for (_, entries) in self.slabs_of(self.lists[bucket as usize]) {
+            out.extend_from_slice(entries);
+        }
+    }
+
+    /// Freezes the entries of a bucket and appends them, in no order. They are found until they are thawed or dropped.
+    pub fn freeze(&mut self, bucket: u32, out: &mut Vec<EntryBytes>) -> Frozen {
+        self.list(bucket, out);
+        let list = std::mem::replace(&mut self.lists[bucket as usize], EMPTY);
+        let mut next = list.first;
+        while let Some(slab) = self.slabs.get_mut(next as usize) {
+            slab.frozen = true;
+            next = slab.next;
+        }
+        Frozen(list)
+    }
+
+    /// Drops entries that were written out. Those that came later under the same keys stay.
+    pub fn drop_frozen(&mut self, Frozen(list): Frozen) {
+        let mut slab = list.first;
+        while slab != END {
+            let Slab { next, fill, .. } = self.slabs[slab as usize];
+            let fill = usize::from(if slab == list.last { list.fill } else { fill });
+            let start = slab as usize * SLAB_LEN;
+            let keys: [Key; SLAB_LEN] = std::array::from_fn(|place| Key(*key_of(&self.entries[start + place])));
+            self.prefetch(keys[..fill].iter().copied());
+            for (index, key) in (slab * SLAB_ENTRIES..).zip(&keys[..fill]) {
+                self.unlink(key, index);
+            }
+            self.len -= fill;
+            self.release(slab);
+            slab = next;
+        }
+    }
+
+    /// Gives frozen entries back to their bucket: they could not be written out.
+    pub fn thaw(&mut self, bucket: u32, Frozen(mut list): Frozen) {
+        let mut slab = list.first;
+        while slab != END {
+            let next = self.slabs[slab as usize].next;
+            let fill = if slab == list.last { list.fill } else { self.slabs[slab as usize].fill };
+            let kept = self.drop_replaced(slab, fill);
+            list.count -= u32::from(fill - kept);
+            self.len -= usize::from(fill - kept);
+            self.slabs[slab as usize].fill = kept;
+            self.slabs[slab as usize].frozen = false;
+            if slab == list.last {
+                list.fill = kept;
+            }
+            slab = next;
+        }
+        let later = std::mem::replace(&mut self.lists[bucket as usize], list);
+        self.chain(bucket, later);
+    }
+
+    /// Takes entries whose key has a later entry out of a slab; returns how many are left.
+    fn drop_replaced(&mut self, slab: u32, mut fill: u8) -> u8 {
+        let start = slab * SLAB_ENTRIES;
+        let mut place = 0;
+        while place < fill {
+            let index = start + u32::from(place);
+            let key = Key(*key_of(&self.entries[index as usize]));
+            if self.slot_of(&key, index).is_some() {
+                place += 1;
+                continue;
+            }
+            fill -= 1;
+            let last = start + u32::from(fill);
+            if last != index {
+                let moved = self.entries[last as usize];
+                let key = Key(*key_of(&moved));
+                self.entries[index as usize] = moved;
+                if let Some((line, slot)) = self.slot_of(&key, last) {
+                    self.lines[line].0[slot] = self.tag(&key) | (index + 1);
+                }
+            }
+        }
+        fill
+    }
+
+    /// Appends a list to that of a bucket.
+    fn chain(&mut self, bucket: u32, later: List) {
+        let list = &mut self.lists[bucket as usize];
+        if later.first == END {
             return;
         }
-        let mut previous = self.chains[chain];
-        while self.slots[previous as usize].chain_next != index {
-            previous = self.slots[previous as usize].chain_next;
+        match list.last {
+            END => *list = later,
+            last => {
+                let slab = &mut self.slabs[last as usize];
+                (slab.fill, slab.next) = (list.fill, later.first);
+                *list = List { first: list.first, count: list.count + later.count, ..later };
+            }
         }
-        self.slots[previous as usize].chain_next = slot.chain_next;
     }
-}
 
-impl Slot {
-    fn entry(&self) -> Entry {
-        Entry { key: self.key, ordinal: Ordinal(self.ordinal), position: Position(self.position) }
+    /// Divides the list of a bucket as the bucket was: entries whose heads are not below `boundary` go to a new last
+    /// list. There must be room for one slab.
+    pub fn split(&mut self, bucket: u32, boundary: u64) {
+        let other = u32::try_from(self.lists.len()).expect("fewer than 2^32 buckets");
+        self.lists.push(EMPTY);
+        let list = std::mem::replace(&mut self.lists[bucket as usize], EMPTY);
+        let mut slab = list.first;
+        while slab != END {
+            let Slab { next, fill, .. } = self.slabs[slab as usize];
+            let fill = usize::from(if slab == list.last { list.fill } else { fill });
+            let start = slab as usize * SLAB_LEN;
+            let entries: [EntryBytes; SLAB_LEN] = std::array::from_fn(|place| self.entries[start + place]);
+            // Before its entries find their new places, so that two slabs are never short.
+            self.release(slab);
+            let keys = entries.map(|entry| Key(*key_of(&entry)));
+            let old = (slab * SLAB_ENTRIES..).zip(&keys[..fill]);
+            let slots: Vec<_> = old.map(|(index, key)| self.slot_of(key, index)).collect();
+            for ((entry, key), slot) in entries.iter().zip(&keys).zip(slots) {
+                let half = if head_of(entry) < boundary { bucket } else { other };
+                let index = self.append(half, *entry);
+                if let Some((line, slot)) = slot {
+                    self.lines[line].0[slot] = self.tag(key) | (index + 1);
+                }
+            }
+            slab = next;
+        }
+    }
+
+    /// Puts the lists of two buckets together, under the number of the first; that of the second goes to the last.
+    pub fn join(&mut self, first: u32, second: u32) {
+        let later = self.lists[second as usize];
+        self.chain(first, later);
+        self.lists.swap_remove(second as usize);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use super::*;
-    use crate::kv::mem_disk::Random;
-
-    #[test]
-    fn staging_finds_what_a_map_finds_through_inserts_and_clears() {
-        let seed = 11;
-        eprintln_seed(seed);
-        let mut random = Random::new(seed);
-        let buckets = 5;
-        let mut staging = Staging::new(100 * STAGED_BYTES, buckets);
-        let mut model: HashMap<Key, Entry> = HashMap::new();
-        let mut cleared = 0;
-        for step in 0..20_000_u64 {
-            let key = Key::from(&random.fingerprint_of(300));
-            assert_eq!(staging.get(&key), model.get(&key).copied());
-            if staging.is_full() {
-                let bucket = u32::try_from(random.below(u64::from(buckets))).unwrap();
-                let mut listed = Vec::new();
-                staging.list(bucket, &mut listed);
-                assert_eq!(listed.len(), staging.bucket_count(bucket) as usize);
-                for entry in listed {
-                    assert_eq!(model.remove(&entry.key), Some(entry));
-                }
-                staging.clear(bucket);
-                cleared += 1;
-                continue;
-            }
-            let entry = Entry { key, ordinal: Ordinal(1), position: Position(step) };
-            staging.insert(key.spread(buckets).0, &entry);
-            model.insert(key, entry);
-            assert_eq!(staging.len(), model.len());
-        }
-        assert!(cleared > 100);
-    }
-
-    #[expect(clippy::print_stderr, reason = "a random test names its seed")]
-    fn eprintln_seed(seed: u64) {
-        eprintln!("seed {seed}");
-    }
-}
+#[path = "staging_tests.rs"]
+mod tests;

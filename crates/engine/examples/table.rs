@@ -1,0 +1,165 @@
+//! How fast the bucket table takes entries, and what lookups cost it.
+//!
+//! `cargo run --release -p onefold-engine --example table -- DIR COUNT MEMORY` inserts COUNT entries with random keys, in
+//! a table with MEMORY MiB of staging and half as much for young filters and merge buffers together, past the page cache,
+//! the flushes on a second thread. Then it looks up keys that are there and keys that are not, 128 at a time.
+
+#![expect(clippy::cast_precision_loss, reason = "figures for people")]
+
+use std::io::{Error, Result, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::{Access, Disk, Host};
+use onefold_engine::kv::flush::{FlushDone, FlushJob};
+use onefold_engine::kv::table::{Lookup, Table, TableSpec};
+use onefold_engine::kv::{Entry, Key, Ordinal, Position};
+
+/// Intervals that are reported, in millions of entries.
+const REPORTED: [u64; 9] = [1, 10, 25, 50, 75, 100, 125, 150, 200];
+const BATCH: u16 = 64;
+const LOOKUPS: u64 = 128 * 1_000;
+
+fn key(number: u64) -> Key {
+    let mut bytes = [0; 20];
+    let mut state = number;
+    for piece in bytes.chunks_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        state = mixed;
+        piece.copy_from_slice(&mixed.to_be_bytes()[..piece.len()]);
+    }
+    Key(bytes)
+}
+
+/// Hands flushes to a second thread and takes them back.
+struct Flusher {
+    jobs: SyncSender<FlushJob>,
+    done: Receiver<FlushDone>,
+    waited: f64,
+}
+
+fn seconds() -> f64 {
+    OsHost::new().monotonic().as_secs_f64()
+}
+
+impl Flusher {
+    fn step(&mut self, table: &mut Table) {
+        if table.is_flushing() {
+            let done = if table.has_room() {
+                self.done.try_recv().ok()
+            } else {
+                let start = seconds();
+                let done = self.done.recv().ok();
+                self.waited += seconds() - start;
+                done
+            };
+            if let Some(done) = done {
+                table.finish_flush(done).expect("the disk takes the flush");
+            }
+        }
+        if table.wants_flush() {
+            self.jobs.send(table.start_flush(Arc::new(|_| true))).expect("the thread waits for jobs");
+        }
+    }
+}
+
+fn insert(table: &mut Table, flusher: &mut Flusher, count: u64, out: &mut impl Write) -> Result<()> {
+    let mut start = (0, seconds(), table.counters(), 0.0);
+    for first in (0..count).step_by(BATCH.into()) {
+        let keys: Vec<Key> = (first..first + u64::from(BATCH)).map(key).collect();
+        table.prefetch(&keys);
+        for (key, number) in keys.into_iter().zip(first..) {
+            while !table.has_room() {
+                flusher.step(table);
+            }
+            table.insert(&Entry { key, ordinal: Ordinal(7), position: Position(number) });
+        }
+        flusher.step(table);
+        let number = first + u64::from(BATCH);
+        if REPORTED.iter().any(|millions| millions * 1_000_000 == number) || count <= number {
+            let (first, time, before, waited) = start;
+            let (taken, now) = (seconds() - time, table.counters());
+            let inserted = (number - first) as f64;
+            writeln!(
+                out,
+                "{:>4} M: {:5.2} M/s, {:6.1} bytes written and {:6.1} read per insert, {:4.1} % waiting for flushes, \
+                 {} runs, {:.1} MiB of young filters, {:.1} MiB in all",
+                number / 1_000_000,
+                inserted / taken / 1e6,
+                (now.bytes_written - before.bytes_written) as f64 / inserted,
+                (now.bytes_read - before.bytes_read) as f64 / inserted,
+                100.0 * (flusher.waited - waited) / taken,
+                now.runs_written,
+                now.young_bytes_max as f64 / f64::from(1 << 20),
+                table.memory_bytes() as f64 / f64::from(1 << 20),
+            )?;
+            start = (number, seconds(), now, flusher.waited);
+        }
+    }
+    Ok(())
+}
+
+fn look_up(table: &mut Table, disk: &dyn Disk, numbers: impl Iterator<Item = u64>, out: &mut impl Write) -> Result<()> {
+    let (before, start) = (table.counters(), seconds());
+    let (mut found, mut looked_up, mut answers) = (0, 0, Vec::new());
+    let keys: Vec<_> = numbers.map(key).collect();
+    for batch in keys.chunks(128) {
+        table.lookup(disk, batch, &|_| true, &mut answers);
+        looked_up += batch.len();
+        found += answers.iter().filter(|answer| matches!(answer, Lookup::OnDisk(_))).count();
+    }
+    let (now, count) = (table.counters(), looked_up as f64);
+    writeln!(
+        out,
+        "{:.1} % on disk: {:.3} reads of {:.3} pages per lookup, {:.0} k/s",
+        100.0 * found as f64 / count,
+        (now.page_reads - before.page_reads) as f64 / count,
+        (now.lookup_pages - before.lookup_pages) as f64 / count,
+        count / (seconds() - start) / 1e3,
+    )
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<_> = std::env::args().collect();
+    let [_, dir, count, memory] = &arguments[..] else {
+        return Err(Error::other("usage: table DIR COUNT MEMORY (staging in MiB)"));
+    };
+    let number = |text: &str| text.parse::<u64>().map_err(Error::other);
+    let (count, mebibytes) = (number(count)?, usize::try_from(number(memory)?).map_err(Error::other)?);
+    let disk = Arc::new(OsDisk::new(PathBuf::from(dir)));
+    let path = Path::new("table");
+    let exists = disk.exists(path).map_err(Error::other)?;
+    if !exists {
+        drop(disk.create(path).map_err(Error::other)?);
+    }
+    let file = disk.open(path, Access::Direct).map_err(Error::other)?;
+    file.set_len(0).map_err(Error::other)?;
+    let mut out = std::io::stdout();
+    let mut table = Table::new(file, TableSpec::for_staging(mebibytes << 20));
+    writeln!(out, "{} buckets", table.buckets())?;
+    std::thread::scope(|scope| {
+        let (jobs, to_do) = sync_channel::<FlushJob>(1);
+        let (finished, done) = sync_channel(1);
+        let job_disk = Arc::clone(&disk);
+        scope.spawn(move || {
+            for job in to_do {
+                finished.send(job.run(&*job_disk)).expect("the table waits for its flush");
+            }
+        });
+        let mut flusher = Flusher { jobs, done, waited: 0.0 };
+        insert(&mut table, &mut flusher, count, &mut out)?;
+        while table.is_flushing() {
+            table.finish_flush(flusher.done.recv().expect("the thread runs")).map_err(Error::other)?;
+        }
+        Ok::<_, Error>(())
+    })?;
+    let step = (count / LOOKUPS).max(1);
+    look_up(&mut table, &*disk, (0..LOOKUPS.min(count)).map(|number| number * step), &mut out)?;
+    look_up(&mut table, &*disk, count * 2..count * 2 + LOOKUPS, &mut out)?;
+    writeln!(out, "{:?}", table.counters())
+}

@@ -1,0 +1,194 @@
+//! Writing staged entries out, as a job that needs nothing of the table while it runs.
+//!
+//! The table says what is to be merged, under which numbers and where to; the job reads, merges and writes, on any
+//! thread; the table takes the new runs in. Buckets whose runs fit into the buffers are read together, merged in memory
+//! and written together; a bucket that does not fit is streamed.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::io::{Disk, DiskFile};
+use crate::kv::Ordinal;
+use crate::kv::extent::Extent;
+use crate::kv::merge::{
+    Feed, POOL_SHARE, RunToWrite, RunsWriter, Scratch, TableFile, TransferCounts, merge_ready, sort_entries,
+};
+use crate::kv::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES};
+use crate::kv::run::{Run, RunPlace};
+
+/// Fewest pages of a run that are read at a time when a bucket is streamed, however small the buffers.
+const STREAM_PAGES_MIN: u32 = 4;
+
+/// Says of containers whether they are live, from any thread.
+pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
+
+/// What becomes of one bucket, or of two that join.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// Runs to be merged, oldest first.
+    pub(super) runs: Vec<RunPlace>,
+    /// Staged entries, in no order, younger than all runs.
+    pub(super) staged: Vec<EntryBytes>,
+    /// Where the new runs go: enough pages if nothing is dropped.
+    pub(super) extent: Extent,
+    /// The new runs, in order of their buckets.
+    pub(super) outputs: Vec<RunToWrite>,
+}
+
+impl Work {
+    fn bytes(&self) -> usize {
+        let pages: usize = self.runs.iter().map(|run| run.pages as usize).sum();
+        pages * PAGE_BYTES + self.staged.len() * ENTRY_BYTES
+    }
+}
+
+/// All that a flush does.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) life: u64,
+    pub(super) buffer_bytes: usize,
+    pub(super) scratch: Scratch,
+    pub(super) works: Vec<Work>,
+}
+
+/// A flush that was started. It has to be run and handed back to the table that started it.
+pub struct FlushJob {
+    pub(super) plan: Plan,
+    pub(super) live: Live,
+}
+
+impl std::fmt::Debug for FlushJob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlushJob").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// What came of one piece of work.
+#[derive(Debug)]
+pub(super) struct WorkDone {
+    /// The new runs, as many as were to be written; some may have no entries.
+    pub(super) runs: Vec<Run>,
+    /// Whether a page of the old ones was bad.
+    pub(super) is_damaged: bool,
+}
+
+/// What a flush counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct FlushCounts {
+    pub(super) pieces: TransferCounts,
+    pub(super) grouped: u64,
+    pub(super) streamed: u64,
+}
+
+/// A flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
+#[derive(Debug)]
+pub struct FlushDone {
+    pub(super) outcome: Result<Vec<WorkDone>>,
+    pub(super) counts: FlushCounts,
+    pub(super) scratch: Scratch,
+}
+
+impl FlushJob {
+    /// Reads, merges and writes. An error is in the result.
+    pub fn run(self, disk: &dyn Disk) -> FlushDone {
+        self.plan.run(disk, &*self.live)
+    }
+}
+
+impl Plan {
+    pub(super) fn run(self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> FlushDone {
+        let Self { file, life, buffer_bytes, scratch, works } = self;
+        // The rest is for buffers that are between two uses.
+        let buffer_bytes = buffer_bytes - buffer_bytes / POOL_SHARE;
+        let mut counts = FlushCounts::default();
+        let mut merger = Merger {
+            pieces: TableFile { disk, file: &file, life, counts: TransferCounts::default() },
+            scratch,
+            live,
+            buffer_bytes,
+        };
+        let mut done = Vec::with_capacity(works.len());
+        let mut works = works.into_iter().peekable();
+        let mut outcome = Ok(());
+        while let Some(first) = works.next() {
+            let (mut sum, mut largest) = (first.bytes(), first.bytes());
+            let mut group = vec![first];
+            let is_streamed = buffer_bytes < needed(sum, largest);
+            while let Some(next) =
+                works.next_if(|next| needed(sum + next.bytes(), largest.max(next.bytes())) <= buffer_bytes)
+            {
+                sum += next.bytes();
+                largest = largest.max(next.bytes());
+                group.push(next);
+            }
+            counts.streamed += u64::from(is_streamed);
+            counts.grouped += u64::from(1 < group.len());
+            outcome = merger.merge_group(group, is_streamed, &mut done);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        counts.pieces = merger.pieces.counts;
+        FlushDone { outcome: outcome.map(|()| done), counts, scratch: merger.scratch }
+    }
+}
+
+/// Memory of a group: what is read or staged and what is written, for all of it; for the one that is being merged
+/// also its entries, and the lists of merges in between.
+fn needed(sum: usize, largest: usize) -> usize {
+    2 * sum + 3 * largest
+}
+
+struct Merger<'a> {
+    pieces: TableFile<'a>,
+    scratch: Scratch,
+    live: &'a dyn Fn(Ordinal) -> bool,
+    buffer_bytes: usize,
+}
+
+struct Merging {
+    feeds: Vec<Feed>,
+    writer: RunsWriter,
+}
+
+impl Merger<'_> {
+    fn merge_group(&mut self, group: Vec<Work>, is_streamed: bool, done: &mut Vec<WorkDone>) -> Result<()> {
+        let life = self.pieces.life;
+        let mut group: Vec<_> = group.into_iter().map(|work| Merging::new(work, life)).collect();
+        let runs = group.iter().map(|merging| merging.feeds.len()).max().unwrap_or(1);
+        let pages_max = if is_streamed {
+            let share = self.buffer_bytes / needed(1, 1) / runs / PAGE_BYTES;
+            u32::try_from(share).unwrap_or(u32::MAX).max(STREAM_PAGES_MIN)
+        } else {
+            u32::MAX
+        };
+        while group.iter().any(|merging| !merging.feeds.iter().all(Feed::is_done)) {
+            let feeds = group.iter_mut().flat_map(|merging| &mut merging.feeds);
+            self.pieces.fill(feeds, pages_max, &mut self.scratch);
+            let mut full = Vec::new();
+            for Merging { feeds, writer } in &mut group {
+                merge_ready(feeds, self.live, &mut self.scratch, writer);
+                full.append(&mut writer.take_writes());
+            }
+            self.pieces.write(full, &mut self.scratch)?;
+        }
+        let mut last = Vec::new();
+        for Merging { feeds, writer } in group {
+            let (runs, mut pieces) = writer.finish();
+            last.append(&mut pieces);
+            done.push(WorkDone { runs, is_damaged: feeds.iter().any(|feed| feed.damaged_pages != 0) });
+        }
+        self.pieces.write(last, &mut self.scratch)
+    }
+}
+
+impl Merging {
+    fn new(work: Work, life: u64) -> Self {
+        let Work { runs, mut staged, extent, outputs } = work;
+        sort_entries(&mut staged);
+        let mut feeds: Vec<_> = runs.into_iter().map(Feed::of_run).collect();
+        feeds.push(Feed::of_entries(staged));
+        Self { feeds, writer: RunsWriter::new(life, extent, outputs) }
+    }
+}

@@ -1,0 +1,146 @@
+//! Filters of young runs: a few bits per entry that spare a lookup most runs of a bucket.
+//!
+//! The oldest run of a bucket holds most of its entries and has none. A key's bits lie in one 64-bit word, so that a
+//! test is one memory access. They are taken from other bits of the key than the filter over the whole table mostly
+//! takes: what passed there by chance must not pass here for the same reason.
+
+use std::collections::BTreeSet;
+
+use crate::kv::bucket::BucketName;
+use crate::kv::page::EntryBytes;
+use crate::kv::{KEY_LEN, Key};
+
+/// Bits of filter for an entry. Measured at 25 million entries: 1.37, 1.16, 1.07 reads per lookup with 4, 6, 8 bits, and
+/// equally many lookups per second; memory is better spent on the filter over the whole table.
+const YOUNG_BITS: u64 = 5;
+
+/// Bits set for an entry: at 5 bits per entry 2 and 3 err equally often.
+const YOUNG_HASHES: u32 = 2;
+
+/// Returns the words of a filter for so many entries, at least one.
+pub fn young_words(entries: u64) -> u64 {
+    (entries.saturating_mul(YOUNG_BITS)).div_ceil(64).max(1)
+}
+
+/// Returns how many entries a filter of so many bytes is made for.
+pub fn young_entries(bytes: usize) -> u64 {
+    bytes as u64 * 8 / YOUNG_BITS
+}
+
+fn word_and_bits(key: &Key, words: usize) -> (usize, u64) {
+    // The other end of these bytes than the filter over the whole table takes.
+    let product = u128::from(key.middle().swap_bytes()) * words as u128;
+    let mut choices = key.tail();
+    let mut bits = 0;
+    for _ in 0..YOUNG_HASHES {
+        bits |= 1 << (choices % 64);
+        choices >>= 6;
+    }
+    (usize::try_from(product >> 64).expect("the word is below the number of words"), bits)
+}
+
+/// Sets the bits of entries in a filter's words, if it has any.
+pub fn young_set(words: &mut [u64], entries: &[EntryBytes]) {
+    if words.is_empty() {
+        return;
+    }
+    for entry in entries {
+        let key: &[u8; KEY_LEN] = entry.first_chunk().expect("an entry begins with its key");
+        let (word, bits) = word_and_bits(&Key(*key), words.len());
+        words[word] |= bits;
+    }
+}
+
+/// Says whether a key may be in the run of a filter. Without words it may.
+pub fn young_test(words: &[u64], key: &Key) -> bool {
+    if words.is_empty() {
+        return true;
+    }
+    let (word, bits) = word_and_bits(key, words.len());
+    words[word] & bits == bits
+}
+
+/// What the filters of all young runs take, and which is the largest.
+#[derive(Debug)]
+pub struct YoungBytes {
+    cap: usize,
+    bytes: usize,
+    by_size: BTreeSet<(usize, BucketName, u64)>,
+}
+
+/// Names a run with a filter.
+pub type YoungRun = (BucketName, u64);
+
+impl YoungBytes {
+    /// Starts with none, under a cap in bytes.
+    pub fn new(cap: usize) -> Self {
+        Self { cap, bytes: 0, by_size: BTreeSet::new() }
+    }
+
+    /// Returns what the filters take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Notes the filter of a run, if it has words.
+    pub fn add(&mut self, (bucket, run): YoungRun, words: &[u64]) {
+        if !words.is_empty() {
+            self.bytes += size_of_val(words);
+            self.by_size.insert((words.len(), bucket, run));
+        }
+    }
+
+    /// Notes that a filter is gone.
+    pub fn remove(&mut self, (bucket, run): YoungRun, words: &[u64]) {
+        if self.by_size.remove(&(words.len(), bucket, run)) {
+            self.bytes -= size_of_val(words);
+        }
+    }
+
+    /// Returns the run that has to give its filter up, the largest, while all together exceed the cap.
+    pub fn surplus(&mut self) -> Option<YoungRun> {
+        if self.bytes <= self.cap {
+            return None;
+        }
+        let (words, bucket, run) = self.by_size.pop_last()?;
+        self.bytes -= words * size_of::<u64>();
+        Some((bucket, run))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::mem_disk::fingerprint;
+
+    fn entry(number: u64) -> EntryBytes {
+        let mut bytes = [0; size_of::<EntryBytes>()];
+        bytes[..KEY_LEN].copy_from_slice(&Key::from(&fingerprint(number)).0);
+        bytes
+    }
+
+    #[test]
+    fn what_was_set_passes_and_little_else_does() {
+        let entries: Vec<_> = (0..10_000).map(entry).collect();
+        let mut words = vec![0; usize::try_from(young_words(10_000)).unwrap()];
+        young_set(&mut words, &entries);
+        let passes = |number| young_test(&words, &Key::from(&fingerprint(number)));
+        assert!((0..10_000).all(passes));
+        let wrong = (10_000..30_000).filter(|&number| passes(number)).count();
+        assert!(wrong < 20_000 * 15 / 100, "{wrong} of 20,000 pass");
+        assert!(young_test(&[], &Key([1; KEY_LEN])));
+    }
+
+    #[test]
+    fn the_largest_filters_are_given_up_until_the_cap_is_kept() {
+        let mut young = YoungBytes::new(100);
+        for (run, words) in [(1, 4), (2, 9), (3, 5)] {
+            young.add((BucketName::WHOLE, run), &vec![0; words]);
+        }
+        assert_eq!((young.bytes(), young.surplus()), (144, Some((BucketName::WHOLE, 2))));
+        assert_eq!((young.bytes(), young.surplus()), (72, None));
+        young.remove((BucketName::WHOLE, 2), &[0; 9]);
+        young.remove((BucketName::WHOLE, 1), &[0; 4]);
+        assert_eq!(young.bytes(), 40);
+    }
+}
