@@ -1,0 +1,172 @@
+//! Where chunks may end: candidates by a 32-bit Gear hash over a window of 32 bytes.
+//!
+//! `h = (h << 1) + T[byte]`, in 32 bits, forgets a byte after 32 steps: the hash at a position depends on the window
+//! before it and on nothing else, so a stretch can be searched in strips side by side, each begun 32 bytes early.
+//! `serial` is the specification. The other kernels set a bit for each position they find, and positions are read off the
+//! bits in order: that needs no more room where every position is a candidate.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod interleaved;
+mod marks;
+mod serial;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use marks::Marks;
+
+/// Bytes that decide whether a position is a candidate.
+pub const WINDOW: usize = 32;
+
+/// Shortest strip: a shorter one costs more for its early start than it saves.
+const STRIP_BYTES_MIN: usize = 2 * WINDOW;
+/// Strips are a multiple of this many bytes: what the vector kernels load of a strip at a time.
+const STRIP_STEP: usize = 16;
+
+/// One of several ways to find the same candidates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernel {
+    /// One byte after the other: the specification.
+    Serial,
+    /// Four strips in turn, so that one does not wait for the other; on any processor.
+    Interleaved,
+    /// Sixteen strips in vectors of 256 bits. Needs AVX2.
+    Avx2,
+    /// Sixteen strips in vectors of 512 bits. Needs AVX-512 F, BW and VBMI.
+    Avx512,
+}
+
+impl Kernel {
+    /// All kernels, slowest first.
+    pub const ALL: [Self; 4] = [Self::Serial, Self::Interleaved, Self::Avx2, Self::Avx512];
+
+    /// Says whether this processor has what the kernel needs.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Serial | Self::Interleaved => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vbmi")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    /// Returns the fastest kernel that this processor has.
+    pub fn fastest() -> Self {
+        let available = Self::ALL.into_iter().rev().find(|kernel| kernel.is_available());
+        available.unwrap_or(Self::Serial)
+    }
+
+    /// Returns how many strips the kernel searches at a time; none if it knows no strips.
+    fn strips(self) -> Option<usize> {
+        match self {
+            Self::Serial => None,
+            Self::Interleaved => Some(interleaved::STRIPS),
+            Self::Avx2 | Self::Avx512 => Some(16),
+        }
+    }
+}
+
+/// The table and what is derived from it.
+#[derive(Clone)]
+struct Hash {
+    table: [u32; 256],
+    /// The four bytes of the table's words, each as a table of its own, in quarters: what a byte shuffle looks up in.
+    planes: [[[u8; 64]; 4]; 4],
+    threshold: u32,
+}
+
+/// Strips of one length that lie one behind the other. A whole window lies before the first.
+#[derive(Clone, Copy)]
+struct Strips {
+    start: usize,
+    len: usize,
+}
+
+/// Finds candidates with a table and a threshold.
+#[derive(Clone)]
+pub struct Finder {
+    hash: Box<Hash>,
+    kernel: Kernel,
+}
+
+impl fmt::Debug for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The table is secret: it would tell boundaries from lengths.
+        let Self { hash, kernel } = self;
+        f.debug_struct("Finder").field("threshold", &hash.threshold).field("kernel", kernel).finish_non_exhaustive()
+    }
+}
+
+impl Finder {
+    /// Prepares the search for positions whose hash is less than `threshold`, with the fastest kernel that there is.
+    pub fn new(table: &[u32; 256], threshold: u32) -> Self {
+        Self::with_kernel(table, threshold, Kernel::fastest())
+    }
+
+    /// Prepares the search with a kernel, which the processor must have.
+    pub fn with_kernel(table: &[u32; 256], threshold: u32, kernel: Kernel) -> Self {
+        assert!(kernel.is_available(), "{kernel:?} on a processor that lacks its instructions");
+        let mut planes = [[[0; 64]; 4]; 4];
+        for (index, word) in table.iter().enumerate() {
+            for (plane, byte) in planes.iter_mut().zip(word.to_le_bytes()) {
+                plane[index / 64][index % 64] = byte;
+            }
+        }
+        Self { hash: Box::new(Hash { table: *table, planes, threshold }), kernel }
+    }
+
+    /// Returns the table.
+    pub fn table(&self) -> &[u32; 256] {
+        &self.hash.table
+    }
+
+    /// Appends the candidates among the positions after `halo` bytes: offsets counted from the end of the halo, of the
+    /// byte after the last hashed one, ascending. `halo` is how many bytes at the front only warm up the hash: 31, or
+    /// fewer where the stream starts less than 31 bytes earlier. Less than 4 GiB follow it.
+    pub fn candidates(&self, bytes: &[u8], halo: usize, out: &mut Vec<u32>) {
+        let halo = halo.min(bytes.len());
+        assert!(u32::try_from(bytes.len() - halo).is_ok(), "positions have 32 bits");
+        let mut start = halo;
+        if let Some(strips) = self.kernel.strips() {
+            // A whole window must lie before the first strip.
+            start = halo.max(WINDOW).min(bytes.len());
+            serial::candidates(&self.hash, bytes, halo..start, halo, out);
+            start = self.search_strips(strips, bytes, start, halo, out);
+        }
+        serial::candidates(&self.hash, bytes, start..bytes.len(), halo, out);
+    }
+
+    /// Searches from `start` on for as long as strips can be made, and returns where it ended.
+    fn search_strips(&self, count: usize, bytes: &[u8], mut start: usize, halo: usize, out: &mut Vec<u32>) -> usize {
+        let mut marks = Marks::default();
+        loop {
+            let len = (bytes.len() - start).min(marks::POSITIONS) / count / STRIP_STEP * STRIP_STEP;
+            if len < STRIP_BYTES_MIN {
+                return start;
+            }
+            let strips = Strips { start, len };
+            match self.kernel {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: a finder is only made with a kernel whose instructions the processor has.
+                Kernel::Avx512 => unsafe { avx512::mark(&self.hash, bytes, strips, &mut marks) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                Kernel::Avx2 => unsafe { avx2::mark(&self.hash, bytes, strips, &mut marks) },
+                _ => interleaved::mark(&self.hash, bytes, strips, &mut marks),
+            }
+            marks.take(count * len, start - halo, out);
+            start += count * len;
+        }
+    }
+}

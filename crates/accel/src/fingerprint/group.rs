@@ -1,0 +1,198 @@
+//! Filling the lanes from many chunks.
+
+use std::marker::PhantomData;
+
+use super::lanes::{BLOCK_BYTES, LANES_MAX, Vector, Words};
+
+/// Bytes of a leaf of BLAKE3.
+pub(super) const LEAF_BYTES: usize = 1024;
+/// Leaves after which a group is hashed: their bytes are still in the second-level cache when the last leaves follow.
+const GROUP_LEAVES: usize = 512;
+/// Longer chunks fill the lanes by themselves, and would need memory in proportion.
+const CHUNK_BYTES_MAX: usize = 128 << 10;
+
+/// A leaf of any length, and where its result goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) counter: u32,
+    /// It is the only one of its chunk.
+    pub(super) is_root: bool,
+    slot: usize,
+}
+
+impl Leaf<'_> {
+    /// Returns the length in blocks; an empty leaf has one.
+    pub(super) fn blocks(&self) -> usize {
+        self.bytes.len().div_ceil(BLOCK_BYTES).max(1)
+    }
+}
+
+/// The kernels of a vector, compiled with its instructions.
+///
+/// # Safety
+///
+/// To be called where the processor has the instructions of the vector.
+pub(super) trait Kernels: Vector {
+    unsafe fn whole_leaves(
+        key: &Words,
+        leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
+        counters: &[u32; LANES_MAX],
+        out: &mut [[u8; 32]; LANES_MAX],
+    );
+    unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]);
+    unsafe fn parents(
+        key: &Words,
+        pairs: &[&[u8; BLOCK_BYTES]; LANES_MAX],
+        is_root: &[bool; LANES_MAX],
+        out: &mut [[u8; 32]; LANES_MAX],
+    );
+}
+
+/// Appends the keyed BLAKE3 of every chunk.
+///
+/// # Safety
+///
+/// The processor has the instructions of the vector.
+pub(super) unsafe fn keyed_hashes<K: Kernels>(key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
+    let mut key_words = [0; 8];
+    for (word, bytes) in key_words.iter_mut().zip(key.as_chunks().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    let mut group = Group::<K> {
+        key: key_words,
+        runs: Vec::new(),
+        results: Vec::new(),
+        whole: Vec::new(),
+        mixed: Vec::new(),
+        kernels: PhantomData,
+    };
+    for chunk in chunks {
+        let is_long = CHUNK_BYTES_MAX < chunk.len();
+        if is_long || GROUP_LEAVES <= group.results.len() {
+            group.finish(out);
+        }
+        if is_long {
+            out.push(*blake3::keyed_hash(key, chunk).as_bytes());
+        } else {
+            group.add(chunk);
+        }
+    }
+    group.finish(out);
+}
+
+/// A run of results, of a chunk or what is left of it.
+#[derive(Clone, Copy)]
+struct Run {
+    start: usize,
+    len: usize,
+}
+
+/// Chunks that are hashed together. There is one only where the processor has the instructions of the vector.
+struct Group<'a, K> {
+    key: Words,
+    runs: Vec<Run>,
+    /// Results of the leaves, then of the pairs level by level.
+    results: Vec<[u8; 32]>,
+    whole: Vec<(&'a [u8; LEAF_BYTES], Leaf<'a>)>,
+    mixed: Vec<Leaf<'a>>,
+    kernels: PhantomData<K>,
+}
+
+impl<'a, K: Kernels> Group<'a, K> {
+    fn add(&mut self, chunk: &'a [u8]) {
+        let start = self.results.len();
+        let len = chunk.len().div_ceil(LEAF_BYTES).max(1);
+        self.runs.push(Run { start, len });
+        self.results.resize(start + len, [0; 32]);
+        let (whole, rest) = chunk.as_chunks::<LEAF_BYTES>();
+        let leaf = |number: usize, bytes| {
+            let counter = u32::try_from(number).expect("longer chunks do not come here");
+            Leaf { bytes, counter, is_root: len == 1, slot: start + number }
+        };
+        if len == 1 {
+            self.mixed.push(leaf(0, chunk));
+            return;
+        }
+        for (counter, bytes) in whole.iter().enumerate() {
+            self.whole.push((bytes, leaf(counter, bytes)));
+            if self.whole.len() == K::LANES {
+                self.hash_whole();
+            }
+        }
+        if !rest.is_empty() {
+            self.mixed.push(leaf(whole.len(), rest));
+        }
+    }
+
+    fn hash_whole(&mut self) {
+        let (mut leaves, mut counters) = ([&[0; LEAF_BYTES]; LANES_MAX], [0; LANES_MAX]);
+        for (lane, (bytes, leaf)) in self.whole.iter().enumerate() {
+            (leaves[lane], counters[lane]) = (bytes, leaf.counter);
+        }
+        let mut out = [[0; 32]; LANES_MAX];
+        // SAFETY: there is a group, so the processor has the instructions.
+        unsafe { K::whole_leaves(&self.key, &leaves, &counters, &mut out) };
+        for ((_, leaf), result) in self.whole.drain(..).zip(out) {
+            self.results[leaf.slot] = result;
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<[u8; 32]>) {
+        self.mixed.extend(self.whole.drain(..).map(|(_, leaf)| leaf));
+        // Leaves of one length together, so that few lanes wait for others.
+        self.mixed.sort_unstable_by_key(Leaf::blocks);
+        for leaves in self.mixed.chunks(K::LANES) {
+            let mut out = [[0; 32]; LANES_MAX];
+            // SAFETY: there is a group, so the processor has the instructions.
+            unsafe { K::mixed_leaves(&self.key, leaves, &mut out) };
+            for (leaf, result) in leaves.iter().zip(out) {
+                self.results[leaf.slot] = result;
+            }
+        }
+        self.mixed.clear();
+        self.hash_pairs();
+        out.extend(self.runs.drain(..).map(|run| self.results[run.start]));
+        self.results.clear();
+    }
+
+    /// Pairs the results of every chunk until one is left, which lies at the start of its run.
+    fn hash_pairs(&mut self) {
+        // Pairs of a level: where both lie, where the result goes, whether it is the last.
+        let mut pairs = Vec::new();
+        loop {
+            let mut next = Vec::with_capacity(self.results.len() / 2 + self.runs.len());
+            pairs.clear();
+            for run in &mut self.runs {
+                let start = next.len();
+                let len = run.len.div_ceil(2);
+                if run.len == 1 {
+                    next.push(self.results[run.start]);
+                } else {
+                    for pair in 0..run.len / 2 {
+                        pairs.push((run.start + 2 * pair, start + pair, run.len == 2));
+                    }
+                    next.resize(start + len, self.results[run.start + run.len - 1]);
+                }
+                *run = Run { start, len };
+            }
+            if pairs.is_empty() {
+                return;
+            }
+            for pairs in pairs.chunks(K::LANES) {
+                let (mut blocks, mut is_root) = ([&[0; BLOCK_BYTES]; LANES_MAX], [false; LANES_MAX]);
+                for (lane, (from, _, last)) in pairs.iter().enumerate() {
+                    blocks[lane] = &self.results[*from..from + 2].as_flattened().as_chunks().0[0];
+                    is_root[lane] = *last;
+                }
+                let mut out = [[0; 32]; LANES_MAX];
+                // SAFETY: there is a group, so the processor has the instructions.
+                unsafe { K::parents(&self.key, &blocks, &is_root, &mut out) };
+                for ((_, to, _), result) in pairs.iter().zip(out) {
+                    next[*to] = result;
+                }
+            }
+            self.results = next;
+        }
+    }
+}

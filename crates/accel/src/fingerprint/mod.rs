@@ -1,0 +1,75 @@
+//! What chunks are called: keyed BLAKE3 of many chunks at a time.
+//!
+//! BLAKE3 hashes leaves of 1 KiB, which do not depend on each other, and then pairs of results up to a root. The `blake3`
+//! crate, which is the specification, hands the leaves of one input to the lanes of a vector; a chunk of 4 KiB leaves most
+//! of the lanes idle, and so do all the levels above its leaves. Here the lanes are filled from all chunks of a group:
+//! first with whole leaves, then with the last leaves by their length, then level by level with the pairs.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod group;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(test)]
+mod tests;
+
+/// One of several ways to compute the same fingerprints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernel {
+    /// Chunk after chunk through the `blake3` crate: the specification, on any processor.
+    ChunkByChunk,
+    /// Eight lanes of 32 bits, of several chunks. Needs AVX2.
+    Avx2,
+    /// Sixteen lanes of 32 bits, of several chunks. Needs AVX-512 F.
+    Avx512,
+}
+
+impl Kernel {
+    /// All kernels, slowest first.
+    pub const ALL: [Self; 3] = [Self::ChunkByChunk, Self::Avx2, Self::Avx512];
+
+    /// Says whether this processor has what the kernel needs.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::ChunkByChunk => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    /// Returns the fastest kernel that this processor has.
+    pub fn fastest() -> Self {
+        let available = Self::ALL.into_iter().rev().find(|kernel| kernel.is_available());
+        available.unwrap_or(Self::ChunkByChunk)
+    }
+}
+
+/// Appends the keyed BLAKE3 of every chunk, in order, computed by the processor's fastest kernel.
+pub fn keyed_hashes(key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
+    keyed_hashes_with(Kernel::fastest(), key, chunks, out);
+}
+
+/// Appends the keyed BLAKE3 of every chunk, in order, computed by a kernel that the processor must have.
+pub fn keyed_hashes_with(kernel: Kernel, key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
+    assert!(kernel.is_available(), "{kernel:?} on a processor that lacks its instructions");
+    match kernel {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has what the kernel needs.
+        Kernel::Avx2 => unsafe { group::keyed_hashes::<avx2::Eight>(key, chunks, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the processor has what the kernel needs.
+        Kernel::Avx512 => unsafe { group::keyed_hashes::<avx512::Sixteen>(key, chunks, out) },
+        _ => chunk_by_chunk(key, chunks, out),
+    }
+}
+
+fn chunk_by_chunk(key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
+    out.extend(chunks.iter().map(|chunk| *blake3::keyed_hash(key, chunk).as_bytes()));
+}
