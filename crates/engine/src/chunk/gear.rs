@@ -3,26 +3,18 @@
 //! `h = (h << 1) + T[byte]` in 32 bits forgets a byte after 32 steps, so the hash at a position depends on the window
 //! before it and on nothing else: any worker can start anywhere, 31 bytes early. (Gear: Xia et al., "Ddelta", 2014.
 //! `FastCDC` and others restart the hash at every cut, which makes positions depend on the cuts before; we deviate.)
+//! The search itself is `onefold_accel::boundary`.
 
-use std::fmt;
+use onefold_accel::boundary::Finder;
 
 use crate::chunk::ChunkSizes;
 
-/// Bytes that decide whether a position is a candidate.
-pub const WINDOW: usize = 32;
+pub use onefold_accel::boundary::WINDOW;
 
 /// The table of the hash and its threshold, drawn from a repository's key.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct GearTable {
-    table: Box<[u32; 256]>,
-    threshold: u32,
-}
-
-impl fmt::Debug for GearTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The table is secret: it would tell boundaries from lengths.
-        f.debug_struct("GearTable").field("threshold", &self.threshold).finish_non_exhaustive()
-    }
+    finder: Finder,
 }
 
 impl GearTable {
@@ -34,13 +26,13 @@ impl GearTable {
         loop {
             let mut bytes = [0; 1024];
             blake3::Hasher::new_keyed(key).update(&attempt.to_le_bytes()).finalize_xof().fill(&mut bytes);
-            let mut table = Box::new([0u32; 256]);
+            let mut table = [0u32; 256];
             for (word, bytes) in table.iter_mut().zip(bytes.chunks_exact(4)) {
                 *word = u32::from_le_bytes(bytes.try_into().expect("chunks of four"));
             }
             // 32 equal bytes hash to T * (2^32 - 1), which is -T.
             if table.iter().all(|word| threshold <= word.wrapping_neg()) {
-                return Self { table, threshold };
+                return Self { finder: Finder::new(&table, threshold) };
             }
             attempt += 1;
         }
@@ -49,29 +41,14 @@ impl GearTable {
     /// Returns the words of the table, to compare with the test vectors of the format.
     #[cfg(test)]
     pub(crate) fn words(&self) -> &[u32; 256] {
-        &self.table
+        self.finder.table()
     }
 
     /// Appends the candidates among the positions after `halo` bytes: offsets counted from the end of the halo, of the
     /// byte after the last hashed one, ascending. `halo` is how many bytes at the front only warm up the hash: 31, or
     /// fewer where the stream starts less than 31 bytes earlier.
     pub fn candidates(&self, bytes: &[u8], halo: usize, out: &mut Vec<u32>) {
-        let (warm_up, body) = bytes.split_at(halo.min(bytes.len()));
-        let mut hash = 0u32;
-        for &byte in warm_up {
-            hash = self.step(hash, byte);
-        }
-        for (position, &byte) in (1u32..).zip(body) {
-            hash = self.step(hash, byte);
-            if hash < self.threshold {
-                out.push(position);
-            }
-        }
-    }
-
-    #[inline]
-    fn step(&self, hash: u32, byte: u8) -> u32 {
-        (hash << 1).wrapping_add(self.table[usize::from(byte)])
+        self.finder.candidates(bytes, halo, out);
     }
 }
 
