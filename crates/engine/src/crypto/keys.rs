@@ -88,12 +88,22 @@ impl Keys {
 
     /// Names a chunk by its plaintext.
     pub fn fingerprint(&self, kind: ChunkKind, plaintext: &[u8]) -> Fingerprint {
-        let key = match kind {
+        Fingerprint(*blake3::keyed_hash(self.naming(kind), plaintext).as_bytes())
+    }
+
+    /// Names chunks by their plaintexts, in order; together they fill the lanes of the processor's vectors.
+    pub fn fingerprints(&self, kind: ChunkKind, plaintexts: &[&[u8]]) -> Vec<Fingerprint> {
+        let mut hashes = Vec::with_capacity(plaintexts.len());
+        onefold_accel::fingerprint::keyed_hashes(self.naming(kind), plaintexts, &mut hashes);
+        hashes.into_iter().map(Fingerprint).collect()
+    }
+
+    fn naming(&self, kind: ChunkKind) -> &[u8; 32] {
+        match kind {
             ChunkKind::Data => &self.fingerprint_data,
             ChunkKind::Tree => &self.fingerprint_tree,
             ChunkKind::Recipe => &self.fingerprint_recipe,
-        };
-        Fingerprint(*blake3::keyed_hash(key, plaintext).as_bytes())
+        }
     }
 
     /// Returns the key that the chunker's table is expanded from.
