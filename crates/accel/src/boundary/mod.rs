@@ -82,6 +82,7 @@ impl Kernel {
 struct Hash {
     table: [u32; 256],
     /// The four bytes of the table's words, each as a table of its own, in quarters: what a byte shuffle looks up in.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only the kernel for AVX-512 looks up bytes"))]
     planes: [[[u8; 64]; 4]; 4],
     threshold: u32,
 }
