@@ -2,7 +2,8 @@
 //!
 //! The engine is synchronous, prints nothing and knows no JSON. Modules are layered; each imports only from lower
 //! layers: L0 `types error codec`, L1 `io monitor`, L2 `chunk fingerprint compress crypto kv object spill`,
-//! L3 `container recipe snapshot source tree`, L4 `index store`, L5 `pipeline backup restore check`, L6 `repo`.
+//! L3 `container recipe snapshot source tree`, L4 `index store`, L5 `pipeline backup restore check
+//! inspect`, L6 `repo`.
 #![forbid(unsafe_code)]
 
 pub mod backup;
@@ -16,6 +17,7 @@ pub mod error;
 pub mod fingerprint;
 pub mod fuzzing;
 pub mod index;
+pub mod inspect;
 pub mod io;
 pub mod kv;
 pub mod monitor;

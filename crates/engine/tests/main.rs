@@ -10,6 +10,7 @@ mod damage;
 mod drivers;
 mod exactness;
 mod hostile;
+mod inspecting;
 mod old_formats;
 mod property;
 mod regressions;

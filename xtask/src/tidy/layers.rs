@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 7] = [
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
     &["index", "store"],
-    &["pipeline", "backup", "restore", "check"],
+    &["pipeline", "backup", "restore", "check", "inspect"],
     &["repo", "fuzzing", "vectors"],
 ];
 

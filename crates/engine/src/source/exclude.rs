@@ -45,6 +45,14 @@ impl Patterns {
         Ok(Self { case, patterns })
     }
 
+    /// Says whether something below a directory may match, so that it is worth looking into. The path is absolute and
+    /// clean.
+    pub fn reaches(&self, directory: &Path) -> bool {
+        let path = fold(directory.as_os_str().as_bytes(), self.case);
+        let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        self.patterns.iter().any(|pattern| !pattern.negated && pattern.reaches(&names))
+    }
+
     /// Says whether an absolute, clean path is excluded.
     pub fn matches(&self, path: &Path) -> bool {
         if self.patterns.is_empty() {
@@ -98,6 +106,12 @@ impl PathPattern {
             }
         }
         Ok(Self { negated, anchored: cleaned.starts_with(b"/"), runs })
+    }
+
+    /// Says whether names below these may match. Only the first run of an anchored pattern is bound to a place.
+    fn reaches(&self, names: &[&[u8]]) -> bool {
+        let first = self.runs.first().map_or(&[][..], Vec::as_slice);
+        !self.anchored || first.iter().zip(names).all(|(pattern, name)| pattern.matches(name))
     }
 
     /// Says whether the runs are found in order. Taking each as early as possible leaves the most to the next, and
@@ -294,6 +308,24 @@ mod tests {
     fn excludes(patterns: &[&str], case: Case, path: &str) -> bool {
         let patterns = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), case).unwrap();
         patterns.matches(Path::new(path))
+    }
+
+    #[test]
+    fn a_directory_is_looked_into_only_if_something_below_it_may_match() {
+        for (pattern, directory, expected) in [
+            ("*.c", "/any", true),
+            ("/a/b", "/a", true),
+            ("/a/b", "/a/b/c", true),
+            ("/a/b", "/b", false),
+            ("/a/b", "/a/c", false),
+            ("/a/**/z", "/a/x/y", true),
+            ("/a/**/z", "/b", false),
+            ("/**/z", "/b", true),
+            ("!/a", "/a", false),
+        ] {
+            let patterns = Patterns::parse([pattern.as_bytes()], Case::Sensitive).unwrap();
+            assert_eq!(patterns.reaches(Path::new(directory)), expected, "{pattern} below {directory}");
+        }
     }
 
     #[test]

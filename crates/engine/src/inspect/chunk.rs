@@ -1,0 +1,66 @@
+//! One chunk by its name alone.
+
+use crate::compress::Compressor;
+use crate::error::{Error, Result};
+use crate::monitor::Monitor;
+use crate::object::names::ContainerName;
+use crate::store::Store;
+use crate::store::containers::DIRECTORY_BATCH;
+use crate::types::{ChunkKind, ContainerId, Fingerprint};
+
+/// A chunk that was read and checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadChunk {
+    /// What it holds.
+    pub kind: ChunkKind,
+    /// The container that it was read from.
+    pub container: ContainerId,
+    /// Its bytes, without hints.
+    pub contents: Vec<u8>,
+}
+
+/// Finds a chunk in the containers' directories, all of which are read if need be, and returns it. Containers that cannot
+/// be opened, or whose copy is damaged, are passed over; if no other has the chunk, the first such error is returned.
+pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor) -> Result<ReadChunk> {
+    let listing = store.list_containers()?;
+    let mut failure = None;
+    for names in listing.containers.chunks(DIRECTORY_BATCH) {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        for (name, opened) in names.iter().zip(store.open_containers(names)) {
+            let read = opened.and_then(|container| match container.find(&fingerprint) {
+                Some(_) => read_from(store, name, &container, fingerprint).map(Some),
+                None => Ok(None),
+            });
+            match read {
+                Ok(Some(chunk)) => return Ok(chunk),
+                Ok(None) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+    }
+    Err(failure.unwrap_or(Error::MissingChunk { fingerprint: fingerprint.to_string() }))
+}
+
+fn read_from(
+    store: &Store,
+    name: &ContainerName,
+    container: &crate::container::ContainerReader,
+    fingerprint: Fingerprint,
+) -> Result<ReadChunk> {
+    let wrong =
+        || Error::damaged(store.display(&name.path()), format!("chunk {fingerprint} is not what its name says"));
+    let place = container.find(&fingerprint).ok_or_else(wrong)?;
+    let (offset, len) = container.region_range(place.region).ok_or_else(wrong)?;
+    let mut sealed = vec![0; len as usize];
+    store.open_file(name)?.read_at(offset, &mut sealed)?;
+    let mut plain = Vec::new();
+    container.open_region(place.region, &mut sealed, &mut Compressor::default(), &mut plain)?;
+    let start = place.offset as usize;
+    let end = (start + place.len as usize).checked_sub(place.hints_len as usize).ok_or_else(wrong)?;
+    let contents = plain.get(start..end).ok_or_else(wrong)?;
+    let kinds = [ChunkKind::Data, ChunkKind::Tree, ChunkKind::Recipe];
+    let kind = kinds.into_iter().find(|kind| store.keys.fingerprint(*kind, contents) == fingerprint);
+    Ok(ReadChunk { kind: kind.ok_or_else(wrong)?, container: name.id, contents: contents.to_vec() })
+}
