@@ -28,6 +28,8 @@ pub trait Monitor: Debug + Send + Sync {
     fn entry(&self, _path: &Path, _action: Action) {}
     /// A directory is done.
     fn directory(&self, _path: &Path, _action: Action) {}
+    /// An entry of a restore's target was deleted, or would be.
+    fn deleted(&self, _path: &Path) {}
     /// Something failed that does not end the operation.
     fn failure(&self, _path: &Path, _error: &Error) {}
     /// Something the user should know.

@@ -7,6 +7,7 @@ mod condemned;
 mod corpus;
 mod crash;
 mod damage;
+mod deleting;
 mod drivers;
 mod exactness;
 mod hostile;

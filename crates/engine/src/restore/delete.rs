@@ -1,0 +1,323 @@
+//! Deleting what stands in a restored directory and is not in the snapshot.
+//!
+//! A pass of its own behind the restore, over the directories that the snapshot and the target both have. A name is
+//! deleted only if the whole list of its directory could be read from the snapshot and does not have it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, TargetTree, Trust};
+use crate::monitor::Monitor;
+use crate::restore::select::{Filter, find_entry};
+use crate::store::MetadataReader;
+use crate::store::cursor::DirectoryCursor;
+use crate::tree::{Content, Entry};
+use crate::types::Fingerprint;
+
+/// Deepest tree that is deleted from, the same that is restored.
+const DEPTH_MAX: usize = 4096;
+
+/// What to compare, and what may go.
+#[derive(Debug)]
+pub struct DeleteRequest<'a> {
+    /// Root of the snapshot's tree.
+    pub tree: Fingerprint,
+    /// The directory of it that was restored.
+    pub path: &'a Path,
+    /// What was restored of it; nothing else is a candidate.
+    pub filter: &'a Filter,
+    /// Where it was restored to.
+    pub target: &'a dyn TargetTree,
+    /// How the directories' metadata was restored, to be set again where something was deleted.
+    pub trust: Trust,
+    /// Whether it is only told what would be deleted.
+    pub dry_run: bool,
+    /// Who listens.
+    pub monitor: &'a Arc<dyn Monitor>,
+}
+
+/// What was deleted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct DeleteReport {
+    /// Entries of any kind.
+    pub deleted: u64,
+    /// Things that went wrong.
+    pub failures: u64,
+}
+
+/// Deletes.
+///
+/// Never follows a link, never leaves the target, never goes into what is mounted inside it. A directory whose list in
+/// the snapshot cannot be read in full keeps everything. What the filter leaves out stays, and so do the directories
+/// that lead to it.
+pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Result<DeleteReport> {
+    let node = match find_entry(reader, request.tree, request.path)? {
+        None => request.tree,
+        Some(found) => match found.entry.content {
+            Content::Directory { node } => node,
+            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => {
+                return Err(Error::invalid(format!(
+                    "{}: not a directory, so that there is nothing to delete beside it",
+                    request.path.display()
+                )));
+            }
+        },
+    };
+    let mut run = Run { request, reader, report: DeleteReport::default() };
+    run.walk(node)?;
+    Ok(run.report)
+}
+
+struct Run<'a> {
+    request: &'a DeleteRequest<'a>,
+    reader: &'a mut MetadataReader,
+    report: DeleteReport,
+}
+
+/// A directory that both sides have.
+struct Level {
+    cursor: DirectoryCursor,
+    /// Its entry in the snapshot; `None` at the root.
+    entry: Option<Entry>,
+    /// The device that it is on.
+    device: u64,
+    /// Names in the target that did not come up in the snapshot so far, the next one last.
+    standing: Vec<OsString>,
+    /// Names that the snapshot does not have.
+    unexpected: Vec<OsString>,
+    /// Why nothing here may be deleted.
+    kept_because: Option<Error>,
+}
+
+impl Run<'_> {
+    fn walk(&mut self, root: Fingerprint) -> Result<()> {
+        let mut path = PathBuf::new();
+        let mut levels = Vec::new();
+        self.enter(&mut levels, &path, root, None);
+        while let Some(level) = levels.last_mut() {
+            if self.request.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            match level.cursor.next(self.reader) {
+                Ok(Some(hinted)) => {
+                    path.push(OsStr::from_bytes(&hinted.entry.name));
+                    let depth = levels.len();
+                    self.step(&mut levels, &path, hinted.entry);
+                    if levels.len() == depth {
+                        path.pop();
+                    }
+                }
+                Ok(None) => {
+                    if let Some(level) = levels.pop() {
+                        self.leave(level, &path)?;
+                    }
+                    path.pop();
+                }
+                // The cursor is past the part that is lost; the names in it are not known.
+                Err(error) => level.kept_because = Some(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next entry of a directory of the snapshot, whose names ascend as those of the target do.
+    fn step(&mut self, levels: &mut Vec<Level>, path: &Path, entry: Entry) {
+        let Some(level) = levels.last_mut() else { return };
+        let name = OsStr::from_bytes(&entry.name);
+        while level.standing.last().is_some_and(|standing| standing.as_os_str() < name) {
+            level.unexpected.extend(level.standing.pop());
+        }
+        if level.standing.last().is_some_and(|standing| standing == name) {
+            level.standing.pop();
+        } else if self.stands(path) {
+            // It stands there under a name of other bytes, which must not be taken for something else.
+            let reason = "the target lists this name in another way, so that nothing beside it can be told apart";
+            level.kept_because = Some(Error::invalid(format!("{}: {reason}", path.display())));
+        }
+        if let Content::Directory { node } = entry.content
+            && self.request.filter.enters(&shown(path))
+            && levels.len() < DEPTH_MAX
+        {
+            self.enter(levels, path, node, Some(entry));
+        }
+    }
+
+    fn stands(&mut self, path: &Path) -> bool {
+        match self.request.target.metadata(path) {
+            Ok(standing) => standing.is_some(),
+            // What cannot be looked at may be there.
+            Err(_) => true,
+        }
+    }
+
+    /// Goes into a directory of the snapshot, if one stands there in the target.
+    fn enter(&mut self, levels: &mut Vec<Level>, path: &Path, node: Fingerprint, entry: Option<Entry>) {
+        let target = self.request.target;
+        let listed = target.metadata(path).and_then(|standing| match standing {
+            Some(standing) if standing.kind == EntryKind::Directory => {
+                target.list(path).map(|names| Some((standing.device, names)))
+            }
+            Some(_) | None => Ok(None),
+        });
+        match listed {
+            Ok(Some((device, mut standing))) => {
+                // From the last to the first, so that the next one can be taken off the end.
+                standing.sort_unstable_by(|a, b| b.cmp(a));
+                let cursor = DirectoryCursor::new(node);
+                levels.push(Level { cursor, entry, device, standing, unexpected: Vec::new(), kept_because: None });
+            }
+            Ok(None) => {}
+            Err(error) => self.fail(path, &error),
+        }
+    }
+
+    fn leave(&mut self, mut level: Level, path: &Path) -> Result<()> {
+        level.unexpected.extend(level.standing.drain(..).rev());
+        let candidates = level.unexpected.iter().map(|name| path.join(name));
+        let candidates: Vec<PathBuf> =
+            candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
+        if let Some(reason) = level.kept_because {
+            // Without candidates there is nothing that is kept because of it.
+            if !candidates.is_empty() {
+                self.fail(path, &Error::invalid(format!("nothing in this directory is deleted: {reason}")));
+            }
+            return Ok(());
+        }
+        let before = self.report.deleted;
+        for candidate in candidates {
+            self.delete_all(candidate, level.device)?;
+        }
+        if let Some(entry) = &level.entry
+            && before < self.report.deleted
+            && !self.request.dry_run
+        {
+            self.set_again(path, entry);
+        }
+        Ok(())
+    }
+
+    /// Sets a directory's metadata once more: deleting something in it has changed its time.
+    fn set_again(&mut self, path: &Path, entry: &Entry) {
+        let set = self.request.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust);
+        match set {
+            Ok(refused) => refused.iter().for_each(|reason| self.fail(path, &Error::invalid(reason))),
+            Err(error) => self.fail(path, &error),
+        }
+    }
+
+    /// Deletes an entry with what is in it, as far as it is selected. Goes down to one name after the other instead of
+    /// removing a directory as a whole: what is left out stays, and each is told of.
+    fn delete_all(&mut self, top: PathBuf, device: u64) -> Result<()> {
+        let mut levels: Vec<Doomed> = Vec::new();
+        let mut next = Some(top);
+        loop {
+            if self.request.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            if let Some(path) = next.take() {
+                let is_kept = match self.open(&path, device, levels.len()) {
+                    Ok(Some(names)) => {
+                        levels.push(Doomed { path, names, is_kept: false });
+                        false
+                    }
+                    Ok(None) => !self.delete_one(&path),
+                    Err(error) => {
+                        self.fail(&path, &error);
+                        true
+                    }
+                };
+                keep(&mut levels, is_kept);
+            }
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            if let Some(name) = level.names.pop() {
+                let below = level.path.join(name);
+                if self.request.filter.selects(&shown(&below)) {
+                    next = Some(below);
+                } else {
+                    level.is_kept = true;
+                }
+            } else if let Some(level) = levels.pop() {
+                let is_kept = level.is_kept || !self.delete_emptied(&level.path);
+                keep(&mut levels, is_kept);
+            }
+        }
+    }
+
+    /// Returns the names in a directory that is to be deleted, the next one last; `None` of anything else.
+    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Option<Vec<OsString>>> {
+        let target = self.request.target;
+        let Some(standing) = target.metadata(path)? else { return Ok(None) };
+        if standing.device != device {
+            return Err(Error::invalid("is left alone: another file system is mounted there"));
+        }
+        if standing.kind != EntryKind::Directory {
+            return Ok(None);
+        }
+        if DEPTH_MAX <= depth {
+            return Err(Error::invalid(format!("directories more than {DEPTH_MAX} deep are not deleted")));
+        }
+        let mut names = target.list(path)?;
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Some(names))
+    }
+
+    /// Deletes a directory in which nothing was to be kept; says whether it is gone.
+    fn delete_emptied(&mut self, path: &Path) -> bool {
+        if !self.request.dry_run {
+            // Something may have been put there meanwhile.
+            let left = self.request.target.list(path);
+            let reason = match left {
+                Ok(names) if names.is_empty() => None,
+                Ok(_) => Some(Error::invalid("is left alone: something was put there meanwhile")),
+                Err(error) => Some(error),
+            };
+            if let Some(reason) = reason {
+                self.fail(path, &reason);
+                return false;
+            }
+        }
+        self.delete_one(path)
+    }
+
+    /// Deletes one entry that nothing is in; says whether it is gone.
+    fn delete_one(&mut self, path: &Path) -> bool {
+        if !self.request.dry_run
+            && let Err(error) = self.request.target.remove(path)
+        {
+            self.fail(path, &error);
+            return false;
+        }
+        self.report.deleted += 1;
+        self.request.monitor.deleted(&shown(path));
+        true
+    }
+
+    fn fail(&mut self, path: &Path, error: &Error) {
+        self.report.failures += 1;
+        self.request.monitor.failure(&shown(path), error);
+    }
+}
+
+/// A directory that is being deleted.
+struct Doomed {
+    path: PathBuf,
+    /// Names in it that are still to be looked at, the next one last.
+    names: Vec<OsString>,
+    /// Whether something in it stays, so that it stays as well.
+    is_kept: bool,
+}
+
+/// Notes that something in the directory on top stays.
+fn keep(levels: &mut [Doomed], is_kept: bool) {
+    if let Some(level) = levels.last_mut() {
+        level.is_kept |= is_kept;
+    }
+}
+
+/// Returns a path of the target as filters and people see it.
+fn shown(path: &Path) -> PathBuf {
+    Path::new("/").join(path)
+}
