@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::io::Write;
 
 use onefold_engine::Error;
 use serde::Serialize;
+
+use crate::output::{escape, say};
 
 /// What the shell is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,14 +96,12 @@ struct ExitError<'a> {
 /// Tells of the end on standard error, as restic does: a line of JSON for programs, else a sentence.
 pub(crate) fn report(code: Code, message: &str, json: bool) {
     let message = message.trim_end();
-    let line = if json {
+    if json {
         let exit = ExitError { message_type: "exit_error", code: code as u8, message };
-        serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string())
+        say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
-        format!("onefold: {message}")
-    };
-    // There is nobody left to tell if standard error is gone.
-    let _ignored = writeln!(io::stderr(), "{line}");
+        say(&escape(format!("onefold: {message}").as_bytes()));
+    }
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Output {
         self.data.lock().map_err(|_| io::Error::other("standard output is unusable"))?.flush()
     }
 
-    /// Returns a name as it is shown: on a terminal without bytes that would control it.
+    /// Returns a name as it is listed: on a terminal without bytes that would control it.
     pub(crate) fn printable(&self, name: &[u8]) -> Vec<u8> {
         if self.to_terminal { escape(name) } else { name.to_vec() }
     }
@@ -70,20 +70,28 @@ impl Output {
         }
     }
 
-    /// Says something to the user that must not go unsaid.
+    /// Says something to the user that must not go unsaid. It is one line, whatever the names in it hold.
     #[expect(clippy::unused_self, reason = "all talk goes through the output")]
     pub(crate) fn warn(&self, text: &str) {
-        // There is nobody left to tell if standard error is gone.
-        let _ignored = writeln!(io::stderr(), "{text}");
+        say(&escape(text.as_bytes()));
     }
 
     /// Writes one message for programs to standard error.
+    #[expect(clippy::unused_self, reason = "all talk goes through the output")]
     pub(crate) fn warn_message(&self, message: &impl Serialize) {
-        self.warn(&serde_json::to_string(message).unwrap_or_else(|error| error.to_string()));
+        say(serde_json::to_string(message).unwrap_or_else(|error| error.to_string()).as_bytes());
     }
 }
 
-fn escape(name: &[u8]) -> Vec<u8> {
+/// Writes a line to standard error.
+pub(crate) fn say(line: &[u8]) {
+    // There is nobody left to tell if standard error is gone.
+    let _ignored = io::stderr().write_all(&[line, b"\n"].concat());
+}
+
+/// Returns a text as people are shown it: names in it come from files that anybody may have made, and must not control a
+/// terminal or begin a line of their own.
+pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {

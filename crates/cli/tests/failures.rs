@@ -176,3 +176,21 @@ fn a_pipe_in_place_of_an_object_makes_nothing_wait() {
     let shown = format!("{}{}", ran.stdout(), ran.stderr());
     assert!(shown.contains(commit.to_str().unwrap()), "{shown}");
 }
+
+/// A file whose name held an escape sequence changed the title of the terminal on which its failure was told, and one
+/// with a line feed began a line of its own, which could say anything.
+#[test]
+fn names_do_not_control_the_terminal_that_failures_are_told_on() {
+    let place = Place::new();
+    let odd = "a\u{1b}]0;title\u{7}b\nonefold: all is well";
+    let shown = "a\\u{1b}]0;title\\u{7}b\\nonefold: all is well";
+    let missing = place.path("source").join(odd);
+    let ran = place.run(["backup".as_ref(), missing.as_os_str()]).code(1);
+    assert!(ran.stderr().contains(shown), "{}", ran.stderr());
+    assert!(!ran.stderr().contains('\u{1b}') && !ran.stderr().contains("\nonefold: all"), "{}", ran.stderr());
+    place.write(odd, b"x");
+    let ran = place.run(["backup", "source", "-vv"]).code(0);
+    assert!(ran.stderr().contains(shown) && !ran.stderr().contains('\u{1b}'), "{}", ran.stderr());
+    // And once more where the command ends because of it.
+    place.run(["ls", &format!("latest:{odd}")]).code(1).says(shown);
+}
