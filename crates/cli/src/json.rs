@@ -145,6 +145,15 @@ pub(crate) struct VerboseStatus {
     pub(crate) message_type: &'static str,
     pub(crate) action: &'static str,
     pub(crate) item: String,
+    /// Seconds that it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration: Option<f64>,
+    /// Bytes of it that were new; of a scan, all bytes that it found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data_size: Option<u64>,
+    /// Files that a scan found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) total_files: Option<u64>,
 }
 
 /// Something that failed and did not end the command.
@@ -248,6 +257,8 @@ impl BackupSummary {
 pub(crate) struct DryRunSummary {
     pub(crate) message_type: &'static str,
     pub(crate) dry_run: bool,
+    pub(crate) backup_start: String,
+    pub(crate) backup_end: String,
     pub(crate) files_new: u64,
     pub(crate) files_changed: u64,
     pub(crate) files_unmodified: u64,

@@ -46,7 +46,10 @@ pub(crate) struct Progress {
     total_bytes: AtomicU64,
     total_files: AtomicU64,
     is_total_known: AtomicBool,
-    current: Mutex<Option<PathBuf>>,
+    /// The file that is being read, and when that began.
+    current: Mutex<Option<(PathBuf, Duration)>>,
+    /// New bytes of the entry that is told of next.
+    added: AtomicU64,
     /// Why a stream cannot be gone on with.
     broken: Mutex<Option<String>>,
     bar: ProgressBar,
@@ -77,6 +80,7 @@ impl Progress {
             total_files: AtomicU64::new(0),
             is_total_known: AtomicBool::new(false),
             current: Mutex::new(None),
+            added: AtomicU64::new(0),
             broken: Mutex::new(None),
             bar,
             ended: Mutex::new(false),
@@ -125,6 +129,21 @@ impl Progress {
     /// Tells that everything there is to do has been counted.
     pub(crate) fn finish_count(&self) {
         self.is_total_known.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells that a source has been counted.
+    pub(crate) fn finish_scan(&self) {
+        self.finish_count();
+        if self.output.json && Verbosity::EveryFile <= self.output.verbosity {
+            let _ignored = self.output.message(&VerboseStatus {
+                message_type: "verbose_status",
+                action: "scan_finished",
+                item: String::new(),
+                duration: Some(self.elapsed().as_secs_f64()),
+                data_size: Some(self.total_bytes.load(Ordering::Relaxed)),
+                total_files: Some(self.total_files.load(Ordering::Relaxed)),
+            });
+        }
     }
 
     /// Shows the state at intervals, on a thread of its own, until the returned handle is dropped.
@@ -209,24 +228,47 @@ impl Progress {
             total_bytes,
             bytes_done,
             error_count: self.failures(),
-            current_files: current.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            current_files: current.iter().map(|(path, _)| path.to_string_lossy().into_owned()).collect(),
         }
     }
 
     fn item(&self, path: &Path, action: Action) {
+        let added = self.added.swap(0, Ordering::Relaxed);
         if self.output.verbosity < Verbosity::EveryFile {
             return;
         }
-        let action = match (self.activity, action) {
+        let is_backup = match self.activity {
+            Activity::Files | Activity::Stream => true,
+            Activity::Restore | Activity::Check => false,
+        };
+        let word = match (self.activity, action) {
             (Activity::Restore, Action::New | Action::Other) => "restored",
             (Activity::Restore, Action::Changed) => "updated",
             (Activity::Files | Activity::Stream | Activity::Check, Action::New | Action::Other) => "new",
             (Activity::Files | Activity::Stream | Activity::Check, Action::Changed) => "modified",
             (_, Action::Unchanged) => "unchanged",
         };
+        let duration = is_backup.then(|| self.duration_of(path).as_secs_f64());
+        self.tell(path, word, duration, is_backup.then_some(added));
+    }
+
+    /// Returns how long a file was being read; nothing for what was not read.
+    fn duration_of(&self, path: &Path) -> Duration {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some((reading, start)) if reading == path => self.elapsed().saturating_sub(*start),
+            Some(_) | None => Duration::ZERO,
+        }
+    }
+
+    /// Tells what became of an entry.
+    fn tell(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
         if self.output.json {
             let item = path.to_string_lossy().into_owned();
-            let _ignored = self.output.message(&VerboseStatus { message_type: "verbose_status", action, item });
+            let message_type = "verbose_status";
+            let total_files = None;
+            let status = VerboseStatus { message_type, action, item, duration, data_size, total_files };
+            let _ignored = self.output.message(&status);
         } else {
             self.bar.suspend(|| self.output.note(&format!("{action:<9}  {}", path.display())));
         }
@@ -245,7 +287,8 @@ impl Progress {
 
 impl Monitor for Progress {
     fn begin(&self, path: &Path) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_path_buf());
+        let begun = (path.to_path_buf(), self.elapsed());
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
     }
 
     fn advance(&self, bytes: u64, files: u64) {
@@ -253,8 +296,18 @@ impl Monitor for Progress {
         self.files.fetch_add(files, Ordering::Relaxed);
     }
 
+    fn added(&self, bytes: u64) {
+        self.added.store(bytes, Ordering::Relaxed);
+    }
+
     fn entry(&self, path: &Path, action: Action) {
         self.item(path, action);
+    }
+
+    fn deleted(&self, path: &Path) {
+        if Verbosity::EveryFile <= self.output.verbosity {
+            self.tell(path, "deleted", None, None);
+        }
     }
 
     fn directory(&self, path: &Path, action: Action) {

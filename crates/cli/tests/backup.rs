@@ -159,3 +159,35 @@ fn status_messages_come_before_the_summary_and_every_file_is_named_on_request() 
     assert!(others.iter().all(|message| message["message_type"] != "summary"));
     assert_eq!(backup(&place, &["-q"]).code(0).stdout(), "");
 }
+
+#[test]
+fn every_entry_is_told_to_programs_on_request() {
+    let place = Place::new();
+    place.write("dir/file", &vec![1; 30_000]);
+    backup(&place, &["-q"]).code(0);
+    place.write("dir/new", &vec![2; 20_000]);
+    let ran = backup(&place, &["--json", "-vv"]).code(0);
+    let messages = ran.messages();
+    let of = |end: &str| {
+        let is = |message: &&serde_json::Value| {
+            message["message_type"] == "verbose_status" && message["item"].as_str().unwrap().ends_with(end)
+        };
+        messages.iter().find(is).unwrap()
+    };
+    let (new, unchanged, directory) = (of("/dir/new"), of("/dir/file"), of("/dir"));
+    assert_eq!((&new["action"], &new["data_size"]), (&"new".into(), &20_000.into()));
+    assert!(new["duration"].is_f64(), "{new}");
+    assert_eq!((&unchanged["action"], &unchanged["data_size"]), (&"unchanged".into(), &0.into()));
+    assert_eq!(directory["action"], "modified");
+    let scan = messages.iter().find(|message| message["action"] == "scan_finished");
+    // The count runs beside the backup, which may be faster.
+    if let Some(scan) = scan {
+        assert_eq!((&scan["total_files"], &scan["data_size"]), (&2.into(), &50_000.into()));
+    }
+    let tried = backup(&place, &["--json", "--dry-run"]).code(0).messages().pop().unwrap();
+    assert_eq!((&tried["dry_run"], &tried["files_unmodified"]), (&true.into(), &2.into()));
+    assert!(tried["backup_start"].is_string() && tried["bytes_to_read"].is_u64(), "{tried}");
+    for unknown in ["data_added", "data_blobs", "snapshot_id"] {
+        assert!(tried.get(unknown).is_none(), "{unknown}: {tried}");
+    }
+}

@@ -24,6 +24,8 @@ pub trait Monitor: Debug + Send + Sync {
     fn begin(&self, _path: &Path) {}
     /// So many more bytes and files are done.
     fn advance(&self, _bytes: u64, _files: u64) {}
+    /// So many bytes of the file that is told of next stand in chunks that this backup stored.
+    fn added(&self, _bytes: u64) {}
     /// A file or other entry is done.
     fn entry(&self, _path: &Path, _action: Action) {}
     /// A directory is done.

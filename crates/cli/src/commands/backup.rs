@@ -147,7 +147,7 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
                 progress.count_ahead(item.metadata.size);
             }
         }
-        progress.finish_count();
+        progress.finish_scan();
     };
     // Without the thread there is no estimate, which is no reason to stop.
     let _ignored = std::thread::Builder::new().name("count".to_owned()).spawn(count);
@@ -247,6 +247,7 @@ fn try_out(
     options: &BackupOptions,
     progress: &Progress,
 ) -> Result<()> {
+    let start = options.time.unwrap_or_else(|| OsHost::new().now());
     let found = preview(store, &sources.tree, options, progress)?;
     let elapsed = progress.elapsed();
     let summary = &found.summary;
@@ -254,6 +255,8 @@ fn try_out(
         output.message(&DryRunSummary {
             message_type: "summary",
             dry_run: true,
+            backup_start: text::rfc3339(start),
+            backup_end: text::rfc3339(OsHost::new().now()),
             files_new: summary.files_new,
             files_changed: summary.files_changed,
             files_unmodified: summary.files_unmodified,

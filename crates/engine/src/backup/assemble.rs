@@ -14,11 +14,13 @@ use crate::store::Store;
 use crate::store::cursor::HintedEntry;
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::{Content, Entry};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{ContainerId, Fingerprint, SessionId};
 
 /// Builds the tree of a snapshot.
 pub struct Assembler {
     store: Store,
+    /// Whose containers are new.
+    session: SessionId,
     cut: TreeCut,
     stack: Vec<OpenDirectory>,
     recipe: RecipeBuilder,
@@ -52,6 +54,8 @@ struct OpenDirectory {
 struct OpenFile {
     start: Box<FileStart>,
     bytes: u64,
+    /// Bytes in containers of this session.
+    added: u64,
 }
 
 impl std::fmt::Debug for Assembler {
@@ -62,11 +66,12 @@ impl std::fmt::Debug for Assembler {
 
 impl Assembler {
     /// Starts at the root of a snapshot.
-    pub fn new(store: &Store, monitor: Arc<dyn Monitor>) -> Self {
+    pub fn new(store: &Store, session: SessionId, monitor: Arc<dyn Monitor>) -> Self {
         let config = &store.config;
         let cut = TreeCut { rule: config.tree_cut, node_bytes: config.tree_node_bytes as usize };
         Self {
             store: store.clone(),
+            session,
             cut,
             stack: vec![OpenDirectory { builder: TreeBuilder::new(cut), start: None }],
             recipe: RecipeBuilder::new(config.recipe_cut, config.recipe_inline_max),
@@ -83,6 +88,9 @@ impl Assembler {
         self.recipe.chunk(fingerprint, len, Some(container), sink)?;
         if let Some(file) = &mut self.file {
             file.bytes += u64::from(len);
+            if container.session == self.session {
+                file.added += u64::from(len);
+            }
         }
         self.monitor.advance(u64::from(len), 0);
         Ok(())
@@ -102,7 +110,7 @@ impl Assembler {
             Piece::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
             Piece::File(start) => {
                 self.monitor.begin(&start.path);
-                self.file = Some(OpenFile { start, bytes: 0 });
+                self.file = Some(OpenFile { start, bytes: 0, added: 0 });
             }
             Piece::Hole(len) => {
                 self.recipe.hole(len, sink)?;
@@ -176,7 +184,7 @@ impl Assembler {
 
     fn end_file(&mut self, sink: &mut IdentifyStage<'_>) -> Result<()> {
         let built = self.recipe.finish(sink)?;
-        let Some(OpenFile { start, bytes }) = self.file.take() else {
+        let Some(OpenFile { start, bytes, added }) = self.file.take() else {
             return Err(Error::invalid("the end of a file that had not begun"));
         };
         let FileStart { path, mut entry, change } = *start;
@@ -196,6 +204,7 @@ impl Assembler {
         };
         self.count_file(bytes);
         self.monitor.advance(0, 1);
+        self.monitor.added(added);
         self.monitor.entry(&path, action);
         self.push(&entry, &hints, sink)
     }

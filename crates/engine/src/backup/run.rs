@@ -98,7 +98,7 @@ pub fn backup(
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
     let heads = store.read_commits()?.heads();
     let mut reader = open_reader(store, session, source, options)?;
-    let assembler = Assembler::new(store, Arc::clone(monitor));
+    let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
     let feed = driver.feed(move || reader.next_block(), options.budget.blocks_in_flight);
     let built = flow(store, options, driver, &mut identify, assembler, feed, monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
