@@ -1,10 +1,14 @@
 //! What was typed, and nothing else: each command turns it into a plan of its own.
 #![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
 
+pub(crate) mod inspect;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs, StatsArgs};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -70,10 +74,22 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Write a file of a snapshot to the output
     Dump(DumpArgs),
+    /// Search the snapshots for names
+    Find(FindArgs),
+    /// Say what differs between two snapshots
+    Diff(DiffArgs),
+    /// Say how much snapshots hold, and what that takes
+    Stats(StatsArgs),
+    /// Write an object of the repository as JSON, or a chunk as it is
+    Cat(CatArgs),
     /// Verify the repository
     Check(CheckArgs),
     /// Manage passwords
     Key(KeyArgs),
+    /// Write what a shell needs to complete this command's options
+    Completions(CompletionsArgs),
+    /// Write manual pages, one for each command, into a directory
+    Man(ManArgs),
     /// Say which version this is
     Version,
 }

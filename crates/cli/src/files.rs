@@ -46,6 +46,16 @@ pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Makes a directory that everybody may read, and those that lead to it. One that exists is kept as it is.
+pub(crate) fn create_directories_for_all(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).create(path)
+}
+
+/// Writes a page of the manual in the place of an earlier one.
+pub(crate) fn write_page(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    File::create(path)?.write_all(bytes)
+}
+
 /// Makes a directory that must not exist yet.
 pub(crate) fn create_new_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use onefold_engine::monitor::Monitor;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::exit::Code;
@@ -32,5 +33,12 @@ impl Interrupt {
     /// Says whether a signal has come.
     pub(crate) fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// For operations of which nothing is shown but their results.
+impl Monitor for Interrupt {
+    fn is_interrupted(&self) -> bool {
+        self.is_raised()
     }
 }

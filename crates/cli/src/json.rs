@@ -1,14 +1,15 @@
 //! What programs read: message types and field names as restic 0.19 has them, so that what reads restic's output reads
 //! this too. Fields that only this program has come after.
 
+pub(crate) mod inspect;
+
 use std::path::Path;
 
 use onefold_engine::backup::BackupReport;
 use onefold_engine::check::{Finding, Severity};
 use onefold_engine::index::{Counters, IndexState};
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::store::cursor::HintedEntry;
-use onefold_engine::tree::Content;
+use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
 use serde::Serialize;
 
@@ -271,94 +272,58 @@ pub(crate) struct DryRunSummary {
     pub(crate) bytes_to_read: u64,
 }
 
-/// What the index counted, and in what state it was found and left.
-#[derive(Serialize)]
-pub(crate) struct Index {
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rebuilt_because: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    degraded: Option<String>,
-    submitted: u64,
-    filter_probes: u64,
-    filter_negatives: u64,
-    filter_false_positives: u64,
-    in_flight_hits: u64,
-    joined: u64,
-    prelookup_hits: u64,
-    postlookup_hits: u64,
-    lookups: u64,
-    staging_hits: u64,
-    disk_hits: u64,
-    lookup_batches: u64,
-    pages_read: u64,
-    bytes_read: u64,
-    bytes_written: u64,
-    prefetches: u64,
-    updates: u64,
-    drains: u64,
-    dead_hits: u64,
-    damaged_pages: u64,
+/// Makes [`Index`] with a field for each of the engine's counters: one that is added there must be added here to compile.
+macro_rules! index_with {
+    ($($counter:ident),* $(,)?) => {
+        /// What the index counted, and in what state it was found and left.
+        #[derive(Serialize)]
+        pub(crate) struct Index {
+            state: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            rebuilt_because: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            degraded: Option<String>,
+            $($counter: u64,)*
+        }
+
+        impl Index {
+            /// Tells all that was counted.
+            pub(crate) fn of(counters: Counters, state: &IndexState, degraded: Option<&str>) -> Self {
+                let Counters { $($counter),* } = counters;
+                let (state, rebuilt_because) = match state {
+                    IndexState::New => ("new", None),
+                    IndexState::Clean => ("clean", None),
+                    IndexState::Unclean => ("unclean", None),
+                    IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
+                };
+                Self { state, rebuilt_because, degraded: degraded.map(str::to_owned), $($counter),* }
+            }
+        }
+    };
 }
 
-impl Index {
-    /// Tells all that was counted: a counter that is added to the engine must be added here to compile.
-    pub(crate) fn of(counters: Counters, state: &IndexState, degraded: Option<&str>) -> Self {
-        let Counters {
-            submitted,
-            filter_probes,
-            filter_negatives,
-            filter_false_positives,
-            in_flight_hits,
-            joined,
-            prelookup_hits,
-            postlookup_hits,
-            lookups,
-            staging_hits,
-            disk_hits,
-            lookup_batches,
-            pages_read,
-            bytes_read,
-            bytes_written,
-            prefetches,
-            updates,
-            drains,
-            dead_hits,
-            damaged_pages,
-        } = counters;
-        let (state, rebuilt_because) = match state {
-            IndexState::New => ("new", None),
-            IndexState::Clean => ("clean", None),
-            IndexState::Unclean => ("unclean", None),
-            IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
-        };
-        Self {
-            state,
-            rebuilt_because,
-            degraded: degraded.map(str::to_owned),
-            submitted,
-            filter_probes,
-            filter_negatives,
-            filter_false_positives,
-            in_flight_hits,
-            joined,
-            prelookup_hits,
-            postlookup_hits,
-            lookups,
-            staging_hits,
-            disk_hits,
-            lookup_batches,
-            pages_read,
-            bytes_read,
-            bytes_written,
-            prefetches,
-            updates,
-            drains,
-            dead_hits,
-            damaged_pages,
-        }
-    }
-}
+index_with!(
+    submitted,
+    filter_probes,
+    filter_negatives,
+    filter_false_positives,
+    in_flight_hits,
+    joined,
+    prelookup_hits,
+    postlookup_hits,
+    lookups,
+    staging_hits,
+    disk_hits,
+    lookup_batches,
+    pages_read,
+    bytes_read,
+    bytes_written,
+    prefetches,
+    updates,
+    drains,
+    dead_hits,
+    damaged_pages,
+);
 
 /// A snapshot as `snapshots` lists it.
 #[derive(Serialize)]
@@ -421,9 +386,9 @@ impl LsSnapshot {
     }
 }
 
-/// An entry as `ls` lists it.
+/// What is told of an entry, wherever one is listed.
 #[derive(Serialize)]
-pub(crate) struct LsNode {
+pub(crate) struct NodeFields {
     name: String,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -441,14 +406,11 @@ pub(crate) struct LsNode {
     ctime: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u64>,
-    message_type: &'static str,
-    struct_type: &'static str,
 }
 
-impl LsNode {
+impl NodeFields {
     /// Tells what an entry says.
-    pub(crate) fn of(hinted: &HintedEntry, path: &[u8]) -> Self {
-        let entry = &hinted.entry;
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
         let (size, ctime, inode) = match &entry.content {
             Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
             Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (None, None, None),
@@ -466,9 +428,23 @@ impl LsNode {
             atime: text::rfc3339(entry.mtime),
             ctime,
             inode: inode.or(entry.link.map(|link| link.inode)),
-            message_type: "node",
-            struct_type: "node",
         }
+    }
+}
+
+/// An entry as `ls` lists it.
+#[derive(Serialize)]
+pub(crate) struct LsNode {
+    #[serde(flatten)]
+    fields: NodeFields,
+    message_type: &'static str,
+    struct_type: &'static str,
+}
+
+impl LsNode {
+    /// Tells what an entry says.
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+        Self { fields: NodeFields::of(entry, path), message_type: "node", struct_type: "node" }
     }
 }
 

@@ -13,12 +13,13 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::CACHE_SIGNATURE;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::store::create::read_configs;
-use onefold_engine::store::metadata::Scratch;
-use onefold_engine::store::{self, Store, Unlock};
+use onefold_engine::store::metadata::{MetadataMemory, Scratch};
+use onefold_engine::store::{self, MetadataReader, Store, Unlock};
 use onefold_engine::types::{RepositoryId, SessionId};
 
 use crate::args::SelectionArgs;
 use crate::files;
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::password::Password;
 use crate::settings::Settings;
@@ -71,6 +72,62 @@ fn not_a_directory(directory: &Path, error: Error) -> Error {
         return Error::NoRepository { path: directory.to_path_buf(), reason: "it is not a directory".to_owned() };
     }
     error
+}
+
+/// A snapshot that was named, and what is needed to read it.
+#[derive(Debug)]
+pub(crate) struct OpenedSnapshot {
+    /// Its repository.
+    pub(crate) opened: Opened,
+    /// This host's cache.
+    pub(crate) cache: OpenedCache,
+    /// Whether the user has asked to stop.
+    pub(crate) interrupt: Interrupt,
+    /// The snapshot.
+    pub(crate) session: SessionId,
+    /// What it says.
+    pub(crate) snapshot: Snapshot,
+    /// The part of it that was named, empty for all of it.
+    pub(crate) path: String,
+}
+
+impl OpenedSnapshot {
+    /// Finds the snapshot that was named, as `SNAPSHOT` or `SNAPSHOT:PATH`.
+    pub(crate) fn open(settings: &Settings, output: &Output, name: &str, typed: &SelectionArgs) -> Result<Self> {
+        let opened = open(settings, output)?;
+        let interrupt = Interrupt::listen()?;
+        let name = SnapshotName::parse(name);
+        let commits = opened.store.read_commits()?;
+        let (session, snapshot) = find(&commits, typed, &name)?;
+        let snapshot = snapshot.clone();
+        let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+        Ok(Self { opened, cache, interrupt, session, snapshot, path: name.path.unwrap_or_default() })
+    }
+
+    /// Returns a reader of the repository's metadata.
+    pub(crate) fn reader(&self, settings: &Settings) -> Result<MetadataReader> {
+        metadata_reader(settings, &self.opened.store, &self.cache)
+    }
+}
+
+/// Returns a reader of a repository's metadata within the memory budget.
+pub(crate) fn metadata_reader(settings: &Settings, store: &Store, cache: &OpenedCache) -> Result<MetadataReader> {
+    let memory = MetadataMemory::of(settings.budget().parent_bytes);
+    let containers = Arc::new(store.list_containers()?);
+    Ok(MetadataReader::open(store, &containers, &cache.scratch(), memory)?)
+}
+
+/// Returns the snapshots that were named; if none were, all that are selected, oldest first.
+pub(crate) fn find_all<'a>(
+    commits: &'a Commits,
+    typed: &SelectionArgs,
+    names: &[String],
+) -> Result<Vec<(SessionId, &'a Snapshot)>> {
+    if names.is_empty() {
+        let selection = selection(typed)?;
+        return Ok(commits.snapshots().into_iter().filter(|(_, snapshot)| selection.admits(snapshot)).collect());
+    }
+    names.iter().map(|name| find(commits, typed, &SnapshotName::parse(name))).collect()
 }
 
 /// This host's cache for one repository, or a scratch directory in its place that is removed in the end.

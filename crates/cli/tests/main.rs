@@ -5,6 +5,7 @@
 mod backup;
 mod checking;
 mod failures;
+mod inspecting;
 mod keys;
 mod listing;
 mod place;

@@ -6,27 +6,19 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
 use onefold_engine::pipeline::Driver;
-use onefold_engine::repo::SnapshotName;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::{dump, find_entry};
 
 use crate::args::DumpArgs;
-use crate::commands::ls::metadata_reader;
-use crate::interrupt::Interrupt;
-use crate::open::{self, OpenedCache, open};
+use crate::open::{OpenedSnapshot, metadata_reader};
 use crate::output::Output;
 use crate::settings::Settings;
 
 /// Writes a file of a snapshot to standard output.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Result<()> {
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let name = SnapshotName::parse(&typed.snapshot);
-    let commits = opened.store.read_commits()?;
-    let (_, snapshot) = open::find(&commits, &typed.selection, &name)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let OpenedSnapshot { opened, cache, interrupt, snapshot, path: base, .. } =
+        OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;
-    let base = name.path.unwrap_or_default();
     let path = std::path::Path::new(&base).join(typed.file.strip_prefix("/").unwrap_or(&typed.file));
     let found = find_entry(&mut reader, snapshot.tree, &path)?;
     let file = found.with_context(|| format!("{}: a directory; `onefold restore` brings it back", path.display()))?;

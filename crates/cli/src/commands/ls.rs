@@ -3,30 +3,24 @@
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, bail, ensure};
-use onefold_engine::repo::SnapshotName;
+use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
-use onefold_engine::store::metadata::MetadataMemory;
-use onefold_engine::store::{MetadataReader, Store};
-use onefold_engine::tree::Content;
+use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 
 use crate::args::LsArgs;
 use crate::interrupt::Interrupt;
 use crate::json::{LsNode, LsSnapshot, short_id};
-use crate::open::{self, OpenedCache, open};
+use crate::open::OpenedSnapshot;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::text;
 
 /// Lists what is in a snapshot.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Result<()> {
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let name = SnapshotName::parse(&typed.snapshot);
-    let commits = opened.store.read_commits()?;
-    let (session, snapshot) = open::find(&commits, &typed.selection, &name)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let found = OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
+    let (session, snapshot) = (found.session, &found.snapshot);
+    let mut reader = found.reader(settings)?;
     let filters = typed.directories.iter().map(|directory| Filter::parse(directory, typed.recursive));
     let filters = filters.collect::<Result<Vec<_>>>()?;
     if output.json {
@@ -41,8 +35,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
             snapshot.hostname,
         ));
     }
-    let (root, base) = descend(&mut reader, snapshot.tree, name.path.as_deref().unwrap_or_default().as_bytes())?;
-    let listing = Listing { output, long: typed.long, filters, interrupt };
+    let (root, base) = descend(&mut reader, snapshot.tree, found.path.as_bytes())?;
+    let listing = Listing { output, long: typed.long, filters, interrupt: &found.interrupt };
     let result = listing.walk(&mut reader, root, base);
     output.flush()?;
     let findings: Vec<String> = reader.findings().iter().map(ToString::to_string).collect();
@@ -52,15 +46,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     result
 }
 
-/// Returns a reader of a repository's metadata within the memory budget.
-pub(super) fn metadata_reader(settings: &Settings, store: &Store, cache: &OpenedCache) -> Result<MetadataReader> {
-    let memory = MetadataMemory::of(settings.budget().parent_bytes);
-    let containers = std::sync::Arc::new(store.list_containers()?);
-    Ok(MetadataReader::open(store, &containers, &cache.scratch(), memory)?)
-}
-
 /// Goes down from the root to the directory that a path names; returns its node and the path, without a last slash.
-fn descend(reader: &mut MetadataReader, root: Fingerprint, path: &[u8]) -> Result<(Fingerprint, Vec<u8>)> {
+pub(super) fn descend(reader: &mut MetadataReader, root: Fingerprint, path: &[u8]) -> Result<(Fingerprint, Vec<u8>)> {
     let (mut node, mut base) = (root, Vec::new());
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let found = DirectoryCursor::new(node).find(name, reader)?;
@@ -114,7 +101,7 @@ struct Listing<'a> {
     output: &'a Output,
     long: bool,
     filters: Vec<Filter>,
-    interrupt: Interrupt,
+    interrupt: &'a Interrupt,
 }
 
 impl Listing<'_> {
@@ -146,23 +133,27 @@ impl Listing<'_> {
     fn show(&self, hinted: &HintedEntry, path: &[u8]) -> Result<()> {
         if self.output.json {
             // Not flushed one by one: there may be millions.
-            self.output.line(serde_json::to_vec(&LsNode::of(hinted, path))?)?;
+            self.output.line(serde_json::to_vec(&LsNode::of(&hinted.entry, path))?)?;
             return Ok(());
         }
-        let mut line = Vec::new();
-        let entry = &hinted.entry;
-        if self.long {
-            let (mode, time) = (text::permissions(entry.kind, entry.mode), text::local_time(entry.mtime));
-            line = format!("{mode} {:5} {:5} {:10} {time} ", entry.uid, entry.gid, entry.size()).into_bytes();
-        }
-        line.extend(self.output.printable(path));
-        if let (Content::Symlink { target }, true) = (&entry.content, self.long) {
-            line.extend_from_slice(b" -> ");
-            line.extend(self.output.printable(target));
-        }
-        self.output.line(line)?;
+        self.output.line(entry_line(self.output, &hinted.entry, path, self.long))?;
         Ok(())
     }
+}
+
+/// Returns the line that shows an entry to people.
+pub(super) fn entry_line(output: &Output, entry: &Entry, path: &[u8], long: bool) -> Vec<u8> {
+    let mut line = Vec::new();
+    if long {
+        let (mode, time) = (text::permissions(entry.kind, entry.mode), text::local_time(entry.mtime));
+        line = format!("{mode} {:5} {:5} {:10} {time} ", entry.uid, entry.gid, entry.size()).into_bytes();
+    }
+    line.extend(output.printable(path));
+    if let (Content::Symlink { target }, true) = (&entry.content, long) {
+        line.extend_from_slice(b" -> ");
+        line.extend(output.printable(target));
+    }
+    line
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! One file for each command: a typed plan, a call of the engine, and what is printed of its outcome.
 
 mod backup;
+mod cat;
 mod check;
+mod completions;
+mod diff;
 mod dump;
+mod find;
 mod init;
 mod key;
 mod ls;
 mod restore;
 mod snapshots;
+mod stats;
 mod version;
 
 use std::sync::Arc;
@@ -30,8 +35,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         Command::Snapshots(typed) => snapshots::run(&settings, &output, &typed),
         Command::Ls(typed) => ls::run(&settings, &output, &typed),
         Command::Dump(typed) => dump::run(&settings, &output, &typed),
+        Command::Find(typed) => find::run(&settings, &output, &typed),
+        Command::Diff(typed) => diff::run(&settings, &output, &typed),
+        Command::Stats(typed) => stats::run(&settings, &output, &typed),
+        Command::Cat(typed) => cat::run(&settings, &output, &typed.object),
         Command::Check(typed) => check::run(&settings, &output, &typed),
         Command::Key(typed) => key::run(&settings, &output, &typed.command),
+        Command::Completions(typed) => completions::write(&output, &typed),
+        Command::Man(typed) => completions::write_pages(&output, &typed),
         Command::Version => version::run(&output),
     }?;
     Ok(output.flush()?)

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use onefold_engine::repo::SnapshotName;
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::store::commits::Commits;
 use onefold_engine::types::SessionId;
 
 use crate::args::SnapshotsArgs;
 use crate::json::{SnapshotObject, short_id};
-use crate::open::{self, open, selection};
+use crate::open::{self, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::text;
@@ -19,7 +17,7 @@ use crate::text;
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let commits = opened.store.read_commits()?;
-    let mut listed = select(&commits, typed)?;
+    let mut listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
     if let Some(count) = typed.latest {
         keep_latest(&mut listed, count);
     }
@@ -37,14 +35,6 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
         0 => Ok(()),
         count => bail!("{count} commits cannot be read; `onefold check` says more"),
     }
-}
-
-fn select<'a>(commits: &'a Commits, typed: &SnapshotsArgs) -> Result<Vec<(SessionId, &'a Snapshot)>> {
-    if typed.snapshots.is_empty() {
-        let selection = selection(&typed.selection)?;
-        return Ok(commits.snapshots().into_iter().filter(|(_, snapshot)| selection.admits(snapshot)).collect());
-    }
-    typed.snapshots.iter().map(|name| open::find(commits, &typed.selection, &SnapshotName::parse(name))).collect()
 }
 
 /// Keeps the last ones of each host and paths.

@@ -1,0 +1,89 @@
+//! `cat`.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::crypto::slot::hex;
+use onefold_engine::inspect::read_chunk;
+use onefold_engine::repo::SnapshotName;
+use onefold_engine::store::cursor::DirectoryCursor;
+use onefold_engine::store::slots::read_slots;
+use onefold_engine::types::Fingerprint;
+use serde::Serialize;
+
+use crate::args::SelectionArgs;
+use crate::args::inspect::CatObject;
+use crate::commands::ls::descend;
+use crate::interrupt::Interrupt;
+use crate::json::SnapshotObject;
+use crate::json::inspect::{CatConfig, CatKey, CatNode};
+use crate::open::{self, OpenedSnapshot, open};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Writes an object: JSON, but for chunks, which are written as they are.
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject) -> Result<()> {
+    match object {
+        CatObject::Config => pretty(output, &CatConfig::of(&open(settings, output)?.store.config)),
+        CatObject::Key { id } => key(settings, output, id),
+        CatObject::Snapshot { snapshot, selection } => {
+            let opened = open(settings, output)?;
+            let name = SnapshotName::parse(snapshot);
+            ensure!(name.path.is_none(), "{snapshot}: a path in a snapshot is shown by `onefold cat tree`");
+            let commits = opened.store.read_commits()?;
+            let (session, snapshot) = open::find(&commits, selection, &name)?;
+            pretty(output, &SnapshotObject::of(session, snapshot))
+        }
+        CatObject::Tree { snapshot, selection } => tree(settings, output, snapshot, selection),
+        CatObject::Chunk { fingerprint } => chunk(settings, output, fingerprint),
+    }
+}
+
+fn pretty(output: &Output, object: &impl Serialize) -> Result<()> {
+    output.line(serde_json::to_vec_pretty(object)?)?;
+    Ok(output.flush()?)
+}
+
+fn key(settings: &Settings, output: &Output, id: &str) -> Result<()> {
+    let opened = open(settings, output)?;
+    if opened.password.is_none() {
+        bail!("the repository is not encrypted: it has no key slots");
+    }
+    let found = read_slots(&*opened.store.disk, opened.store.config.repository)?;
+    let mut matching = found.slots.iter().filter(|slot| !id.is_empty() && hex(&slot.id).starts_with(id));
+    let slot = matching.next().with_context(|| format!("key slot `{id}` not found"))?;
+    ensure!(matching.next().is_none(), "key slot `{id}`: several ids begin like that; use a longer prefix");
+    pretty(output, &CatKey::of(slot))
+}
+
+/// Writes the entries of one directory, an entry a line: there may be millions.
+fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionArgs) -> Result<()> {
+    let found = OpenedSnapshot::open(settings, output, name, selection)?;
+    let mut reader = found.reader(settings)?;
+    let (root, base) = descend(&mut reader, found.snapshot.tree, found.path.as_bytes())?;
+    let mut cursor = DirectoryCursor::new(root);
+    output.bytes(format!("{{\"id\":\"{root}\",\"nodes\":[").as_bytes())?;
+    let mut separator = &b"\n"[..];
+    while let Some(hinted) = cursor.next(&mut reader)? {
+        if found.interrupt.is_raised() {
+            return Err(onefold_engine::Error::Interrupted.into());
+        }
+        let path = [&base[..], b"/", &hinted.entry.name].concat();
+        output.bytes(separator)?;
+        output.bytes(&serde_json::to_vec(&CatNode::of(&hinted.entry, &path))?)?;
+        separator = b",\n";
+    }
+    output.line("\n]}")?;
+    Ok(output.flush()?)
+}
+
+fn chunk(settings: &Settings, output: &Output, text: &str) -> Result<()> {
+    let fingerprint = Fingerprint::parse(text)
+        .with_context(|| format!("{text}: not a fingerprint; those have 64 digits from 0 to 9 and a to f"))?;
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let chunk = read_chunk(&opened.store, fingerprint, &interrupt)?;
+    output.note(&format!("{:?} chunk of {} bytes in container {}", chunk.kind, chunk.contents.len(), chunk.container));
+    output.bytes(&chunk.contents)?;
+    Ok(output.flush()?)
+}

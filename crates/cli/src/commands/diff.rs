@@ -1,0 +1,91 @@
+//! `diff`.
+
+use anyhow::{Context, Result};
+use onefold_engine::inspect::{Diff, DiffReport, SideCounts};
+use onefold_engine::io::tree::EntryKind;
+use onefold_engine::repo::SnapshotName;
+use onefold_engine::store::MetadataReader;
+use onefold_engine::store::commits::Commits;
+use onefold_engine::types::{Fingerprint, SessionId};
+
+use crate::args::inspect::DiffArgs;
+use crate::commands::ls::descend;
+use crate::interrupt::Interrupt;
+use crate::json::inspect::{DiffChange, DiffStat, DiffStatistics, modifier};
+use crate::json::short_id;
+use crate::open::{self, OpenedCache, metadata_reader, open};
+use crate::output::{Output, Verbosity};
+use crate::settings::Settings;
+use crate::text;
+
+/// Says what differs between two snapshots.
+pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Result<()> {
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let commits = opened.store.read_commits()?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let (before, old) = side(&mut reader, &commits, typed, &typed.before)?;
+    let (after, new) = side(&mut reader, &commits, typed, &typed.after)?;
+    if !output.json && Verbosity::Normal <= output.verbosity {
+        output.line(format!("comparing snapshot {} to {}:\n", short_id(before), short_id(after)))?;
+    }
+    let mut diff = Diff::new(&reader, (old, new), typed.metadata, &cache.scratch(), settings.memory_bytes / 8)?;
+    while let Some(change) = diff.next(&mut reader, &interrupt)? {
+        let mut path = change.path.clone();
+        if change.kind == EntryKind::Directory {
+            path.push(b'/');
+        }
+        if output.json {
+            output.line(serde_json::to_vec(&DiffChange::of(&change, &path))?)?;
+        } else {
+            let mut line = format!("{:<5}", modifier(change.difference)).into_bytes();
+            line.extend(output.printable(&path));
+            output.line(line)?;
+        }
+    }
+    let report = diff.report();
+    if output.json {
+        output.message(&DiffStatistics {
+            message_type: "statistics",
+            source_snapshot: short_id(before),
+            target_snapshot: short_id(after),
+            changed_files: report.changed,
+            added: DiffStat::of(&report.added),
+            removed: DiffStat::of(&report.removed),
+        })?;
+    } else if Verbosity::Normal <= output.verbosity {
+        print_statistics(output, &report)?;
+    }
+    Ok(output.flush()?)
+}
+
+/// Finds one side: the snapshot, and the directory of it that is compared.
+fn side(
+    reader: &mut MetadataReader,
+    commits: &Commits,
+    typed: &DiffArgs,
+    name: &str,
+) -> Result<(SessionId, Fingerprint)> {
+    let name = SnapshotName::parse(name);
+    let (session, snapshot) = open::find(commits, &typed.selection, &name)?;
+    let path = name.path.unwrap_or_default();
+    let (node, _) = descend(reader, snapshot.tree, path.as_bytes()).with_context(|| short_id(session))?;
+    Ok((session, node))
+}
+
+fn print_statistics(output: &Output, report: &DiffReport) -> Result<()> {
+    let DiffReport { changed, added, removed, .. } = report;
+    let pair = |title: &str, count: fn(&SideCounts) -> u64| {
+        format!("{title:<12} {:5} new, {:5} removed", count(added), count(removed))
+    };
+    output.line("")?;
+    output.line(format!("{}, {changed:5} changed", pair("Files:", |side| side.files)))?;
+    output.line(pair("Dirs:", |side| side.directories))?;
+    output.line(pair("Others:", |side| side.others))?;
+    output.line(pair("Data chunks:", |side| side.data_chunks))?;
+    output.line(pair("Tree chunks:", |side| side.tree_chunks))?;
+    output.line(format!("  Added:   {}", text::bytes(added.bytes)))?;
+    output.line(format!("  Removed: {}", text::bytes(removed.bytes)))?;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! `find`.
+
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::inspect::{Found, Search, SearchOptions};
+use onefold_engine::monitor::Monitor;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::source::exclude::{Case, Patterns};
+use onefold_engine::store::MetadataReader;
+use onefold_engine::types::{SessionId, Timestamp};
+
+use crate::args::inspect::FindArgs;
+use crate::commands::ls::entry_line;
+use crate::interrupt::Interrupt;
+use crate::json::inspect::FindMatch;
+use crate::json::short_id;
+use crate::open::{self, OpenedCache, metadata_reader, open};
+use crate::output::{Output, Verbosity};
+use crate::settings::Settings;
+use crate::text;
+
+/// Searches snapshots, the newest first.
+pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Result<()> {
+    let options = options(typed)?;
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let commits = opened.store.read_commits()?;
+    let snapshots = open::find_all(&commits, &typed.selection, &typed.snapshot)?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let mut search = Search::new(&reader, options, &cache.scratch(), settings.memory_bytes / 8)?;
+    let mut results = Results { output, long: typed.long, snapshots: 0, hits: 0 };
+    results.begin()?;
+    for (session, snapshot) in snapshots.into_iter().rev() {
+        search.begin(snapshot.tree)?;
+        results.snapshot(&mut search, &mut reader, &interrupt, session, snapshot)?;
+    }
+    results.end()?;
+    let mut failures = 0;
+    for error in reader.findings().iter().chain(&search.failures) {
+        output.warn(&format!("error: {error}"));
+        failures += 1;
+    }
+    for (_, error) in &commits.findings {
+        output.warn(&format!("error: {error}"));
+        failures += 1;
+    }
+    ensure!(failures == 0, "not everything could be searched; `onefold check` says more");
+    Ok(())
+}
+
+fn options(typed: &FindArgs) -> Result<SearchOptions> {
+    let case = if typed.ignore_case { Case::Insensitive } else { Case::Sensitive };
+    if let Some(pattern) = typed.patterns.iter().find(|pattern| pattern.is_empty() || pattern.as_bytes() == b"!") {
+        bail!("`{}`: not a pattern", pattern.display());
+    }
+    let patterns = Patterns::parse(typed.patterns.iter().map(|pattern| pattern.as_bytes()), case)?;
+    let time = |name: &'static str, typed: &Option<String>| -> Result<Option<Timestamp>> {
+        typed.as_deref().map(text::parse_time).transpose().context(name)
+    };
+    Ok(SearchOptions {
+        patterns: vec![patterns],
+        newest: time("--newest", &typed.newest)?,
+        oldest: time("--oldest", &typed.oldest)?,
+    })
+}
+
+/// Prints what is found as it is found. For programs it is one list of snapshots, each with its matches.
+struct Results<'a> {
+    output: &'a Output,
+    long: bool,
+    /// Snapshots with matches so far.
+    snapshots: u64,
+    /// Matches in the current one.
+    hits: u64,
+}
+
+impl Results<'_> {
+    fn begin(&self) -> Result<()> {
+        if self.output.json {
+            self.output.bytes(b"[")?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(
+        &mut self,
+        search: &mut Search,
+        reader: &mut MetadataReader,
+        interrupt: &Interrupt,
+        session: SessionId,
+        snapshot: &Snapshot,
+    ) -> Result<()> {
+        self.hits = 0;
+        while let Some(found) = search.next(reader, interrupt as &dyn Monitor)? {
+            if self.hits == 0 {
+                self.first(session, snapshot)?;
+            }
+            self.hit(&found)?;
+            self.hits += 1;
+        }
+        if 0 < self.hits {
+            self.snapshots += 1;
+            if self.output.json {
+                self.output.bytes(format!("],\"hits\":{},\"snapshot\":\"{session}\"}}", self.hits).as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn first(&self, session: SessionId, snapshot: &Snapshot) -> Result<()> {
+        let follows = 0 < self.snapshots;
+        if self.output.json {
+            self.output.bytes(if follows { b",\n{\"matches\":[" } else { b"{\"matches\":[" })?;
+        } else if Verbosity::Normal <= self.output.verbosity {
+            if follows {
+                self.output.line("")?;
+            }
+            let (id, time) = (short_id(session), text::local_time(snapshot.time));
+            self.output.line(format!("Found matching entries in snapshot {id} from {time}"))?;
+        }
+        Ok(())
+    }
+
+    fn hit(&self, found: &Found) -> Result<()> {
+        let (entry, path) = (&found.hinted.entry, &found.path);
+        if self.output.json {
+            if 0 < self.hits {
+                self.output.bytes(b",\n")?;
+            }
+            self.output.bytes(&serde_json::to_vec(&FindMatch::of(entry, path))?)?;
+        } else {
+            self.output.line(entry_line(self.output, entry, path, self.long))?;
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.output.json {
+            self.output.line("]")?;
+        }
+        Ok(self.output.flush()?)
+    }
+}

@@ -1,0 +1,311 @@
+//! What `find`, `diff`, `stats` and `cat` tell programs.
+
+use onefold_engine::chunk::Chunking;
+use onefold_engine::crypto::slot::{Slot, hex};
+use onefold_engine::inspect::{Change, Contents, Difference, RawStats, SideCounts};
+use onefold_engine::object::Config;
+use onefold_engine::recipe::RecipeItem;
+use onefold_engine::tree::{Content, Entry};
+use serde::Serialize;
+
+use crate::json::NodeFields;
+use crate::text;
+
+/// An entry that `find` found.
+#[derive(Serialize)]
+pub(crate) struct FindMatch {
+    #[serde(flatten)]
+    fields: NodeFields,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_id: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<u64>,
+}
+
+impl FindMatch {
+    /// Tells what an entry says.
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+        let is_directory = matches!(entry.content, Content::Directory { .. });
+        let links = entry.link.map_or(1, |link| link.links);
+        Self {
+            fields: NodeFields::of(entry, path),
+            device_id: entry.link.map(|link| link.device),
+            links: (!is_directory).then_some(links),
+        }
+    }
+}
+
+/// An entry that differs.
+#[derive(Serialize)]
+pub(crate) struct DiffChange {
+    message_type: &'static str,
+    path: String,
+    modifier: String,
+}
+
+impl DiffChange {
+    /// Tells what happened to it.
+    pub(crate) fn of(change: &Change, path: &[u8]) -> Self {
+        let path = String::from_utf8_lossy(path).into_owned();
+        Self { message_type: "change", path, modifier: modifier(change.difference) }
+    }
+}
+
+/// Returns the letters that stand for a difference, as restic has them.
+pub(crate) fn modifier(difference: Difference) -> String {
+    let (contents, metadata) = match difference {
+        Difference::Added => return "+".to_owned(),
+        Difference::Removed => return "-".to_owned(),
+        Difference::Kind => return "T".to_owned(),
+        Difference::Changed { contents, metadata } => (contents, metadata),
+    };
+    let contents = match contents {
+        Contents::Same => "",
+        Contents::Modified => "M",
+        Contents::Suspicious => "M?",
+    };
+    format!("{contents}{}", if metadata { "U" } else { "" })
+}
+
+/// What only one side has.
+#[derive(Serialize)]
+pub(crate) struct DiffStat {
+    files: u64,
+    dirs: u64,
+    others: u64,
+    data_blobs: u64,
+    tree_blobs: u64,
+    bytes: u64,
+}
+
+impl DiffStat {
+    /// Tells what was counted.
+    pub(crate) fn of(counts: &SideCounts) -> Self {
+        Self {
+            files: counts.files,
+            dirs: counts.directories,
+            others: counts.others,
+            data_blobs: counts.data_chunks,
+            tree_blobs: counts.tree_chunks,
+            bytes: counts.bytes,
+        }
+    }
+}
+
+/// The end of a comparison.
+#[derive(Serialize)]
+pub(crate) struct DiffStatistics {
+    pub(crate) message_type: &'static str,
+    pub(crate) source_snapshot: String,
+    pub(crate) target_snapshot: String,
+    pub(crate) changed_files: u64,
+    pub(crate) added: DiffStat,
+    pub(crate) removed: DiffStat,
+}
+
+/// What `stats` counted, with the fields that restic has for all modes.
+#[derive(Serialize)]
+pub(crate) struct Stats {
+    pub(crate) total_size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) total_file_count: Option<u64>,
+    pub(crate) snapshots_count: usize,
+    #[serde(flatten)]
+    pub(crate) raw: Option<StatsRaw>,
+}
+
+/// What only `stats --mode raw-data` counts.
+#[derive(Serialize)]
+pub(crate) struct StatsRaw {
+    total_uncompressed_size: u64,
+    compression_ratio: f64,
+    compression_space_saving: f64,
+    total_blob_count: u64,
+    logical_size: u64,
+    deduplication_ratio: f64,
+    total_ratio: f64,
+    data_chunks: u64,
+    data_size: u64,
+    data_uncompressed_size: u64,
+    metadata_chunks: u64,
+    metadata_size: u64,
+    metadata_uncompressed_size: u64,
+    missing_chunks: u64,
+    other_chunks: u64,
+    containers: u64,
+    container_size: u64,
+    unreadable_containers: u64,
+}
+
+impl StatsRaw {
+    /// Tells what was counted; `logical` bytes are what restoring the snapshots would bring back.
+    pub(crate) fn of(raw: &RawStats, logical: u64) -> Self {
+        let (plain, stored) = (raw.data_bytes + raw.metadata_bytes, raw.data_bytes_stored + raw.metadata_bytes_stored);
+        Self {
+            total_uncompressed_size: plain,
+            compression_ratio: ratio(plain, stored),
+            compression_space_saving: 100.0 - 100.0 * ratio(stored, plain),
+            total_blob_count: raw.data_chunks + raw.metadata_chunks,
+            logical_size: logical,
+            deduplication_ratio: ratio(logical, raw.data_bytes),
+            total_ratio: ratio(logical, stored),
+            data_chunks: raw.data_chunks,
+            data_size: raw.data_bytes_stored,
+            data_uncompressed_size: raw.data_bytes,
+            metadata_chunks: raw.metadata_chunks,
+            metadata_size: raw.metadata_bytes_stored,
+            metadata_uncompressed_size: raw.metadata_bytes,
+            missing_chunks: raw.missing_chunks,
+            other_chunks: raw.other_chunks,
+            containers: raw.containers,
+            container_size: raw.container_bytes,
+            unreadable_containers: raw.unreadable_containers,
+        }
+    }
+}
+
+/// Divides one number of bytes by another; 1 where there is nothing.
+#[expect(clippy::cast_precision_loss, reason = "a ratio of which a few digits are shown")]
+pub(crate) fn ratio(more: u64, less: u64) -> f64 {
+    if less == 0 { 1.0 } else { more as f64 / less as f64 }
+}
+
+/// `cat config`.
+#[derive(Serialize)]
+pub(crate) struct CatConfig {
+    version: u16,
+    id: String,
+    created: String,
+    encrypted: bool,
+    chunking: CatChunking,
+    region_size: u32,
+    container_size: u32,
+    recipe_inline_max: u32,
+}
+
+/// How the repository cuts.
+#[derive(Serialize)]
+#[serde(tag = "method", rename_all = "lowercase")]
+enum CatChunking {
+    Gear { min: u32, target: u32, max: u32 },
+    Fixed { size: u32 },
+}
+
+impl CatConfig {
+    /// Tells a repository's parameters; its key is none of them.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            version: onefold_engine::object::header::FORMAT_VERSION,
+            id: config.repository.to_string(),
+            created: text::rfc3339(config.created),
+            encrypted: config.clear_key.is_none(),
+            chunking: match config.chunking {
+                Chunking::Gear(sizes) => CatChunking::Gear { min: sizes.min, target: sizes.target, max: sizes.max },
+                Chunking::Fixed { bytes } => CatChunking::Fixed { size: bytes },
+            },
+            region_size: config.region_bytes,
+            container_size: config.container_bytes,
+            recipe_inline_max: config.recipe_inline_max,
+        }
+    }
+}
+
+/// `cat key`.
+#[derive(Serialize)]
+pub(crate) struct CatKey {
+    id: String,
+    created: String,
+    kdf: &'static str,
+    memory_kib: u32,
+    passes: u32,
+    lanes: u32,
+    salt: String,
+}
+
+impl CatKey {
+    /// Tells what stands in a key slot in the open.
+    pub(crate) fn of(slot: &Slot) -> Self {
+        Self {
+            id: hex(&slot.id),
+            created: text::rfc3339(slot.created),
+            kdf: "argon2id",
+            memory_kib: slot.cost.memory_kib,
+            passes: slot.cost.passes,
+            lanes: slot.cost.lanes,
+            salt: hex(&slot.salt),
+        }
+    }
+}
+
+/// An entry of `cat tree`.
+#[derive(Serialize)]
+pub(crate) struct CatNode {
+    #[serde(flatten)]
+    fields: NodeFields,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subtree: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    linktarget: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extended_attributes: Vec<CatXattr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Vec<CatPiece>>,
+}
+
+/// An extended attribute, its value in hexadecimal digits.
+#[derive(Serialize)]
+struct CatXattr {
+    name: String,
+    value: String,
+}
+
+/// What stands in a file's entry of its recipe.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum CatPiece {
+    Chunk { id: String, size: u32 },
+    Hole { size: u64 },
+    Segment { id: String, size: u64 },
+}
+
+impl CatNode {
+    /// Tells all that an entry says.
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+        let mut node = Self {
+            fields: NodeFields::of(entry, path),
+            subtree: None,
+            linktarget: None,
+            device: None,
+            links: entry.link.map(|link| link.links),
+            extended_attributes: Vec::new(),
+            content: None,
+        };
+        node.extended_attributes.extend(entry.xattrs.iter().map(|xattr| {
+            let name = xattr.name.to_string_lossy().into_owned();
+            CatXattr { name, value: hex(&xattr.value) }
+        }));
+        match &entry.content {
+            Content::File { recipe, .. } => {
+                node.content = Some(recipe.items.iter().map(CatPiece::of).collect());
+            }
+            Content::Directory { node: subtree } => node.subtree = Some(subtree.to_string()),
+            Content::Symlink { target } => node.linktarget = Some(String::from_utf8_lossy(target).into_owned()),
+            Content::Special { rdev } => node.device = Some(*rdev),
+        }
+        node
+    }
+}
+
+impl CatPiece {
+    fn of(item: &RecipeItem) -> Self {
+        match item {
+            RecipeItem::Chunk { fingerprint, len } => Self::Chunk { id: fingerprint.to_string(), size: *len },
+            RecipeItem::Hole { len } => Self::Hole { size: *len },
+            RecipeItem::Segment { fingerprint, len } => Self::Segment { id: fingerprint.to_string(), size: *len },
+        }
+    }
+}
