@@ -261,7 +261,10 @@ pub(crate) struct RestoreArgs {
     /// Restore them from a repository that is not encrypted, too
     #[arg(long, conflicts_with = "untrusted")]
     pub(crate) trusted: bool,
-    /// Write nothing, only say what would be restored
+    /// Also remove what stands in the restored directories and is not in the snapshot; needs --overwrite
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Write nothing, only say what would be restored and deleted
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Read the restored files again and compare them; every file must then be restored (no --overwrite, or always)

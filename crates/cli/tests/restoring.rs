@@ -124,3 +124,103 @@ fn nothing_that_is_to_be_left_alone_makes_way_for_something_of_another_kind() {
     place.run(["restore", part, "--target", "out", "--overwrite", "always"]).code(0);
     assert_eq!(contents(&target), contents(&place.path("source")));
 }
+
+/// Makes a place with a snapshot of two files, restored to `out`, where more stands than the snapshot has.
+fn restored_with_more() -> Place {
+    let place = Place::new();
+    place.write("keep", b"1234");
+    place.write("sub/keep", b"5678");
+    place.run(["backup", "source", "-q"]).code(0);
+    place.run(["restore", "latest:/source", "--target", "out", "-q"]).code(0);
+    let out = place.path("out");
+    std::fs::create_dir_all(out.join("more/below")).unwrap();
+    for file in ["stale.txt", "stale.log", "sub/stale.txt", "more/below/file"] {
+        std::fs::write(out.join(file), b"stale").unwrap();
+    }
+    std::fs::write(place.path("outside"), b"precious").unwrap();
+    std::os::unix::fs::symlink("../../outside", out.join("sub/link")).unwrap();
+    std::os::unix::fs::symlink("../tmp", out.join("directory-link")).unwrap();
+    std::fs::write(place.path("tmp/precious"), b"precious").unwrap();
+    place
+}
+
+/// Returns every path below the target, links not followed.
+fn names(place: &Place) -> Vec<String> {
+    let root = place.path("out");
+    let mut found = Vec::new();
+    let mut left = vec![root.clone()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            found.push(entry.path().strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+            if entry.file_type().unwrap().is_dir() {
+                left.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_the_snapshot_does_not_have_is_deleted_on_request_only() {
+    let place = restored_with_more();
+    let before = names(&place);
+    let restore = |options: &[&str]| {
+        let all = ["restore", "latest:/source", "--target", "out"].iter().chain(options);
+        place.run(all)
+    };
+    restore(&["--overwrite", "always"]).code(0);
+    assert_eq!(names(&place), before);
+    let tried = restore(&["--overwrite", "if-changed", "--delete", "--dry-run", "-vv"]).code(0);
+    assert_eq!(names(&place), before);
+    assert!(tried.stdout().contains("Would delete 8 files/dirs"), "{}", tried.stdout());
+    assert!(tried.stderr().contains("deleted    /more/below/file\n"), "{}", tried.stderr());
+    let ran = restore(&["--overwrite", "if-changed", "--delete", "--json", "-vv"]).code(0);
+    assert_eq!(names(&place), ["keep", "sub", "sub/keep"]);
+    let messages = ran.messages();
+    assert_eq!(messages.last().unwrap()["files_deleted"], 8);
+    let mut deleted: Vec<&str> = messages
+        .iter()
+        .filter(|message| message["message_type"] == "verbose_status" && message["action"] == "deleted")
+        .map(|message| message["item"].as_str().unwrap())
+        .collect();
+    deleted.sort_unstable();
+    let expected =
+        ["/directory-link", "/more", "/more/below", "/more/below/file", "/stale.log", "/stale.txt", "/sub/link"];
+    assert_eq!(deleted[..7], expected);
+    // Where the links led, everything is as it was.
+    assert_eq!(std::fs::read(place.path("outside")).unwrap(), b"precious");
+    assert_eq!(std::fs::read(place.path("tmp/precious")).unwrap(), b"precious");
+}
+
+#[test]
+fn patterns_limit_what_is_deleted() {
+    let place = restored_with_more();
+    let delete = ["restore", "latest:/source", "--target", "out", "--overwrite", "always", "--delete", "-q"];
+    place.run(delete.iter().chain(&["--include", "*.txt"])).code(0);
+    let left = names(&place);
+    assert!(!left.contains(&"stale.txt".into()) && !left.contains(&"sub/stale.txt".into()), "{left:?}");
+    assert!(left.contains(&"stale.log".into()) && left.contains(&"more/below/file".into()), "{left:?}");
+    place.run(delete.iter().chain(&["--exclude", "*.log", "--exclude", "more"])).code(0);
+    let expected = ["keep", "more", "more/below", "more/below/file", "stale.log", "sub", "sub/keep"];
+    assert_eq!(names(&place), expected);
+}
+
+#[test]
+fn deleting_where_it_makes_no_sense_is_refused() {
+    let place = restored_with_more();
+    let before = names(&place);
+    let refused = |options: &[&str], sentence: &str| {
+        place.run(["restore", "--delete"].iter().chain(options)).code(1).says(sentence);
+        assert_eq!(names(&place), before);
+    };
+    refused(&["latest", "--target", "out"], "say with --overwrite");
+    refused(&["latest", "--target", "out", "--overwrite", "never"], "--overwrite never leaves alone");
+    refused(&["latest", "--target", "/", "--overwrite", "always", "--dry-run"], "--delete with --target /");
+    refused(&["latest", "--target", "/tmp/..", "--overwrite", "always", "--dry-run"], "--delete with --target /");
+    refused(&["latest:/source/keep", "--target", "out", "--overwrite", "always"], "not a directory");
+    let missing = ["restore", "latest", "--target", "missing", "--delete", "--overwrite", "always", "--dry-run"];
+    let tried = place.run(missing).code(0);
+    assert!(tried.stdout().contains("Would delete 0 files/dirs"), "{}", tried.stdout());
+    assert!(!place.path("missing").exists());
+}

@@ -1,6 +1,7 @@
 //! `restore`.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +11,17 @@ use clap::ValueEnum;
 use onefold_engine::backup::Monitor;
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_target::OsTarget;
-use onefold_engine::io::tree::{TargetTree, Trust};
+use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
 use onefold_engine::pipeline::Driver;
-use onefold_engine::repo::SnapshotName;
-use onefold_engine::restore::{Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{
+    DeleteRequest, Filter, Overwrite, RestoreReport, RestoreRequest, delete, find_entry, restore,
+};
 use onefold_engine::source::exclude::{Case, Patterns};
 
 use crate::args::{OverwriteArg, RestoreArgs};
-use crate::interrupt::Interrupt;
+use crate::files;
 use crate::json::{RestoreSummary, short_id};
-use crate::open::{self, Opened, OpenedCache, open};
+use crate::open::{Opened, OpenedSnapshot};
 use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
@@ -34,29 +36,36 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
          always, or no --verify",
         typed.overwrite.and_then(|when| when.to_possible_value()).map_or_else(String::new, |v| v.get_name().to_owned())
     );
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let name = SnapshotName::parse(&typed.snapshot);
-    let commits = opened.store.read_commits()?;
-    let (session, snapshot) = open::find(&commits, &typed.selection, &name)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let progress = Progress::new(output, &interrupt, Activity::Restore);
-    let path = name.path.as_deref().unwrap_or_default();
     let filter = filter(typed)?;
+    if typed.delete {
+        ensure_delete_makes_sense(typed)?;
+    }
+    let found = OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
+    if typed.delete {
+        // Before anything is written.
+        let entry = find_entry(&mut found.reader(settings)?, found.snapshot.tree, Path::new(&found.path))?;
+        ensure!(
+            entry.is_none_or(|found| found.entry.kind == EntryKind::Directory),
+            "{}: not a directory, so that there is nothing for --delete to remove beside it",
+            typed.snapshot
+        );
+    }
+    let OpenedSnapshot { opened, cache, interrupt, session, snapshot, path } = &found;
+    let progress = Progress::new(output, interrupt, Activity::Restore);
     let is_whole = path.trim_matches('/').is_empty() && filter.include.is_empty() && filter.exclude.is_empty();
     if is_whole {
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
     let target = if typed.dry_run { None } else { Some(target(typed)?) };
-    output.note(&format!("restoring snapshot {} to {}", short_id(session), typed.target.display()));
+    output.note(&format!("restoring snapshot {} to {}", short_id(*session), typed.target.display()));
     let request = RestoreRequest {
         tree: snapshot.tree,
         path: Path::new(path),
-        filter,
+        filter: filter.clone(),
         target,
         overwrite: overwrite(typed.overwrite),
         verify: typed.verify,
-        trust: trust(typed, &opened),
+        trust: trust(typed, opened),
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
@@ -64,14 +73,74 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     };
     let report = {
         let _shown = progress.show();
-        restore(&opened.store, &request)?
+        let restored = restore(&opened.store, &request)?;
+        let deleted = if typed.delete { delete_others(settings, typed, &found, &filter, &progress)? } else { 0 };
+        Outcome { restored, deleted }
     };
     print(output, typed, &report, &progress)?;
+    let report = report.restored;
     match report.failures.max(progress.failures()) {
         0 => Ok(()),
         1 => bail!("something could not be restored"),
         count => bail!("{count} things could not be restored"),
     }
+}
+
+/// What was done.
+struct Outcome {
+    restored: RestoreReport,
+    /// Entries that were not in the snapshot.
+    deleted: u64,
+}
+
+fn ensure_delete_makes_sense(typed: &RestoreArgs) -> Result<()> {
+    match typed.overwrite {
+        None => bail!(
+            "--delete removes what stands in the target, which without --overwrite must be empty; say with --overwrite \
+             what is to happen to the files that the snapshot has"
+        ),
+        Some(OverwriteArg::Never) => bail!(
+            "--overwrite never leaves alone whatever stands in the target, and --delete removes it; use --overwrite \
+             always, if-changed or if-newer with --delete"
+        ),
+        Some(OverwriteArg::Always | OverwriteArg::IfChanged | OverwriteArg::IfNewer) => {}
+    }
+    // However the root is spelled.
+    let is_root = files::canonical(&typed.target).is_ok_and(|target| target == Path::new("/"));
+    let has_filter = [&typed.include, &typed.iinclude, &typed.exclude, &typed.iexclude].iter().any(|f| !f.is_empty());
+    ensure!(
+        !is_root || has_filter,
+        "--delete with --target / removes everything that the snapshot does not have; say with --include or --exclude \
+         what it may remove"
+    );
+    Ok(())
+}
+
+/// Deletes what the snapshot does not have, or says what would be. Returns how many entries.
+fn delete_others(
+    settings: &Settings,
+    typed: &RestoreArgs,
+    found: &OpenedSnapshot,
+    filter: &Filter,
+    progress: &Arc<Progress>,
+) -> Result<u64> {
+    let target = match OsTarget::open(&typed.target) {
+        Ok(target) => target,
+        // Only tried out: it would have been made, and nothing would stand in it.
+        Err(error) if typed.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
+        Err(error) => return Err(error.into()),
+    };
+    let monitor: Arc<dyn Monitor> = Arc::clone(progress) as Arc<dyn Monitor>;
+    let request = DeleteRequest {
+        tree: found.snapshot.tree,
+        path: Path::new(&found.path),
+        filter,
+        target: &target,
+        trust: trust(typed, &found.opened),
+        dry_run: typed.dry_run,
+        monitor: &monitor,
+    };
+    Ok(delete(&mut found.reader(settings)?, &request)?.deleted)
 }
 
 /// Opens the target directory. The engine refuses one that is not empty as well, but does not know what it is called.
@@ -113,7 +182,8 @@ fn filter(typed: &RestoreArgs) -> Result<Filter> {
     Ok(Filter { include, exclude: compile(&typed.exclude, &typed.iexclude)? })
 }
 
-fn print(output: &Output, typed: &RestoreArgs, report: &RestoreReport, progress: &Progress) -> Result<()> {
+fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Progress) -> Result<()> {
+    let Outcome { restored: report, deleted } = outcome;
     let elapsed = progress.elapsed();
     let restored = report.files + report.directories + report.others;
     if output.json {
@@ -123,7 +193,7 @@ fn print(output: &Output, typed: &RestoreArgs, report: &RestoreReport, progress:
             total_files: restored + report.files_skipped,
             files_restored: restored,
             files_skipped: report.files_skipped,
-            files_deleted: 0,
+            files_deleted: *deleted,
             total_bytes: report.bytes + report.bytes_skipped,
             bytes_restored: report.bytes,
             bytes_skipped: report.bytes_skipped,
@@ -144,6 +214,10 @@ fn print(output: &Output, typed: &RestoreArgs, report: &RestoreReport, progress:
     if 0 < report.files_skipped {
         let skipped = text::bytes(report.bytes_skipped);
         output.line(format!("Skipped {} files ({skipped}) that stood there already", report.files_skipped))?;
+    }
+    if typed.delete {
+        let verb = if typed.dry_run { "Would delete" } else { "Deleted" };
+        output.line(format!("{verb} {deleted} files/dirs that are not in the snapshot"))?;
     }
     if typed.verify {
         output.line(format!("Verified {} files", report.files_verified))?;
