@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Snapshots(SnapshotsArgs),
     /// List what is in a snapshot
     Ls(LsArgs),
-    /// Write a file of a snapshot to the output
+    /// Write a file, or a directory as an archive, of a snapshot to the output
     Dump(DumpArgs),
     /// Search the snapshots for names
     Find(FindArgs),
@@ -306,15 +306,25 @@ pub(crate) struct LsArgs {
     pub(crate) selection: SelectionArgs,
 }
 
+/// How `dump` writes a directory.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ArchiveFormat {
+    /// As GNU tar does
+    Tar,
+}
+
 /// Options of `dump`.
 #[derive(Args, Debug)]
 pub(crate) struct DumpArgs {
     /// Snapshot
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshot: String,
-    /// File in it
+    /// File in it, or with --archive a directory
     #[arg(value_name = "PATH")]
     pub(crate) file: PathBuf,
+    /// Write a directory with all that is in it in this format
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    pub(crate) archive: Option<ArchiveFormat>,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }

@@ -106,3 +106,41 @@ fn the_version_is_told() {
     assert!(place.run(["--version"]).code(0).stdout().starts_with("onefold "));
     assert!(place.run(["backup", "--help"]).code(0).stdout().contains("--exclude-caches"));
 }
+
+#[test]
+fn a_directory_is_written_as_an_archive_that_others_unpack() {
+    let place = Place::new();
+    let long = format!("dir/{}/{}", "n".repeat(120), "m".repeat(120));
+    place.write("dir/file", &vec![3; 70_001]);
+    place.write(&long, b"long");
+    place.write("dir/empty", b"");
+    std::fs::hard_link(place.path("source/dir/file"), place.path("source/dir/second")).unwrap();
+    let far = "../".repeat(60) + "far";
+    for (name, target) in [("plain", ".//file"), ("far", &far)] {
+        std::os::unix::fs::symlink(target, place.path("source/dir").join(name)).unwrap();
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    let ran = place.run(["dump", "latest", "/source/dir", "--archive", "tar"]).code(0);
+    let mut found = std::collections::BTreeMap::new();
+    for entry in tar::Archive::new(&ran.0.stdout[..]).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = String::from_utf8(entry.path_bytes().into_owned()).unwrap();
+        let link = entry.link_name_bytes().map(|link| String::from_utf8(link.into_owned()).unwrap());
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+        found.insert(path, (entry.header().entry_type(), bytes, link));
+    }
+    let of = |name: &str| &found[&format!("source/dir/{name}")];
+    assert_eq!(of("file"), &(tar::EntryType::Regular, vec![3; 70_001], None));
+    assert_eq!(of("second"), &(tar::EntryType::Link, vec![], Some("source/dir/file".into())));
+    assert_eq!(of("plain"), &(tar::EntryType::Symlink, vec![], Some(".//file".into())));
+    assert_eq!(of("far"), &(tar::EntryType::Symlink, vec![], Some(far.clone())));
+    assert_eq!(of(long.strip_prefix("dir/").unwrap()).1, b"long");
+    assert_eq!(of(&format!("{}/", "n".repeat(120))).0, tar::EntryType::Directory);
+    assert_eq!(found.len(), 7);
+    let whole = place.run(["dump", "latest", "/", "--archive", "tar"]).code(0);
+    assert!(tar::Archive::new(&whole.0.stdout[..]).entries().unwrap().count() == 9);
+    place.run(["dump", "latest", "/source/dir"]).code(1).says("--archive tar writes it");
+    place.run(["dump", "latest", "/source/dir/file", "-a", "tar"]).code(1).says("needs no --archive");
+    place.run(["dump", "latest", "/nope", "-a", "tar"]).code(1).says("not in the snapshot");
+}

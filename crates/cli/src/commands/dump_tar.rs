@@ -1,0 +1,182 @@
+//! `dump --archive tar`: a directory of a snapshot as a stream that other programs unpack.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::Error;
+use onefold_engine::io::tree::EntryKind;
+use onefold_engine::restore::fetch::Fetcher;
+use onefold_engine::restore::links::FirstPaths;
+use onefold_engine::store::MetadataReader;
+use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::tree::{Content, Entry};
+use onefold_engine::types::Fingerprint;
+use tar::{Builder, EntryType, Header};
+
+use crate::commands::dump::write_contents;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+
+/// Bytes that everything in the stream is filled up to.
+const BLOCK_LEN: u64 = 512;
+
+/// Longest target of a link that a header has room for.
+const LINK_LEN_MAX: usize = 100;
+
+/// What a dump reads from.
+pub(super) struct Sources<'a> {
+    /// Trees and recipes.
+    pub(super) reader: &'a mut MetadataReader,
+    /// Contents.
+    pub(super) fetcher: &'a mut Fetcher,
+    /// First names of inodes that have several.
+    pub(super) links: FirstPaths,
+}
+
+/// Standard output, as the writer of the format wants it.
+struct Out<'a>(&'a Output);
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.bytes(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Writes all that is in a directory, which stands at `base` in the snapshot: names begin there, without a first slash.
+/// A directory comes before what is in it.
+pub(super) fn write(
+    output: &Output,
+    interrupt: &Interrupt,
+    mut sources: Sources<'_>,
+    root: Fingerprint,
+    base: &[u8],
+) -> Result<()> {
+    let mut builder = Builder::new(Out(output));
+    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
+    while let Some((cursor, base)) = levels.last_mut() {
+        if interrupt.is_raised() {
+            return Err(Error::Interrupted.into());
+        }
+        let Some(hinted) = cursor.next(sources.reader)? else {
+            levels.pop();
+            continue;
+        };
+        let mut path = base.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&hinted.entry.name);
+        append(output, interrupt, &mut builder, &mut sources, &hinted, &path)?;
+        if let Content::Directory { node } = hinted.entry.content {
+            levels.push((DirectoryCursor::new(node), path));
+        }
+    }
+    builder.into_inner().context("write to standard output")?;
+    Ok(output.flush()?)
+}
+
+/// Writes one entry.
+fn append(
+    output: &Output,
+    interrupt: &Interrupt,
+    builder: &mut Builder<Out<'_>>,
+    sources: &mut Sources<'_>,
+    hinted: &HintedEntry,
+    path: &[u8],
+) -> Result<()> {
+    let entry = &hinted.entry;
+    let mut header = header_of(entry);
+    let path = Path::new(OsStr::from_bytes(path));
+    if let Some(link) = entry.link.filter(|_| entry.kind != EntryKind::Symlink) {
+        if let Some(first) = sources.links.get(link)? {
+            header.set_entry_type(EntryType::Link);
+            header.set_size(0);
+            return builder.append_link(&mut header, path, &first).context("write to standard output");
+        }
+        sources.links.insert(link, path)?;
+    }
+    match &entry.content {
+        Content::Symlink { target } => {
+            let written = if target.len() <= LINK_LEN_MAX {
+                // As it is: the other way leaves out what does not change where it leads.
+                header.set_link_name_literal(target)?;
+                builder.append_data(&mut header, path, io::empty())
+            } else {
+                builder.append_link(&mut header, path, OsStr::from_bytes(target))
+            };
+            written.context("write to standard output")
+        }
+        Content::Special { .. } if entry.kind == EntryKind::Socket => {
+            output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
+            Ok(())
+        }
+        Content::Special { .. } => {
+            builder.append_data(&mut header, path, io::empty()).context("write to standard output")
+        }
+        Content::Directory { .. } => {
+            // Readers that know no kinds tell a directory by its last slash.
+            let mut name = path.as_os_str().to_owned();
+            name.push("/");
+            builder.append_data(&mut header, &name, io::empty()).context("write to standard output")
+        }
+        Content::File { .. } => {
+            // The header alone: the contents follow in pieces, as they are read.
+            builder.append_data(&mut header, path, io::empty()).context("write to standard output")?;
+            let written = write_contents(output, interrupt, sources.reader, sources.fetcher, hinted)?;
+            ensure!(written == entry.size(), "{}: {written} bytes in place of {}", path.display(), entry.size());
+            let rest = usize::try_from(written.next_multiple_of(BLOCK_LEN) - written)?;
+            let zeros = [0; 512];
+            Ok(output.bytes(zeros.get(..rest).unwrap_or_default())?)
+        }
+    }
+}
+
+/// Returns the header of an entry, without its name. Times before 1970 cannot be told, nor fractions of a second.
+fn header_of(entry: &Entry) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(match entry.kind {
+        EntryKind::File | EntryKind::Socket => EntryType::Regular,
+        EntryKind::Directory => EntryType::Directory,
+        EntryKind::Symlink => EntryType::Symlink,
+        EntryKind::Fifo => EntryType::Fifo,
+        EntryKind::CharDevice => EntryType::Char,
+        EntryKind::BlockDevice => EntryType::Block,
+    });
+    header.set_size(entry.size());
+    header.set_mode(entry.mode);
+    header.set_uid(entry.uid.into());
+    header.set_gid(entry.gid.into());
+    header.set_mtime(u64::try_from(entry.mtime.seconds).unwrap_or(0));
+    if let Content::Special { rdev } = entry.content {
+        let (major, minor) = device_numbers(rdev);
+        // GNU headers have room for both.
+        let _fits = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
+    }
+    header
+}
+
+/// Takes a device number apart as the kernel puts it together for programs: 12 bits of each number, then the rest.
+fn device_numbers(rdev: u64) -> (u32, u32) {
+    let bits = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap_or(0);
+    (bits(rdev >> 32 & 0xffff_f000 | rdev >> 8 & 0xfff), bits(rdev >> 12 & 0xffff_ff00 | rdev & 0xff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_taken_apart() {
+        assert_eq!(device_numbers(0x0801), (8, 1));
+        assert_eq!(device_numbers(0x0103), (1, 3));
+        assert_eq!(device_numbers(0x0001_0002_3456_7889), (0x0001_0678, 0x0023_4589));
+    }
+}
