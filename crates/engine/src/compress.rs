@@ -79,6 +79,8 @@ impl Algorithm {
 pub struct Compressor {
     zstd: Option<(i32, zstd::bulk::Compressor<'static>)>,
     unzstd: Option<zstd::bulk::Decompressor<'static>>,
+    /// Room for the worst case of what is being compressed, kept from call to call.
+    scratch: Vec<u8>,
 }
 
 impl std::fmt::Debug for Compressor {
@@ -88,53 +90,76 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `plain` into `out`, which is replaced; keeps it as it is where compression would not shrink it.
+    /// Compresses `plain` into `out`, which is replaced and takes no more room than what is put into it; where compression
+    /// would not shrink it, `out` stays empty, and what is stored is `plain` itself.
     pub fn compress(&mut self, compression: Compression, plain: &[u8], out: &mut Vec<u8>) -> Algorithm {
         out.clear();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
         let algorithm = match compression {
             Compression::Off => Algorithm::None,
             Compression::Lz4 => {
-                out.resize(lz4_flex::block::get_maximum_output_size(plain.len()), 0);
-                let len = lz4_flex::block::compress_into(plain, out).unwrap_or(plain.len());
-                out.truncate(len);
+                scratch.resize(lz4_flex::block::get_maximum_output_size(plain.len()), 0);
+                let len = lz4_flex::block::compress_into(plain, &mut scratch).unwrap_or(plain.len());
+                scratch.truncate(len);
                 Algorithm::Lz4
             }
             Compression::Zstd(level) => {
-                out.resize(zstd::zstd_safe::compress_bound(plain.len()), 0);
-                let len = self.zstd(level).and_then(|zstd| zstd.compress_to_buffer(plain, &mut out[..]).ok());
-                out.truncate(len.unwrap_or(plain.len()));
-                Algorithm::Zstd
+                scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
+                let done = self.zstd(level).is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
+                if done { Algorithm::Zstd } else { Algorithm::None }
             }
         };
-        if algorithm == Algorithm::None || plain.len() <= out.len() {
-            out.clear();
-            out.extend_from_slice(plain);
-            return Algorithm::None;
+        let shrinks = algorithm != Algorithm::None && scratch.len() < plain.len();
+        if shrinks {
+            // A copy of the little that is left, so that what waits to be sealed does not hold room for the worst case.
+            out.reserve_exact(scratch.len());
+            out.extend_from_slice(&scratch);
         }
-        algorithm
+        self.scratch = scratch;
+        if shrinks { algorithm } else { Algorithm::None }
     }
 
     /// Decompresses `stored` into `out`, which is replaced and must come out exactly `plain_len` long.
     /// The caller has checked `plain_len` against the limit for regions. False: not what was compressed.
     #[must_use]
     pub fn decompress(&mut self, algorithm: Algorithm, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> bool {
-        out.clear();
         match algorithm {
             Algorithm::None => {
+                out.clear();
                 out.extend_from_slice(stored);
                 out.len() == plain_len
             }
             Algorithm::Lz4 => {
+                // Bytes that are there are overwritten, not set to zero first.
                 out.resize(plain_len, 0);
                 lz4_flex::block::decompress_into(stored, out).is_ok_and(|len| len == plain_len)
             }
             Algorithm::Zstd => {
-                out.resize(plain_len, 0);
+                out.clear();
+                out.reserve(plain_len);
                 if self.unzstd.is_none() {
                     self.unzstd = zstd::bulk::Decompressor::new().ok();
                 }
                 let Some(unzstd) = &mut self.unzstd else { return false };
-                unzstd.decompress_to_buffer(stored, &mut out[..]).is_ok_and(|len| len == plain_len)
+                unzstd.decompress_to_buffer(stored, out).is_ok_and(|len| len == plain_len)
+            }
+        }
+    }
+
+    /// Returns what was compressed, in `stored` itself or in `scratch`, which is replaced; otherwise as
+    /// [`Compressor::decompress`]. `None`: not what was compressed.
+    pub fn plaintext<'a>(
+        &mut self,
+        algorithm: Algorithm,
+        stored: &'a [u8],
+        plain_len: usize,
+        scratch: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
+        match algorithm {
+            Algorithm::None => (stored.len() == plain_len).then_some(stored),
+            Algorithm::Lz4 | Algorithm::Zstd => {
+                self.decompress(algorithm, stored, plain_len, scratch).then_some(scratch.as_slice())
             }
         }
     }
@@ -160,7 +185,12 @@ mod tests {
             for plain in [&b""[..], b"a", &text, &noise] {
                 let (mut stored, mut back) = (Vec::new(), Vec::new());
                 let algorithm = compressor.compress(compression, plain, &mut stored);
-                assert!(stored.len() <= plain.len());
+                if algorithm == Algorithm::None {
+                    assert_eq!(stored, b"");
+                    stored.extend_from_slice(plain);
+                } else {
+                    assert!(stored.len() < plain.len());
+                }
                 assert!(compressor.decompress(algorithm, &stored, plain.len(), &mut back));
                 assert_eq!(back, plain);
                 assert!(!compressor.decompress(algorithm, &stored, plain.len() + 1, &mut back));

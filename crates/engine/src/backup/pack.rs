@@ -232,11 +232,13 @@ impl ContainerWriter {
     }
 
     fn end_region(&mut self, kind: ContainerKind) -> Result<()> {
+        let region_bytes = self.store.config.region_bytes;
         let line = self.line(kind);
         if line.region.chunks.is_empty() {
             return Ok(());
         }
-        let region = std::mem::take(&mut line.region);
+        let next = Region::with_room(region_bytes);
+        let region = std::mem::replace(&mut line.region, next);
         if line.compress.is_full()
             && let Some(oldest) = line.compress.pop()
         {

@@ -30,10 +30,10 @@ pub struct RegionChunk {
 pub struct Region {
     /// The chunks in order.
     pub chunks: Vec<RegionChunk>,
-    /// Their bytes, one after the other. Dropped once the region is placed.
+    /// Their bytes, one after the other. Dropped once the region is placed, unless they are what is stored.
     pub plain: Vec<u8>,
-    /// Compressed form; empty until compressed.
-    pub stored: Vec<u8>,
+    /// Compressed form, where that is shorter; empty until compressed.
+    compressed: Vec<u8>,
     /// How it was compressed.
     pub algorithm: Option<Algorithm>,
     /// Length of the plaintext.
@@ -41,6 +41,11 @@ pub struct Region {
 }
 
 impl Region {
+    /// Makes an empty region with room for so many bytes of chunks.
+    pub fn with_room(bytes: u32) -> Self {
+        Self { plain: Vec::with_capacity(bytes as usize), ..Self::default() }
+    }
+
     /// Appends a chunk.
     pub fn push(&mut self, chunk: RegionChunk, bytes: &[u8]) {
         self.chunks.push(chunk);
@@ -50,7 +55,33 @@ impl Region {
 
     /// Compresses the plaintext.
     pub fn compress(&mut self, compressor: &mut Compressor, compression: Compression) {
-        self.algorithm = Some(compressor.compress(compression, &self.plain, &mut self.stored));
+        self.algorithm = Some(compressor.compress(compression, &self.plain, &mut self.compressed));
+    }
+
+    /// Returns what is stored, once compressed.
+    pub fn stored(&self) -> &[u8] {
+        match self.algorithm {
+            None | Some(Algorithm::None) => &self.plain,
+            Some(Algorithm::Zstd | Algorithm::Lz4) => &self.compressed,
+        }
+    }
+
+    /// Returns what is stored, to be damaged.
+    #[cfg(test)]
+    pub(crate) fn stored_mut(&mut self) -> &mut [u8] {
+        match self.algorithm {
+            None | Some(Algorithm::None) => &mut self.plain,
+            Some(Algorithm::Zstd | Algorithm::Lz4) => &mut self.compressed,
+        }
+    }
+
+    /// Gives back the room of everything that is not stored.
+    fn shed(&mut self) {
+        if self.algorithm == Some(Algorithm::None) {
+            self.compressed = Vec::new();
+        } else {
+            self.plain = Vec::new();
+        }
     }
 
     /// Cuts off and returns the chunks from `count` on. Neither part is compressed any more.
@@ -60,7 +91,7 @@ impl Region {
         let plain = self.plain.split_off(head_len as usize);
         let rest = Region { plain_len: self.plain_len - head_len, chunks, plain, ..Region::default() };
         self.plain_len = head_len;
-        self.stored.clear();
+        self.compressed.clear();
         self.algorithm = None;
         rest
     }
@@ -155,9 +186,9 @@ impl Packer {
     }
 
     fn place(&mut self, id: ContainerId, mut region: Region, packed: &mut Packed) {
-        self.regions_len += region.stored.len() + TAG_LEN;
+        self.regions_len += region.stored().len() + TAG_LEN;
         self.chunk_count += region.chunks.len();
-        region.plain = Vec::new();
+        region.shed();
         packed.placed.push((id, region.chunks.clone()));
         self.open.as_mut().expect("a container was opened").regions.push(region);
     }
@@ -182,7 +213,7 @@ impl Packer {
     }
 
     fn fits(&self, region: &Region) -> bool {
-        region.stored.len() <= self.room(region.chunks.len())
+        region.stored().len() <= self.room(region.chunks.len())
     }
 
     /// Cuts a region that does not fit so that its head does, where enough room is left to be worth it.
@@ -227,7 +258,7 @@ impl Packer {
     /// Returns how many chunks make up about `wanted` stored bytes, at the whole region's ratio.
     #[expect(clippy::unused_self, reason = "reads as a step of `fill`")]
     fn prefix_of(&self, region: &Region, wanted: usize) -> usize {
-        let plain_wanted = wanted as u64 * u64::from(region.plain_len) / (region.stored.len() as u64).max(1);
+        let plain_wanted = wanted as u64 * u64::from(region.plain_len) / (region.stored().len() as u64).max(1);
         let mut len = 0;
         region
             .chunks
@@ -301,7 +332,7 @@ mod tests {
         assert!(placed.is_sorted_by_key(|(id, _)| id.ordinal));
         assert_eq!(open.id.ordinal as usize, full.len());
         for draft in &full {
-            let stored: usize = draft.regions.iter().map(|region| region.stored.len() + TAG_LEN).sum();
+            let stored: usize = draft.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
             let chunks: usize = draft.regions.iter().map(|region| region.chunks.len()).sum();
             let front = sealed_len(ContainerKind::Data, Side::Front, draft.regions.len(), chunks);
             let back = sealed_len(ContainerKind::Data, Side::Back, draft.regions.len(), chunks);

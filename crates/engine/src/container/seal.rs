@@ -7,6 +7,7 @@ use crate::container::draft::Draft;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
+use crate::fingerprint::fingerprint_batch;
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::types::{RepositoryId, UnitChunk};
@@ -66,7 +67,7 @@ pub fn seal_container(
     key.seal(Domain::FrontDirectory, 0, &header, &mut bytes, HEADER_LEN);
     for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
         let start = bytes.len();
-        bytes.extend_from_slice(&region.stored);
+        bytes.extend_from_slice(region.stored());
         let aad = region_aad(&header, entry.algorithm, entry.plain_len);
         key.seal(Domain::Region, counter, &aad, &mut bytes, start);
     }
@@ -92,7 +93,7 @@ fn directory_of(draft: &Draft) -> Directory {
     let mut directory = Directory::default();
     for region in &draft.regions {
         directory.regions.push(RegionEntry {
-            sealed_len: len_u32(region.stored.len() + TAG_LEN),
+            sealed_len: len_u32(region.stored().len() + TAG_LEN),
             plain_len: region.plain_len,
             algorithm: region.algorithm.expect("regions are compressed before they are placed"),
             chunk_count: len_u32(region.chunks.len()),
@@ -155,7 +156,7 @@ fn verify(
     };
     let mut offset = HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
     let mut chunks = directory.chunks.iter();
-    let (mut sealed, mut plain) = (Vec::new(), Vec::new());
+    let (mut sealed, mut scratch, mut fingerprints) = (Vec::new(), Vec::new(), Vec::new());
     for (counter, region) in (0u64..).zip(&directory.regions) {
         let end = offset + region.sealed_len as usize;
         sealed.clear();
@@ -163,17 +164,26 @@ fn verify(
         offset = end;
         let aad = region_aad(header, region.algorithm, region.plain_len);
         let stored = key.open(Domain::Region, counter, &aad, &mut sealed).map_err(|_| wrong("broke a seal"))?;
-        if !compressor.decompress(region.algorithm, stored, region.plain_len as usize, &mut plain) {
-            return Err(wrong("broke a compressed region"));
-        }
-        let mut rest = plain.as_slice();
+        let plain_len = region.plain_len as usize;
+        let plain = compressor.plaintext(region.algorithm, stored, plain_len, &mut scratch);
+        let mut rest = plain.ok_or_else(|| wrong("broke a compressed region"))?;
+        let mut contents = Vec::with_capacity(region.chunk_count as usize);
+        let named = chunks.as_slice().get(..region.chunk_count as usize).unwrap_or_default();
         for chunk in chunks.by_ref().take(region.chunk_count as usize) {
             let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or_else(|| wrong("lost a chunk"))?;
-            let content = stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default();
-            if Some(keys.fingerprint(chunk.kind, content)) != chunk.fingerprint {
-                return Err(wrong("changed a chunk"));
-            }
+            contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
             rest = tail;
+        }
+        fingerprints.clear();
+        match name.kind {
+            ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),
+            ContainerKind::Metadata => {
+                let each = named.iter().zip(contents);
+                fingerprints.extend(each.map(|(chunk, content)| keys.fingerprint(chunk.kind, content)));
+            }
+        }
+        if !named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.iter().copied().map(Some)) {
+            return Err(wrong("changed a chunk"));
         }
     }
     Ok(())
@@ -223,7 +233,7 @@ mod tests {
                 region.push(RegionChunk { fingerprint, kind: chunk_kind, len, hints_len: 0, sequence }, &bytes);
             }
             region.compress(&mut compressor, compression);
-            plain.push(std::mem::take(&mut region.plain));
+            plain.push(region.plain.clone());
             draft.regions.push(region);
         }
         (draft, plain)
@@ -280,16 +290,16 @@ mod tests {
             let mut compressor = Compressor::default();
             let (mut noticed, mut bits) = (0, 0);
             for number in 0..draft.regions.len() {
-                for bit in 0..draft.regions[number].stored.len() * 8 {
+                for bit in 0..draft.regions[number].stored().len() * 8 {
                     let mut regions = draft.regions.clone();
                     let region = &mut regions[number];
-                    region.stored[bit / 8] ^= 1 << (bit % 8);
+                    region.stored_mut()[bit / 8] ^= 1 << (bit % 8);
                     // A few bits of a compressed frame mean nothing: a flip of those loses nothing.
                     let mut now = Vec::new();
                     let len = region.plain_len as usize;
                     let algorithm = region.algorithm.unwrap();
                     let is_same =
-                        compressor.decompress(algorithm, &region.stored, len, &mut now) && now == plain[number];
+                        compressor.decompress(algorithm, region.stored(), len, &mut now) && now == plain[number];
                     let is_noticed = damage(seal(&Draft { id: draft.id, kind, regions })).is_some();
                     assert_eq!(is_noticed, !is_same, "bit {bit} of region {number}, {compression:?}");
                     noticed += usize::from(is_noticed);
