@@ -1,6 +1,8 @@
 //! What flows from the source to the sequencer: blocks of bytes with the events around them, in order.
 
+use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
@@ -11,13 +13,73 @@ use crate::types::Fingerprint;
 /// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
 pub const BLOCK_BYTES: usize = 1 << 20;
 /// Most pieces in a block, so that a tree of empty files comes in blocks too.
-pub const BLOCK_PIECES_MAX: usize = 4096;
+pub const BLOCK_PIECES_MAX: usize = 1024;
+
+/// Room for blocks that was given back, so that it is neither asked for nor set to zero again.
+#[derive(Clone, Debug, Default)]
+pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Buffers {
+    /// Returns empty room for one block.
+    pub fn take(&self) -> BlockBytes {
+        let room = self.0.lock().ok().and_then(|mut free| free.pop());
+        BlockBytes { room: room.unwrap_or_else(|| vec![0; BLOCK_BYTES]), filled: 0, home: self.clone() }
+    }
+}
+
+/// The bytes of a block. When it is dropped its room goes back to where it came from.
+#[derive(Debug)]
+pub struct BlockBytes {
+    /// Of length [`BLOCK_BYTES`]; what follows the filled part is left over from an earlier block.
+    room: Vec<u8>,
+    filled: usize,
+    home: Buffers,
+}
+
+impl BlockBytes {
+    /// Returns how many bytes fit yet.
+    pub fn free(&self) -> usize {
+        self.room.len() - self.filled
+    }
+
+    /// Appends bytes, of which there must be no more than fit.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let end = self.filled + bytes.len();
+        self.room.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
+        self.filled = end;
+    }
+
+    /// Appends what `fill` puts into the next `len` bytes; it returns how many it did.
+    pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+        let next = self.room.get_mut(self.filled..self.filled + len).expect("no more than fit");
+        let count = fill(next)?;
+        assert!(count <= len, "a read fills no more than its buffer");
+        self.filled += count;
+        Ok(count)
+    }
+}
+
+impl Deref for BlockBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.room.get(..self.filled).expect("what is filled lies in the room")
+    }
+}
+
+impl Drop for BlockBytes {
+    fn drop(&mut self) {
+        if let Ok(mut free) = self.home.0.lock() {
+            free.push(std::mem::take(&mut self.room));
+        }
+    }
+}
 
 /// A stretch of the source.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Block {
     /// Bytes of all streams in the block, one after the other, halos between.
-    pub bytes: Vec<u8>,
+    pub bytes: BlockBytes,
     /// What happens, in order.
     pub pieces: Vec<Piece>,
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{Block, Piece};
+use crate::backup::block::{Block, BlockBytes, Piece};
 use crate::chunk::{Chunking, Cutter, GearTable};
 use crate::crypto::Keys;
 use crate::fingerprint::fingerprint_batch;
@@ -62,9 +62,9 @@ pub enum CutPiece {
 }
 
 /// A block in chunks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CutBlock {
-    bytes: Vec<u8>,
+    bytes: BlockBytes,
     joined: Vec<u8>,
     places: Vec<Place>,
     /// What happens, in order.
@@ -107,7 +107,8 @@ impl CutStage {
     /// Cuts the next block.
     pub fn cut(&mut self, searched: Searched) -> CutBlock {
         let Searched { block: Block { bytes, pieces }, candidates } = searched;
-        let mut cut = CutBlock { bytes, ..CutBlock::default() };
+        let (joined, places, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cut = CutBlock { bytes, joined, places, pieces: Vec::with_capacity(pieces.len()), fingerprints };
         let mut candidates = candidates.into_iter();
         let mut cuts = Vec::new();
         // What is open of the last stretch of bytes.

@@ -5,6 +5,7 @@
 //! stream, each with its container. Equal pending chunks are joined by the identifier; only the first keeps its bytes.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
 use crate::backup::cut::CutBlock;
@@ -18,6 +19,29 @@ use crate::recipe::MetadataSink;
 use crate::types::{ChunkKind, ContainerId, Fingerprint, Sequence};
 
 use std::sync::Arc;
+
+/// Spreads sequences, which nobody chooses and which are dense: one multiplication is enough.
+#[derive(Clone, Copy, Default, Debug)]
+struct SequenceHash(u64);
+
+impl Hasher for SequenceHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Keys are `u64`, which come by `write_u64`; anything else still hashes to something.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, sequence: u64) {
+        // 2^64 over the golden ratio (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+        let spread = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ spread >> 32;
+    }
+}
+
+type BySequence = BuildHasherDefault<SequenceHash>;
 
 /// A chunk whose verdict is pending.
 #[derive(Debug)]
@@ -70,14 +94,14 @@ pub struct IdentifyStage<'a> {
     pack: ContainerWriter,
     /// Sequence of the next chunk.
     next: u64,
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, Held, BySequence>,
     held_bytes: usize,
     held_bytes_max: usize,
     /// References whose turn has not come, by sequence.
     slots: VecDeque<Slot>,
     slots_max: usize,
     /// Containers of the unique chunks that a pending reference may still name by their sequence.
-    locations: HashMap<u64, ContainerId>,
+    locations: HashMap<u64, ContainerId, BySequence>,
     /// Recorded chunks to be taken out of `locations` once the references up to a sequence have gone.
     retiring: VecDeque<(u64, Vec<u64>)>,
     /// Unique data chunks of containers that are not recorded yet.
@@ -104,12 +128,12 @@ impl<'a> IdentifyStage<'a> {
             identifier,
             pack,
             next: 0,
-            held: HashMap::new(),
+            held: HashMap::default(),
             held_bytes: 0,
             held_bytes_max: budget.pending_bytes,
             slots: VecDeque::new(),
             slots_max: budget.references_in_flight,
-            locations: HashMap::new(),
+            locations: HashMap::default(),
             retiring: VecDeque::new(),
             unrecorded: HashMap::new(),
             resolved: Vec::new(),

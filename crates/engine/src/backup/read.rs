@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::block::{
-    BLOCK_BYTES, BLOCK_PIECES_MAX, Block, Change, DirectoryStart, FileStart, ParentDirectory, Piece, entry_of,
+    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, ParentDirectory, Piece, entry_of,
 };
 use crate::backup::parent::Parent;
 use crate::chunk::WINDOW;
@@ -28,6 +28,7 @@ pub struct SourceReader {
     roots: Vec<PathBuf>,
     entry_bytes_max: usize,
     open: Option<OpenFile>,
+    buffers: Buffers,
     is_finished: bool,
 }
 
@@ -41,13 +42,14 @@ impl SourceReader {
         roots: Vec<PathBuf>,
         entry_bytes_max: u32,
     ) -> Self {
-        Self { source, walk, parent, roots, entry_bytes_max: entry_bytes_max as usize, open: None, is_finished: false }
+        let (entry_bytes_max, buffers) = (entry_bytes_max as usize, Buffers::default());
+        Self { source, walk, parent, roots, entry_bytes_max, open: None, buffers, is_finished: false }
     }
 
     /// Returns the next block; `None` at the end.
     pub fn next_block(&mut self) -> Option<Block> {
-        let mut block = Block { bytes: Vec::with_capacity(BLOCK_BYTES), pieces: Vec::new() };
-        while block.bytes.len() + WINDOW < BLOCK_BYTES && block.pieces.len() < BLOCK_PIECES_MAX {
+        let mut block = Block { bytes: self.buffers.take(), pieces: Vec::new() };
+        while WINDOW < block.bytes.free() && block.pieces.len() < BLOCK_PIECES_MAX {
             if self.open.is_some() {
                 self.read_some(&mut block);
             } else if self.is_finished {
@@ -202,21 +204,19 @@ impl OpenFile {
         {
             return Ok(Advance::End);
         }
-        let room = BLOCK_BYTES.saturating_sub(block.bytes.len() + self.halo.len());
+        let room = block.bytes.free().saturating_sub(self.halo.len());
         let wanted = usize::try_from(self.data_end - self.offset).unwrap_or(usize::MAX).min(room);
         let halo = u32::try_from(self.halo.len()).expect("a halo is shorter than a window");
         block.bytes.extend_from_slice(&self.halo);
         let start = block.bytes.len();
-        block.bytes.resize(start + wanted, 0);
-        let read = self.file.read_at(self.offset, block.bytes.get_mut(start..).unwrap_or_default());
-        let read = read.inspect_err(|_| block.bytes.truncate(start))?;
-        block.bytes.truncate(start + read);
+        let read = block.bytes.fill(wanted, |next| self.file.read_at(self.offset, next))?;
         self.offset += read as u64;
         if read > 0 {
             let len = u32::try_from(read).expect("a block is far below 4 GiB");
             block.pieces.push(Piece::Bytes { start, len, halo });
             let tail = block.bytes.len() - (read + self.halo.len()).min(WINDOW - 1);
-            self.halo = block.bytes.get(tail..).unwrap_or_default().to_vec();
+            self.halo.clear();
+            self.halo.extend_from_slice(block.bytes.get(tail..).unwrap_or_default());
         }
         // The file has become shorter since it was opened: what there is, is what is kept.
         if read < wanted { Ok(Advance::End) } else { Ok(Advance::More) }

@@ -26,7 +26,14 @@ const ATTRIBUTE_LEN_MAX: usize = 65_536;
 ///
 /// A block device's size is left 0: it takes a handle to find.
 pub(super) fn stat(dir: BorrowedFd<'_>, name: &Path, flags: AtFlags) -> Result<Metadata, Errno> {
-    let stat = retry(|| rustix::fs::statx(dir, name, flags | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS))?;
+    metadata_of(&statx(dir, name, flags)?)
+}
+
+fn statx(dir: BorrowedFd<'_>, name: &Path, flags: AtFlags) -> Result<Statx, Errno> {
+    retry(|| rustix::fs::statx(dir, name, flags | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS))
+}
+
+fn metadata_of(stat: &Statx) -> Result<Metadata, Errno> {
     let mode = u32::from(stat.stx_mode);
     Ok(Metadata {
         kind: kind_of(FileType::from_raw_mode(mode))?,
@@ -39,8 +46,23 @@ pub(super) fn stat(dir: BorrowedFd<'_>, name: &Path, flags: AtFlags) -> Result<M
         device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
         inode: stat.stx_ino,
         links: u64::from(stat.stx_nlink),
-        rdev: rdev_of(&stat),
+        rdev: rdev_of(stat),
     })
+}
+
+/// Bytes of the blocks that `statx` counts.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Returns what the file system says of an open file, and whether it takes as many blocks as it is long, so that it can
+/// hardly have holes: only one with room reserved past its end, or one that is stored compressed, might.
+pub(super) fn stat_opened(file: &OwnedFd) -> Result<(Metadata, bool), Errno> {
+    let stat = statx(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
+    let metadata = metadata_of(&stat)?;
+    if metadata.kind == EntryKind::BlockDevice {
+        return Ok((stat_file(file)?, false));
+    }
+    let is_dense = stat.stx_size <= stat.stx_blocks.saturating_mul(STAT_BLOCK_BYTES);
+    Ok((metadata, is_dense))
 }
 
 /// Returns what the file system says of an open file; a block device's size is its capacity.
@@ -91,22 +113,30 @@ pub(super) enum LastLink {
 
 /// Returns all extended attributes, sorted by name. None where the file system has no attributes.
 pub(super) fn xattrs(path: &Path, last: LastLink) -> Result<Vec<Xattr>, Errno> {
-    let names = grow(|buffer| match last {
-        LastLink::Followed => rustix::fs::listxattr(path, spare_capacity(buffer)),
-        LastLink::NotFollowed => rustix::fs::llistxattr(path, spare_capacity(buffer)),
-    });
-    let names = match names {
+    collect_xattrs(
+        |buffer| match last {
+            LastLink::Followed => rustix::fs::listxattr(path, spare_capacity(buffer)),
+            LastLink::NotFollowed => rustix::fs::llistxattr(path, spare_capacity(buffer)),
+        },
+        |name, buffer| match last {
+            LastLink::Followed => rustix::fs::getxattr(path, name, spare_capacity(buffer)),
+            LastLink::NotFollowed => rustix::fs::lgetxattr(path, name, spare_capacity(buffer)),
+        },
+    )
+}
+
+fn collect_xattrs(
+    list: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>,
+    mut get: impl FnMut(&[u8], &mut Vec<u8>) -> Result<usize, Errno>,
+) -> Result<Vec<Xattr>, Errno> {
+    let names = match grow(list) {
         Ok(names) => names,
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut attributes = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let value = grow(|buffer| match last {
-            LastLink::Followed => rustix::fs::getxattr(path, name, spare_capacity(buffer)),
-            LastLink::NotFollowed => rustix::fs::lgetxattr(path, name, spare_capacity(buffer)),
-        });
-        match value {
+        match grow(|buffer| get(name, buffer)) {
             Ok(value) => attributes.push(Xattr { name: OsStr::from_bytes(name).to_os_string(), value }),
             // Removed since it was listed.
             Err(Errno::NODATA) => {}

@@ -1,5 +1,6 @@
 //! The real file system as a tree that is read.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,9 +122,14 @@ impl SourceTree for OsSource {
 
     fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
         let file = at("open", path, |place| place.open(OFlags::empty()))?;
-        let file = OsSourceFile { file, path: path.to_path_buf() };
-        match file.metadata()?.kind {
-            EntryKind::File | EntryKind::BlockDevice => Ok(Box::new(file)),
+        let opened = os_entry::stat_opened(&file).map_err(|error| Error::io("read metadata of", path, error.into()));
+        let (metadata, is_dense) = opened?;
+        match metadata.kind {
+            EntryKind::File | EntryKind::BlockDevice => {
+                let dense_len = (is_dense && metadata.kind == EntryKind::File).then_some(metadata.size);
+                let opened = RefCell::new(Some(metadata));
+                Ok(Box::new(OsSourceFile { file, path: path.to_path_buf(), opened, dense_len }))
+            }
             EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice => {
                 Err(Error::invalid(format!("open {}: neither a regular file nor a block device", path.display())))
             }
@@ -145,6 +151,10 @@ impl SourceTree for OsSource {
 struct OsSourceFile {
     file: OwnedFd,
     path: PathBuf,
+    /// What was found out when the file was opened, for whoever asks first: that is asked for nearly always.
+    opened: RefCell<Option<Metadata>>,
+    /// The length when the file was opened, if it is one without holes.
+    dense_len: Option<u64>,
 }
 
 impl OsSourceFile {
@@ -165,10 +175,17 @@ impl OsSourceFile {
 
 impl SourceFile for OsSourceFile {
     fn metadata(&self) -> Result<Metadata> {
+        if let Some(opened) = self.opened.take() {
+            return Ok(opened);
+        }
         os_entry::stat_file(&self.file).map_err(|error| self.error("read metadata of", error))
     }
 
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        // Two calls less for each of the many small files. If it was cut meanwhile, reading shows it.
+        if let Some(len) = self.dense_len.filter(|len| offset < *len) {
+            return Ok(Some(offset..len));
+        }
         let start = match self.seek(SeekFrom::Data(offset)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
