@@ -302,6 +302,30 @@ fn openable(state: &State, operation: &'static str, path: &Path) -> Result<u64> 
     }
 }
 
+impl MemTree {
+    fn set_inode_metadata(&self, inode: u64, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) {
+        assert!(
+            xattrs.windows(2).all(|pair| pair[0].name < pair[1].name),
+            "attributes must be sorted and each named once"
+        );
+        let mut state = self.lock();
+        let ctime = state.tick();
+        let entry = state.inode_mut(inode);
+        if entry.metadata.kind != EntryKind::Symlink {
+            let kept = if trust == Trust::Untrusted { 0o1777 } else { 0o7777 };
+            entry.metadata.mode = metadata.mode & kept;
+        }
+        entry.metadata.uid = metadata.uid;
+        entry.metadata.gid = metadata.gid;
+        entry.metadata.mtime = metadata.mtime;
+        entry.metadata.ctime = ctime;
+        let trusted = |xattr: &&Xattr| {
+            xattr.name != "security.capability" && !xattr.name.as_encoded_bytes().starts_with(b"trusted.")
+        };
+        entry.xattrs = xattrs.iter().filter(|xattr| trust == Trust::Full || trusted(xattr)).cloned().collect();
+    }
+}
+
 impl TargetTree for MemTree {
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
         let state = self.lock();
@@ -383,28 +407,9 @@ impl TargetTree for MemTree {
     }
 
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
-        assert!(
-            xattrs.windows(2).all(|pair| pair[0].name < pair[1].name),
-            "{}: attributes must be sorted and each named once",
-            path.display()
-        );
-        let mut state = self.lock();
         let missing = || refuse("set metadata of", path, io::ErrorKind::NotFound);
-        let inode = state.find_plain("set metadata of", path)?.ok_or_else(missing)?;
-        let ctime = state.tick();
-        let entry = state.inode_mut(inode);
-        if entry.metadata.kind != EntryKind::Symlink {
-            let kept = if trust == Trust::Untrusted { 0o1777 } else { 0o7777 };
-            entry.metadata.mode = metadata.mode & kept;
-        }
-        entry.metadata.uid = metadata.uid;
-        entry.metadata.gid = metadata.gid;
-        entry.metadata.mtime = metadata.mtime;
-        entry.metadata.ctime = ctime;
-        let trusted = |xattr: &&Xattr| {
-            xattr.name != "security.capability" && !xattr.name.as_encoded_bytes().starts_with(b"trusted.")
-        };
-        entry.xattrs = xattrs.iter().filter(|xattr| trust == Trust::Full || trusted(xattr)).cloned().collect();
+        let inode = self.lock().find_plain("set metadata of", path)?.ok_or_else(missing)?;
+        self.set_inode_metadata(inode, metadata, xattrs, trust);
         Ok(Vec::new())
     }
 

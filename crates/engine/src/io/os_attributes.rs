@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
@@ -20,6 +20,15 @@ const SELINUX: &[u8] = b"security.selinux";
 /// An id that means "leave as it is" to the kernel, and so is nobody's.
 const NO_ID: u32 = u32::MAX;
 
+/// What attributes are set on.
+#[derive(Debug)]
+enum Subject<'a> {
+    /// A file open for writing: calls take its handle.
+    File(BorrowedFd<'a>),
+    /// What a handle opened with `O_PATH` stands for: most calls take the handle's path.
+    Entry(BorrowedFd<'a>, PathBuf),
+}
+
 /// Sets everything on the entry that a handle opened with `O_PATH` stands for, the times last.
 ///
 /// The handle pins the entry, so that nothing planted at its name meanwhile is touched. Returns what could not be set,
@@ -30,45 +39,106 @@ pub(super) fn set(
     xattrs: &[Xattr],
     trust: Trust,
 ) -> Result<Vec<String>, Errno> {
-    let found = os_entry::stat(entry, Path::new(""), AtFlags::EMPTY_PATH)?;
-    let path = handle_path(entry, Path::new(""));
-    let mut refused = Vec::new();
-
-    // Owner first: changing it clears set-id bits and capabilities.
-    set_owner(entry, wanted, &mut refused);
-    let owner = os_entry::stat(entry, Path::new(""), AtFlags::EMPTY_PATH)?;
-    let mode = mode_to_set(wanted, &owner, trust, &mut refused);
-
-    let changes = Changes::between(&path, xattrs, trust, &mut refused);
-    if found.kind == EntryKind::Symlink {
-        changes.apply(&path, &mut refused);
-    } else {
-        // Without root's privileges, attributes can only be set on what the owner may write.
-        let writable = mode | 0o200;
-        if changes.is_empty() || writable == mode || rustix::process::geteuid().is_root() {
-            set_mode(&path, mode, &mut refused);
-            changes.apply(&path, &mut refused);
-        } else {
-            set_mode(&path, writable & !SET_ID, &mut refused);
-            changes.apply(&path, &mut refused);
-            set_mode(&path, mode, &mut refused);
-        }
-    }
-    set_times(&path, wanted, &mut refused);
-    Ok(refused)
+    Subject::Entry(entry, handle_path(entry, Path::new(""))).set(wanted, xattrs, trust)
 }
 
-fn set_owner(entry: BorrowedFd<'_>, wanted: &Metadata, refused: &mut Vec<String>) {
-    let uid = (wanted.uid != NO_ID).then(|| Uid::from_raw(wanted.uid));
-    let gid = (wanted.gid != NO_ID).then(|| Gid::from_raw(wanted.gid));
-    let chown = |uid, gid| retry(|| rustix::fs::chownat(entry, "", uid, gid, AtFlags::EMPTY_PATH));
-    let outcome = chown(uid, gid);
-    if uid.is_none() || gid.is_none() {
-        refused.push(format!("owner {}:{} cannot be set: not an id", wanted.uid, wanted.gid));
-    } else if let Err(error) = outcome {
-        refused.push(format!("owner {}:{} cannot be set: {error}", wanted.uid, wanted.gid));
-        // A user may still hand a file to another group of theirs. The failure is told already.
-        let _ = chown(None, gid);
+/// The same on an open file.
+pub(super) fn set_of_file(
+    file: BorrowedFd<'_>,
+    wanted: &Metadata,
+    xattrs: &[Xattr],
+    trust: Trust,
+) -> Result<Vec<String>, Errno> {
+    Subject::File(file).set(wanted, xattrs, trust)
+}
+
+impl Subject<'_> {
+    fn set(&self, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>, Errno> {
+        let mut found = self.metadata()?;
+        let mut refused = Vec::new();
+        // Owner first: changing it clears set-id bits and capabilities. Nothing to change is most common.
+        if (found.uid, found.gid) != (wanted.uid, wanted.gid) {
+            self.set_owner(wanted, &mut refused);
+            found = self.metadata()?;
+        }
+        let mode = mode_to_set(wanted, &found, trust, &mut refused);
+        let changes = Changes::between(self, xattrs, trust, &mut refused);
+        if found.kind == EntryKind::Symlink {
+            changes.apply(self, &mut refused);
+        } else if changes.is_empty() {
+            if mode != found.mode {
+                self.set_mode(mode, &mut refused);
+            }
+        } else {
+            // Without root's privileges, attributes can only be set on what the owner may write.
+            let writable = mode | 0o200;
+            if writable == mode || rustix::process::geteuid().is_root() {
+                self.set_mode(mode, &mut refused);
+                changes.apply(self, &mut refused);
+            } else {
+                self.set_mode(writable & !SET_ID, &mut refused);
+                changes.apply(self, &mut refused);
+                self.set_mode(mode, &mut refused);
+            }
+        }
+        self.set_times(wanted, &mut refused);
+        Ok(refused)
+    }
+
+    fn metadata(&self) -> Result<Metadata, Errno> {
+        let (Self::File(handle) | Self::Entry(handle, _)) = self;
+        os_entry::stat(*handle, Path::new(""), AtFlags::EMPTY_PATH)
+    }
+
+    fn set_owner(&self, wanted: &Metadata, refused: &mut Vec<String>) {
+        let (Self::File(handle) | Self::Entry(handle, _)) = self;
+        let uid = (wanted.uid != NO_ID).then(|| Uid::from_raw(wanted.uid));
+        let gid = (wanted.gid != NO_ID).then(|| Gid::from_raw(wanted.gid));
+        let chown = |uid, gid| retry(|| rustix::fs::chownat(handle, "", uid, gid, AtFlags::EMPTY_PATH));
+        let outcome = chown(uid, gid);
+        if uid.is_none() || gid.is_none() {
+            refused.push(format!("owner {}:{} cannot be set: not an id", wanted.uid, wanted.gid));
+        } else if let Err(error) = outcome {
+            refused.push(format!("owner {}:{} cannot be set: {error}", wanted.uid, wanted.gid));
+            // A user may still hand a file to another group of theirs. The failure is told already.
+            let _ = chown(None, gid);
+        }
+    }
+
+    /// Sets the mode of what is not a symbolic link.
+    fn set_mode(&self, mode: u32, refused: &mut Vec<String>) {
+        let wanted = Mode::from_raw_mode(mode);
+        let outcome = retry(|| match self {
+            Self::File(file) => rustix::fs::fchmod(file, wanted),
+            Self::Entry(_, path) => rustix::fs::chmodat(CWD, path, wanted, AtFlags::empty()),
+        });
+        if let Err(error) = outcome {
+            refused.push(format!("mode {mode:04o} cannot be set: {error}"));
+        }
+    }
+
+    fn set_times(&self, wanted: &Metadata, refused: &mut Vec<String>) {
+        // The kernel gives greater values meanings of their own.
+        if 999_999_999 < wanted.mtime.nanoseconds {
+            refused.push(format!("modification time cannot be set: {} nanoseconds", wanted.mtime.nanoseconds));
+            return;
+        }
+        let time = Timespec { tv_sec: wanted.mtime.seconds, tv_nsec: i64::from(wanted.mtime.nanoseconds) };
+        let times = Timestamps { last_access: time, last_modification: time };
+        let outcome = retry(|| match self {
+            Self::File(file) => rustix::fs::futimens(file, &times),
+            Self::Entry(_, path) => rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()),
+        });
+        if let Err(error) = outcome {
+            refused.push(format!("modification time cannot be set: {error}"));
+        }
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>, Errno> {
+        match self {
+            Self::File(file) => os_entry::xattrs_of(*file),
+            Self::Entry(_, path) => os_entry::xattrs(path, LastLink::Followed),
+        }
     }
 }
 
@@ -91,26 +161,6 @@ fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, refused: &mut 
     mode & !lost
 }
 
-/// Sets the mode of what is not a symbolic link.
-fn set_mode(path: &Path, mode: u32, refused: &mut Vec<String>) {
-    if let Err(error) = retry(|| rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode), AtFlags::empty())) {
-        refused.push(format!("mode {mode:04o} cannot be set: {error}"));
-    }
-}
-
-fn set_times(path: &Path, wanted: &Metadata, refused: &mut Vec<String>) {
-    // The kernel gives greater values meanings of their own.
-    if 999_999_999 < wanted.mtime.nanoseconds {
-        refused.push(format!("modification time cannot be set: {} nanoseconds", wanted.mtime.nanoseconds));
-        return;
-    }
-    let time = Timespec { tv_sec: wanted.mtime.seconds, tv_nsec: i64::from(wanted.mtime.nanoseconds) };
-    let times = Timestamps { last_access: time, last_modification: time };
-    if let Err(error) = retry(|| rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())) {
-        refused.push(format!("modification time cannot be set: {error}"));
-    }
-}
-
 /// What must be done so that an entry has the wanted attributes and no others.
 #[derive(Debug)]
 struct Changes<'a> {
@@ -119,8 +169,8 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn between(path: &Path, wanted: &'a [Xattr], trust: Trust, refused: &mut Vec<String>) -> Self {
-        let found = match os_entry::xattrs(path, LastLink::Followed) {
+    fn between(subject: &Subject<'_>, wanted: &'a [Xattr], trust: Trust, refused: &mut Vec<String>) -> Self {
+        let found = match subject.xattrs() {
             Ok(found) => found,
             Err(error) => {
                 refused.push(format!("attributes that stand there cannot be read: {error}"));
@@ -140,16 +190,24 @@ impl<'a> Changes<'a> {
         self.remove.is_empty() && self.set.is_empty()
     }
 
-    fn apply(&self, path: &Path, refused: &mut Vec<String>) {
+    fn apply(&self, subject: &Subject<'_>, refused: &mut Vec<String>) {
         for Xattr { name, .. } in &self.remove {
-            match retry(|| rustix::fs::removexattr(path, name.as_os_str())) {
+            let outcome = retry(|| match subject {
+                Subject::File(file) => rustix::fs::fremovexattr(file, name.as_os_str()),
+                Subject::Entry(_, path) => rustix::fs::removexattr(path, name.as_os_str()),
+            });
+            match outcome {
                 // An attribute of another goes with it, as the ACL with the last of its entries.
                 Ok(()) | Err(Errno::NODATA) => {}
                 Err(error) => refused.push(format!("attribute {} cannot be removed: {error}", name.display())),
             }
         }
         for Xattr { name, value } in &self.set {
-            if let Err(error) = retry(|| rustix::fs::setxattr(path, name.as_os_str(), value, XattrFlags::empty())) {
+            let outcome = retry(|| match subject {
+                Subject::File(file) => rustix::fs::fsetxattr(file, name.as_os_str(), value, XattrFlags::empty()),
+                Subject::Entry(_, path) => rustix::fs::setxattr(path, name.as_os_str(), value, XattrFlags::empty()),
+            });
+            if let Err(error) = outcome {
                 refused.push(format!("attribute {} cannot be set: {error}", name.display()));
             }
         }

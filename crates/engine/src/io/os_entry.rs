@@ -125,6 +125,14 @@ pub(super) fn xattrs(path: &Path, last: LastLink) -> Result<Vec<Xattr>, Errno> {
     )
 }
 
+/// Returns all extended attributes of an open file, as [`xattrs`] does.
+pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
+    collect_xattrs(
+        |buffer| rustix::fs::flistxattr(file, spare_capacity(buffer)),
+        |name, buffer| rustix::fs::fgetxattr(file, name, spare_capacity(buffer)),
+    )
+}
+
 fn collect_xattrs(
     list: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>,
     mut get: impl FnMut(&[u8], &mut Vec<u8>) -> Result<usize, Errno>,

@@ -410,6 +410,11 @@ impl TargetFile for OsTargetFile {
         retry(|| rustix::fs::ftruncate(&self.file, len)).map_err(|error| self.error("set length of", error))
     }
 
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+        os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, trust)
+            .map_err(|error| self.error("set metadata of", error))
+    }
+
     fn punch(&self, range: Range<u64>) -> Result<()> {
         // Neither way may grow the file: punching does not, so zeros must not either.
         let range = range.start..range.end.min(self.len()?);

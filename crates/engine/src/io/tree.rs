@@ -146,4 +146,6 @@ pub trait TargetFile: Debug + Send + Sync {
     fn set_len(&self, len: u64) -> Result<()>;
     /// Turns a range into a hole (reads as zeros), where the file system can; else writes zeros.
     fn punch(&self, range: Range<u64>) -> Result<()>;
+    /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>>;
 }

@@ -1,5 +1,6 @@
 //! Writing one file of a snapshot to a stream.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
@@ -14,15 +15,31 @@ const WINDOW_BYTES: u64 = 8 << 20;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Collects the chunks of a window.
-struct Collect(Mutex<Vec<Vec<u8>>>);
+struct Collect(Mutex<Collected>);
+
+#[derive(Default)]
+struct Collected {
+    chunks: Vec<Vec<u8>>,
+    lost: Option<Error>,
+}
 
 impl Sink for Collect {
-    fn take(&self, number: usize, bytes: &[u8]) -> Result<()> {
-        let mut chunks = self.0.lock().map_err(|_| Error::invalid("a worker panicked"))?;
-        if let Some(slot) = chunks.get_mut(number) {
-            *slot = bytes.to_vec();
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)> {
+        let Ok(mut collected) = self.0.lock() else {
+            return chunks.iter().map(|(number, _)| (*number, Error::invalid("a worker panicked"))).collect();
+        };
+        for (number, range) in chunks {
+            if let Some(slot) = collected.chunks.get_mut(*number) {
+                *slot = plain.get(range.clone()).unwrap_or_default().to_vec();
+            }
         }
-        Ok(())
+        Vec::new()
+    }
+
+    fn lose(&self, _: usize, error: Error) {
+        if let Ok(mut collected) = self.0.lock() {
+            collected.lost.get_or_insert(error);
+        }
     }
 }
 
@@ -64,12 +81,15 @@ fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u
             Piece::Hole { .. } => None,
         })
         .collect();
-    let collect = Arc::new(Collect(Mutex::new(vec![Vec::new(); wanted.len()])));
+    let collected = Collected { chunks: vec![Vec::new(); wanted.len()], lost: None };
+    let collect = Arc::new(Collect(Mutex::new(collected)));
     let sink: Arc<dyn Sink> = Arc::clone(&collect) as Arc<dyn Sink>;
-    if let Some((_, error)) = fetcher.fetch(&wanted, &sink)?.into_iter().next() {
+    fetcher.fetch(&wanted, &sink)?;
+    fetcher.finish();
+    let Collected { chunks, lost } = collect.0.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
+    if let Some(error) = lost {
         return Err(error);
     }
-    let chunks = collect.0.lock().map(|mut chunks| std::mem::take(&mut *chunks)).unwrap_or_default();
     let mut chunks = chunks.into_iter();
     for piece in window {
         match piece {

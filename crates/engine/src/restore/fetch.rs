@@ -1,6 +1,7 @@
 //! Fetching chunks: each region that a window of references needs is read once, several at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use crate::codec::{Reader, put_container_id};
@@ -8,6 +9,7 @@ use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
+use crate::fingerprint::fingerprint_batch;
 use crate::io::{AlignedBuffer, BatchRead};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
@@ -18,12 +20,15 @@ use crate::store::containers::{DIRECTORY_BATCH, Listing};
 use crate::store::directories::Directories;
 use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
-use crate::types::{ChunkKind, ContainerId, Fingerprint};
+use crate::types::{ContainerId, Fingerprint};
 
-/// Takes a chunk's bytes. Called from worker threads, in any order.
+/// Takes the chunks of a window.
 pub trait Sink: Send + Sync {
-    /// Takes the bytes of the wanted chunk with this number.
-    fn take(&self, number: usize, bytes: &[u8]) -> Result<()>;
+    /// Takes chunks of one region: each by its number in the window, ascending, and the place of its bytes in `plain`.
+    /// Returns those that could not be taken. Called from worker threads, in any order.
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)>;
+    /// Takes note of a chunk that could not be had, or not be taken. Called from the thread that fetches.
+    fn lose(&self, number: usize, error: Error);
 }
 
 /// A chunk that is wanted.
@@ -87,6 +92,7 @@ struct RegionDone {
     key: RegionKey,
     plain: Option<Arc<Vec<u8>>>,
     failed: Vec<(usize, Error)>,
+    sink: Arc<dyn Sink>,
 }
 
 /// Opens regions, checks every chunk that is wanted, and hands it on.
@@ -119,24 +125,26 @@ impl Work for OpenRegion {
             Err(error) => {
                 let text = error.to_string();
                 let failed = job.wanted.iter().map(|(number, ..)| (*number, Error::invalid(&text))).collect();
-                return RegionDone { key, plain: None, failed };
+                return RegionDone { key, plain: None, failed, sink: job.sink };
             }
         };
+        let ranges =
+            |place: &ChunkPlace| place.offset as usize..(place.offset as usize).saturating_add(place.len as usize);
+        let bytes_of = |place: &ChunkPlace| plain.get(ranges(place)).unwrap_or_default();
+        let mut found = Vec::with_capacity(job.wanted.len());
+        fingerprint_batch(&self.store.keys, job.wanted.iter().map(|(_, _, place)| bytes_of(place)), &mut found);
         let mut failed = Vec::new();
-        for (number, fingerprint, place) in job.wanted {
-            let start = place.offset as usize;
-            let bytes = plain.get(start..start.saturating_add(place.len as usize)).unwrap_or_default();
-            let taken = if self.store.keys.fingerprint(ChunkKind::Data, bytes) == fingerprint {
-                job.sink.take(number, bytes)
+        let mut sound = Vec::with_capacity(job.wanted.len());
+        for ((number, fingerprint, place), found) in job.wanted.into_iter().zip(found) {
+            if found == fingerprint {
+                sound.push((number, ranges(&place)));
             } else {
                 let object = job.container.name.path().display().to_string();
-                Err(Error::damaged(object, format!("chunk {fingerprint} is not what its name says")))
-            };
-            if let Err(error) = taken {
-                failed.push((number, error));
+                failed.push((number, Error::damaged(object, format!("chunk {fingerprint} is not what its name says"))));
             }
         }
-        RegionDone { key, plain: Some(plain), failed }
+        failed.extend(job.sink.take(&plain, &sound));
+        RegionDone { key, plain: Some(plain), failed, sink: job.sink }
     }
 }
 
@@ -166,70 +174,65 @@ impl Fetcher {
         }
     }
 
-    /// Fetches a window of chunks and hands each to the sink. Returns those that could not be had, by number.
-    pub fn fetch(&mut self, wanted: &[Wanted], sink: &Arc<dyn Sink>) -> Result<Vec<(usize, Error)>> {
-        let mut failed = Vec::new();
-        let mut regions: BTreeMap<RegionKey, WantedOfRegion> = BTreeMap::new();
+    /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
+    /// under way when this returns, so that workers have something to do while the next window is put together.
+    pub fn fetch(&mut self, wanted: &[Wanted], sink: &Arc<dyn Sink>) -> Result<()> {
+        let mut places: Vec<(RegionKey, usize, ChunkPlace)> = Vec::with_capacity(wanted.len());
         self.open_hinted(wanted);
+        let mut last = None;
         for (number, chunk) in wanted.iter().enumerate() {
-            match self.locate(chunk) {
-                Ok((container, place)) => {
-                    let key = (container.name.id, place.region);
-                    regions.entry(key).or_default().push((number, chunk.fingerprint, place));
-                }
-                Err(error) => failed.push((number, error)),
+            match self.locate(chunk, &mut last) {
+                Ok((id, place)) => places.push(((id, place.region), number, place)),
+                Err(error) => sink.lose(number, error),
             }
         }
+        places.sort_unstable_by_key(|(key, number, _)| (*key, *number));
         let mut batch = Vec::with_capacity(READ_BATCH);
-        for (key, wanted) in regions {
+        for of_region in places.chunk_by(|(before, ..), (after, ..)| before == after) {
+            let Some((key, ..)) = of_region.first().copied() else { continue };
+            let named = |number: usize| wanted.get(number).map_or(Fingerprint([0; 32]), |chunk| chunk.fingerprint);
+            let wanted: WantedOfRegion =
+                of_region.iter().map(|(_, number, place)| (*number, named(*number), *place)).collect();
             if let Some(plain) = self.regions.get(&key) {
                 let container = self.directories.get(key.0)?;
-                let job = RegionJob {
-                    container,
-                    region: key.1,
-                    source: Source::Plain(plain),
-                    wanted,
-                    sink: Arc::clone(sink),
-                };
-                self.submit(job, &mut failed);
+                let source = Source::Plain(plain);
+                self.submit(RegionJob { container, region: key.1, source, wanted, sink: Arc::clone(sink) });
                 continue;
             }
             batch.push((key, wanted));
             if batch.len() == READ_BATCH {
-                self.read(&mut batch, sink, &mut failed);
+                self.read(&mut batch, sink);
             }
         }
-        self.read(&mut batch, sink, &mut failed);
-        while let Some(done) = self.lane.pop() {
-            self.finish(done, &mut failed);
-        }
-        failed.sort_unstable_by_key(|(number, _)| *number);
-        Ok(failed)
+        self.read(&mut batch, sink);
+        Ok(())
     }
 
-    fn submit(&mut self, job: RegionJob, failed: &mut Vec<(usize, Error)>) {
+    /// Waits for everything under way.
+    pub fn finish(&mut self) {
+        while let Some(done) = self.lane.pop() {
+            self.take_done(done);
+        }
+    }
+
+    fn submit(&mut self, job: RegionJob) {
         if self.lane.is_full()
             && let Some(done) = self.lane.pop()
         {
-            self.finish(done, failed);
+            self.take_done(done);
         }
         self.lane.push(job);
     }
 
-    fn finish(&mut self, done: RegionDone, failed: &mut Vec<(usize, Error)>) {
+    fn take_done(&mut self, done: RegionDone) {
         if let Some(plain) = done.plain {
-            let bytes = plain.len();
+            let bytes = plain.capacity();
             self.regions.insert(done.key, plain, bytes);
         }
-        failed.extend(done.failed);
+        done.failed.into_iter().for_each(|(number, error)| done.sink.lose(number, error));
     }
 
-    fn read(
-        &mut self,
-        batch: &mut Vec<(RegionKey, WantedOfRegion)>,
-        sink: &Arc<dyn Sink>,
-        failed: &mut Vec<(usize, Error)>,
-    ) {
+    fn read(&mut self, batch: &mut Vec<(RegionKey, WantedOfRegion)>, sink: &Arc<dyn Sink>) {
         let mut reads = Vec::with_capacity(batch.len());
         let mut jobs = Vec::with_capacity(batch.len());
         for ((id, region), wanted) in batch.drain(..) {
@@ -238,7 +241,7 @@ impl Fetcher {
                     reads.push(read);
                     jobs.push((container, region, wanted));
                 }
-                Err(error) => fail_all(&wanted, &error, failed),
+                Err(error) => lose_all(&wanted, &error, &**sink),
             }
         }
         self.store.disk.read_batch(&mut reads);
@@ -247,9 +250,9 @@ impl Fetcher {
             match read.outcome {
                 Ok(()) => {
                     let source = Source::Sealed(read.buffer);
-                    self.submit(RegionJob { container, region, source, wanted, sink: Arc::clone(sink) }, failed);
+                    self.submit(RegionJob { container, region, source, wanted, sink: Arc::clone(sink) });
                 }
-                Err(error) => fail_all(&wanted, &error, failed),
+                Err(error) => lose_all(&wanted, &error, &**sink),
             }
         }
     }
@@ -281,20 +284,25 @@ impl Fetcher {
         }
     }
 
-    /// Finds a chunk: where its hint says, else wherever it is.
-    fn locate(&mut self, chunk: &Wanted) -> Result<(Arc<ContainerReader>, ChunkPlace)> {
+    /// Finds a chunk: where its hint says, else wherever it is. `last` is the container that the chunk before was in.
+    fn locate(&mut self, chunk: &Wanted, last: &mut Option<Arc<ContainerReader>>) -> Result<(ContainerId, ChunkPlace)> {
         let fits = |place: &ChunkPlace| place.len == chunk.len;
-        let hinted = chunk.hint.and_then(|id| self.directories.get(id).ok());
+        if let Some(id) = chunk.hint
+            && last.as_ref().is_none_or(|last| last.name.id != id)
+        {
+            *last = self.directories.get(id).ok();
+        }
+        let hinted = last.as_ref().filter(|last| chunk.hint == Some(last.name.id));
         if let Some(container) = hinted
             && let Some(place) = container.find(&chunk.fingerprint).filter(fits)
         {
-            return Ok((container, place));
+            return Ok((container.name.id, place));
         }
         let missing = || Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() };
         let id = self.look_everywhere(&chunk.fingerprint)?.ok_or_else(missing)?;
         let container = self.directories.get(id)?;
         let place = container.find(&chunk.fingerprint).filter(fits).ok_or_else(missing)?;
-        Ok((container, place))
+        Ok((id, place))
     }
 
     fn look_everywhere(&mut self, fingerprint: &Fingerprint) -> Result<Option<ContainerId>> {
@@ -326,7 +334,9 @@ impl Fetcher {
     }
 }
 
-fn fail_all(wanted: &[(usize, Fingerprint, ChunkPlace)], error: &Error, failed: &mut Vec<(usize, Error)>) {
+fn lose_all(wanted: &[(usize, Fingerprint, ChunkPlace)], error: &Error, sink: &dyn Sink) {
     let text = error.to_string();
-    failed.extend(wanted.iter().map(|(number, ..)| (*number, Error::invalid(&text))));
+    for (number, ..) in wanted {
+        sink.lose(*number, Error::invalid(&text));
+    }
 }

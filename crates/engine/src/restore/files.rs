@@ -1,79 +1,218 @@
 //! Filling files: windows of references, each region of a window read once, whatever files it belongs to.
+//!
+//! Whoever has opened a region writes what files take from it: creates the file if it is not there yet, and sets its
+//! metadata once its last chunk is in place. A small file is thus opened once and closed by the same worker.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 use crate::io::tree::{Metadata, TargetFile, TargetTree, Trust, Xattr};
 use crate::monitor::Monitor;
-use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Lane, Work};
 use crate::restore::fetch::{Fetcher, Sink, Wanted};
 
-/// References of a window; about 100 bytes each.
-const WINDOW_CHUNKS: usize = 1 << 16;
-/// Files that a window holds open.
-const WINDOW_FILES: usize = 512;
-/// Files whose metadata is being set.
-const FINISHING: usize = 64;
+/// Files of a window.
+const WINDOW_FILES: usize = 2048;
+/// Files that are kept open between two of their regions. The others are opened again.
+const OPEN_FILES_MAX: usize = 256;
+
+/// A file to be restored.
+#[derive(Debug)]
+pub struct FilePlan {
+    /// Where, relative to the target.
+    pub path: PathBuf,
+    /// What is set when its bytes are in place.
+    pub metadata: Metadata,
+    /// Extended attributes likewise.
+    pub xattrs: Vec<Xattr>,
+    /// The file, if it was created or opened already, at its full length. `None`: it is created when its first bytes come.
+    pub file: Option<Box<dyn TargetFile>>,
+}
 
 /// A file being restored.
 #[derive(Debug)]
-struct OpenFile {
+struct PendingFile {
     path: PathBuf,
-    file: Arc<dyn TargetFile>,
     metadata: Metadata,
     xattrs: Vec<Xattr>,
+    handle: Mutex<Handle>,
+    /// Chunks that are not in place, and one more until all chunks are known.
+    left: AtomicUsize,
+    /// Whether the length must be set since not every byte up to the end is written.
+    is_sparse: AtomicBool,
+    /// Whether it could not be created or opened, which has been told.
+    is_broken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Handle {
+    file: Option<Arc<dyn TargetFile>>,
+    is_created: bool,
 }
 
 /// One chunk of a file.
 struct Target {
-    file: Arc<OpenFile>,
+    file: Arc<PendingFile>,
     offset: u64,
     wanted: Wanted,
 }
 
-struct WriteChunks {
-    targets: Vec<(Arc<OpenFile>, u64)>,
+/// What writing files takes, whoever does it.
+#[derive(Debug)]
+struct Writing {
+    target: Arc<dyn TargetTree>,
+    trust: Trust,
     monitor: Arc<dyn Monitor>,
+    /// Files that are kept open.
+    open: AtomicUsize,
+    /// What went wrong, to be told by the thread that restores.
+    failed: Mutex<Vec<(PathBuf, Error)>>,
 }
 
-impl Sink for WriteChunks {
-    fn take(&self, number: usize, bytes: &[u8]) -> Result<()> {
-        if let Some((file, offset)) = self.targets.get(number) {
-            file.file.write_at(*offset, bytes)?;
+impl Writing {
+    fn fail(&self, path: &Path, error: Error) {
+        if let Ok(mut failed) = self.failed.lock() {
+            failed.push((path.to_path_buf(), error));
+        }
+    }
+
+    /// Returns the file, created or opened again if it is not open.
+    fn open(&self, pending: &PendingFile) -> Result<Arc<dyn TargetFile>> {
+        let mut handle = pending.handle.lock().map_err(|_| Error::invalid("a worker panicked"))?;
+        if let Some(file) = &handle.file {
+            return Ok(Arc::clone(file));
+        }
+        let file = if handle.is_created {
+            self.target.open_file(&pending.path)?
+        } else {
+            self.target.create_file(&pending.path, 0)?
+        };
+        let file: Arc<dyn TargetFile> = Arc::from(file);
+        handle.is_created = true;
+        handle.file = Some(Arc::clone(&file));
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(file)
+    }
+
+    /// Lets go of a file that is not complete, unless few are kept open.
+    fn set_aside(&self, pending: &PendingFile) {
+        if OPEN_FILES_MAX < self.open.load(Ordering::Relaxed) {
+            self.close(pending);
+        }
+    }
+
+    fn close(&self, pending: &PendingFile) {
+        let file = pending.handle.lock().ok().and_then(|mut handle| handle.file.take());
+        if file.is_some() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts chunks that are done with, or the end of the file's references; finishes the file after the last.
+    fn settle(&self, pending: &PendingFile, count: usize) {
+        if pending.left.fetch_sub(count, Ordering::AcqRel) == count {
+            match self.finish(pending) {
+                Ok(refused) => refused.iter().for_each(|reason| self.fail(&pending.path, Error::invalid(reason))),
+                Err(error) => self.fail(&pending.path, error),
+            }
+            self.close(pending);
+            self.monitor.advance(0, 1);
+        } else {
+            self.set_aside(pending);
+        }
+    }
+
+    fn finish(&self, pending: &PendingFile) -> Result<Vec<String>> {
+        if pending.is_broken.load(Ordering::Acquire) {
+            return Ok(Vec::new());
+        }
+        let file = self.open(pending)?;
+        if pending.is_sparse.load(Ordering::Acquire) {
+            file.set_len(pending.metadata.size)?;
+        }
+        file.set_metadata(&pending.metadata, &pending.xattrs, self.trust)
+    }
+
+    /// Writes chunks of one file, those that follow each other in the file and in the region together.
+    fn write(&self, file: &dyn TargetFile, plain: &[u8], chunks: &[(u64, Range<usize>)]) -> Result<()> {
+        let mut chunks = chunks.iter().cloned().peekable();
+        while let Some((offset, mut range)) = chunks.next() {
+            let follows = |range: &Range<usize>, next: &(u64, Range<usize>)| {
+                next.0 == offset + range.len() as u64 && next.1.start == range.end
+            };
+            while let Some((_, more)) = chunks.next_if(|next| follows(&range, next)) {
+                range.end = more.end;
+            }
+            let bytes = plain.get(range).unwrap_or_default();
+            file.write_at(offset, bytes)?;
             self.monitor.advance(bytes.len() as u64, 0);
         }
         Ok(())
     }
 }
 
-/// Sets what is set when a file's bytes are in place.
-struct FinishFile {
-    target: Arc<dyn TargetTree>,
-    trust: Trust,
+/// Where the chunks of one window go.
+struct WindowSink {
+    writing: Arc<Writing>,
+    targets: Vec<(Arc<PendingFile>, u64, u32)>,
 }
 
-impl Work for FinishFile {
-    type In = (PathBuf, Metadata, Vec<Xattr>);
-    type Out = (PathBuf, Result<Vec<String>>);
+impl Sink for WindowSink {
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)> {
+        let file_of = |number: usize| self.targets.get(number).map(|(file, ..)| Arc::as_ptr(file));
+        let mut failed = Vec::new();
+        for of_file in chunks.chunk_by(|(before, _), (after, _)| file_of(*before) == file_of(*after)) {
+            let Some((file, ..)) = of_file.first().and_then(|(number, _)| self.targets.get(*number)) else { continue };
+            let placed: Vec<(u64, Range<usize>)> = of_file
+                .iter()
+                .filter_map(|(number, range)| Some((self.targets.get(*number)?.1, range.clone())))
+                .collect();
+            let count = of_file.len();
+            let opened = match self.writing.open(file) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    // Told once, however many chunks the file has.
+                    if !file.is_broken.swap(true, Ordering::AcqRel) {
+                        self.writing.fail(&file.path, error);
+                    }
+                    self.writing.settle(file, count);
+                    continue;
+                }
+            };
+            match self.writing.write(&*opened, plain, &placed) {
+                Ok(()) => self.writing.settle(file, count),
+                Err(error) => {
+                    let text = error.to_string();
+                    let (first, rest) = of_file.split_at(1);
+                    failed.extend(first.iter().map(|(number, _)| *number).zip([error]));
+                    failed.extend(rest.iter().map(|(number, _)| (*number, Error::invalid(&text))));
+                }
+            }
+        }
+        failed
+    }
 
-    fn run(&self, (path, metadata, xattrs): Self::In) -> Self::Out {
-        let set = self.target.set_metadata(&path, &metadata, &xattrs, self.trust);
-        (path, set)
+    fn lose(&self, number: usize, error: Error) {
+        let Some((file, offset, len)) = self.targets.get(number) else { return };
+        file.is_sparse.store(true, Ordering::Release);
+        let reason = format!("the {len} bytes at {offset} are left empty: {error}");
+        self.writing.fail(&file.path, if is_fatal(&error) { error } else { Error::invalid(reason) });
+        self.writing.settle(file, 1);
     }
 }
 
 /// Writes the contents of files, then their metadata.
 pub struct FileWriter {
     fetcher: Fetcher,
-    finish: Lane<FinishFile>,
-    monitor: Arc<dyn Monitor>,
+    writing: Arc<Writing>,
     /// The file whose references come now.
-    current: Option<Arc<OpenFile>>,
-    /// Files that have all their references in the window or before.
-    complete: Vec<Arc<OpenFile>>,
+    current: Option<Arc<PendingFile>>,
+    /// Files that the window has references of.
+    files: usize,
     window: Vec<Target>,
+    window_chunks: usize,
     /// Things that went wrong.
     pub failures: u64,
 }
@@ -85,16 +224,18 @@ impl std::fmt::Debug for FileWriter {
 }
 
 impl FileWriter {
-    /// Writes into the target what the fetcher fetches.
+    /// Writes into the target what the fetcher fetches, gathering at most `window_chunks` references; each takes about
+    /// [`REFERENCE_BYTES`].
     pub fn new(
         fetcher: Fetcher,
         target: Arc<dyn TargetTree>,
         trust: Trust,
-        driver: &Driver,
+        window_chunks: usize,
         monitor: Arc<dyn Monitor>,
     ) -> Self {
-        let finish = driver.lane(FinishFile { target, trust }, Pool::Compute, FINISHING);
-        Self { fetcher, finish, monitor, current: None, complete: Vec::new(), window: Vec::new(), failures: 0 }
+        let (open, failed) = (AtomicUsize::new(0), Mutex::default());
+        let writing = Arc::new(Writing { target, trust, monitor, open, failed });
+        Self { fetcher, writing, current: None, files: 0, window: Vec::new(), window_chunks, failures: 0 }
     }
 
     /// Returns how many regions were read.
@@ -102,66 +243,177 @@ impl FileWriter {
         self.fetcher.regions_read
     }
 
-    /// Begins a file, created already at its full length.
-    pub fn begin(&mut self, path: PathBuf, file: Box<dyn TargetFile>, metadata: Metadata, xattrs: Vec<Xattr>) {
-        self.monitor.begin(&path);
-        self.current = Some(Arc::new(OpenFile { path, file: Arc::from(file), metadata, xattrs }));
+    /// Begins a file.
+    pub fn begin(&mut self, plan: FilePlan) {
+        let FilePlan { path, metadata, xattrs, file } = plan;
+        self.writing.monitor.begin(&path);
+        let is_created = file.is_some();
+        if is_created {
+            self.writing.open.fetch_add(1, Ordering::Relaxed);
+        }
+        let handle = Mutex::new(Handle { file: file.map(Arc::from), is_created });
+        let (left, is_sparse, is_broken) = (AtomicUsize::new(1), AtomicBool::new(false), AtomicBool::new(false));
+        self.current = Some(Arc::new(PendingFile { path, metadata, xattrs, handle, left, is_sparse, is_broken }));
     }
 
     /// Appends a chunk of the open file.
     pub fn chunk(&mut self, offset: u64, wanted: Wanted) -> Result<()> {
         if let Some(file) = &self.current {
+            file.left.fetch_add(1, Ordering::AcqRel);
             self.window.push(Target { file: Arc::clone(file), offset, wanted });
         }
-        if WINDOW_CHUNKS <= self.window.len() { self.flush() } else { Ok(()) }
+        if self.window_chunks <= self.window.len() { self.submit() } else { Ok(()) }
+    }
+
+    /// Says that not every byte of the open file is written.
+    pub fn skip(&mut self) {
+        if let Some(file) = &self.current {
+            file.is_sparse.store(true, Ordering::Release);
+        }
     }
 
     /// Ends the open file.
     pub fn end(&mut self) -> Result<()> {
-        self.complete.extend(self.current.take());
-        if WINDOW_FILES <= self.complete.len() { self.flush() } else { Ok(()) }
+        let Some(file) = self.current.take() else { return Ok(()) };
+        self.writing.settle(&file, 1);
+        self.files += 1;
+        if WINDOW_FILES <= self.files { self.submit() } else { Ok(()) }
     }
 
     /// Writes everything that was begun.
     pub fn flush(&mut self) -> Result<()> {
+        self.submit()?;
+        self.fetcher.finish();
+        self.report()
+    }
+
+    /// Has the window written, now or later.
+    fn submit(&mut self) -> Result<()> {
+        self.files = 0;
         let window = std::mem::take(&mut self.window);
         let wanted: Vec<Wanted> = window.iter().map(|target| target.wanted).collect();
-        let targets: Vec<_> = window.into_iter().map(|target| (target.file, target.offset)).collect();
-        let writer = Arc::new(WriteChunks { targets, monitor: Arc::clone(&self.monitor) });
-        let sink: Arc<dyn Sink> = Arc::clone(&writer) as Arc<dyn Sink>;
-        for (number, error) in self.fetcher.fetch(&wanted, &sink)? {
-            if let Some((file, offset)) = writer.targets.get(number) {
-                let reason = format!("the {} bytes at {offset} are left empty: {error}", len_of(&wanted, number));
-                self.fail(&file.path.clone(), &Error::invalid(reason));
+        let targets = window.into_iter().map(|target| (target.file, target.offset, target.wanted.len)).collect();
+        let sink: Arc<dyn Sink> = Arc::new(WindowSink { writing: Arc::clone(&self.writing), targets });
+        self.fetcher.fetch(&wanted, &sink)?;
+        self.report()
+    }
+
+    /// Tells what went wrong so far.
+    fn report(&mut self) -> Result<()> {
+        let failed = self.writing.failed.lock().map(|mut failed| std::mem::take(&mut *failed)).unwrap_or_default();
+        for (path, error) in failed {
+            if is_fatal(&error) {
+                return Err(error);
             }
-        }
-        for file in std::mem::take(&mut self.complete) {
-            if self.finish.is_full() {
-                self.take_finished();
-            }
-            self.monitor.advance(0, 1);
-            self.finish.push((file.path.clone(), file.metadata.clone(), file.xattrs.clone()));
-        }
-        while !self.finish.is_empty() {
-            self.take_finished();
+            self.failures += 1;
+            self.writing.monitor.failure(&path, &error);
         }
         Ok(())
     }
-
-    fn take_finished(&mut self) {
-        let Some((path, set)) = self.finish.pop() else { return };
-        match set {
-            Ok(refused) => refused.iter().for_each(|reason| self.fail(&path, &Error::invalid(reason))),
-            Err(error) => self.fail(&path, &error),
-        }
-    }
-
-    fn fail(&mut self, path: &Path, error: &Error) {
-        self.failures += 1;
-        self.monitor.failure(path, error);
-    }
 }
 
-fn len_of(wanted: &[Wanted], number: usize) -> u32 {
-    wanted.get(number).map_or(0, |wanted| wanted.len)
+/// Memory of a reference in a window, as a target, as what is wanted and as a place in a region.
+pub const REFERENCE_BYTES: usize = 256;
+
+/// Says whether an error makes going on pointless.
+pub(super) fn is_fatal(error: &Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error, Error::Interrupted)
+        || matches!(error.io_kind(), Some(StorageFull | ReadOnlyFilesystem | QuotaExceeded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::mem_tree::MemTree;
+    use crate::io::tree::EntryKind;
+    use crate::monitor::Silent;
+    use crate::types::{Fingerprint, Timestamp};
+
+    const MTIME: Timestamp = Timestamp { seconds: 77, nanoseconds: 1 };
+
+    fn pending(path: &str, size: u64, chunks: usize) -> Arc<PendingFile> {
+        let metadata = Metadata {
+            kind: EntryKind::File,
+            mode: 0o640,
+            uid: 1,
+            gid: 2,
+            mtime: MTIME,
+            ctime: MTIME,
+            size,
+            device: 0,
+            inode: 0,
+            links: 1,
+            rdev: 0,
+        };
+        Arc::new(PendingFile {
+            path: PathBuf::from(path),
+            metadata,
+            xattrs: Vec::new(),
+            handle: Mutex::new(Handle { file: None, is_created: false }),
+            left: AtomicUsize::new(chunks),
+            is_sparse: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+        })
+    }
+
+    fn sink(tree: &MemTree, targets: Vec<(Arc<PendingFile>, u64, u32)>) -> WindowSink {
+        let target: Arc<dyn TargetTree> = Arc::new(tree.clone());
+        let (open, failed) = (AtomicUsize::new(0), Mutex::default());
+        let writing = Writing { target, trust: Trust::Full, monitor: Arc::new(Silent), open, failed };
+        WindowSink { writing: Arc::new(writing), targets }
+    }
+
+    fn read(tree: &MemTree, path: &str) -> (Vec<u8>, Timestamp) {
+        let target: &dyn TargetTree = tree;
+        let mut bytes = vec![0; 100];
+        let len = target.open_file(Path::new(path)).unwrap().read_at(0, &mut bytes).unwrap();
+        bytes.truncate(len);
+        (bytes, target.metadata(Path::new(path)).unwrap().unwrap().mtime)
+    }
+
+    #[test]
+    fn files_that_one_region_leaves_incomplete_are_finished_though_few_stay_open() {
+        let tree = MemTree::new();
+        let count = OPEN_FILES_MAX + 50;
+        let files: Vec<_> = (0..count).map(|number| pending(&format!("f{number}"), 6, 2)).collect();
+        let part = |offset: u64| files.iter().map(move |file| (Arc::clone(file), offset, 3));
+        let sink = sink(&tree, part(0).chain(part(3)).collect());
+        for number in 0..count {
+            assert!(sink.take(b"abc", &[(number, 0..3)]).is_empty());
+        }
+        assert_eq!(sink.writing.open.load(Ordering::Relaxed), OPEN_FILES_MAX);
+        for number in count..2 * count {
+            assert!(sink.take(b"def", &[(number, 0..3)]).is_empty());
+        }
+        assert_eq!(sink.writing.open.load(Ordering::Relaxed), 0);
+        assert!((0..count).all(|number| read(&tree, &format!("f{number}")) == (b"abcdef".to_vec(), MTIME)));
+        assert!(sink.writing.failed.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn bytes_that_are_lost_are_told_and_leave_the_length_as_it_was() {
+        let tree = MemTree::new();
+        let file = pending("f", 6, 2);
+        let sink = sink(&tree, vec![(Arc::clone(&file), 0, 3), (file, 3, 3)]);
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        sink.lose(1, Error::MissingChunk { fingerprint: Fingerprint([1; 32]).to_string() });
+        assert_eq!(read(&tree, "f"), (b"abc\0\0\0".to_vec(), MTIME));
+        let failed = sink.writing.failed.lock().unwrap();
+        let [(path, error)] = failed.as_slice() else { panic!("{failed:?}") };
+        assert_eq!(path, Path::new("f"));
+        assert!(error.to_string().contains("the 3 bytes at 3 are left empty"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_created_is_told_once_however_many_chunks_it_has() {
+        let tree = MemTree::new();
+        TargetTree::create_dir(&tree, Path::new("f")).unwrap();
+        let file = pending("f", 6, 3);
+        let sink = sink(&tree, vec![(Arc::clone(&file), 0, 3), (Arc::clone(&file), 3, 3)]);
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
+        sink.writing.settle(&file, 1);
+        assert_eq!(sink.writing.failed.lock().unwrap().len(), 1);
+    }
 }

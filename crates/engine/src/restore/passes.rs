@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree, Trust};
 use crate::monitor::Action;
 use crate::restore::fetch::Wanted;
+use crate::restore::files::FilePlan;
 use crate::restore::run::{Level, Overwrite, Run, Visitor, make_way};
 use crate::restore::verify::verify_file;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
@@ -45,7 +46,8 @@ impl Visitor for Fill {
             run.tell(path, Action::New);
             return Ok(());
         };
-        let standing = target.metadata(path)?;
+        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
+        let standing = if is_fresh { None } else { target.metadata(path)? };
         if let Some(standing) = &standing
             && keeps(run.request.overwrite, standing, &hinted.entry)
         {
@@ -143,16 +145,18 @@ impl Run<'_> {
             let file = target.open_file(path)?;
             file.set_len(0)?;
             file.set_len(size)?;
-            file
+            Some(file)
         } else {
             if standing.is_some() {
                 target.remove(path)?;
             }
-            target.create_file(path, size)?
+            // What other names are linked to must be there when they come.
+            if hinted.entry.link.is_some() { Some(target.create_file(path, size)?) } else { None }
         };
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(()) };
-        writer.begin(path.to_path_buf(), file, hinted.entry.metadata(), hinted.entry.xattrs.clone());
+        let (metadata, xattrs) = (hinted.entry.metadata(), hinted.entry.xattrs.clone());
+        writer.begin(FilePlan { path: path.to_path_buf(), metadata, xattrs, file });
         let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
         let mut offset = 0;
         loop {
@@ -161,10 +165,14 @@ impl Run<'_> {
                     writer.chunk(offset, Wanted { fingerprint, len, hint })?;
                     offset += u64::from(len);
                 }
-                Ok(Some(Piece::Hole { len })) => offset += len,
+                Ok(Some(Piece::Hole { len })) => {
+                    writer.skip();
+                    offset += len;
+                }
                 Ok(None) => break,
                 Err(error) => {
                     let reason = format!("what follows byte {offset} is left empty: {error}");
+                    writer.skip();
                     writer.end()?;
                     return Err(Error::invalid(reason));
                 }

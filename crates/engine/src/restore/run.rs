@@ -13,7 +13,7 @@ use crate::io::tree::{EntryKind, TargetTree, Trust};
 use crate::monitor::{Action, Monitor};
 use crate::pipeline::Driver;
 use crate::restore::fetch::Fetcher;
-use crate::restore::files::FileWriter;
+use crate::restore::files::{FileWriter, REFERENCE_BYTES, is_fatal};
 use crate::restore::links::FirstPaths;
 use crate::restore::passes::{Fill, SetDirectories, Verify};
 use crate::restore::select::{Filter, find_entry};
@@ -89,6 +89,10 @@ pub struct RestoreReport {
     pub failures: u64,
 }
 
+/// References to chunks that are gathered before their regions are read, at least and at most.
+const WINDOW_CHUNKS_MIN: usize = 1 << 12;
+const WINDOW_CHUNKS_MAX: usize = 1 << 16;
+
 /// Deepest tree that is restored, the same that is backed up.
 const DEPTH_MAX: usize = 4096;
 
@@ -108,7 +112,10 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let mut reader = MetadataReader::open(store, &containers, &request.scratch, memory)?;
     let fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
     let host = Arc::clone(&store.host);
-    let links = SpillMap::new(request.scratch.disk.clone(), request.scratch.dir.clone(), host, "hard links", share)?;
+    // What refers to chunks waits in a quarter of the last share; what is linked to may spill.
+    let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
+    let (disk, dir) = (request.scratch.disk.clone(), request.scratch.dir.clone());
+    let links = SpillMap::new(disk, dir, host, "hard links", share - share / 4)?;
     let links = FirstPaths::new(links);
     let found = find_entry(&mut reader, request.tree, request.path)?;
     let folds_case = match &request.target {
@@ -116,7 +123,7 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
         None => false,
     };
     let writer = request.target.as_ref().map(|target| {
-        FileWriter::new(fetcher, Arc::clone(target), request.trust, &request.driver, Arc::clone(&request.monitor))
+        FileWriter::new(fetcher, Arc::clone(target), request.trust, window_chunks, Arc::clone(&request.monitor))
     });
     let mut run = Run { request, reader: &mut reader, writer, links, folds_case, report: RestoreReport::default() };
     let root = match found {
@@ -160,13 +167,16 @@ pub(super) struct Level {
     entry: Option<Entry>,
     /// Whether it has been created, or found to hold something that is restored.
     pub(super) is_wanted: bool,
+    /// Whether nothing stood in it before, so that there is nothing to look for.
+    pub(super) is_fresh: bool,
     /// Names so far, in lower case, where the target cannot tell them apart.
     folded: std::collections::BTreeSet<String>,
 }
 
 impl Level {
     fn new(node: Fingerprint, entry: Option<Entry>, is_wanted: bool) -> Self {
-        Self { cursor: DirectoryCursor::new(node), entry, is_wanted, folded: std::collections::BTreeSet::new() }
+        let folded = std::collections::BTreeSet::new();
+        Self { cursor: DirectoryCursor::new(node), entry, is_wanted, is_fresh: false, folded }
     }
 }
 
@@ -232,6 +242,9 @@ impl Run<'_> {
     fn walk(&mut self, root: Fingerprint, visitor: &mut dyn Visitor) -> Result<()> {
         let mut path = PathBuf::new();
         let mut levels = vec![Level::new(root, None, true)];
+        if let (Some(top), true) = (levels.last_mut(), self.request.overwrite == Overwrite::Refuse) {
+            top.is_fresh = true;
+        }
         while let Some(level) = levels.last_mut() {
             if self.request.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -332,15 +345,19 @@ impl Run<'_> {
 
     /// Makes the directories above an entry, once something in them is restored.
     pub(super) fn create_above(&mut self, levels: &mut [Level], path: &Path) -> Result<()> {
-        let depth = levels.len();
-        for (at, level) in levels.iter_mut().enumerate().filter(|(_, level)| !level.is_wanted) {
+        let mut in_fresh = false;
+        for (at, level) in levels.iter_mut().enumerate() {
+            if level.is_wanted {
+                in_fresh = level.is_fresh;
+                continue;
+            }
             // The root is the target itself, so that level N is the first N names of the path.
             let directory: PathBuf = path.components().take(at).collect();
-            debug_assert!(at < depth);
             if let Some(target) = &self.request.target {
-                make_way(&**target, &directory, EntryKind::Directory)?;
+                level.is_fresh = in_fresh || make_way(&**target, &directory, EntryKind::Directory)? == Way::Free;
                 target.create_dir(&directory)?;
             }
+            in_fresh = level.is_fresh;
             level.is_wanted = true;
             self.report.directories += 1;
             self.request.monitor.directory(&Path::new("/").join(&directory), Action::Other);
@@ -355,18 +372,20 @@ fn is_folded(levels: &mut [Level], entry: &Entry) -> bool {
     levels.last_mut().is_some_and(|level| !level.folded.insert(folded))
 }
 
-/// Says whether an error makes going on pointless.
-fn is_fatal(error: &Error) -> bool {
-    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error, Error::Interrupted)
-        || matches!(error.io_kind(), Some(StorageFull | ReadOnlyFilesystem | QuotaExceeded))
+/// What stands where something is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Nothing any more.
+    Free,
+    /// A directory that can be kept.
+    Kept,
 }
 
 /// Removes what stands at a path unless it can be kept as it is: a directory for a directory.
-pub(super) fn make_way(target: &dyn TargetTree, path: &Path, kind: EntryKind) -> Result<()> {
+pub(super) fn make_way(target: &dyn TargetTree, path: &Path, kind: EntryKind) -> Result<Way> {
     match target.metadata(path)? {
-        None => Ok(()),
-        Some(standing) if standing.kind == EntryKind::Directory && kind == EntryKind::Directory => Ok(()),
-        Some(_) => target.remove(path),
+        None => Ok(Way::Free),
+        Some(standing) if standing.kind == EntryKind::Directory && kind == EntryKind::Directory => Ok(Way::Kept),
+        Some(_) => target.remove(path).map(|()| Way::Free),
     }
 }

@@ -7,7 +7,7 @@ use super::MemTree;
 use super::extents::Extents;
 use super::state::{Body, refuse};
 use crate::error::Result;
-use crate::io::tree::{Metadata, SourceFile, TargetFile};
+use crate::io::tree::{Metadata, SourceFile, TargetFile, Trust, Xattr};
 
 /// A file of a [`MemTree`], open; it outlives its names.
 #[derive(Debug)]
@@ -104,5 +104,10 @@ impl TargetFile for MemFile {
     fn punch(&self, range: Range<u64>) -> Result<()> {
         self.change(|extents, _| extents.punch(range));
         Ok(())
+    }
+
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+        self.tree.set_inode_metadata(self.inode, metadata, xattrs, trust);
+        Ok(Vec::new())
     }
 }
