@@ -80,6 +80,8 @@ impl Settings {
             None => Compression::default(),
         };
         let io = text("ONEFOLD_IO")?.map(|text| text.parse()).transpose().context("ONEFOLD_IO")?.unwrap_or_default();
+        let memory_bytes = usize::try_from(memory).context("memory budget")?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let verbosity = match (typed.quiet, typed.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,
@@ -90,8 +92,8 @@ impl Settings {
             repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY").map(PathBuf::from)),
             password: PasswordSource::decide(typed, &variable),
             cache,
-            memory_bytes: usize::try_from(memory).context("memory budget")?,
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes,
+            threads: Budget::threads(memory_bytes, processors),
             compression,
             io,
             retry_lock: typed.retry_lock.as_deref().map(parse_duration).transpose()?.unwrap_or_default(),

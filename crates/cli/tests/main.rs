@@ -8,5 +8,6 @@ mod failures;
 mod inspecting;
 mod keys;
 mod listing;
+mod memory;
 mod place;
 mod restoring;

@@ -224,6 +224,11 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     output.line(format!("Added to the repository: {added} ({stored} stored)"))?;
     output.line("")?;
     print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
+    if Verbosity::Verbose <= output.verbosity
+        && let Some(peak) = process_peak_rss_bytes()
+    {
+        output.line(format!("at most {} of memory were held", text::bytes(peak)))?;
+    }
     output.line(format!("snapshot {} saved", short_id(report.session)))?;
     Ok(output.flush()?)
 }

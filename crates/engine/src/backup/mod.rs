@@ -20,6 +20,8 @@ pub use run::{BackupOptions, BackupReport, backup};
 /// How a memory budget is divided among the queues and buffers of a backup. Each limit bounds what its name says.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
+    /// Threads that compute.
+    pub threads: usize,
     /// Blocks read ahead, and in each of the two lanes behind; 1 MiB each.
     pub blocks_in_flight: usize,
     /// Regions being compressed, of each kind.
@@ -34,6 +36,8 @@ pub struct Budget {
     pub pending_bytes: usize,
     /// References whose container is not known yet; about 200 bytes each.
     pub references_in_flight: usize,
+    /// Steps of the walk that wait for references before them; about 600 bytes each.
+    pub steps_waiting: usize,
     /// Bytes for reading the parent's metadata.
     pub parent_bytes: usize,
     /// Bytes for the index.
@@ -49,25 +53,47 @@ const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
 const REGION_BYTES: usize = MIB / 2;
 /// A reference that waits, with its place in the stream and in the map of locations.
 const REFERENCE_BYTES: usize = 200;
+/// A step of the walk that waits: a file's path, name and metadata.
+const STEP_BYTES: usize = 600;
+/// A block with the steps of the walk that came with it, where files are small.
+const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
+/// State of a compressor, and its room for the worst case; one for each thread that computes and one for the sequencer.
+const COMPRESSOR_BYTES: usize = 3 * MIB / 2;
+/// What a thread that computes is given work from: its compressor, blocks, regions and a container.
+const THREAD_BYTES: usize = 32 * MIB;
+/// Chunks of a container, of the default sizes, where its contents compress to a third.
+const CONTAINER_CHUNKS: usize = 1536;
+/// A unique chunk between two barriers: in the maps of the identifier and of locations, in its region and its unit.
+const UNRECORDED_BYTES: usize = 320;
 
 impl Budget {
     /// Divides `bytes`, which must be at least [`Budget::BYTES_MIN`]. Queues get what their depth needs, at most as much as
     /// keeps `threads` busy; the index gets what is left, at most half. Containers and regions are reckoned at their
-    /// default sizes: a repository made with larger ones takes more.
+    /// default sizes: a repository made with larger ones takes more. The program itself, its stacks and what its allocator
+    /// cannot use are not in it: they are what a command takes beside its budget, 64 MiB at most.
     pub fn of(bytes: usize, threads: usize) -> Self {
+        let barrier_bytes = 2 * CONTAINER_CHUNKS * UNRECORDED_BYTES;
+        let threads = Self::threads(bytes, threads);
         let mut budget = Self {
-            blocks_in_flight: (bytes / 8 / (3 * MIB)).clamp(2, 4 + threads),
-            regions_in_flight: (bytes / 16 / (2 * REGION_BYTES)).clamp(4, 4 + 2 * threads),
+            threads,
+            blocks_in_flight: (bytes / 10 / (3 * BLOCK_AND_STEPS_BYTES)).clamp(1, 4 + threads),
+            regions_in_flight: (bytes / 24 / (2 * REGION_BYTES)).clamp(2, 4 + 2 * threads),
             containers_sealing: (bytes / 8 / SEALING_BYTES).clamp(1, 1 + threads),
             containers_writing: (bytes / 16 / CONTAINER_BYTES).clamp(1, 4),
-            barrier_containers: if bytes < 256 * MIB { 8 } else { 16 },
+            barrier_containers: (bytes / 32 / barrier_bytes).clamp(2, 16),
             pending_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
-            references_in_flight: (bytes / 32 / REFERENCE_BYTES).clamp(1 << 12, 1 << 16),
+            references_in_flight: (bytes / 64 / REFERENCE_BYTES).clamp(1 << 12, 1 << 16),
+            steps_waiting: (bytes / 64 / STEP_BYTES).clamp(1 << 10, 1 << 16),
             parent_bytes: (bytes / 16).clamp(4 * MIB, 64 * MIB),
             index_bytes: 0,
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
+    }
+
+    /// Returns how many of `threads` threads a budget can keep supplied.
+    pub fn threads(bytes: usize, threads: usize) -> usize {
+        threads.min(bytes / THREAD_BYTES).max(1)
     }
 
     /// The least memory that can be divided.
@@ -76,12 +102,17 @@ impl Budget {
     /// Returns what the shares add up to.
     pub fn memory_bytes(&self) -> usize {
         // One block more than each of the three queues holds is in somebody's hands; each kind has a container open.
-        let blocks = 3 * (self.blocks_in_flight + 1) * BLOCK_BYTES;
+        let blocks = 3 * (self.blocks_in_flight + 1) * BLOCK_AND_STEPS_BYTES;
         let regions = 2 * (self.regions_in_flight + 1) * REGION_BYTES;
+        // More threads than there are jobs never compress at the same time.
+        let jobs = 2 * self.regions_in_flight + self.containers_sealing;
+        let compressors = (self.threads.min(jobs) + 1) * COMPRESSOR_BYTES;
         let containers =
             2 * CONTAINER_BYTES + self.containers_sealing * SEALING_BYTES + self.containers_writing * CONTAINER_BYTES;
-        let references = self.references_in_flight * REFERENCE_BYTES;
-        blocks + regions + containers + references + self.pending_bytes + self.parent_bytes + self.index_bytes
+        let waiting = self.references_in_flight * REFERENCE_BYTES + self.steps_waiting * STEP_BYTES;
+        let unrecorded = 2 * self.barrier_containers * CONTAINER_CHUNKS * UNRECORDED_BYTES;
+        let queues = blocks + regions + compressors + containers + waiting + unrecorded;
+        queues + self.pending_bytes + self.parent_bytes + self.index_bytes
     }
 }
 

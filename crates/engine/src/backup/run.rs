@@ -185,7 +185,8 @@ fn flow(
     let mut search = driver.lane(FindCandidates { table }, Pool::Compute, depth);
     let mut cutter = CutStage::new(chunking);
     let mut name = driver.lane(NameChunks { keys: Arc::clone(&store.keys) }, Pool::Compute, depth);
-    let mut sequencer = Sequencer { assembler, waiting: VecDeque::new() };
+    let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;
+    let mut sequencer = Sequencer { assembler, waiting: VecDeque::new(), waiting_max };
     for block in feed {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
@@ -222,6 +223,7 @@ fn flow(
 struct Sequencer {
     assembler: Assembler,
     waiting: VecDeque<CutPiece>,
+    waiting_max: usize,
 }
 
 impl Sequencer {
@@ -229,7 +231,7 @@ impl Sequencer {
         identify.submit(&block)?;
         self.waiting.extend(block.pieces.drain(..));
         self.advance(identify)?;
-        if identify.is_congested() || WAITING_MAX <= self.waiting.len() {
+        if identify.is_congested() || self.waiting_max <= self.waiting.len() {
             identify.settle_all()?;
             self.advance(identify)?;
         }
@@ -252,6 +254,3 @@ impl Sequencer {
         Ok(())
     }
 }
-
-/// Events and references that wait, at most; a few hundred bytes each.
-const WAITING_MAX: usize = 1 << 16;
