@@ -27,7 +27,8 @@ pub struct FilePlan {
     pub metadata: Metadata,
     /// Extended attributes likewise.
     pub xattrs: Vec<Xattr>,
-    /// The file, if it was created or opened already, at its full length. `None`: it is created when its first bytes come.
+    /// The file, if it was created or opened already, at its full length. `None`: it is created when its first bytes
+    /// come.
     pub file: Option<Box<dyn TargetFile>>,
 }
 
