@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::check::CheckRequest;
 use crate::check::findings::Findings;
+use crate::check::hinted::HintedChunks;
 use crate::check::objects::{History, list};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
@@ -53,6 +54,9 @@ pub(super) struct Inventory {
     /// Number of the finding by chunk, of those that are known to be lost.
     lost: SpillMap,
     by_container: BTreeMap<ContainerId, usize>,
+    /// Containers that can be read but have a fault: what they hold is looked up chunk by chunk.
+    faulty: BTreeSet<ContainerId>,
+    hinted: HintedChunks,
     /// Findings by which metadata may be lost whose names are not known.
     suspects: BTreeSet<usize>,
     sessions: BTreeMap<SessionId, Extent>,
@@ -92,6 +96,8 @@ impl Inventory {
         let mut inventory = Self {
             live: Arc::new(live),
             counts: Counts::default(),
+            faulty: BTreeSet::new(),
+            hinted: HintedChunks::new(request.memory_bytes / 16),
             chunks: map("chunks", 8)?,
             lost: map("lost chunks", 16)?,
             by_container: BTreeMap::new(),
@@ -200,6 +206,7 @@ impl Inventory {
         for problem in &contents.problems {
             // It may be its length that is wrong.
             extent.is_cut = true;
+            self.faulty.insert(name.id);
             number = Some(findings.add(object(), problem, ADVICE_CONTAINER));
         }
         if let Some(number) = number
@@ -276,6 +283,11 @@ impl Inventory {
         len: u32,
         hint: Option<ContainerId>,
     ) -> Result<Option<usize>> {
+        if let Some(id) = hint.filter(|id| !self.by_container.contains_key(id) && !self.faulty.contains(id))
+            && self.hinted.find(store, &self.live, id, &fingerprint) == Some(len)
+        {
+            return Ok(None);
+        }
         if let Some(stored) = self.chunks.get(&fingerprint.0)? {
             if stored == len.to_le_bytes() {
                 return Ok(None);

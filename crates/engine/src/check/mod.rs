@@ -20,6 +20,7 @@ use crate::types::{Fingerprint, SessionId};
 mod affected;
 mod config;
 pub mod findings;
+mod hinted;
 mod inventory;
 mod objects;
 mod references;
