@@ -3,11 +3,14 @@
 
 pub(crate) mod inspect;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use onefold_engine::backup::BackupReport;
 use onefold_engine::check::{Finding, Severity};
-use onefold_engine::index::{Counters, IndexState};
+use onefold_engine::index::IndexState;
+use onefold_engine::kv::table::BucketReads;
+use onefold_engine::repo::BackupOutcome;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
@@ -272,58 +275,56 @@ pub(crate) struct DryRunSummary {
     pub(crate) bytes_to_read: u64,
 }
 
-/// Makes [`Index`] with a field for each of the engine's counters: one that is added there must be added here to compile.
-macro_rules! index_with {
-    ($($counter:ident),* $(,)?) => {
-        /// What the index counted, and in what state it was found and left.
-        #[derive(Serialize)]
-        pub(crate) struct Index {
-            state: &'static str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            rebuilt_because: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            degraded: Option<String>,
-            $($counter: u64,)*
-        }
-
-        impl Index {
-            /// Tells all that was counted.
-            pub(crate) fn of(counters: Counters, state: &IndexState, degraded: Option<&str>) -> Self {
-                let Counters { $($counter),* } = counters;
-                let (state, rebuilt_because) = match state {
-                    IndexState::New => ("new", None),
-                    IndexState::Clean => ("clean", None),
-                    IndexState::Unclean => ("unclean", None),
-                    IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
-                };
-                Self { state, rebuilt_because, degraded: degraded.map(str::to_owned), $($counter),* }
-            }
-        }
-    };
+/// What the index counted, and in what state it was found and left.
+#[derive(Serialize)]
+pub(crate) struct Index {
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rebuilt_because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
+    filter_bytes: usize,
+    filter_bytes_max: usize,
+    filter_fill: f64,
+    /// How lookups read the table: `pages`, `buckets`, or `by_device`.
+    lookups_by: &'static str,
+    #[serde(flatten)]
+    counters: BTreeMap<&'static str, u64>,
+    /// The same, for each GB of what was read.
+    per_gigabyte: BTreeMap<&'static str, f64>,
 }
 
-index_with!(
-    submitted,
-    filter_probes,
-    filter_negatives,
-    filter_false_positives,
-    in_flight_hits,
-    joined,
-    prelookup_hits,
-    postlookup_hits,
-    lookups,
-    staging_hits,
-    disk_hits,
-    lookup_batches,
-    pages_read,
-    bytes_read,
-    bytes_written,
-    prefetches,
-    updates,
-    drains,
-    dead_hits,
-    damaged_pages,
-);
+impl Index {
+    /// Tells all that was counted.
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    pub(crate) fn of(outcome: &BackupOutcome) -> Self {
+        let (state, rebuilt_because) = match &outcome.index_state {
+            IndexState::New => ("new", None),
+            IndexState::Clean => ("clean", None),
+            IndexState::Unclean => ("unclean", None),
+            IndexState::Incomplete(parts) => ("incomplete", Some(format!("{parts} damaged parts"))),
+            IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
+        };
+        let counters: BTreeMap<_, _> = outcome.report.counters.named().into_iter().collect();
+        let gigabytes = outcome.report.snapshot.summary.bytes_processed as f64 / 1e9;
+        let per_gigabyte = counters.iter().filter(|_| 0.0 < gigabytes);
+        Self {
+            state,
+            rebuilt_because,
+            degraded: outcome.index_degraded.clone(),
+            filter_bytes: outcome.filter.bytes,
+            filter_bytes_max: outcome.filter.bytes_max,
+            filter_fill: outcome.filter.fill,
+            lookups_by: match outcome.reads {
+                BucketReads::Pages => "pages",
+                BucketReads::Whole => "buckets",
+                BucketReads::ByDevice(_) => "by_device",
+            },
+            per_gigabyte: per_gigabyte.map(|(name, count)| (*name, *count as f64 / gigabytes)).collect(),
+            counters,
+        }
+    }
+}
 
 /// A snapshot as `snapshots` lists it.
 #[derive(Serialize)]

@@ -67,7 +67,7 @@ fn the_process_stays_within_its_budget() {
 /// The smallest budget, which [`Place`] runs every command with.
 const BUDGET_BYTES: u64 = 64 << 20;
 
-/// Returns bytes that neither compress nor repeat, the same for the same seed. (SplitMix64.)
+/// Returns bytes that neither compress nor repeat, the same for the same seed. (`SplitMix64`.)
 fn noise(seed: u64, words: usize) -> Vec<u8> {
     let mut state = seed;
     let word = |_| {

@@ -66,6 +66,10 @@ impl Host for CountingHost {
         Duration::ZERO
     }
 
+    fn background(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
     fn random(&self, buffer: &mut [u8]) -> Result<()> {
         buffer.iter_mut().zip(0x40..).for_each(|(byte, value)| *byte = value);
         Ok(())

@@ -74,9 +74,16 @@ fn vary(tree: &MemTree, draw: &mut Draw) {
 
 #[test]
 fn stored_chunks_equal_a_hash_set() {
-    let schedules = [1, 2, 7, 32].map(|threshold| Schedule::Lazy { threshold });
+    let schedules = [
+        Schedule::Eager,
+        Schedule::Lazy { threshold: 1 },
+        Schedule::Lazy { threshold: 7 },
+        Schedule::Exhaustive { threshold: 2 },
+        Schedule::Pool { candidates: 32 },
+        Schedule::Adaptive { candidates: 20 },
+    ];
     let mut total = Counters::default();
-    for schedule in [Schedule::Eager].into_iter().chain(schedules) {
+    for schedule in schedules {
         for seed in 0..SEEDS {
             let case = format!("{schedule:?}, seed {seed}");
             let world = World::new(seed);

@@ -148,7 +148,7 @@ impl<'a> IdentifyStage<'a> {
         for (number, fingerprint) in block.fingerprints.iter().enumerate() {
             let len = u32::try_from(block.chunk(number).len()).expect("a block is far below 4 GiB");
             self.slots.push_back(Slot { sequence: self.next, fingerprint: *fingerprint, len, verdict: None });
-            chunks.push(SequencedChunk { sequence: Sequence(self.next), fingerprint: *fingerprint });
+            chunks.push(SequencedChunk { sequence: Sequence(self.next), fingerprint: *fingerprint, len });
             self.next += 1;
         }
         let mut resolved = std::mem::take(&mut self.resolved);
@@ -334,9 +334,11 @@ impl MetadataSink for IdentifyStage<'_> {
         bytes.extend_from_slice(hints);
         let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
         self.held_bytes += bytes.len();
+        let len = u32::try_from(bytes.len()).expect("metadata chunks are far below 4 GiB");
+        let chunk = SequencedChunk { sequence, fingerprint, len };
         self.held.insert(sequence.0, Held { fingerprint, kind, hints_len, bytes });
         let mut resolved = Vec::new();
-        self.identifier.submit(&[SequencedChunk { sequence, fingerprint }], &mut resolved)?;
+        self.identifier.submit(&[chunk], &mut resolved)?;
         for verdict in resolved {
             self.settle_held(verdict)?;
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::index::log::LogRecord;
-use crate::kv::{Key, Ordinal};
+use crate::kv::{Key, Ordinal, Position};
 use crate::types::Fingerprint;
 
 /// What one cached record costs: itself, and 17 bytes of map at a load of at least 7/16.
@@ -40,6 +40,7 @@ pub type ByOwnBits = BuildHasherDefault<OwnBits>;
 
 #[derive(Debug)]
 struct Window {
+    start: Position,
     records: Vec<(Fingerprint, Ordinal)>,
     newer: Option<u32>,
     older: Option<u32>,
@@ -56,6 +57,7 @@ pub struct Cache {
     free: Vec<u32>,
     newest: Option<u32>,
     oldest: Option<u32>,
+    evictions: u64,
 }
 
 fn bits(fingerprint: &Fingerprint) -> u64 {
@@ -74,7 +76,13 @@ impl Cache {
             free: Vec::new(),
             newest: None,
             oldest: None,
+            evictions: 0,
         }
+    }
+
+    /// Returns how many windows went for others.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
     }
 
     /// Returns how many records are cached.
@@ -87,10 +95,12 @@ impl Cache {
         self.len == 0
     }
 
-    /// Returns the container of a fingerprint, and makes its window the last to go.
-    pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<Ordinal> {
+    /// Returns a fingerprint's container and position in the log, and makes its window the last to go.
+    pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
         let &(window, slot) = self.places.get(&bits(fingerprint))?;
-        let (found, ordinal) = *self.windows.get(window as usize)?.records.get(slot as usize)?;
+        let holder = self.windows.get(window as usize)?;
+        let (found, ordinal) = *holder.records.get(slot as usize)?;
+        let position = Position(holder.start.0 + u64::from(slot));
         if found != *fingerprint {
             return None;
         }
@@ -98,20 +108,21 @@ impl Cache {
             self.unlink(window);
             self.link(window);
         }
-        Some(ordinal)
+        Some((ordinal, position))
     }
 
-    /// Adds a window, cut to what fits at all; others go for it.
-    pub fn insert(&mut self, records: &[LogRecord]) {
+    /// Adds a window that starts at a position, cut to what fits at all; others go for it.
+    pub fn insert(&mut self, start: Position, records: &[LogRecord]) {
         let records = &records[..records.len().min(self.capacity)];
         if records.is_empty() {
             return;
         }
         while let Some(oldest) = self.oldest.filter(|_| self.capacity < self.len + records.len()) {
             self.drop_window(oldest);
+            self.evictions += 1;
         }
         let kept = records.iter().map(|record| (record.fingerprint, record.ordinal)).collect();
-        let window = Window { records: kept, newer: None, older: None };
+        let window = Window { start, records: kept, newer: None, older: None };
         let index = if let Some(index) = self.free.pop() {
             self.windows[index as usize] = window;
             index
@@ -174,14 +185,15 @@ mod tests {
     #[test]
     fn the_window_used_last_stays_and_the_oldest_goes() {
         let mut cache = Cache::new(100 * CACHED_BYTES);
-        cache.insert(&window(0..40));
-        cache.insert(&window(40..80));
-        assert_eq!(cache.get(&fingerprint(5)), Some(Ordinal(4)));
-        cache.insert(&window(80..120));
+        cache.insert(Position(7), &window(0..40));
+        cache.insert(Position(0), &window(40..80));
+        assert_eq!(cache.get(&fingerprint(5)), Some((Ordinal(4), Position(12))));
+        cache.insert(Position(0), &window(80..120));
         assert_eq!(cache.get(&fingerprint(50)), None, "the window used least recently goes, as a whole");
         assert!((0..40).chain(80..120).all(|number| cache.get(&fingerprint(number)).is_some()));
-        cache.insert(&window(200..1_000));
+        cache.insert(Position(0), &window(200..1_000));
         assert_eq!(cache.len(), 100);
+        assert_eq!(cache.evictions(), 3);
         assert_eq!(cache.get(&fingerprint(0)), None);
     }
 
@@ -191,12 +203,12 @@ mod tests {
         let mut random = Random::new(2);
         for _ in 0..2_000 {
             let start = random.below(2_000);
-            cache.insert(&window(start..start + random.below(60)));
+            cache.insert(Position(0), &window(start..start + random.below(60)));
             assert!(cache.len() <= 500);
             assert!(cache.places.len() <= cache.len());
             let _ = cache.get(&random.fingerprint_of(2_000));
         }
-        cache.insert(&window(5_000..5_500));
+        cache.insert(Position(0), &window(5_000..5_500));
         assert_eq!((cache.len(), cache.places.len()), (500, 500));
     }
 }

@@ -7,19 +7,25 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
-//! | 8 | 2 | version, 1 |
-//! | 10 | 1 | 1: holds together; 2: start again |
-//! | 11 | 5 | zero |
+//! | 8 | 2 | version, 2 |
+//! | 10 | 1 | 1 |
+//! | 11 | 1 | which of the two files of repeats, 0 or 1 |
+//! | 12 | 4 | zero |
 //! | 16 | 16 | repository |
 //! | 32 | 8 | generation, one more with every checkpoint |
 //! | 40 | 4 | containers registered |
 //! | 44 | 32 | BLAKE3 of their records |
 //! | 76 | 8 | pages of the arrival log |
-//! | 84 | 3 x 40 | manifest, staged entries, filter: length 8, BLAKE3 32 |
-//! | 204 | 4 | bytes of the next field |
-//! | 208 | ... | containers covered, one bit each |
+//! | 84 | 8 | pages of the log of repeats |
+//! | 92 | 3 x 40 | manifest, staged entries, filter: length 8, BLAKE3 32 |
+//! | 212 | 4 | parts of the table whose entries are missing: number of the next field's items |
+//! | 216 | 16 each | first and last head of the keys of such a part |
+//! | ... | 4 | bytes of the next field |
+//! | ... | ... | containers covered, one bit each |
 //! | end | 32 | BLAKE3 of everything before |
 #![deny(clippy::indexing_slicing)]
+
+use std::ops::RangeInclusive;
 
 use crate::error::{Error, Result};
 use crate::index::ordinals::OrdinalSet;
@@ -28,25 +34,17 @@ use crate::kv::sealed::Seal;
 use crate::types::RepositoryId;
 
 const MAGIC: [u8; 8] = *b"OFINDEX\0";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
-pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 240;
+pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
 
-/// Whether a checkpoint can be gone on from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// Everything it refers to holds together.
-    Whole,
-    /// Damage was found in what it refers to: start again.
-    Damaged,
-}
+/// Most parts of the table that are noted as incomplete; with more of them the index is better begun anew.
+pub const INCOMPLETE_MAX: usize = 4096;
 
 /// A state of the index that holds together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// Whether it can be gone on from.
-    pub standing: Standing,
     /// Repository whose chunks are indexed.
     pub repository: RepositoryId,
     /// Number of the checkpoint; chooses the names of the files that take turns.
@@ -57,13 +55,19 @@ pub struct Checkpoint {
     pub registry_digest: [u8; 32],
     /// Length of the arrival log.
     pub log_pages: u64,
+    /// Which file holds the log of repeats, and its length.
+    pub repeats_file: u8,
+    /// Length of the log of repeats.
+    pub repeat_pages: u64,
     /// Where the table's runs lie.
     pub manifest: Seal,
     /// Entries that were not written out.
     pub staged: Seal,
     /// The filter.
     pub filter: Seal,
-    /// Containers whose chunks are all in the table or staged.
+    /// Parts of the table whose entries may be missing, since pages were damaged: heads of keys.
+    pub incomplete: Vec<RangeInclusive<u64>>,
+    /// Containers whose chunks are all in the table or staged, but for those parts.
     pub covered: OrdinalSet,
 }
 
@@ -74,19 +78,25 @@ pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(240 + covered.as_bytes().len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.push(match checkpoint.standing {
-        Standing::Whole => 1,
-        Standing::Damaged => 2,
-    });
-    bytes.extend_from_slice(&[0; 5]);
+    bytes.push(1);
+    bytes.push(checkpoint.repeats_file);
+    bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_digest);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.repeat_pages.to_le_bytes());
     for seal in [checkpoint.manifest, checkpoint.staged, checkpoint.filter] {
         bytes.extend_from_slice(&seal.len.to_le_bytes());
         bytes.extend_from_slice(&seal.digest);
+    }
+    let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
+    let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
+    bytes.extend_from_slice(&count.to_le_bytes());
+    for heads in incomplete {
+        bytes.extend_from_slice(&heads.start().to_le_bytes());
+        bytes.extend_from_slice(&heads.end().to_le_bytes());
     }
     bytes.extend_from_slice(&covered_len.to_le_bytes());
     bytes.extend_from_slice(covered.as_bytes());
@@ -107,38 +117,46 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
         return Err(Error::NewerFormat { object, found: version, supported: VERSION });
     }
     let (body, digest) = bytes.split_last_chunk::<32>().ok_or_else(|| damaged("ends early"))?;
-    if version != VERSION || blake3::hash(body) != blake3::Hash::from(*digest) {
+    if version != VERSION {
+        return Err(damaged("is of an earlier version"));
+    }
+    if blake3::hash(body) != blake3::Hash::from(*digest) {
         return Err(damaged("checksum"));
     }
     decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
 }
 
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
-    let standing = match fields.array()? {
-        [1] => Standing::Whole,
-        [2] => Standing::Damaged,
-        _ => return None,
-    };
-    fields.bytes(5)?;
+    let [1] = fields.array()? else { return None };
+    let [repeats_file] = fields.array()?;
+    fields.bytes(4)?;
     let repository = RepositoryId(fields.array()?);
     let generation = fields.u64()?;
     let registered = fields.u32()?;
     let registry_digest = fields.array()?;
     let log_pages = fields.u64()?;
+    let repeat_pages = fields.u64()?;
     let mut seal = || Some(Seal { len: fields.u64()?, digest: fields.array()? });
     let (manifest, staged, filter) = (seal()?, seal()?, seal()?);
+    let count = usize::try_from(fields.u32()?).ok().filter(|&count| count <= INCOMPLETE_MAX)?;
+    let mut incomplete = Vec::with_capacity(count);
+    for _ in 0..count {
+        incomplete.push(fields.u64()?..=fields.u64()?);
+    }
     let covered_len = fields.u32()?;
     let covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
-    (fields.left() == 32).then_some(Checkpoint {
-        standing,
+    (fields.left() == 32 && repeats_file <= 1).then_some(Checkpoint {
         repository,
         generation,
         registered,
         registry_digest,
         log_pages,
+        repeats_file,
+        repeat_pages,
         manifest,
         staged,
         filter,
+        incomplete,
         covered,
     })
 }
@@ -155,15 +173,17 @@ mod tests {
         covered.insert(Ordinal(77));
         let seal = |len| Seal { len, digest: [7; 32] };
         let checkpoint = Checkpoint {
-            standing: Standing::Whole,
             repository: RepositoryId([3; 16]),
             generation: 1 << 50,
             registered: 78,
             registry_digest: [9; 32],
             log_pages: 12,
+            repeats_file: 1,
+            repeat_pages: 7,
             manifest: seal(1),
             staged: seal(2),
             filter: Seal::empty(),
+            incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
         let mut bytes = encode_checkpoint(&checkpoint);
@@ -176,8 +196,8 @@ mod tests {
             assert!(decode_checkpoint(&bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 2;
-        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 2, .. })));
+        bytes[8] = 3;
+        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 3, .. })));
     }
 
     #[test]
@@ -185,15 +205,17 @@ mod tests {
         let mut covered = OrdinalSet::default();
         covered.insert(Ordinal(77));
         let checkpoint = Checkpoint {
-            standing: Standing::Damaged,
             repository: RepositoryId([3; 16]),
             generation: 4,
             registered: 78,
             registry_digest: [9; 32],
             log_pages: 12,
+            repeats_file: 1,
+            repeat_pages: 7,
             manifest: Seal::empty(),
             staged: Seal::empty(),
             filter: Seal::empty(),
+            incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
         let bytes = encode_checkpoint(&checkpoint);

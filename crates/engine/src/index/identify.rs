@@ -1,40 +1,48 @@
 //! The exact identifier: filter, cache, and table lookups at once (eager) or deferred and put together (lazy).
 //!
-//! A chunk that the filter does not know is unique. One that it may know is answered by the cache, or waits in a bucket
-//! of pending chunks. Once a bucket holds enough different ones they are looked up together, and every hit
-//! brings in the records around it in the arrival log, which answer for other pending chunks without a lookup (Ma et
-//! al., section 3, algorithm 1). The eager schedule is the lazy one with a threshold of one and windows that only look
-//! forward.
+//! A chunk that the filter does not know is unique. One that it may know is answered by the cache, or waits; what waits
+//! is looked up together, and every hit brings in the records around it in the arrival log, which answer for other
+//! pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] run here, on one
+//! table, one log, one cache; the eager one has nobody wait, and windows that only look forward.
 //!
-//! Deviations: windows answer pending chunks by probing the window's records in the map of pending chunks, so that
-//! there are neither cycles nor a limit of tries. How far a window reaches back is the distance to the oldest chunk that
-//! waits, at most half of it, in place of the rank in a cycle. Equal pending chunks are joined and share the verdict of
-//! the first; the paper does not say what becomes of them. A pending chunk only ever matches what was recorded, and what
-//! is pending cannot have been recorded by this session, so it never matches its own followers.
+//! This file takes chunks in and bounds what waits; [`crate::index::lookup`] looks up.
+//!
+//! Resolutions where the paper is silent: equal pending chunks are joined and share the verdict of the first. A pending
+//! chunk only ever matches what was recorded, and what is pending cannot have been recorded by this session, so it never
+//! matches its own followers. A chunk answered at arrival is in no cycle and reads no window, but counts in ranks.
+//! A chunk met again after it was declared unique is answered from memory until its container is recorded.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
+use crate::index::arrivals::{Arrivals, Outcome, Repeat};
 use crate::index::cache::{ByOwnBits, Cache};
-use crate::index::log::{LOG_PAGE_RECORDS, LogRecord, LogWindow};
-use crate::index::options::{IndexOptions, Schedule, WINDOWS_PER_BATCH};
+use crate::index::cycle::Cycles;
+use crate::index::log::LogStretch;
+use crate::index::options::{IndexOptions, Prelookup, Schedule};
 use crate::index::pending::{Pending, PendingChunk, Slot};
-use crate::index::store::{IndexState, Store};
-use crate::index::window::WindowSize;
+use crate::index::store::{FilterState, IndexState, Store};
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
-use crate::io::Disk;
-use crate::kv::table::{BATCH_PAGES_MAX, Lookup};
-use crate::kv::{Entry, Key, Position};
+use crate::io::{Disk, Host};
+use crate::kv::table::BucketReads;
+use crate::kv::{Key, Position};
 use crate::types::{ContainerId, Fingerprint, RepositoryId, Sequence};
 
-/// Chunks whose blocks of the filter are touched together.
-const PREFETCH_CHUNKS: usize = 64;
+/// Chunks whose blocks of the filter are touched together, and after which the schedule is decided anew.
+const PIECE_CHUNKS: usize = 64;
+
+/// Pieces of which one has its accesses to the cache timed: two readings of a clock cost more than an access.
+const PIECES_PER_TIMED: u64 = 16;
+
+/// Chunks missed more than found after which [`Prelookup::Adaptive`] gives up.
+const NET_MISSES_MAX: i32 = 10;
 
 /// A chunk that this session has met and that is not recorded.
 #[derive(Clone, Copy, Debug)]
-enum Flight {
+pub(super) enum Flight {
     /// It was declared unique.
     Unique(Sequence),
     /// It waits for a verdict.
@@ -44,24 +52,27 @@ enum Flight {
 /// The exact index of one repository on this host.
 #[derive(Debug)]
 pub struct Index {
-    store: Store,
-    cache: Cache,
-    flights: HashMap<Fingerprint, Flight, ByOwnBits>,
-    pending: Pending,
-    options: IndexOptions,
-    threshold: usize,
-    window: WindowSize,
+    pub(super) store: Store,
+    pub(super) cache: Cache,
+    pub(super) flights: HashMap<Fingerprint, Flight, ByOwnBits>,
+    pub(super) pending: Pending,
+    pub(super) cycles: Cycles,
+    pub(super) arrivals: Arrivals,
+    pub(super) options: IndexOptions,
+    /// Whether chunks are looked up as they arrive, for the time being.
+    pub(super) at_once: bool,
+    /// Where the last window that looked forward ended: a stream that goes on there goes on in the log.
+    pub(super) read_up_to: Option<Position>,
+    pub(super) counters: Counters,
+    pub(super) stretches: Vec<LogStretch>,
+    pub(super) asks_cache: bool,
+    net_misses: i32,
+    host: Arc<dyn Host>,
+    is_timed: bool,
+    pieces: u64,
     next_sequence: Sequence,
-    counters: Counters,
-    slots: Vec<Slot>,
-}
-
-/// A hit whose neighborhood is to be read.
-#[derive(Clone, Copy, Debug)]
-struct Hit {
-    fingerprint: Fingerprint,
-    sequence: Sequence,
-    position: Position,
+    repeats: Vec<Repeat>,
+    recorded: u64,
 }
 
 impl Index {
@@ -71,35 +82,63 @@ impl Index {
     /// missing, damaged or another repository's is started anew; the state says so. [`Index::attach`] comes next.
     pub fn open(
         disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
         dir: &Path,
         repository: RepositoryId,
         options: &IndexOptions,
     ) -> Result<(Self, IndexState)> {
-        let (store, state) = Store::open(disk, dir, repository, options)?;
-        let threshold = match options.schedule {
-            Schedule::Eager => 1,
-            Schedule::Lazy { threshold } => threshold.max(1) as usize,
-        };
-        let index = Self {
+        let (store, state) = Store::open(disk, Arc::clone(&host), dir, repository, options)?;
+        Ok((Self::over(store, host, options), state))
+    }
+
+    /// Makes an index in memory only, for want of a place on a disk: it knows as many chunks as its memory for entries
+    /// takes, and says `reason` as why it is degraded. What it does not know is stored again.
+    pub fn without_disk(
+        host: Arc<dyn Host>,
+        repository: RepositoryId,
+        options: &IndexOptions,
+        reason: String,
+    ) -> Result<Self> {
+        Ok(Self::over(Store::without_disk(Arc::clone(&host), repository, options, reason)?, host, options))
+    }
+
+    fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
+        Self {
             store,
             cache: Cache::new(options.cache_bytes),
             flights: HashMap::default(),
-            pending: Pending::new(options.pending_buckets),
+            pending: Pending::new(options.buckets()),
+            cycles: new_cycles(options),
+            arrivals: Arrivals::default(),
             options: options.clone(),
-            threshold,
-            window: WindowSize::new(options.prefetch_window),
-            next_sequence: Sequence(0),
+            at_once: options.schedule == Schedule::Eager,
+            read_up_to: None,
             counters: Counters::default(),
-            slots: Vec::new(),
-        };
-        Ok((index, state))
+            stretches: Vec::new(),
+            asks_cache: options.prelookup == Prelookup::Always,
+            net_misses: 0,
+            host,
+            is_timed: false,
+            pieces: 0,
+            next_sequence: Sequence(0),
+            repeats: Vec::new(),
+            recorded: 0,
+        }
     }
 
-    /// Takes the containers that exist, sorted; hits in others are ignored from now on.
+    /// Begins a session: takes the containers that exist, sorted; hits in others are ignored from now on. What an earlier
+    /// session had not recorded is forgotten, and numbers of chunks may start anew.
     ///
     /// Returns those that are not covered: the caller reads their directories and [`Identifier::record`]s them. Before
     /// the first call no container is live.
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
+        self.flights.clear();
+        self.pending = Pending::new(self.options.buckets());
+        self.cycles = new_cycles(&self.options);
+        self.arrivals = Arrivals::default();
+        self.repeats.clear();
+        (self.recorded, self.read_up_to) = (0, None);
+        self.at_once = self.options.schedule == Schedule::Eager;
         Ok(self.store.attach(live))
     }
 
@@ -110,9 +149,14 @@ impl Index {
         self.store.degraded()
     }
 
-    /// Returns the share of the filter's bits that are set, 0 to 1; well above one half it lets too much pass.
-    pub fn filter_fill(&self) -> f64 {
-        self.store.filter_fill()
+    /// Returns how large the filter is, may be, and how full it is.
+    pub fn filter_state(&self) -> FilterState {
+        self.store.filter_state()
+    }
+
+    /// Returns how lookups read the table.
+    pub fn reads(&self) -> BucketReads {
+        self.store.reads()
     }
 
     /// Makes everything recorded durable, as the state that an unclean end falls back to. Costs a write of the filter and
@@ -127,21 +171,30 @@ impl Index {
         self.store.close()
     }
 
+    pub(super) fn now(&self) -> Duration {
+        self.host.monotonic()
+    }
+
+    pub(super) fn nanos_since(&self, start: Duration) -> u64 {
+        u64::try_from(self.now().saturating_sub(start).as_nanos()).unwrap_or(u64::MAX)
+    }
+
     fn arrive(&mut self, chunk: &SequencedChunk, resolved: &mut Vec<Resolved>) {
-        let &SequencedChunk { sequence, fingerprint } = chunk;
+        let &SequencedChunk { sequence, fingerprint, len } = chunk;
         self.counters.submitted += 1;
         self.next_sequence = Sequence(sequence.0 + 1);
         match self.flights.get(&fingerprint) {
             Some(&Flight::Unique(first)) => {
                 self.counters.in_flight_hits += 1;
+                self.arrivals.arrive_decided(sequence, Outcome::Elsewhere, &mut self.repeats);
                 resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
                 return;
             }
             Some(&Flight::Pending(slot)) => {
                 self.counters.in_flight_hits += 1;
                 self.counters.joined += 1;
+                self.arrivals.arrive(sequence);
                 self.pending.join(slot, sequence);
-                self.bound_pending(resolved);
                 return;
             }
             None => {}
@@ -149,202 +202,139 @@ impl Index {
         self.counters.filter_probes += 1;
         if !self.store.filter().test_and_set(&Key::from(&fingerprint)) {
             self.counters.filter_negatives += 1;
+            self.cycles.pass_unique();
+            self.arrivals.arrive_decided(sequence, Outcome::Unique, &mut self.repeats);
             self.flights.insert(fingerprint, Flight::Unique(sequence));
             resolved.push(Resolved { sequence, verdict: Verdict::Unique });
             return;
         }
-        if let Some(ordinal) = self.cache.get(&fingerprint) {
-            if let Some(container) = self.store.live_container(ordinal) {
-                self.counters.prelookup_hits += 1;
-                self.window.note_answer();
-                resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
-                return;
-            }
-            self.counters.dead_hits += 1;
+        self.cycles.pass_candidate();
+        if self.asks_cache && self.pre_look_up(sequence, &fingerprint, resolved) {
+            return;
         }
-        let (slot, bucket) = self.pending.push(fingerprint, sequence);
+        if self.at_once {
+            let expected = self.arrivals.expected();
+            self.arrivals.arrive(sequence);
+            let chunk = PendingChunk { fingerprint, sequence, len, membership: None, followers: Vec::new() };
+            self.look_up_at_once(chunk, expected, resolved);
+            return;
+        }
+        self.arrivals.arrive(sequence);
+        let membership = self.cycles.place(sequence);
+        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
+        self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        if self.threshold <= self.pending.bucket_len(bucket) {
+        if self.options.threshold() <= self.pending.bucket_len(bucket) {
             self.look_up_bucket(bucket, resolved);
         }
-        self.bound_pending(resolved);
     }
 
-    /// Looks up the oldest pending chunk's bucket while too many wait or it has waited too long.
+    /// Asks the cache for a chunk as it arrives; says whether that was its verdict.
+    fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint, resolved: &mut Vec<Resolved>) -> bool {
+        let start = self.is_timed.then(|| self.now());
+        let cached = self.cache.get(fingerprint);
+        if let Some(start) = start {
+            self.counters.prelookup_nanos += PIECES_PER_TIMED * self.nanos_since(start);
+        }
+        let found = cached.and_then(|(ordinal, position)| Some((self.store.live_container(ordinal)?, position)));
+        if let Some((container, position)) = found {
+            self.counters.prelookup_hits += 1;
+            self.net_misses = (self.net_misses - 1).max(0);
+            self.arrivals.arrive_decided(sequence, Outcome::At(position), &mut self.repeats);
+            resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
+            return true;
+        }
+        self.counters.dead_hits += u64::from(cached.is_some());
+        if self.options.prelookup == Prelookup::Adaptive {
+            self.net_misses += 1;
+            self.asks_cache = self.net_misses < NET_MISSES_MAX;
+        }
+        false
+    }
+
+    /// Notes whether the last chunk of a batch that was looked up was a duplicate: then its successors may be cached.
+    pub(super) fn note_last_of_batch(&mut self, is_duplicate: bool) {
+        if self.options.prelookup == Prelookup::Adaptive && is_duplicate {
+            self.asks_cache = true;
+            self.net_misses = 0;
+        }
+    }
+
+    /// Looks up while too many chunks or bytes wait, or one has waited too long.
     fn bound_pending(&mut self, resolved: &mut Vec<Resolved>) {
         while let Some((sequence, bucket)) = self.pending.oldest() {
             let age = self.next_sequence.0.saturating_sub(sequence.0);
-            if self.pending.len() <= self.options.pending_max && age <= self.options.pending_age_max {
+            if self.options.pending_age_max < age {
+                self.look_up_bucket(bucket, resolved);
+            } else if self.options.pending_max < self.pending.len()
+                || self.options.pending_bytes_max < self.pending.bytes()
+            {
+                let fullest = self.pending.fullest_bucket();
+                self.look_up_bucket(fullest, resolved);
+            } else {
                 return;
             }
-            self.look_up_bucket(bucket, resolved);
         }
     }
 
-    fn look_up_bucket(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
-        let mut slots = std::mem::take(&mut self.slots);
-        self.pending.list_bucket(bucket, &mut slots);
-        for piece in slots.chunks(BATCH_PAGES_MAX) {
-            self.look_up(piece, resolved);
-        }
-        self.slots = slots;
-    }
-
-    /// Looks pending chunks up together, then reads around the hits, which may answer for others that wait.
-    fn look_up(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
-        let reach = self.pending.oldest().map_or(self.next_sequence, |(oldest, _)| oldest);
-        // A window that was read for an earlier piece may have answered for some of these.
-        let chunks: Vec<PendingChunk> = slots.iter().filter_map(|&slot| self.pending.take(slot)).collect();
-        if chunks.is_empty() {
+    /// Decides whether chunks are to be looked up as they arrive from now on.
+    fn adapt(&mut self, resolved: &mut Vec<Resolved>) {
+        if !matches!(self.options.schedule, Schedule::Adaptive { .. }) {
             return;
         }
-        let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).collect();
-        let mut answers = Vec::with_capacity(keys.len());
-        self.store.lookup(&keys, &mut answers);
-        self.counters.lookups += keys.len() as u64;
-        self.counters.lookup_batches += 1;
-        let mut hits = Vec::new();
-        for (chunk, answer) in chunks.iter().zip(answers) {
-            let entry = self.count_answer(answer);
-            let found = entry.and_then(|entry| Some((entry, self.store.live_container(entry.ordinal)?)));
-            if let Some((entry, container)) = found {
-                let PendingChunk { fingerprint, sequence, .. } = *chunk;
-                hits.push(Hit { fingerprint, sequence, position: entry.position });
-                self.settle(chunk, Some(container), resolved);
-            } else {
-                self.settle(chunk, None, resolved);
-            }
-        }
-        self.prefetch(hits, reach, resolved);
-    }
-
-    fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
-        match answer {
-            Lookup::Staged(entry) => {
-                self.counters.staging_hits += 1;
-                Some(entry)
-            }
-            Lookup::OnDisk(entry) => {
-                self.counters.disk_hits += 1;
-                Some(entry)
-            }
-            Lookup::Dead => {
-                self.counters.dead_hits += 1;
-                None
-            }
-            Lookup::Absent => {
-                self.counters.filter_false_positives += 1;
-                None
+        let runs = self.arrivals.runs();
+        let limit = u64::from(self.options.run_at_once) >> u32::from(self.at_once);
+        let at_once = !runs.is_blank() && limit <= runs.mean_run() && !runs.is_misled();
+        if at_once != self.at_once {
+            self.counters.schedule_changes += 1;
+            self.at_once = at_once;
+            if at_once {
+                // What waits is among the first of its run: the others need not wait for it.
+                self.look_up_bucket(0, resolved);
             }
         }
     }
 
-    /// Brings a chunk that was pending, and those that joined it, to their verdicts.
-    fn settle(&mut self, chunk: &PendingChunk, container: Option<ContainerId>, resolved: &mut Vec<Resolved>) {
-        let (first, rest) = if let Some(container) = container {
-            self.flights.remove(&chunk.fingerprint);
-            (Verdict::Stored(container), Verdict::Stored(container))
-        } else {
-            self.flights.insert(chunk.fingerprint, Flight::Unique(chunk.sequence));
-            (Verdict::Unique, Verdict::SameAs(chunk.sequence))
-        };
-        resolved.push(Resolved { sequence: chunk.sequence, verdict: first });
-        resolved.extend(chunk.followers.iter().map(|&sequence| Resolved { sequence, verdict: rest }));
+    pub(super) fn advance_arrivals(&mut self) {
+        self.arrivals.advance(&mut self.repeats);
     }
 
-    /// Reads the log around hits into the cache. `reach`: the oldest chunk that waited.
-    fn prefetch(&mut self, mut hits: Vec<Hit>, reach: Sequence, resolved: &mut Vec<Resolved>) {
-        if self.options.prefetch_window == 0 {
-            return;
-        }
-        hits.sort_unstable_by_key(|hit| hit.position);
-        let mut records = Vec::new();
-        let mut hits = hits.into_iter().peekable();
-        let mut read_up_to = 0;
-        while hits.peek().is_some() {
-            let mut windows: Vec<LogWindow> = Vec::with_capacity(WINDOWS_PER_BATCH);
-            while let Some(hit) = hits.next_if(|_| windows.len() < WINDOWS_PER_BATCH) {
-                // What an earlier window of this batch brings, or has brought in, needs no read of its own.
-                if hit.position.0 < read_up_to || self.cache.get(&hit.fingerprint).is_some() {
-                    continue;
-                }
-                let mut window = self.window_around(&hit, reach);
-                let end = window.start.0.saturating_add(u64::from(window.records));
-                let again = read_up_to.saturating_sub(window.start.0);
-                window.start = Position(window.start.0 + again);
-                window.records = window.records.saturating_sub(u32::try_from(again).unwrap_or(u32::MAX));
-                read_up_to = end.max(read_up_to);
-                windows.push(window);
-            }
-            self.store.read_log(&windows, &mut records);
-            for records in &records {
-                self.window.note_window(records.len());
-                self.take_window(records, resolved);
-            }
-        }
-    }
-
-    fn window_around(&self, hit: &Hit, reach: Sequence) -> LogWindow {
-        let records = self.window.records();
-        if self.window.is_page() {
-            // The page that holds the hit, rather than parts of two.
-            let start = Position(hit.position.0 - hit.position.0 % LOG_PAGE_RECORDS as u64);
-            return LogWindow { start, records };
-        }
-        let back = match self.options.schedule {
-            Schedule::Eager => 0,
-            Schedule::Lazy { .. } => hit.sequence.0.saturating_sub(reach.0).min(u64::from(records / 2)),
-        };
-        LogWindow { start: Position(hit.position.0.saturating_sub(back)), records }
-    }
-
-    /// Caches a window and answers the pending chunks that are in it.
-    fn take_window(&mut self, records: &[LogRecord], resolved: &mut Vec<Resolved>) {
-        self.cache.insert(records);
-        if self.pending.is_empty() {
-            return;
-        }
-        for record in records {
-            let Some(&Flight::Pending(slot)) = self.flights.get(&record.fingerprint) else { continue };
-            let Some(container) = self.store.live_container(record.ordinal) else {
-                self.counters.dead_hits += 1;
-                continue;
-            };
-            if let Some(chunk) = self.pending.take(slot) {
-                self.counters.postlookup_hits += 1;
-                self.window.note_answer();
-                self.settle(&chunk, Some(container), resolved);
-            }
+    /// Hands the repeats that have ended to the log of repeats.
+    fn log_repeats(&mut self) {
+        for repeat in std::mem::take(&mut self.repeats) {
+            self.store.log_repeat(&repeat, repeat.uniques_before.saturating_sub(self.recorded));
         }
     }
 }
 
+fn new_cycles(options: &IndexOptions) -> Cycles {
+    Cycles::new(options.cycles, matches!(options.schedule, Schedule::Lazy { .. }))
+}
+
 impl Identifier for Index {
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
-        for piece in chunks.chunks(PREFETCH_CHUNKS) {
+        for piece in chunks.chunks(PIECE_CHUNKS) {
             self.store.filter().prefetch(piece.iter().map(|chunk| Key::from(&chunk.fingerprint)));
+            self.pieces += 1;
+            self.is_timed = self.pieces.is_multiple_of(PIECES_PER_TIMED);
             for chunk in piece {
                 self.arrive(chunk, resolved);
             }
+            self.bound_pending(resolved);
+            self.advance_arrivals();
+            self.adapt(resolved);
+            self.log_repeats();
         }
         Ok(())
     }
 
     fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()> {
-        if self.pending.is_empty() {
-            return Ok(());
+        if !self.pending.is_empty() {
+            self.counters.drains += 1;
+            self.look_up_all(resolved);
         }
-        self.counters.drains += 1;
-        let mut slots = std::mem::take(&mut self.slots);
-        // One chunk of every half window of arrivals: what its hit brings in answers most of its neighbors.
-        let stride = u64::from(self.options.prefetch_window / 2).max(1);
-        self.pending.list_strided(stride, BATCH_PAGES_MAX, &mut slots);
-        self.look_up(&slots, resolved);
-        self.pending.list(&mut slots);
-        for piece in slots.chunks(BATCH_PAGES_MAX) {
-            self.look_up(piece, resolved);
-        }
-        self.slots = slots;
+        self.arrivals.finish(&mut self.repeats);
+        self.log_repeats();
         Ok(())
     }
 
@@ -353,6 +343,7 @@ impl Identifier for Index {
         for chunk in unit.chunks {
             if let Some(Flight::Unique(_)) = self.flights.get(&chunk.fingerprint) {
                 self.flights.remove(&chunk.fingerprint);
+                self.recorded += 1;
             }
         }
         Ok(())
@@ -371,6 +362,8 @@ impl Identifier for Index {
 
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
+        counters.cycles = self.cycles.opened();
+        counters.evictions = self.cache.evictions();
         self.store.count(&mut counters);
         counters
     }

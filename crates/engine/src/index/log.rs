@@ -9,7 +9,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC32C of all that follows |
-//! | 4 | 8 | number of the page |
+//! | 4 | 8 | number of the page, exclusive or the number of the index's life |
 //! | 12 | 2 | number of records |
 //! | 14 | 2 | zero |
 //! | 16 | 40 each | records: fingerprint 32, container ordinal 4, length 4 |
@@ -36,6 +36,9 @@ pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - HEADER_BYTES) / LOG_RECORD
 /// Pages that are gathered before they are written: 256 KiB, about twelve containers of 4 MiB at 8 KiB a chunk.
 pub const TAIL_PAGES: usize = 64;
 
+/// Buffers that are kept for the next windows: as many as are read together where windows are long.
+const SPARE_BUFFERS_MAX: usize = 8;
+
 /// One chunk that was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogRecord {
@@ -56,6 +59,15 @@ pub struct LogWindow {
     pub records: u32,
 }
 
+/// Consecutive records of the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogStretch {
+    /// Position of the first.
+    pub start: Position,
+    /// The records.
+    pub records: Vec<LogRecord>,
+}
+
 /// What the log did, since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LogCounters {
@@ -73,13 +85,18 @@ pub struct LogCounters {
 #[derive(Debug)]
 pub struct ArrivalLog {
     file: Arc<dyn DiskFile>,
+    /// Drawn when the index was begun: no page of an earlier one that had the file is believed.
+    life: u64,
     /// Pages in the file that belong to the log.
     written_pages: u64,
-    /// Whole pages that are not written yet.
-    tail: Vec<u8>,
+    /// Whole pages that are not written yet, and how many bytes of the buffer they take. Aligned, as everything that is
+    /// read and written past the page cache.
+    tail: AlignedBuffer,
+    tail_len: usize,
     /// Records of the page that is being filled.
     page: Vec<LogRecord>,
     counters: LogCounters,
+    spare_buffers: Vec<AlignedBuffer>,
 }
 
 /// Encodes a page of at most [`LOG_PAGE_RECORDS`] records, appending it.
@@ -122,14 +139,16 @@ pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> O
 
 impl ArrivalLog {
     /// Opens the log at the length that a checkpoint gave, 0 for a new one; what follows is cut off.
-    pub fn open(file: Arc<dyn DiskFile>, pages: u64) -> Result<Self> {
+    pub fn open(file: Arc<dyn DiskFile>, life: u64, pages: u64) -> Result<Self> {
         let bytes = pages.checked_mul(LOG_PAGE_BYTES as u64);
         let Some(bytes) = bytes.filter(|&bytes| file.len().is_ok_and(|len| bytes <= len)) else {
             return Err(Error::damaged("arrival log", "shorter than its checkpoint says"));
         };
         file.set_len(bytes)?;
         let page = Vec::with_capacity(LOG_PAGE_RECORDS);
-        Ok(Self { file, written_pages: pages, tail: Vec::new(), page, counters: LogCounters::default() })
+        let tail = AlignedBuffer::new_zeroed(TAIL_PAGES * LOG_PAGE_BYTES);
+        let counters = LogCounters::default();
+        Ok(Self { file, life, written_pages: pages, tail, tail_len: 0, page, counters, spare_buffers: Vec::new() })
     }
 
     /// Returns what was counted.
@@ -144,43 +163,56 @@ impl ArrivalLog {
 
     /// Says whether a record can be appended before [`ArrivalLog::write_out`].
     pub fn has_room(&self) -> bool {
-        self.tail.len() < TAIL_PAGES * LOG_PAGE_BYTES
+        self.tail_len < TAIL_PAGES * LOG_PAGE_BYTES
+    }
+
+    /// Returns the position that the next record gets.
+    pub fn next_position(&self) -> Position {
+        Position(self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64)
     }
 
     fn page_number(&self) -> u64 {
-        self.written_pages + (self.tail.len() / LOG_PAGE_BYTES) as u64
+        self.written_pages + (self.tail_len / LOG_PAGE_BYTES) as u64
     }
 
     /// Appends a record, in memory; returns its position. There must be room.
     pub fn append(&mut self, record: LogRecord) -> Position {
         assert!(self.has_room(), "the log is written out before it is appended to");
-        let position = self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64;
+        let position = self.next_position();
         self.page.push(record);
         if self.page.len() == LOG_PAGE_RECORDS {
             self.end_page();
         }
-        Position(position)
+        position
     }
 
     fn end_page(&mut self) {
         let number = self.page_number();
-        encode_log_page(number, &self.page, &mut self.tail);
+        let mut bytes = Vec::with_capacity(LOG_PAGE_BYTES);
+        encode_log_page(number ^ self.life, &self.page, &mut bytes);
+        let place = self.tail.get_mut(self.tail_len..self.tail_len + LOG_PAGE_BYTES);
+        place.expect("a record is appended only if there is room").copy_from_slice(&bytes);
+        self.tail_len += LOG_PAGE_BYTES;
         self.page.clear();
     }
 
     /// Writes the whole pages out. The ordinals in them must be durable.
     pub fn write_out(&mut self) -> Result<()> {
-        if !self.tail.is_empty() {
-            self.file.write_at(self.written_pages * LOG_PAGE_BYTES as u64, &self.tail)?;
-            self.counters.bytes_written += self.tail.len() as u64;
+        if self.tail_len != 0 {
+            let bytes = self.tail.get(..self.tail_len).unwrap_or_default();
+            self.file.write_at(self.written_pages * LOG_PAGE_BYTES as u64, bytes)?;
+            self.counters.bytes_written += self.tail_len as u64;
             self.written_pages = self.page_number();
-            self.tail.clear();
+            self.tail_len = 0;
         }
         Ok(())
     }
 
     /// Writes everything out, the page that is being filled too, and makes it durable.
     pub fn sync(&mut self) -> Result<()> {
+        if !self.has_room() {
+            self.write_out()?;
+        }
         if !self.page.is_empty() {
             self.end_page();
         }
@@ -188,8 +220,9 @@ impl ArrivalLog {
         self.file.sync()
     }
 
-    /// Reads windows, all together; `out` gets the records of each, cut to what exists and can be read.
-    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<Vec<LogRecord>>) {
+    /// Reads windows, all together; `out` gets what exists of them and can be read, each window in as many stretches as
+    /// it has gaps.
+    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<LogStretch>) {
         out.clear();
         let mut reads: Vec<BatchRead> = Vec::new();
         let mut spans = Vec::with_capacity(windows.len());
@@ -199,7 +232,8 @@ impl ArrivalLog {
             let on_disk = end.min(self.written_pages).saturating_sub(first);
             let mut read = None;
             if let Some(pages) = usize::try_from(on_disk).ok().filter(|&pages| pages != 0) {
-                let buffer = AlignedBuffer::new_zeroed(pages * LOG_PAGE_BYTES);
+                let mut buffer = self.spare_buffers.pop().unwrap_or_default();
+                buffer.resize(pages * LOG_PAGE_BYTES);
                 let offset = first * LOG_PAGE_BYTES as u64;
                 read = Some(reads.len());
                 reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
@@ -213,33 +247,44 @@ impl ArrivalLog {
         }
         let mut page = Vec::with_capacity(LOG_PAGE_RECORDS);
         for (window, (first, end, read)) in windows.iter().zip(spans) {
-            let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
+            let from = out.len();
             let read = read.and_then(|index| reads.get(index));
             let pages = read.map(|read| (&read.buffer[..], read.outcome.is_ok())).unwrap_or_default();
             for (number, bytes) in (first..).zip(pages.0.chunks_exact(LOG_PAGE_BYTES)) {
-                if !pages.1 || decode_log_page(number, bytes, &mut page).is_none() {
+                if !pages.1 || decode_log_page(number ^ self.life, bytes, &mut page).is_none() {
                     self.counters.damaged_pages += 1;
                     page.clear();
                 }
-                push_part(window, number, &page, &mut records);
+                push_part(window, number, &page, from, out);
             }
-            let tail = self.tail.chunks_exact(LOG_PAGE_BYTES);
+            let tail = self.tail.get(..self.tail_len).unwrap_or_default().chunks_exact(LOG_PAGE_BYTES);
             for (number, bytes) in (self.written_pages..end).zip(tail).filter(|(number, _)| first <= *number) {
-                decode_log_page(number, bytes, &mut page).expect("the page was encoded with this number");
-                push_part(window, number, &page, &mut records);
+                decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
+                push_part(window, number, &page, from, out);
             }
-            push_part(window, self.page_number(), &self.page, &mut records);
-            out.push(records);
+            push_part(window, self.page_number(), &self.page, from, out);
         }
+        self.spare_buffers.extend(reads.into_iter().map(|read| read.buffer));
+        self.spare_buffers.truncate(SPARE_BUFFERS_MAX);
     }
 }
 
-/// Appends those records of a page that lie in the window.
-fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], out: &mut Vec<LogRecord>) {
-    let positions = number * LOG_PAGE_RECORDS as u64..;
+/// Appends those records of a page that lie in the window, to the last stretch from `from` on if they follow it.
+fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], from: usize, out: &mut Vec<LogStretch>) {
+    let page_start = number * LOG_PAGE_RECORDS as u64;
     let end = window.start.0.saturating_add(u64::from(window.records));
-    let inside = positions.zip(page).filter(|(position, _)| (window.start.0..end).contains(position));
-    out.extend(inside.map(|(_, record)| *record));
+    let inside =
+        |position: u64| usize::try_from(position.saturating_sub(page_start)).unwrap_or(usize::MAX).min(page.len());
+    let Some(part) = page.get(inside(window.start.0)..inside(end)).filter(|part| !part.is_empty()) else { return };
+    let start = Position(page_start.max(window.start.0));
+    match out.get_mut(from..).and_then(<[_]>::last_mut) {
+        Some(last) if last.start.0 + last.records.len() as u64 == start.0 => last.records.extend_from_slice(part),
+        _ => {
+            let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
+            records.extend_from_slice(part);
+            out.push(LogStretch { start, records });
+        }
+    }
 }
 
 #[cfg(test)]
@@ -258,7 +303,7 @@ mod tests {
     #[test]
     fn windows_show_what_was_appended_wherever_it_lies() {
         let disk = MemDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 0).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
         let mut random = Random::new(8);
         let mut model = BTreeMap::new();
         let mut out = Vec::new();
@@ -280,11 +325,15 @@ mod tests {
                     records: u32::try_from(random.below(700)).unwrap(),
                 })
                 .collect();
-            log.read(&disk, &windows, &mut out);
-            for (window, records) in windows.iter().zip(&out) {
+            for window in &windows {
+                log.read(&disk, &[*window], &mut out);
                 let end = Position(window.start.0 + u64::from(window.records));
-                let expected: Vec<_> = model.range(window.start..end).map(|(_, record)| *record).collect();
-                assert_eq!(*records, expected);
+                let expected: Vec<_> =
+                    model.range(window.start..end).map(|(position, record)| (*position, *record)).collect();
+                let found = out.iter().flat_map(|LogStretch { start, records }| {
+                    (start.0..).map(Position).zip(records.iter().copied()).collect::<Vec<_>>()
+                });
+                assert_eq!(found.collect::<Vec<_>>(), expected);
             }
         }
         assert!(log.counters().reads > 100);
@@ -294,7 +343,7 @@ mod tests {
     #[test]
     fn damaged_pages_are_left_out_and_positions_that_do_not_exist_give_nothing() {
         let disk = MemDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 0).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
         for number in 0..400 {
             log.append(record(number));
         }
@@ -303,10 +352,16 @@ mod tests {
         let mut out = Vec::new();
         let start = Position(u64::MAX - 3);
         log.read(&disk, &[LogWindow { start: Position(0), records: 400 }, LogWindow { start, records: 9 }], &mut out);
-        assert_eq!(out[0].len(), 400 - LOG_PAGE_RECORDS);
-        assert_eq!(out[1].len(), 0);
+        let lens: Vec<_> = out.iter().map(|stretch| (stretch.start.0, stretch.records.len())).collect();
+        assert_eq!(lens, [(0, LOG_PAGE_RECORDS), (2 * LOG_PAGE_RECORDS as u64, 400 - 2 * LOG_PAGE_RECORDS)]);
         assert_eq!(log.counters().damaged_pages, 1);
-        assert!(ArrivalLog::open(disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(), 5).is_err());
+        let file = disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap();
+        let mut other = ArrivalLog::open(file, 5 << 50, 4).unwrap();
+        other.read(&disk, &[LogWindow { start: Position(0), records: 400 }], &mut out);
+        assert_eq!(out, [], "pages of another life are not believed");
+        assert!(
+            ArrivalLog::open(disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(), 3 << 50, 5).is_err()
+        );
     }
 
     #[test]

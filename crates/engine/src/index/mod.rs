@@ -11,20 +11,26 @@ use crate::types::{ContainerId, Fingerprint, Sequence};
 
 pub use crate::types::UnitChunk;
 
+pub mod arrivals;
 pub mod cache;
 pub mod checkpoint;
+pub mod cycle;
+mod device;
 pub mod identify;
 pub mod log;
+mod lookup;
 pub mod options;
 pub mod ordinals;
 pub mod pending;
+mod place;
 pub mod registry;
+pub mod repeats;
 pub mod store;
-pub mod window;
+mod upkeep;
 
 pub use identify::Index;
-pub use options::{IndexOptions, Schedule};
-pub use store::IndexState;
+pub use options::{IndexOptions, Prelookup, Schedule, WindowRule};
+pub use store::{FilterState, IndexState};
 
 /// A chunk of the stream, as the identifier sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +39,8 @@ pub struct SequencedChunk {
     pub sequence: Sequence,
     /// Name of the chunk.
     pub fingerprint: Fingerprint,
+    /// Length in bytes: what the caller holds of it until its verdict.
+    pub len: u32,
 }
 
 /// What an identifier found out about a chunk.
@@ -85,47 +93,104 @@ pub trait Identifier: Debug + Send {
     fn counters(&self) -> Counters;
 }
 
-/// What every identifier counts.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counters {
+/// Declares [`Counters`], so that a counter stands in one place only.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What every identifier counts.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Returns all counters with their names.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
+            /// Returns by how much each has grown since an earlier reading.
+            #[must_use]
+            pub fn since(&self, before: &Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(before.$name),)* }
+            }
+
+            /// Adds another's counts.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
     /// Fingerprints submitted.
-    pub submitted: u64,
+    submitted,
     /// Probes of the filter.
-    pub filter_probes: u64,
+    filter_probes,
     /// Probes that proved a chunk unique.
-    pub filter_negatives: u64,
+    filter_negatives,
     /// Chunks that the filter let pass and the table did not hold.
-    pub filter_false_positives: u64,
+    filter_false_positives,
     /// Chunks answered by the map of this session's chunks in flight, pending ones included.
-    pub in_flight_hits: u64,
+    in_flight_hits,
     /// Chunks joined to an equal chunk that was pending.
-    pub joined: u64,
+    joined,
     /// Chunks answered by the cache at arrival.
-    pub prelookup_hits: u64,
-    /// Pending chunks answered by the cache after a prefetch.
-    pub postlookup_hits: u64,
+    prelookup_hits,
+    /// Chunks answered by a window that was read for another, or ahead.
+    postlookup_hits,
+    /// Accesses to cache or map to find them.
+    postlookup_probes,
+    /// Buffer cycles opened.
+    cycles,
+    /// Windows that went out of the cache for others.
+    evictions,
+    /// Windows read where a run was expected to go on, instead of a lookup.
+    read_aheads,
+    /// Changes between looking up at once and together.
+    schedule_changes,
     /// Fingerprints looked up in the table, staging included.
-    pub lookups: u64,
+    lookups,
     /// Lookups that found the fingerprint among entries not yet written out.
-    pub staging_hits: u64,
+    staging_hits,
     /// Lookups that found the fingerprint on disk.
-    pub disk_hits: u64,
+    disk_hits,
     /// Batches that the lookups were submitted in.
-    pub lookup_batches: u64,
+    lookup_batches,
     /// Pages of the table read for lookups.
-    pub pages_read: u64,
+    pages_read,
     /// Bytes of table and log read.
-    pub bytes_read: u64,
+    bytes_read,
     /// Bytes of table and log written.
-    pub bytes_written: u64,
+    bytes_written,
     /// Reads of the log because of a hit.
-    pub prefetches: u64,
+    prefetches,
     /// Entries added to the table.
-    pub updates: u64,
+    updates,
     /// Calls of `drain` that found chunks pending.
-    pub drains: u64,
+    drains,
     /// Entries ignored because their container is not live.
-    pub dead_hits: u64,
+    dead_hits,
+    /// Repeated stretches of the log that were noted.
+    repeats,
+    /// Compactions of the log of repeats.
+    compactions,
+    /// Runs of table buckets that were merged.
+    runs_merged,
+    /// Buckets of the table that were split or joined.
+    buckets_changed,
+    /// Parts of the filter that were made anew, larger.
+    filter_growths,
+    /// Nanoseconds in lookups of the table.
+    lookup_nanos,
+    /// Nanoseconds in reading the log.
+    prefetch_nanos,
+    /// Nanoseconds in asking the cache as chunks arrive, from a sample.
+    prelookup_nanos,
+    /// Nanoseconds in answering pending chunks by what was read.
+    postlookup_nanos,
+    /// Nanoseconds of waiting for the table to write, or of writing where nothing runs beside.
+    update_nanos,
     /// Table pages with a bad checksum, taken as empty.
-    pub damaged_pages: u64,
+    damaged_pages,
 }

@@ -1,20 +1,68 @@
-//! How an index is laid out: its schedule and its share of the memory.
+//! How an index works: its schedule and its share of the memory.
 
+use crate::index::arrivals::ARRIVAL_BYTES;
 use crate::index::cache::CACHED_BYTES;
+use crate::index::cycle::CycleRule;
 use crate::index::log::{LOG_PAGE_BYTES, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
-use crate::kv::table::{BATCH_PAGES_MAX, TableSpec};
+use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, TableSpec};
 
 /// When chunks that the filter lets pass are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// Each at once.
+    /// Each at once (Ma et al.'s baseline).
     Eager,
-    /// Together, once so many different ones wait in a bucket.
+    /// A bucket's together, once so many different ones wait in it; hits answer those of their cycle (Ma et al.).
     Lazy {
         /// Different pending chunks of a bucket that bring about its lookup; 0 is taken as 1.
         threshold: u32,
     },
+    /// All together, once so many different ones wait: one in every run of duplicates first, whose windows answer most
+    /// of the others.
+    Pool {
+        /// Different pending chunks that bring about their lookup; 0 is taken as 1.
+        candidates: u32,
+    },
+    /// As lazy, but what a hit brings in is compared with everything that waits (Ma et al.'s comparison).
+    Exhaustive {
+        /// As in [`Schedule::Lazy`].
+        threshold: u32,
+    },
+    /// As a pool, but at once so long as duplicates come in long runs and false positives are rare: then nearly every
+    /// chunk is answered by the cache as it arrives, and waiting would only cost.
+    Adaptive {
+        /// As in [`Schedule::Pool`].
+        candidates: u32,
+    },
+}
+
+/// When the cache is asked for a chunk as it arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prelookup {
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+    /// So long as it helps: from a batch whose last chunk was a duplicate on, until ten more chunks were missed than
+    /// found. (From the implementation by Ma et al.; the paper does not tell.)
+    Adaptive,
+}
+
+/// How much of the log a hit reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WindowRule {
+    /// Always the same number of records (Ma et al.: 2,048).
+    Fixed(u32),
+    /// Twice the length of the runs that duplicates come in, at most this many; nothing where they come one by one.
+    Adaptive(u32),
+}
+
+impl WindowRule {
+    /// Returns the largest number of records.
+    pub fn max(self) -> u32 {
+        let (Self::Fixed(max) | Self::Adaptive(max)) = self;
+        max
+    }
 }
 
 /// The index's parameters. Memory that it takes is the sum that [`IndexOptions::memory_bytes`] returns, the fences of
@@ -24,88 +72,144 @@ pub enum Schedule {
 pub struct IndexOptions {
     /// When to look up.
     pub schedule: Schedule,
-    /// Memory of the filter.
+    /// Mean run of duplicates from which on the adaptive schedule looks up at once; it stops at half of it.
+    pub run_at_once: u32,
+    /// When to ask the cache.
+    pub prelookup: Prelookup,
+    /// How much to read around a hit.
+    pub window: WindowRule,
+    /// When pending chunks count as neighbors.
+    pub cycles: CycleRule,
+    /// Memory of the filter of a new index.
     pub filter_bytes: usize,
+    /// Memory that the filter may grow to.
+    pub filter_bytes_max: usize,
     /// Bits that the filter sets for a chunk, 1 to 10.
     pub filter_hashes: u32,
-    /// Memory of table entries that are not written out yet. The number of buckets of a new table follows it.
+    /// Memory of table entries that are not written out yet. The number of buckets of the table follows it.
     pub staging_bytes: usize,
     /// Memory of prefetched windows.
     pub cache_bytes: usize,
+    /// How lookups read the table; unless said, as the device under it was measured to like.
+    pub reads: Option<BucketReads>,
     /// Longest chain of runs in a bucket of the table.
     pub runs_max: u32,
-    /// Buckets that pending chunks are gathered in; one is a pool.
+    /// Buckets that pending chunks are gathered in, where the schedule has buckets.
     pub pending_buckets: u32,
-    /// Most chunks that wait for a verdict, equal ones included. Beyond, the oldest's bucket is looked up.
+    /// Most chunks that wait for a verdict, equal ones included.
     pub pending_max: usize,
+    /// Most bytes of the chunks that wait, equal ones not included: the caller holds them.
+    pub pending_bytes_max: usize,
     /// Most chunks that arrive while one waits. Counted, not timed, so that runs repeat.
     pub pending_age_max: u64,
-    /// Most records of the arrival log read because of a hit; fewer where duplicates come in short runs. Ma et al. take
-    /// 2,048; 0 reads none.
-    pub prefetch_window: u32,
+    /// Bytes for each chunk of the log that the log of repeats may take before its older half goes.
+    pub repeat_bytes_per_chunk: u32,
+    /// Pages of the log of repeats, of 4 KiB, that are never too many.
+    pub repeat_pages_min: u64,
 }
 
 /// Buffers that every index has: one batch of table pages, the end of the log.
 pub const BUFFER_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (TAIL_PAGES + 1) * LOG_PAGE_BYTES;
 
-/// Memory that one pending chunk takes: its slot, its place in bucket and order, its share of the map.
-const PENDING_BYTES: usize = 200;
+/// Memory that one pending chunk takes: its slot, its place in bucket, order and cycle, its share of the map.
+const PENDING_BYTES: usize = 240;
 
 /// Windows of the log that are read together.
-pub const WINDOWS_PER_BATCH: usize = 8;
+pub const WINDOWS_PER_BATCH: usize = 64;
+/// Records of the log that are read together: a batch has fewer windows where they are long.
+pub const RECORDS_PER_BATCH: usize = 16 << 10;
 
 /// Log windows as bytes and as records, per record.
 const WINDOW_RECORD_BYTES: usize = 90;
+
+/// Bits that the filter sets for a chunk. Between 6 and 10 bits of memory per chunk, where filters are when it matters,
+/// five lets within a tenth of the fewest chunks pass.
+const FILTER_HASHES: u32 = 5;
+
+/// Bytes of filter for a chunk that is expected: with more, nothing is gained.
+const FILTER_BYTES_PER_CHUNK: u64 = 2;
+/// The smallest filter worth having.
+const FILTER_BYTES_MIN: usize = 1 << 20;
 
 impl IndexOptions {
     /// Divides a budget for about so many different chunks (0: not known).
     ///
     /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 to 16 MiB
     /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full, and the filter takes the
-    /// rest, since every bit per chunk saves lookups. A filter of more than 16 bits per expected chunk saves no more.
+    /// rest, since every bit per chunk saves lookups. It starts at the size that is expected to do and grows.
     /// Budgets below 16 MiB work, but the buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize, expected_chunks: u64) -> Self {
         let mut options = Self {
-            schedule: Schedule::Lazy { threshold: 32 },
+            schedule: Schedule::Adaptive { candidates: 2048 },
+            run_at_once: 256,
+            prelookup: Prelookup::Always,
+            window: WindowRule::Adaptive(2048),
+            cycles: CycleRule::default(),
             filter_bytes: 0,
-            filter_hashes: 6,
+            filter_bytes_max: 0,
+            filter_hashes: FILTER_HASHES,
             staging_bytes: bytes / 6,
-            cache_bytes: (bytes / 8).min(16 << 20),
+            cache_bytes: (bytes / 16).min(16 << 20),
+            reads: None,
             runs_max: 4,
             pending_buckets: 64,
             pending_max: 4096,
-            pending_age_max: 1 << 20,
-            prefetch_window: 2048,
+            pending_bytes_max: 64 << 20,
+            pending_age_max: 1 << 16,
+            repeat_bytes_per_chunk: 1,
+            repeat_pages_min: 16,
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
-        let rest = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
-        let wanted = match expected_chunks {
-            0 => rest,
-            chunks => usize::try_from(chunks.saturating_mul(2)).unwrap_or(usize::MAX).max(64 << 10),
-        };
-        options.filter_bytes = rest.min(wanted);
-        if let Some(bits) = (options.filter_bytes as u64 * 8).checked_div(expected_chunks) {
-            // The optimum of the plain filter, ln 2 times the bits per key; one less, since blocks fill unevenly.
-            options.filter_hashes = u32::try_from((bits * 69 / 100).saturating_sub(1)).unwrap_or(10).clamp(1, 10);
-        }
+        options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
+        let wanted = expected_chunks.saturating_mul(FILTER_BYTES_PER_CHUNK);
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).max(FILTER_BYTES_MIN);
+        options.filter_bytes = if expected_chunks == 0 { options.filter_bytes_max } else { wanted };
+        options.filter_bytes = options.filter_bytes.min(options.filter_bytes_max);
         options
     }
 
     /// Returns the memory that the index takes at most, beside what its documentation names.
     pub fn memory_bytes(&self) -> usize {
-        let windows = WINDOWS_PER_BATCH * self.prefetch_window as usize * WINDOW_RECORD_BYTES;
+        let records = RECORDS_PER_BATCH.max(self.window.max() as usize);
+        let age = usize::try_from(self.pending_age_max).unwrap_or(usize::MAX);
+        let arrivals = age.saturating_mul(ARRIVAL_BYTES);
         let cache = self.cache_bytes.max(CACHED_BYTES);
-        self.filter_bytes
-            + self.table().memory_bytes_max()
-            + cache
-            + self.pending_max * PENDING_BYTES
-            + windows
-            + BUFFER_BYTES
+        let filter = self.filter_bytes_max.max(self.filter_bytes);
+        [
+            filter,
+            self.table().memory_bytes_max(),
+            cache,
+            self.pending_max * PENDING_BYTES,
+            records * WINDOW_RECORD_BYTES,
+            arrivals,
+            BUFFER_BYTES,
+        ]
+        .into_iter()
+        .fold(0, usize::saturating_add)
     }
 
     /// Returns what the table is made with.
     pub fn table(&self) -> TableSpec {
-        TableSpec { runs_max: self.runs_max.max(1), ..TableSpec::for_staging(self.staging_bytes) }
+        let reads = self.reads.unwrap_or(BucketReads::Pages);
+        TableSpec { runs_max: self.runs_max.max(1), reads, ..TableSpec::for_staging(self.staging_bytes) }
+    }
+
+    /// Returns how many buckets pending chunks are gathered in.
+    pub fn buckets(&self) -> u32 {
+        match self.schedule {
+            Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => self.pending_buckets.max(1),
+            Schedule::Eager | Schedule::Pool { .. } | Schedule::Adaptive { .. } => 1,
+        }
+    }
+
+    /// Returns how many different chunks of a bucket are looked up together.
+    pub fn threshold(&self) -> usize {
+        let threshold = match self.schedule {
+            Schedule::Eager => 1,
+            Schedule::Lazy { threshold } | Schedule::Exhaustive { threshold } => threshold,
+            Schedule::Pool { candidates } | Schedule::Adaptive { candidates } => candidates,
+        };
+        threshold.max(1) as usize
     }
 }
 
@@ -119,7 +223,7 @@ mod tests {
             for chunks in [0, 1_000, 10_000_000, 1_000_000_000] {
                 let options = IndexOptions::for_memory(mebibytes << 20, chunks);
                 assert!(options.memory_bytes() <= mebibytes << 20, "{mebibytes} MiB: {options:?}");
-                assert!((1..=10).contains(&options.filter_hashes));
+                assert!(options.filter_bytes <= options.filter_bytes_max);
                 assert!(options.filter_bytes >= 64 << 10);
             }
         }

@@ -5,12 +5,20 @@
 
 use std::collections::VecDeque;
 
+use crate::index::cycle::Membership;
 use crate::kv::Key;
 use crate::types::{Fingerprint, Sequence};
 
 /// Names a pending chunk until it is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(u32);
+
+#[cfg(test)]
+impl Slot {
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
 
 /// A pending chunk and those equal to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +27,10 @@ pub struct PendingChunk {
     pub fingerprint: Fingerprint,
     /// The first arrival of it.
     pub sequence: Sequence,
+    /// Length in bytes.
+    pub len: u32,
+    /// Its place among those that arrived near it; none if it never waits.
+    pub membership: Option<Membership>,
     /// Later arrivals.
     pub followers: Vec<Sequence>,
 }
@@ -40,6 +52,7 @@ pub struct Pending {
     order: VecDeque<(Sequence, u32)>,
     leaders: usize,
     followers: usize,
+    bytes: usize,
 }
 
 impl Pending {
@@ -52,7 +65,18 @@ impl Pending {
             order: VecDeque::new(),
             leaders: 0,
             followers: 0,
+            bytes: 0,
         }
+    }
+
+    /// Returns the bytes of the different chunks that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns how many different chunks wait.
+    pub fn leaders(&self) -> usize {
+        self.leaders
     }
 
     /// Returns how many chunks wait, followers included.
@@ -71,12 +95,18 @@ impl Pending {
     }
 
     /// Adds a chunk that differs from all that wait; returns its slot and its bucket.
-    pub fn push(&mut self, fingerprint: Fingerprint, sequence: Sequence) -> (Slot, u32) {
+    pub fn push(
+        &mut self,
+        fingerprint: Fingerprint,
+        sequence: Sequence,
+        len: u32,
+        membership: Option<Membership>,
+    ) -> (Slot, u32) {
         let count = u32::try_from(self.buckets.len()).expect("made from a u32");
         let (bucket, _) = Key::from(&fingerprint).spread(count);
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
-        let chunk = PendingChunk { fingerprint, sequence, followers: Vec::new() };
+        let chunk = PendingChunk { fingerprint, sequence, len, membership, followers: Vec::new() };
         let waiting = Some(Waiting { chunk, bucket, index });
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = waiting;
@@ -87,6 +117,7 @@ impl Pending {
         };
         members.push(slot);
         self.leaders += 1;
+        self.bytes += len as usize;
         if self.order.len() > 2 * self.leaders + 64 {
             let slots = &self.slots;
             self.order.retain(|&entry| is_waiting(slots, entry));
@@ -112,8 +143,34 @@ impl Pending {
         }
         self.free.push(slot);
         self.leaders -= 1;
+        self.bytes -= chunk.len as usize;
         self.followers -= chunk.followers.len();
         Some(chunk)
+    }
+
+    /// Returns the chunk of a slot if it is still the one that arrived with this number.
+    pub fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
+        let waiting = self.slots.get(slot as usize)?.as_ref()?;
+        (waiting.chunk.sequence == sequence).then_some(&waiting.chunk)
+    }
+
+    /// Returns the bucket that holds most different chunks.
+    pub fn fullest_bucket(&self) -> u32 {
+        let counted = (0..).zip(&self.buckets).max_by_key(|(_, members)| members.len());
+        counted.map_or(0, |(bucket, _)| bucket)
+    }
+
+    /// Replaces `out` with the first chunk that waits of each cycle, oldest first.
+    pub fn list_heads(&self, out: &mut Vec<Slot>) {
+        out.clear();
+        let mut last = None;
+        for &(_, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
+            let cycle = self.slots[slot as usize].as_ref().map(|waiting| waiting.chunk.membership.map(|it| it.cycle));
+            if cycle != last {
+                out.push(Slot(slot));
+                last = cycle;
+            }
+        }
     }
 
     /// Returns the oldest chunk's sequence and bucket.
@@ -139,18 +196,20 @@ impl Pending {
         out.extend(self.buckets.iter().flatten().copied().map(Slot));
     }
 
-    /// Replaces `out` with chunks that lie at least `stride` arrivals apart, at most `max` of them, oldest first.
-    pub fn list_strided(&self, stride: u64, max: usize, out: &mut Vec<Slot>) {
+    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and every
+    /// `stride`-th in it, oldest first.
+    pub fn list_strided(&self, stride: usize, out: &mut Vec<Slot>) {
         out.clear();
-        let mut next = 0;
+        let mut before: Option<(Sequence, usize)> = None;
         for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
-            if out.len() == max {
-                return;
-            }
-            if next <= sequence.0 {
+            let passed = match before {
+                Some((last, passed)) if last.0 + 1 == sequence.0 && passed + 1 < stride => passed + 1,
+                _ => 0,
+            };
+            if passed == 0 {
                 out.push(Slot(slot));
-                next = sequence.0.saturating_add(stride);
             }
+            before = Some((sequence, passed));
         }
     }
 }
@@ -164,12 +223,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::index::cycle::{CycleRule, Cycles};
     use crate::kv::mem_disk::{Random, fingerprint};
 
     #[test]
     fn chunks_are_taken_out_as_they_were_put_in() {
         let mut random = Random::new(21);
         let mut pending = Pending::new(7);
+        let membership = Cycles::new(CycleRule::default(), false).place(Sequence(0));
+        let membership = Some(membership);
         let mut model: BTreeMap<Sequence, (Slot, u32, Vec<Sequence>)> = BTreeMap::new();
         for number in 0..20_000 {
             let sequence = Sequence(number);
@@ -184,22 +246,36 @@ mod tests {
                 (Some(key), 1 | 2) => {
                     let (slot, _, followers) = model.remove(&key).unwrap();
                     let fingerprint = fingerprint(key.0);
-                    assert_eq!(pending.take(slot), Some(PendingChunk { fingerprint, sequence: key, followers }));
+                    assert_eq!(pending.get(slot, key).map(|chunk| chunk.fingerprint), Some(fingerprint));
+                    let expected = PendingChunk { fingerprint, sequence: key, len: 3, membership, followers };
+                    assert_eq!(pending.take(slot), Some(expected));
+                    assert_eq!(pending.get(slot, key), None);
                     assert_eq!(pending.take(slot), None);
                 }
                 _ => {
-                    let (slot, bucket) = pending.push(fingerprint(number), sequence);
+                    let (slot, bucket) = pending.push(fingerprint(number), sequence, 3, membership);
                     model.insert(sequence, (slot, bucket, Vec::new()));
                 }
             }
             let oldest = model.first_key_value().map(|(sequence, (_, bucket, _))| (*sequence, *bucket));
             assert_eq!(pending.oldest(), oldest);
+            assert_eq!(pending.bytes(), 3 * model.len());
             assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
         }
         let mut out = Vec::new();
-        pending.list_strided(1, usize::MAX, &mut out);
+        pending.list_strided(1, &mut out);
         assert_eq!(out, model.values().map(|(slot, ..)| *slot).collect::<Vec<_>>());
-        pending.list_strided(5_000, usize::MAX, &mut out);
-        assert!(out.len() <= 4);
+        for stride in [2, 7, usize::MAX] {
+            pending.list_strided(stride, &mut out);
+            let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
+            for (sequence, (slot, ..)) in &model {
+                passed = if last == sequence.0.checked_sub(1) && passed + 1 < stride { passed + 1 } else { 0 };
+                expected.extend((passed == 0).then_some(*slot));
+                last = Some(sequence.0);
+            }
+            assert_eq!(out, expected, "stride {stride}");
+        }
+        pending.list_heads(&mut out);
+        assert_eq!(out.len(), 1, "all are of one cycle");
     }
 }

@@ -179,6 +179,16 @@ impl Registry {
         self.container(ordinal).filter(|_| self.live.contains(ordinal))
     }
 
+    /// Says whether all chunks of an ordinal's container were entered.
+    pub fn is_covered(&self, ordinal: Ordinal) -> bool {
+        self.covered.contains(ordinal)
+    }
+
+    /// Returns the ordinals whose containers are live.
+    pub fn live(&self) -> &OrdinalSet {
+        &self.live
+    }
+
     /// Says whether the ordinal's container is live.
     pub fn is_live(&self, ordinal: Ordinal) -> bool {
         self.live.contains(ordinal)

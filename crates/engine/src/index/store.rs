@@ -8,6 +8,8 @@
 //! | `containers` | the registry; see [`crate::index::registry`] |
 //! | `log` | the arrival log; see [`crate::index::log`] |
 //! | `table` | pages of the bucket table; see [`crate::kv::page`] |
+//! | `repeats.N` | what was repeated of the log; see [`crate::index::repeats`]; the checkpoint says which of the two |
+//! | `device` | what the device was measured to do; see `device.rs` |
 //! | `manifest.N`, `staged.N`, `filter.N` | rest of table and filter at the checkpoint of generation N modulo 2 |
 //!
 //! The index is disposable. Whatever does not hold together is thrown away as a whole, and the caller enters all live
@@ -16,28 +18,50 @@
 //! container that does not hold the chunk.
 
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::index::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, Standing, decode_checkpoint, encode_checkpoint};
-use crate::index::log::{ArrivalLog, LogRecord, LogWindow};
+use crate::index::checkpoint::{Checkpoint, encode_checkpoint};
+use crate::index::log::{ArrivalLog, LogRecord, LogStretch, LogWindow};
 use crate::index::options::IndexOptions;
+use crate::index::place::Place;
 use crate::index::registry::Registry;
+use crate::index::repeats::RepeatLog;
+use crate::index::upkeep::Flushing;
 use crate::index::{Counters, Unit};
-use crate::io::{Access, Disk, DiskFile};
+use crate::io::absent::{AbsentDisk, AbsentFile};
+use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
-use crate::kv::manifest::decode_manifest;
-use crate::kv::sealed::{Seal, SealedReader, SealedWriter};
-use crate::kv::table::{Lookup, Table};
+use crate::kv::sealed::{Seal, SealedWriter};
+use crate::kv::table::{BucketReads, Lookup, Table};
 use crate::kv::{Entry, Key, Ordinal, Position};
 use crate::types::{ContainerId, RepositoryId};
 
-/// Bytes of replaced runs, in use only by the last checkpoint, that are worth a new one however small the table is.
-const RETIRED_BYTES_MIN: u64 = 256 << 20;
-
 /// A position that the log never reaches: entries that were made after the log failed prefetch nothing.
-const NO_POSITION: Position = Position(u64::MAX);
+pub(super) const NO_POSITION: Position = Position(u64::MAX);
+
+/// Chunks whose places in memory are touched together before they are entered.
+const PREFETCH_CHUNKS: usize = 64;
+
+/// How large the filter is and how full.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct FilterState {
+    /// Its memory in bytes.
+    pub bytes: usize,
+    /// The most that it may take.
+    pub bytes_max: usize,
+    /// Share of its bits that are set, 0 to 1; well above one half it lets too much pass.
+    pub fill: f64,
+}
+
+impl FilterState {
+    /// Says whether the filter is fuller than it should be and may not grow.
+    pub fn is_too_small(&self) -> bool {
+        0.6 < self.fill && self.bytes_max < 2 * self.bytes
+    }
+}
 
 /// In which state an index was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +72,8 @@ pub enum IndexState {
     Clean,
     /// As it was at the last checkpoint of a run that did not end well.
     Unclean,
+    /// As it was closed, but so many parts of its table had been damaged: what they held is to be recorded again.
+    Incomplete(usize),
     /// Empty again, and why.
     Rebuilt(String),
 }
@@ -55,21 +81,35 @@ pub enum IndexState {
 /// The open index on disk.
 #[derive(Debug)]
 pub struct Store {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) dir: PathBuf,
     /// Held for its lock.
-    _lock: Arc<dyn DiskFile>,
-    repository: RepositoryId,
-    generation: u64,
-    registry: Registry,
-    log: ArrivalLog,
-    table: Table,
-    filter: Filter,
+    pub(super) _lock: Arc<dyn DiskFile>,
+    pub(super) repository: RepositoryId,
+    pub(super) generation: u64,
+    pub(super) registry: Registry,
+    pub(super) log: ArrivalLog,
+    pub(super) repeats: RepeatLog,
+    pub(super) repeats_file: u8,
+    pub(super) repeat_bytes_per_chunk: u32,
+    pub(super) repeat_pages_min: u64,
+    pub(super) table: Table,
+    pub(super) filter: Filter,
+    pub(super) filter_bytes_max: usize,
+    pub(super) flushing: Option<Flushing>,
+    /// Segment of the filter that is looked at next.
+    pub(super) next_segment: usize,
+    pub(super) filter_growths: u64,
+    pub(super) repeats_noted: u64,
     /// Whether the checkpoint is behind, or the marker says so.
-    changed: bool,
-    marked: bool,
-    degraded: Option<String>,
-    updates: u64,
+    pub(super) changed: bool,
+    pub(super) marked: bool,
+    pub(super) degraded: Option<String>,
+    pub(super) incomplete: Vec<RangeInclusive<u64>>,
+    /// Covered containers that are still to be recorded again for these parts.
+    pub(super) to_complete: usize,
+    pub(super) updates: u64,
 }
 
 impl Store {
@@ -80,6 +120,7 @@ impl Store {
     /// missing, damaged, another repository's or of another version is started anew; the state says why.
     pub fn open(
         disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
         dir: &Path,
         repository: RepositoryId,
         options: &IndexOptions,
@@ -93,7 +134,7 @@ impl Store {
         if !lock.try_lock()? {
             return Err(Error::IndexBusy { path: PathBuf::from(disk.display(&lock_path)) });
         }
-        let place = Place { disk, dir, repository, options };
+        let place = Place { disk, host, dir, repository, options };
         let why_not = match place.load(&lock) {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => IndexState::New,
@@ -103,9 +144,27 @@ impl Store {
         Ok((place.start(lock)?, why_not))
     }
 
+    /// Makes an index that is in memory only, as far as its staging goes, and degraded for that reason from the start.
+    pub fn without_disk(
+        host: Arc<dyn Host>,
+        repository: RepositoryId,
+        options: &IndexOptions,
+        reason: String,
+    ) -> Result<Self> {
+        let place = Place { disk: Arc::new(AbsentDisk), host, dir: Path::new(""), repository, options };
+        let mut store = place.make(Arc::new(AbsentFile), &|_| Ok(Arc::new(AbsentFile)))?;
+        store.degraded = Some(reason);
+        Ok(store)
+    }
+
     /// Takes the containers that exist, sorted; returns those whose chunks are not all entered: to be recorded.
     pub fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
-        self.registry.attach(live)
+        let missing = self.registry.attach(live);
+        if self.incomplete.is_empty() {
+            return missing;
+        }
+        self.to_complete = live.len() - missing.len();
+        live.to_vec()
     }
 
     /// Notes that a container is gone.
@@ -116,15 +175,20 @@ impl Store {
     /// Returns why the index does not write any more.
     pub fn degraded(&self) -> Option<String> {
         let damaged = || {
-            let pages = self.table.counters().damaged_pages;
-            (pages != 0).then(|| format!("{pages} damaged pages in the fingerprint table"))
+            let buckets = self.table.damaged_buckets().len();
+            (buckets != 0).then(|| format!("{buckets} damaged buckets of the fingerprint table"))
         };
         self.degraded.clone().or_else(damaged)
     }
 
-    /// Returns the share of the filter's bits that are set.
-    pub fn filter_fill(&self) -> f64 {
-        self.filter.fill()
+    /// Returns how large the filter is and how full.
+    pub fn filter_state(&self) -> FilterState {
+        FilterState { bytes: self.filter.bytes(), bytes_max: self.filter_bytes_max, fill: self.filter.fill() }
+    }
+
+    /// Returns how lookups read the table.
+    pub fn reads(&self) -> BucketReads {
+        self.table.reads()
     }
 
     /// Returns the filter.
@@ -142,20 +206,25 @@ impl Store {
         self.table.lookup(&*self.disk, keys, &|ordinal| self.registry.is_live(ordinal), out);
     }
 
-    /// Reads windows of the log; `out` gets the records of each.
-    pub fn read_log(&mut self, windows: &[LogWindow], out: &mut Vec<Vec<LogRecord>>) {
+    /// Reads windows of the log; `out` gets the records.
+    pub fn read_log(&mut self, windows: &[LogWindow], out: &mut Vec<LogStretch>) {
         self.log.read(&*self.disk, windows, out);
     }
 
     /// Fills in what table and log have counted.
     pub fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.table.counters(), self.log.counters());
+        let (repeats_read, repeats_written) = self.repeats.bytes_read_and_written();
         counters.pages_read = table.lookup_pages;
-        counters.bytes_read = table.bytes_read + log.bytes_read;
-        counters.bytes_written = table.bytes_written + log.bytes_written;
+        counters.bytes_read = table.bytes_read + log.bytes_read + repeats_read;
+        counters.bytes_written = table.bytes_written + log.bytes_written + repeats_written;
         counters.prefetches = log.reads;
         counters.damaged_pages = table.damaged_pages;
         counters.updates = self.updates;
+        counters.runs_merged = table.runs_merged;
+        counters.repeats = self.repeats_noted;
+        counters.compactions = self.repeats.compactions();
+        counters.filter_growths = self.filter_growths;
     }
 
     /// Enters the chunks of a container that is durable. A failure to write degrades the index and is no error.
@@ -173,18 +242,28 @@ impl Store {
     fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
         self.mark_unclean()?;
         let ordinal = self.registry.register(unit.container)?;
+        if self.to_complete != 0 && self.registry.is_covered(ordinal) {
+            return self.complete(unit, ordinal);
+        }
         self.registry.revive(ordinal);
-        for chunk in unit.chunks {
-            if !self.log.has_room() || !self.table.has_room() {
-                self.make_room()?;
+        let mut keys = Vec::with_capacity(PREFETCH_CHUNKS);
+        for piece in unit.chunks.chunks(PREFETCH_CHUNKS) {
+            keys.clear();
+            keys.extend(piece.iter().map(|chunk| Key::from(&chunk.fingerprint)));
+            self.table.prefetch(&keys);
+            self.filter.prefetch(keys.iter().copied());
+            for (chunk, key) in piece.iter().zip(&keys) {
+                if !self.log.has_room() || !self.table.has_room() {
+                    self.make_room()?;
+                }
+                let record = LogRecord { fingerprint: chunk.fingerprint, ordinal, len: chunk.len };
+                let position = self.log.append(record);
+                self.enter(*key, ordinal, position);
             }
-            let record = LogRecord { fingerprint: chunk.fingerprint, ordinal, len: chunk.len };
-            let position = self.log.append(record);
-            self.enter(Key::from(&chunk.fingerprint), ordinal, position);
         }
         self.registry.cover(ordinal);
-        let (retired, used) = self.table.retired_and_used_bytes();
-        if retired > (used / 2).max(RETIRED_BYTES_MIN) { self.checkpoint() } else { Ok(()) }
+        self.keep_flushing()?;
+        if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
     }
 
     /// Enters what fits into memory: nothing of it will reach the disk.
@@ -199,22 +278,10 @@ impl Store {
         }
     }
 
-    fn enter(&mut self, key: Key, ordinal: Ordinal, position: Position) {
+    pub(super) fn enter(&mut self, key: Key, ordinal: Ordinal, position: Position) {
         self.table.insert(&Entry { key, ordinal, position });
         self.filter.test_and_set(&key);
         self.updates += 1;
-    }
-
-    fn make_room(&mut self) -> Result<()> {
-        // Registry before log and table: an ordinal that they name must mean the same container after a power cut.
-        self.registry.sync()?;
-        if !self.log.has_room() {
-            self.log.write_out()?;
-        }
-        if !self.table.has_room() {
-            self.table.flush(&*self.disk, &|ordinal| self.registry.is_live(ordinal))?;
-        }
-        Ok(())
     }
 
     /// Says on disk that the checkpoint is behind, before anything else is written.
@@ -230,8 +297,7 @@ impl Store {
 
     /// Makes everything recorded durable, as the state to fall back to. A failure degrades the index and is no error.
     pub fn save(&mut self) {
-        let damaged = self.table.counters().damaged_pages != 0;
-        if damaged || self.degraded.is_some() || !self.changed {
+        if self.degraded.is_some() || !self.changed {
             return;
         }
         if let Err(error) = self.mark_unclean().and_then(|()| self.checkpoint()) {
@@ -241,9 +307,20 @@ impl Store {
 
     /// Makes everything recorded durable, as the state to fall back to. After an error the index must not write.
     fn checkpoint(&mut self) -> Result<()> {
-        let mut checkpoint = self.describe(Standing::Whole);
+        self.finish_flush()?;
+        self.rewrite_damaged()?;
+        let mut checkpoint = self.describe();
         self.registry.sync()?;
         self.log.sync()?;
+        let repeat_pages_max = self.repeat_pages_max();
+        if repeat_pages_max < self.repeats.pages() {
+            // Into the file that the last checkpoint does not name.
+            let other = 1 - self.repeats_file;
+            let path = self.dir.join(repeats_name(other));
+            self.repeats.compact(open_or_create(&*self.disk, &path)?, repeat_pages_max / 2)?;
+            self.repeats_file = other;
+        }
+        self.repeats.sync()?;
         let create = |name: &str| {
             let path = self.dir.join(slot_name(name, checkpoint.generation));
             SealedWriter::create(open_or_create(&*self.disk, &path)?)
@@ -252,6 +329,8 @@ impl Store {
         self.table.save(checkpoint.generation, &mut manifest, &mut staged)?;
         self.filter.save(checkpoint.generation, &mut filter)?;
         checkpoint.log_pages = self.log.written_pages();
+        checkpoint.repeats_file = self.repeats_file;
+        checkpoint.repeat_pages = self.repeats.pages();
         (checkpoint.manifest, checkpoint.staged, checkpoint.filter) =
             (manifest.finish()?, staged.finish()?, filter.finish()?);
         self.replace_checkpoint(&checkpoint)?;
@@ -260,17 +339,19 @@ impl Store {
         Ok(())
     }
 
-    fn describe(&self, standing: Standing) -> Checkpoint {
+    fn describe(&self) -> Checkpoint {
         Checkpoint {
-            standing,
             repository: self.repository,
             generation: self.generation + 1,
             registered: self.registry.count(),
             registry_digest: self.registry.digest(),
             log_pages: 0,
+            repeats_file: 0,
+            repeat_pages: 0,
             manifest: Seal::empty(),
             staged: Seal::empty(),
             filter: Seal::empty(),
+            incomplete: self.incomplete_now(),
             covered: self.registry.covered().clone(),
         }
     }
@@ -287,15 +368,14 @@ impl Store {
         self.disk.sync_dir(&self.dir)
     }
 
-    /// Closes the index with a checkpoint. One that is degraded keeps its last checkpoint; one in which damage was
-    /// found says so, and is started anew at the next opening.
+    /// Closes the index with a checkpoint, which also says what of the table was found damaged: that is recorded again
+    /// after the next opening. One that is degraded keeps its last checkpoint.
     pub fn close(mut self) -> Result<()> {
-        if self.table.counters().damaged_pages != 0 {
-            return self.replace_checkpoint(&self.describe(Standing::Damaged));
-        }
-        if self.degraded.is_some() || !self.changed {
+        let damaged = !self.table.damaged_buckets().is_empty();
+        if self.degraded.is_some() || !(self.changed || damaged) {
             return Ok(());
         }
+        self.mark_unclean()?;
         self.checkpoint()?;
         let marker = self.dir.join("unclean");
         if self.disk.exists(&marker)? {
@@ -306,131 +386,12 @@ impl Store {
     }
 }
 
-/// Where an index is opened, and how.
-struct Place<'a> {
-    disk: Arc<dyn Disk>,
-    dir: &'a Path,
-    repository: RepositoryId,
-    options: &'a IndexOptions,
-}
-
-impl Place<'_> {
-    fn file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
-        self.disk.open(&self.dir.join(name), Access::ReadWrite)
-    }
-
-    fn sealed(&self, name: &str, generation: u64, seal: Seal) -> Result<SealedReader> {
-        let path = self.dir.join(slot_name(name, generation));
-        SealedReader::open(self.disk.open(&path, Access::Read)?, path, seal)
-    }
-
-    /// Opens what is there; `None` if nothing is.
-    fn load(&self, lock: &Arc<dyn DiskFile>) -> Result<Option<(Store, IndexState)>> {
-        if !self.disk.exists(&self.dir.join("checkpoint"))? {
-            if self.disk.exists(&self.dir.join("containers"))? {
-                return Err(Error::damaged("index", "it was given up before its first checkpoint"));
-            }
-            return Ok(None);
+impl Drop for Store {
+    fn drop(&mut self) {
+        // What goes on beside writes into the table: the lock must not be given up before.
+        if let Some(flushing) = self.flushing.take() {
+            flushing.wait();
         }
-        let checkpoint = self.load_checkpoint()?;
-        let generation = checkpoint.generation;
-        let mut manifest = self.sealed("manifest", generation, checkpoint.manifest)?;
-        let len = usize::try_from(manifest.left()).map_err(|_| Error::damaged("manifest", "too long"))?;
-        let mut bytes = vec![0; len];
-        manifest.read(&mut bytes)?;
-        manifest.finish()?;
-        let manifest = decode_manifest(&bytes)?;
-        drop(bytes);
-        if manifest.generation != generation {
-            return Err(Error::damaged("manifest", "belongs to another checkpoint"));
-        }
-        let mut table = Table::open(self.file("table")?, self.options.table(), manifest)?;
-        table.load_staged(&*self.disk, self.sealed("staged", generation, checkpoint.staged)?)?;
-        let Checkpoint { registered, registry_digest, log_pages, covered, .. } = checkpoint;
-        let registry = Registry::open(self.file("containers")?, self.repository, registered, registry_digest, covered)?;
-        let log = ArrivalLog::open(self.file("log")?, log_pages)?;
-        let mut filter = Filter::new(self.options.filter_bytes, self.options.filter_hashes);
-        let loaded =
-            self.sealed("filter", generation, checkpoint.filter).and_then(|from| filter.load(generation, from));
-        if loaded.is_err() {
-            // Damaged, or made with other parameters: the table knows the same bits of all fingerprints.
-            filter.clear();
-            table.scan(&*self.disk, &mut |key| {
-                filter.test_and_set(key);
-            });
-        }
-        let marked = self.disk.exists(&self.dir.join("unclean"))?;
-        let state = if marked { IndexState::Unclean } else { IndexState::Clean };
-        let store = Store {
-            disk: Arc::clone(&self.disk),
-            dir: self.dir.to_path_buf(),
-            _lock: Arc::clone(lock),
-            repository: self.repository,
-            generation,
-            registry,
-            log,
-            table,
-            filter,
-            changed: marked || loaded.is_err(),
-            marked,
-            degraded: None,
-            updates: 0,
-        };
-        Ok(Some((store, state)))
-    }
-
-    fn load_checkpoint(&self) -> Result<Checkpoint> {
-        let path = self.dir.join("checkpoint");
-        let file = self.disk.open(&path, Access::Read)?;
-        let len = file.len()?;
-        if CHECKPOINT_BYTES_MAX < len {
-            return Err(Error::damaged(self.disk.display(&path), "too long"));
-        }
-        let mut bytes = vec![0; usize::try_from(len).map_err(|_| Error::invalid("the index is too large"))?];
-        file.read_at(0, &mut bytes)?;
-        let checkpoint = decode_checkpoint(&bytes)?;
-        if checkpoint.repository != self.repository {
-            return Err(Error::invalid(format!("the index is of the repository {}", checkpoint.repository)));
-        }
-        match checkpoint.standing {
-            Standing::Whole => Ok(checkpoint),
-            Standing::Damaged => Err(Error::damaged("index", "damage was found in it when it was last used")),
-        }
-    }
-
-    /// Starts with nothing.
-    fn start(self, lock: Arc<dyn DiskFile>) -> Result<Store> {
-        // The checkpoint goes first, for good: it must not find the files below with other contents.
-        for name in ["checkpoint", "checkpoint.new", "unclean"] {
-            if self.disk.exists(&self.dir.join(name))? {
-                self.disk.remove(&self.dir.join(name))?;
-            }
-        }
-        self.disk.sync_dir(self.dir)?;
-        let empty = |name: &str| {
-            let file = open_or_create(&*self.disk, &self.dir.join(name))?;
-            file.set_len(0)?;
-            // No page of an earlier life may come back with a power cut.
-            file.sync()?;
-            Ok::<_, Error>(file)
-        };
-        let (table, log, containers) = (empty("table")?, empty("log")?, empty("containers")?);
-        self.disk.sync_dir(self.dir)?;
-        Ok(Store {
-            disk: self.disk,
-            dir: self.dir.to_path_buf(),
-            _lock: lock,
-            repository: self.repository,
-            generation: 0,
-            registry: Registry::create(containers, self.repository)?,
-            log: ArrivalLog::open(log, 0)?,
-            table: Table::new(table, self.options.table()),
-            filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
-            changed: true,
-            marked: false,
-            degraded: None,
-            updates: 0,
-        })
     }
 }
 
@@ -446,11 +407,15 @@ fn is_passing(error: &Error) -> bool {
     error.io_kind().is_some_and(|kind| passing.contains(&kind))
 }
 
-fn slot_name(name: &str, generation: u64) -> String {
+pub(super) fn slot_name(name: &str, generation: u64) -> String {
     format!("{name}.{}", generation % 2)
 }
 
-fn open_or_create(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
+pub(super) fn repeats_name(number: u8) -> String {
+    format!("repeats.{number}")
+}
+
+pub(super) fn open_or_create(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
     if disk.exists(path)? {
         return disk.open(path, Access::ReadWrite);
     }

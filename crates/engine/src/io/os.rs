@@ -5,9 +5,11 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use onefold_sys::Ring;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::rand::GetRandomFlags;
@@ -157,17 +159,54 @@ fn list_sorted(path: &Path) -> io::Result<Vec<DiskEntry>> {
 }
 
 /// Clock and randomness of the host.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct OsHost;
+#[derive(Default, Debug)]
+pub struct OsHost {
+    background: OnceLock<Background>,
+}
 
 impl OsHost {
     /// Returns the host.
     pub fn new() -> Self {
-        Self
+        Self::default()
+    }
+}
+
+/// The thread of jobs that run beside their callers. It ends, after the jobs it was given, with the host.
+#[derive(Debug)]
+struct Background {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Background {
+    fn start() -> Self {
+        let (jobs, inbox) = crossbeam_channel::unbounded::<Job>();
+        let body = move || inbox.iter().for_each(|job| job());
+        let thread = std::thread::Builder::new().name("background".to_owned()).spawn(body);
+        // Without a thread the channel has no receiver, and every job comes back to be done at once.
+        Self { jobs: Some(jobs), thread: thread.ok() }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // A job's panic has reached whoever waited for its result.
+        let _panicked = self.thread.take().map(JoinHandle::join);
     }
 }
 
 impl Host for OsHost {
+    fn background(&self, job: Job) {
+        let background = self.background.get_or_init(Background::start);
+        let Some(jobs) = &background.jobs else { return job() };
+        if let Err(refused) = jobs.send(job) {
+            (refused.into_inner())();
+        }
+    }
+
     fn now(&self) -> Timestamp {
         timestamp(clock_gettime(ClockId::Realtime))
     }
@@ -287,6 +326,18 @@ mod tests {
         host.random(&mut second).unwrap();
         assert_ne!(first, second);
         assert_ne!(first[900..], [0; 100]);
+    }
+
+    #[test]
+    fn jobs_run_beside_in_order_and_are_done_when_the_host_is_gone() {
+        let host = OsHost::new();
+        let done = Arc::new(std::sync::Mutex::new(Vec::new()));
+        for number in 0..100 {
+            let done = Arc::clone(&done);
+            host.background(Box::new(move || done.lock().unwrap().push(number)));
+        }
+        drop(host);
+        assert_eq!(*done.lock().unwrap(), (0..100).collect::<Vec<_>>());
     }
 
     #[test]

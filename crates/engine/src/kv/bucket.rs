@@ -52,6 +52,11 @@ impl BucketName {
         u64::from(self.prefix).checked_shl(64 - u32::from(self.depth)).unwrap_or(0)
     }
 
+    /// Returns the largest head of a key of the bucket.
+    pub fn last_head(self) -> u64 {
+        self.first_head() | u64::MAX.checked_shr(u32::from(self.depth)).unwrap_or(0)
+    }
+
     /// Returns the two halves of the bucket, in order; `None` at the greatest depth.
     pub fn halves(self) -> Option<[Self; 2]> {
         let depth = self.depth + 1;

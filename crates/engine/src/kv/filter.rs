@@ -1,10 +1,14 @@
-//! A blocked Bloom filter over the fingerprints' own bits.
+//! A blocked Bloom filter over the fingerprints' own bits, which grows a part at a time.
 //!
 //! All bits of a fingerprint lie in one cache line, so that a probe is one memory access (Putze, Sanders and Singler,
 //! "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007, section 3). The price is a higher rate of false
 //! positives than a plain filter's, [`false_positive_rate`]: blocks do not fill evenly.
-//! Fingerprints are keyed and uniform, so their bits are taken as they are: bytes 8..16 choose the block, bytes 0..8
-//! and 16..20 the bits. A fingerprint that was set is always found.
+//! Fingerprints are keyed and uniform, so their bits are taken as they are: bytes 0..8 choose segment and block, bytes
+//! 8..20 the bits. A fingerprint that was set is always found.
+//!
+//! Segments go by the first bits of the fingerprint, as the table's buckets do. So a segment that has become too full is
+//! made anew, larger, from the few buckets that hold its fingerprints, while all others go on ([`Filter::replace`]);
+//! and a filter that is to be smaller is folded: neighboring blocks of a segment become one, which loses no fingerprint.
 
 use std::hint::black_box;
 
@@ -23,60 +27,61 @@ const CHOICE_BITS: u32 = BLOCK_BITS.trailing_zeros();
 /// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that are left beside the block's.
 pub const FILTER_HASHES_MAX: u32 = 10;
 
-const MAGIC: [u8; 8] = *b"OFFILTER";
+/// Segments of a filter: each is a 64th of its memory, which is what growing takes for a moment.
+pub const FILTER_SEGMENTS: usize = 1 << SEGMENT_BITS;
+const SEGMENT_BITS: u32 = 6;
+
+/// Larger segments have a multiple of so many blocks, so that they can be folded six times.
+const BLOCKS_STEP: usize = 64;
+
+const MAGIC: [u8; 8] = *b"OFFILTR2";
 const HEADER_BYTES: usize = 32;
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Block([u64; BLOCK_WORDS]);
 
-/// The filter.
-pub struct Filter {
+/// The part of a filter for fingerprints that begin alike.
+pub struct Segment {
     blocks: Vec<Block>,
     hashes: u32,
     ones: u64,
 }
 
-impl std::fmt::Debug for Filter {
+impl std::fmt::Debug for Segment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { blocks, hashes, ones } = self;
-        write!(f, "Filter {{ blocks: {}, hashes: {hashes}, ones: {ones} }}", blocks.len())
+        write!(f, "Segment {{ blocks: {}, hashes: {hashes}, ones: {ones} }}", blocks.len())
     }
 }
 
-impl Filter {
-    /// Makes an empty filter of at most `bytes` (at least one block) that sets `hashes` bits per fingerprint, clamped to
-    /// 1..=[`FILTER_HASHES_MAX`].
-    pub fn new(bytes: usize, hashes: u32) -> Self {
-        let blocks = vec![Block::default(); (bytes / BLOCK_BYTES).max(1)];
-        Self { blocks, hashes: hashes.clamp(1, FILTER_HASHES_MAX), ones: 0 }
+impl Segment {
+    fn new(blocks: usize, hashes: u32) -> Self {
+        let blocks = if blocks < 2 * BLOCKS_STEP { blocks.max(1) } else { blocks - blocks % BLOCKS_STEP };
+        Self { blocks: vec![Block::default(); blocks], hashes, ones: 0 }
     }
 
-    /// Returns the share of bits that are set, 0 to 1. Near one half the filter is as good as its size allows.
-    pub fn fill(&self) -> f64 {
-        self.share(self.ones)
+    /// Returns the memory of the segment.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * BLOCK_BYTES
     }
 
+    /// Returns the share of bits that are set, 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
-    fn share(&self, ones: u64) -> f64 {
-        ones as f64 / (self.blocks.len() as f64 * f64::from(BLOCK_BITS))
+    pub fn fill(&self) -> f64 {
+        self.ones as f64 / (self.blocks.len() as f64 * f64::from(BLOCK_BITS))
     }
 
     fn block_of(&self, key: &Key) -> usize {
-        let product = u128::from(key.middle()) * self.blocks.len() as u128;
+        let product = u128::from(key.head() << SEGMENT_BITS) * self.blocks.len() as u128;
         usize::try_from(product >> 64).expect("the block is below the number of blocks")
     }
 
-    /// Touches the blocks of several keys, so that their memory is on its way together when they are probed.
-    pub fn prefetch(&self, keys: impl Iterator<Item = Key>) {
-        black_box(keys.fold(0, |sum, key| sum ^ self.blocks[self.block_of(&key)].0[0]));
-    }
-
-    /// Sets the bits of a key; says whether all were set already: the key may have been set before.
+    /// Sets the bits of a key, which must belong to the segment; says whether all were set already.
     pub fn test_and_set(&mut self, key: &Key) -> bool {
         let index = self.block_of(key);
         let block = &mut self.blocks[index].0;
-        let mut choices = u128::from(key.head()) | u128::from(key.tail()) << 64;
+        let mut choices = u128::from(key.middle()) | u128::from(key.tail()) << 64;
         let mut added = 0;
         for _ in 0..self.hashes {
             let bit = u32::try_from(choices & u128::from(BLOCK_BITS - 1)).expect("9 bits");
@@ -87,6 +92,93 @@ impl Filter {
         }
         self.ones += added;
         added == 0
+    }
+
+    /// Halves the segment; false if its number of blocks is odd.
+    fn fold(&mut self) -> bool {
+        if !self.blocks.len().is_multiple_of(2) {
+            return false;
+        }
+        let merge = |pair: &[Block]| {
+            let mut merged = Block::default();
+            for Block(words) in pair {
+                merged.0.iter_mut().zip(words).for_each(|(word, other)| *word |= other);
+            }
+            merged
+        };
+        self.blocks = self.blocks.chunks_exact(2).map(merge).collect();
+        self.count_ones();
+        true
+    }
+
+    fn count_ones(&mut self) {
+        self.ones = self.blocks.iter().flat_map(|Block(words)| words).map(|word| u64::from(word.count_ones())).sum();
+    }
+}
+
+/// The filter.
+#[derive(Debug)]
+pub struct Filter {
+    segments: Vec<Segment>,
+    hashes: u32,
+}
+
+fn segment_of(key: &Key) -> usize {
+    usize::try_from(key.head() >> (u64::BITS - SEGMENT_BITS)).expect("six bits")
+}
+
+impl Filter {
+    /// Makes an empty filter of at most `bytes` (at least one block a segment) that sets `hashes` bits per fingerprint,
+    /// clamped to 1..=[`FILTER_HASHES_MAX`].
+    pub fn new(bytes: usize, hashes: u32) -> Self {
+        let hashes = hashes.clamp(1, FILTER_HASHES_MAX);
+        let blocks = bytes / BLOCK_BYTES / FILTER_SEGMENTS;
+        Self { segments: (0..FILTER_SEGMENTS).map(|_| Segment::new(blocks, hashes)).collect(), hashes }
+    }
+
+    /// Returns the memory of the filter.
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(Segment::bytes).sum()
+    }
+
+    /// Returns how many bits are set per fingerprint.
+    pub fn hashes(&self) -> u32 {
+        self.hashes
+    }
+
+    /// Returns the share of bits that are set, 0 to 1. Near one half the filter is as good as its size allows.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
+    pub fn fill(&self) -> f64 {
+        let ones: u64 = self.segments.iter().map(|segment| segment.ones).sum();
+        ones as f64 / (self.bytes() as f64 * 8.0)
+    }
+
+    /// Returns a segment by the first six bits of its fingerprints.
+    pub fn segment(&self, index: usize) -> &Segment {
+        &self.segments[index]
+    }
+
+    /// Returns an empty segment of at most `bytes`, to be filled and put in with [`Filter::replace`].
+    pub fn new_segment(&self, bytes: usize) -> Segment {
+        Segment::new(bytes / BLOCK_BYTES, self.hashes)
+    }
+
+    /// Puts a segment in the place of the one that has this index. What the new one was not given is forgotten.
+    pub fn replace(&mut self, index: usize, segment: Segment) {
+        self.segments[index] = segment;
+    }
+
+    /// Touches the blocks of several keys, so that their memory is on its way together when they are probed.
+    pub fn prefetch(&self, keys: impl Iterator<Item = Key>) {
+        black_box(keys.fold(0, |sum, key| {
+            let segment = &self.segments[segment_of(&key)];
+            sum ^ segment.blocks[segment.block_of(&key)].0[0]
+        }));
+    }
+
+    /// Sets the bits of a key; says whether all were set already: the key may have been set before.
+    pub fn test_and_set(&mut self, key: &Key) -> bool {
+        self.segments[segment_of(key)].test_and_set(key)
     }
 
     /// Sets the bits of all keys in order; says of each whether it may have been set before, earlier keys included.
@@ -103,11 +195,11 @@ impl Filter {
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&generation.to_le_bytes());
-        header.extend_from_slice(&(self.blocks.len() as u64).to_le_bytes());
         header.extend_from_slice(&self.hashes.to_le_bytes());
         header.resize(HEADER_BYTES, 0);
         out.write(&header)?;
-        for Block(words) in &self.blocks {
+        self.segments.iter().try_for_each(|segment| out.write(&(segment.blocks.len() as u64).to_le_bytes()))?;
+        for Block(words) in self.segments.iter().flat_map(|segment| &segment.blocks) {
             let mut bytes = [0; BLOCK_BYTES];
             let places = bytes.chunks_exact_mut(size_of::<u64>());
             places.zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
@@ -116,31 +208,49 @@ impl Filter {
         Ok(())
     }
 
-    /// Reads a filter of the given generation back; an error if it is another's, has another shape, or is damaged.
-    pub fn load(&mut self, generation: u64, mut from: SealedReader) -> Result<()> {
+    /// Reads a filter of the given generation back, folding segments until it takes at most `bytes_max`; an error if it is
+    /// another's, cannot be folded so far, or is damaged.
+    pub fn load(generation: u64, bytes_max: usize, mut from: SealedReader) -> Result<Self> {
+        let damaged = |reason: &str| Error::damaged("filter", reason);
         let mut header = [0; HEADER_BYTES];
         from.read(&mut header)?;
         let mut fields = Fields::new(&header);
-        let found = (fields.array(), fields.u64(), fields.u64(), fields.u32());
-        if found != (Some(MAGIC), Some(generation), Some(self.blocks.len() as u64), Some(self.hashes)) {
-            return Err(Error::damaged("filter", "has another generation or shape"));
+        if (fields.array(), fields.u64()) != (Some(MAGIC), Some(generation)) {
+            return Err(damaged("is none of this version and generation"));
         }
-        self.ones = 0;
-        for Block(words) in &mut self.blocks {
-            let mut bytes = [0; BLOCK_BYTES];
-            from.read(&mut bytes)?;
-            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-                *word = u64::from_le_bytes(*bytes);
-                self.ones += u64::from(word.count_ones());
+        let hashes = fields.u32().filter(|hashes| (1..=FILTER_HASHES_MAX).contains(hashes));
+        let hashes = hashes.ok_or_else(|| damaged("does not make sense"))?;
+        let mut lens = Vec::with_capacity(FILTER_SEGMENTS);
+        let mut left = (from.left() / BLOCK_BYTES as u64).min(usize::MAX as u64);
+        for _ in 0..FILTER_SEGMENTS {
+            let mut len = [0; size_of::<u64>()];
+            from.read(&mut len)?;
+            let len = u64::from_le_bytes(len);
+            // Before memory is taken for it.
+            left = left.checked_sub(len).filter(|_| len != 0).ok_or_else(|| damaged("does not make sense"))?;
+            lens.push(usize::try_from(len).map_err(|_| damaged("does not make sense"))?);
+        }
+        let mut segments = Vec::with_capacity(FILTER_SEGMENTS);
+        for len in lens {
+            let mut segment = Segment { blocks: Vec::new(), hashes, ones: 0 };
+            segment.blocks.reserve_exact(len);
+            for _ in 0..len {
+                let mut bytes = [0; BLOCK_BYTES];
+                from.read(&mut bytes)?;
+                let mut words = [0; BLOCK_WORDS];
+                words.iter_mut().zip(bytes.as_chunks().0).for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
+                segment.blocks.push(Block(words));
             }
+            segment.count_ones();
+            while bytes_max / FILTER_SEGMENTS < segment.bytes() && segment.blocks.len() != 1 {
+                if !segment.fold() {
+                    return Err(damaged("is too large and cannot be folded"));
+                }
+            }
+            segments.push(segment);
         }
-        from.finish()
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.blocks.fill(Block::default());
-        self.ones = 0;
+        from.finish()?;
+        Ok(Self { segments, hashes })
     }
 }
 
@@ -167,8 +277,7 @@ pub fn false_positive_rate(bytes: usize, hashes: u32, keys: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-    use std::sync::Arc;
+    use std::path::{Path, PathBuf};
 
     use super::*;
     use crate::io::Disk;
@@ -199,30 +308,73 @@ mod tests {
         }
     }
 
+    fn save(filter: &Filter, disk: &MemDisk, path: &Path) -> crate::kv::sealed::Seal {
+        let mut writer = SealedWriter::create(disk.create(path).unwrap()).unwrap();
+        filter.save(7, &mut writer).unwrap();
+        writer.finish().unwrap()
+    }
+
+    fn load(disk: &MemDisk, path: &Path, seal: crate::kv::sealed::Seal, generation: u64, max: usize) -> Result<Filter> {
+        let file = disk.open(path, crate::io::Access::Read)?;
+        Filter::load(generation, max, SealedReader::open(file, path.to_path_buf(), seal)?)
+    }
+
     #[test]
-    fn a_saved_filter_comes_back_and_a_damaged_one_does_not() {
+    fn a_saved_filter_comes_back_folded_where_memory_is_short_and_a_damaged_one_does_not() {
         let disk = MemDisk::default();
         let path = PathBuf::from("filter");
-        let file = disk.create(&path).unwrap();
-        let mut filter = Filter::new(4096, 6);
+        let mut filter = Filter::new(1 << 20, 6);
         let mut found = Vec::new();
-        filter.test_and_set_all(&keys(0..500), &mut found);
-        let mut writer = SealedWriter::create(Arc::clone(&file)).unwrap();
-        filter.save(7, &mut writer).unwrap();
-        let seal = writer.finish().unwrap();
-        let load = |bytes, hashes, generation| {
-            let mut filter = Filter::new(bytes, hashes);
-            let reader = SealedReader::open(Arc::clone(&file), path.clone(), seal)?;
-            filter.load(generation, reader).map(|()| filter)
-        };
-        let mut loaded = load(4096, 6, 7).unwrap();
-        assert_eq!(loaded.ones, filter.ones);
-        loaded.test_and_set_all(&keys(0..500), &mut found);
-        assert!(found.iter().all(|&found| found));
-        assert!(load(4096, 6, 8).is_err());
-        assert!(load(4096, 5, 7).is_err());
-        assert!(load(2048, 6, 7).is_err());
+        filter.test_and_set_all(&keys(0..5_000), &mut found);
+        let seal = save(&filter, &disk, &path);
+        for (bytes_max, bytes) in [(2 << 20, 1 << 20), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (0, 4096)] {
+            let mut loaded = load(&disk, &path, seal, 7, bytes_max).unwrap();
+            assert_eq!(loaded.bytes(), bytes);
+            if bytes == 1 << 20 {
+                assert!((loaded.fill() - filter.fill()).abs() < 1e-9);
+            }
+            loaded.test_and_set_all(&keys(0..5_000), &mut found);
+            assert!(found.iter().all(|&found| found), "folded to {bytes} bytes");
+        }
+        assert!(load(&disk, &path, seal, 8, 1 << 20).is_err());
         disk.damage(&path, |bytes| bytes[2000] ^= 4);
-        assert!(load(4096, 6, 7).is_err());
+        assert!(load(&disk, &path, seal, 7, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_the_file_are_refused_before_memory_is_taken() {
+        let disk = MemDisk::default();
+        let path = PathBuf::from("filter");
+        save(&Filter::new(4096, 6), &disk, &path);
+        for len in [0, u64::MAX, 1 << 40, 2] {
+            disk.damage(&path, |bytes| bytes[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&u64::to_le_bytes(len)));
+            let mut all =
+                vec![0; usize::try_from(disk.open(&path, crate::io::Access::Read).unwrap().len().unwrap()).unwrap()];
+            disk.open(&path, crate::io::Access::Read).unwrap().read_at(0, &mut all).unwrap();
+            let seal = crate::kv::sealed::Seal { len: all.len() as u64, digest: blake3::hash(&all).into() };
+            assert!(load(&disk, &path, seal, 7, 1 << 20).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_segment_made_anew_and_larger_lets_less_pass_and_forgets_nothing_it_was_given() {
+        let mut filter = Filter::new(64 << 10, 5);
+        let mut found = Vec::new();
+        let all = keys(0..100_000);
+        filter.test_and_set_all(&all, &mut found);
+        assert!(0.6 < filter.fill());
+        for index in 0..FILTER_SEGMENTS {
+            let mut segment = filter.new_segment(4 * filter.segment(index).bytes());
+            all.iter().filter(|key| segment_of(key) == index).for_each(|key| {
+                segment.test_and_set(key);
+            });
+            filter.replace(index, segment);
+        }
+        assert!(filter.fill() < 0.3);
+        assert_eq!(filter.bytes(), 256 << 10);
+        filter.test_and_set_all(&all, &mut found);
+        assert!(found.iter().all(|&found| found));
+        filter.test_and_set_all(&keys(100_000..101_000), &mut found);
+        assert!(found.iter().filter(|&&found| found).count() < 20);
     }
 }

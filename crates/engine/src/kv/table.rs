@@ -16,6 +16,7 @@
 //! bucket is named by [`Table::damaged_buckets`].
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::search::{Reader, Search};
 use crate::kv::staging::Staging;
 use crate::kv::young::{YoungBytes, YoungRun};
-use crate::kv::{Entry, Key, Ordinal};
+use crate::kv::{Entry, KEY_LEN, Key, Ordinal};
 
 /// Share of the buckets that one flush writes out: the fullest twenty-fourth, so that a run is about 1.8 times what a
 /// bucket stages on average and yet reads and writes come in numbers. It frees about a thirteenth of staging.
@@ -249,6 +250,16 @@ impl Table {
         self.counters.young_bytes_max = self.counters.young_bytes_max.max(self.young.bytes() as u64);
     }
 
+    /// Returns how lookups read.
+    pub fn reads(&self) -> BucketReads {
+        self.spec.reads
+    }
+
+    /// Returns the number that tells this table from others that had its file before.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
     /// Returns what was counted.
     pub fn counters(&self) -> TableCounters {
         self.counters
@@ -268,6 +279,11 @@ impl Table {
     /// without it; what stood on it has to be added again, from what the containers say.
     pub fn damaged_buckets(&self) -> Vec<BucketName> {
         self.damaged.keys().copied().collect()
+    }
+
+    /// Says whether a bad page that was met is still part of the table: the next flushes write its bucket anew without.
+    pub fn has_damaged_pages(&self) -> bool {
+        self.damaged.values().any(|damage| *damage == Damage::OnDisk)
     }
 
     /// Takes note that all entries of a damaged bucket were added again. It is no longer named, unless its bad page was
@@ -395,18 +411,28 @@ impl Table {
         from.finish()
     }
 
-    /// Calls `each` with every key, in no order; keys on damaged pages are left out. No flush may be running.
-    pub fn scan(&mut self, disk: &dyn Disk, each: &mut dyn FnMut(&Key)) {
+    /// Calls `each` with every key whose head lies in a range, in no order; keys on damaged pages are left out. No flush
+    /// may be running.
+    pub fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
         let mut entries = Vec::new();
+        let mut each = |key: &[u8; KEY_LEN]| {
+            let key = Key(*key);
+            if heads.contains(&key.head()) {
+                each(&key);
+            }
+        };
         for number in self.buckets.numbers() {
             let bucket = self.buckets.get(number);
+            if bucket.name.last_head() < *heads.start() || *heads.end() < bucket.name.first_head() {
+                continue;
+            }
             let counts = TransferCounts::default();
             let mut pieces = TableFile { disk, file: &self.file, life: self.life, counts };
             for run in &bucket.runs {
                 let mut feed = Feed::of_run(run.place());
                 while !feed.is_done() {
                     pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut self.scratch);
-                    feed.ready().iter().for_each(|entry| each(&Key(*key_of(entry))));
+                    feed.ready().iter().for_each(|entry| each(key_of(entry)));
                     feed.skip_ready();
                 }
             }
@@ -418,7 +444,7 @@ impl Table {
             entries.clear();
             self.staging.list(number, &mut entries);
             for entry in &entries {
-                each(&Key(*key_of(entry)));
+                each(key_of(entry));
             }
         }
     }

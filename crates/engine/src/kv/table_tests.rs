@@ -76,7 +76,7 @@ fn everything_added_is_found_through_flushes_merges_and_a_reopening_with_less_me
     assert!(table.longest_chain() <= 4);
     check(&mut table, &disk, &model, 0..40_000);
     let mut keys = 0;
-    table.scan(&disk, &mut |key| keys += u64::from(model.contains_key(key)));
+    table.scan(&disk, 0..=u64::MAX, &mut |key| keys += u64::from(model.contains_key(key)));
     assert_eq!(keys, 30_000);
     let saved = save(&mut table, &disk);
     drop(table);
@@ -179,7 +179,9 @@ fn a_damaged_page_only_misses_names_its_bucket_and_is_rewritten() {
         add(&mut table, &disk, &entry(number));
     }
     (0..damaged.len()).for_each(|_| table.flush(&disk, &ALL).unwrap());
-    damaged.into_iter().for_each(|bucket| table.forget_damage(bucket));
+    for bucket in damaged {
+        table.forget_damage(bucket);
+    }
     let before = table.counters().damaged_pages;
     table.lookup(&disk, &keys, &ALL, &mut out);
     assert!(!out.contains(&Lookup::Absent));
@@ -380,7 +382,7 @@ impl Model {
         self.disk.damage("table", |bytes| bytes[page * PAGE_BYTES + 40] ^= 1);
         let before = self.table.damaged_buckets();
         assert!(before.is_empty());
-        self.table.scan(&self.disk, &mut |_| {});
+        self.table.scan(&self.disk, 0..=u64::MAX, &mut |_| {});
         self.hit = self.table.damaged_buckets();
         self.damaged += self.hit.len() as u64;
         self.check(300);

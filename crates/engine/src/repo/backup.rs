@@ -8,9 +8,10 @@ use crate::check::remember_heads;
 use crate::chunk::Chunking;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
-use crate::index::{Identifier, Index, IndexOptions, IndexState, Unit};
+use crate::index::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
 use crate::io::Disk;
 use crate::io::tree::SourceTree;
+use crate::kv::table::BucketReads;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
@@ -54,6 +55,10 @@ pub struct BackupOutcome {
     pub index_state: IndexState,
     /// Why the index will have to be rebuilt next time, if it will.
     pub index_degraded: Option<String>,
+    /// How large its filter is and how full.
+    pub filter: FilterState,
+    /// How lookups read its table.
+    pub reads: BucketReads,
 }
 
 /// Sessions that a backup tries before it gives up on being fenced.
@@ -63,10 +68,24 @@ const SESSIONS_MAX: usize = 3;
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
     let options = IndexOptions { filter_bytes: fitting_filter(store, request.index.filter_bytes)?, ..request.index };
+    let place = request.cache.dir.join("index");
+    let host = Arc::clone(&store.host);
     let (mut index, index_state) =
-        Index::open(Arc::clone(&request.cache.disk), &request.cache.dir.join("index"), repository, &options)?;
-    if let IndexState::Rebuilt(reason) = &index_state {
-        request.monitor.note(&format!("the index is rebuilt: {reason}"));
+        match Index::open(Arc::clone(&request.cache.disk), host, &place, repository, &options) {
+            Ok(opened) => opened,
+            // No room for an index, or no right to it, is no reason to have no backup.
+            Err(error) if error.io_kind().is_some() => {
+                let index = Index::without_disk(Arc::clone(&store.host), repository, &options, error.to_string())?;
+                (index, IndexState::New)
+            }
+            Err(error) => return Err(error),
+        };
+    match &index_state {
+        IndexState::Rebuilt(reason) => request.monitor.note(&format!("the index is rebuilt: {reason}")),
+        IndexState::Incomplete(parts) => {
+            request.monitor.note(&format!("{parts} damaged parts of the index are rebuilt"));
+        }
+        IndexState::New | IndexState::Clean | IndexState::Unclean => {}
     }
     let mut sessions = 0;
     let result = loop {
@@ -79,6 +98,10 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         }
     };
     let index_degraded = index.degraded();
+    let (filter, reads) = (index.filter_state(), index.reads());
+    if filter.is_too_small() {
+        request.monitor.note(&too_small(&filter));
+    }
     // The index last (step D7): it is a hint, and what it misses costs time, never data. What was recorded is kept even
     // if the session failed.
     let closed = index.close();
@@ -91,11 +114,11 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
     if let Some(reason) = &index_degraded {
         request.monitor.note(&format!("the index will be rebuilt next time: {reason}"));
     }
-    Ok(BackupOutcome { report, index_state, index_degraded })
+    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads })
 }
 
-/// Bytes of the filter that are always worth having: enough for 25 million chunks at ten bits each.
-const FILTER_BYTES_MIN: usize = 32 << 20;
+/// Bytes of the filter that are always worth having: enough for 3 million chunks at ten bits each.
+const FILTER_BYTES_MIN: usize = 4 << 20;
 
 /// Sizes the filter for twice the chunks that the repository holds, within its share of the memory: a filter is read and
 /// written whole with every backup. Sizes are powers of two, so that it is seldom made anew.
@@ -109,6 +132,14 @@ fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
     let chunks = containers.saturating_mul(2 * store.config.container_bytes as usize) / chunk_bytes.max(1) as usize;
     let bytes = (2 * chunks).saturating_mul(10) / 8;
     Ok(bytes.max(FILTER_BYTES_MIN).checked_next_power_of_two().unwrap_or(usize::MAX).min(share))
+}
+
+fn too_small(filter: &FilterState) -> String {
+    let mebibytes = filter.bytes >> 20;
+    format!(
+        "the filter of the index, {mebibytes} MiB, is too small for the number of chunks: more of --memory would make \
+         backups faster"
+    )
 }
 
 fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {

@@ -164,6 +164,10 @@ pub fn back_up(
     let mut index = IndexOptions::for_memory(8 << 20, 0);
     index.schedule = ask.schedule;
     index.filter_bytes = ask.filter_bytes.unwrap_or(64 << 10);
+    if ask.filter_bytes.is_some() {
+        // As bad as it gets.
+        (index.filter_bytes_max, index.filter_hashes) = (index.filter_bytes, 1);
+    }
     index.staging_bytes = ask.staging_bytes.unwrap_or(index.staging_bytes);
     let request = BackupRequest {
         cache: &Cache { disk: Arc::clone(cache), dir: PathBuf::new() },

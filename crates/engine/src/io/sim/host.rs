@@ -81,6 +81,10 @@ impl Host for SimHost {
         state.monotonic
     }
 
+    fn background(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
+
     fn random(&self, buffer: &mut [u8]) -> Result<()> {
         self.state().random.fill(buffer);
         Ok(())

@@ -1,0 +1,280 @@
+//! Verdicts in the order of the stream, whatever the order they come in.
+//!
+//! Where duplicates stand in the log, one after the other in stream order, says how long runs of duplicates are (and so
+//! how much to read around a hit and when deferring pays), and which stretch of the log was repeated. In any other
+//! order runs would seem to be of one chunk.
+
+use std::collections::VecDeque;
+
+use crate::kv::Position;
+use crate::types::Sequence;
+
+/// Forward steps in the log that do not end a run: chunks of the old stream that the new one leaves out.
+const SKIP_MAX: u64 = 16;
+
+/// Runs after which older ones count half.
+const HEADS_PER_HALVING: u64 = 64;
+/// False positives after which the same happens.
+const FALSE_POSITIVES_PER_HALVING: u64 = 1 << 10;
+/// Duplicates after which the same happens, so that one long run does not outweigh a change for ever.
+const DUPLICATES_PER_HALVING: u64 = 1 << 16;
+
+/// What became of a chunk, as far as runs are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A duplicate, recorded at a position of the log.
+    At(Position),
+    /// A duplicate of which no position is known.
+    Elsewhere,
+    /// Proved unique by the filter.
+    Unique,
+    /// Unique, found out by a lookup.
+    FalsePositive,
+}
+
+/// A stretch of the log that the stream repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repeat {
+    /// First record.
+    pub start: Position,
+    /// Number of records.
+    pub len: u32,
+    /// Chunks declared unique before it in the stream of this session.
+    pub uniques_before: u64,
+}
+
+/// Positions and outcomes in 64 bits each: there is one for every chunk behind the oldest that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Packed(u64);
+
+impl Packed {
+    const WAITING: Self = Self(u64::MAX);
+    const ELSEWHERE: Self = Self(u64::MAX - 1);
+    const UNIQUE: Self = Self(u64::MAX - 2);
+    const FALSE_POSITIVE: Self = Self(u64::MAX - 3);
+
+    fn of(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::At(Position(position)) if position < Self::FALSE_POSITIVE.0 => Self(position),
+            Outcome::At(_) | Outcome::Elsewhere => Self::ELSEWHERE,
+            Outcome::Unique => Self::UNIQUE,
+            Outcome::FalsePositive => Self::FALSE_POSITIVE,
+        }
+    }
+
+    fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::WAITING => None,
+            Self::ELSEWHERE => Some(Outcome::Elsewhere),
+            Self::UNIQUE => Some(Outcome::Unique),
+            Self::FALSE_POSITIVE => Some(Outcome::FalsePositive),
+            Self(position) => Some(Outcome::At(Position(position))),
+        }
+    }
+}
+
+/// Bytes that each chunk takes between the oldest that waits and the newest.
+pub const ARRIVAL_BYTES: usize = size_of::<Packed>();
+
+/// The verdicts behind the oldest chunk that waits, and what those before it showed.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    first: u64,
+    waiting: VecDeque<Packed>,
+    runs: RunMeter,
+    repeat: Option<Repeat>,
+    uniques: u64,
+}
+
+impl Arrivals {
+    /// Takes the next chunk of the stream, undecided.
+    pub fn arrive(&mut self, sequence: Sequence) {
+        if self.waiting.is_empty() {
+            self.first = sequence.0;
+        }
+        debug_assert_eq!(self.first + self.waiting.len() as u64, sequence.0, "arrivals have no gaps");
+        self.waiting.push_back(Packed::WAITING);
+    }
+
+    /// Takes the next chunk of the stream together with its outcome.
+    pub fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome, repeats: &mut Vec<Repeat>) {
+        if self.waiting.is_empty() {
+            self.first = sequence.0 + 1;
+            self.pass(outcome, repeats);
+        } else {
+            self.waiting.push_back(Packed::of(outcome));
+        }
+    }
+
+    /// Notes what became of a chunk that was undecided.
+    pub fn decide(&mut self, sequence: Sequence, outcome: Outcome) {
+        let index = sequence.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(waiting) = index.and_then(|index| self.waiting.get_mut(index)) {
+            *waiting = Packed::of(outcome);
+        }
+    }
+
+    /// Passes on what is decided up to the oldest chunk that waits; appends the repeats that ended.
+    pub fn advance(&mut self, repeats: &mut Vec<Repeat>) {
+        while let Some(outcome) = self.waiting.front().and_then(|packed| packed.outcome()) {
+            self.waiting.pop_front();
+            self.first += 1;
+            self.pass(outcome, repeats);
+        }
+    }
+
+    /// Ends the repeat that is going on, as at the end of the stream.
+    pub fn finish(&mut self, repeats: &mut Vec<Repeat>) {
+        self.advance(repeats);
+        repeats.extend(self.repeat.take());
+    }
+
+    /// Returns what was learned about runs.
+    pub fn runs(&self) -> &RunMeter {
+        &self.runs
+    }
+
+    /// Returns the position that follows the last duplicate if nothing waits: where the next one is expected.
+    pub fn expected(&self) -> Option<Position> {
+        self.waiting.is_empty().then(|| self.runs.last.map(|last| Position(last + 1))).flatten()
+    }
+
+    fn pass(&mut self, outcome: Outcome, repeats: &mut Vec<Repeat>) {
+        self.runs.pass(outcome);
+        match outcome {
+            Outcome::At(position) => match &mut self.repeat {
+                Some(repeat) if repeat.start.0 + u64::from(repeat.len) == position.0 && repeat.len < u32::MAX => {
+                    repeat.len += 1;
+                }
+                repeat => {
+                    let begun = Repeat { start: position, len: 1, uniques_before: self.uniques };
+                    repeats.extend(repeat.replace(begun));
+                }
+            },
+            Outcome::Elsewhere => repeats.extend(self.repeat.take()),
+            Outcome::Unique | Outcome::FalsePositive => {
+                repeats.extend(self.repeat.take());
+                self.uniques += 1;
+            }
+        }
+    }
+}
+
+/// How long runs of duplicates are, the younger counting more.
+#[derive(Clone, Debug, Default)]
+pub struct RunMeter {
+    last: Option<u64>,
+    duplicates: u64,
+    heads: u64,
+    false_positives: u64,
+}
+
+impl RunMeter {
+    fn pass(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::At(Position(position)) => {
+                let follows = self.last.is_some_and(|last| (1..=SKIP_MAX).contains(&position.wrapping_sub(last)));
+                self.duplicates += 1;
+                self.heads += u64::from(!follows);
+                self.last = Some(position);
+            }
+            Outcome::Elsewhere | Outcome::Unique => {}
+            Outcome::FalsePositive => self.false_positives += 1,
+        }
+        if HEADS_PER_HALVING <= self.heads
+            || FALSE_POSITIVES_PER_HALVING <= self.false_positives
+            || DUPLICATES_PER_HALVING <= self.duplicates
+        {
+            self.duplicates /= 2;
+            self.heads /= 2;
+            self.false_positives /= 2;
+        }
+    }
+
+    /// Returns the mean run of duplicates in chunks; 0 before the first.
+    pub fn mean_run(&self) -> u64 {
+        self.duplicates / self.heads.max(1)
+    }
+
+    /// Says whether more lookups found nothing than found the first of a run.
+    pub fn is_misled(&self) -> bool {
+        self.heads < self.false_positives
+    }
+
+    /// Says whether too little was learned to act on.
+    pub fn is_blank(&self) -> bool {
+        self.heads + self.false_positives < 4 && self.duplicates < 512
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(position: u64) -> Outcome {
+        Outcome::At(Position(position))
+    }
+
+    #[test]
+    fn runs_are_measured_in_the_order_of_the_stream_whatever_the_order_of_verdicts() {
+        let mut arrivals = Arrivals::default();
+        let mut repeats = Vec::new();
+        for sequence in 0..100 {
+            arrivals.arrive(Sequence(sequence));
+        }
+        for sequence in (0..100).rev() {
+            assert_eq!(arrivals.expected(), None);
+            arrivals.decide(Sequence(sequence), at(500 + sequence));
+            arrivals.advance(&mut repeats);
+        }
+        assert_eq!(arrivals.runs().mean_run(), 100);
+        assert_eq!(arrivals.expected(), Some(Position(600)));
+        assert_eq!(repeats, []);
+        arrivals.finish(&mut repeats);
+        assert_eq!(repeats, [Repeat { start: Position(500), len: 100, uniques_before: 0 }]);
+    }
+
+    #[test]
+    fn a_repeat_ends_where_the_stream_leaves_the_log() {
+        let mut arrivals = Arrivals::default();
+        let mut repeats = Vec::new();
+        let outcomes = [at(7), at(8), Outcome::Unique, at(9), at(4), at(5), Outcome::Elsewhere, at(6)];
+        for (sequence, outcome) in (0..).zip(outcomes) {
+            arrivals.arrive_decided(Sequence(sequence), outcome, &mut repeats);
+        }
+        arrivals.finish(&mut repeats);
+        let found: Vec<_> = repeats.iter().map(|it| (it.start.0, it.len, it.uniques_before)).collect();
+        assert_eq!(found, [(7, 2, 0), (9, 1, 1), (4, 2, 1), (6, 1, 1)]);
+    }
+
+    #[test]
+    fn false_positives_shorten_what_a_lookup_brings_but_not_the_runs() {
+        let mut arrivals = Arrivals::default();
+        let mut repeats = Vec::new();
+        let mut sequence = 0;
+        for run in 0..200 {
+            for chunk in 0..10 {
+                arrivals.arrive_decided(Sequence(sequence), at(run * 1_000 + chunk), &mut repeats);
+                sequence += 1;
+                arrivals.arrive_decided(Sequence(sequence), Outcome::FalsePositive, &mut repeats);
+                sequence += 1;
+            }
+        }
+        assert!((8..=12).contains(&arrivals.runs().mean_run()), "{:?}", arrivals.runs());
+        assert!(arrivals.runs().is_misled());
+    }
+
+    #[test]
+    fn a_change_of_the_stream_is_noticed_within_some_runs() {
+        let mut arrivals = Arrivals::default();
+        let mut repeats = Vec::new();
+        for sequence in 0..1_000_000 {
+            arrivals.arrive_decided(Sequence(sequence), at(sequence), &mut repeats);
+        }
+        assert!(10_000 < arrivals.runs().mean_run());
+        for sequence in 1_000_000..1_000_400 {
+            arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003), &mut repeats);
+        }
+        assert!(arrivals.runs().mean_run() < 600, "{:?}", arrivals.runs());
+    }
+}

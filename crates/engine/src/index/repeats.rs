@@ -1,0 +1,289 @@
+//! Repeated stretches of the arrival log: what came again, as one record for a run of any length.
+//!
+//! The arrival log holds a chunk once, where it was recorded. That a stream repeated positions p to p + k is one record
+//! here, at the place of the log that had been reached. So a stream of old and new chunks can be followed: a hit among
+//! the new ones tells which old ones came after them the last time.
+//!
+//! Records older than the newest half go when all of them take more than a set number of bytes per chunk of the log:
+//! reading the same terabytes daily must not make the index grow. That happens at checkpoints, into the other one of two
+//! files, so that a crash finds the file that its checkpoint names.
+//!
+//! Pages of 4 KiB:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC32C of all that follows |
+//! | 4 | 8 | number of the page |
+//! | 12 | 2 | number of records |
+//! | 14 | 2 | zero |
+//! | 16 | 20 each | records, the places growing: place in the log 8, first position repeated 8, records repeated 4 |
+#![deny(clippy::indexing_slicing)]
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::index::log::LogWindow;
+use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
+use crate::kv::{Fields, Position};
+
+/// Bytes of a page.
+pub const REPEAT_PAGE_BYTES: usize = 4096;
+const HEADER_BYTES: usize = 16;
+/// Bytes of a record.
+pub const REPEAT_RECORD_BYTES: usize = 20;
+/// Records of a page.
+pub const REPEAT_PAGE_RECORDS: usize = (REPEAT_PAGE_BYTES - HEADER_BYTES) / REPEAT_RECORD_BYTES;
+/// Pages that are read for one window at most: what is repeated in smaller pieces is not worth following.
+const PAGES_PER_WINDOW: u64 = 2;
+
+/// A stretch of the log that came again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RepeatRecord {
+    /// Where the log had been when it came.
+    pub place: Position,
+    /// The stretch.
+    pub stretch: LogWindow,
+}
+
+/// The records of repeated stretches.
+#[derive(Debug)]
+pub struct RepeatLog {
+    file: Arc<dyn DiskFile>,
+    /// The first place of every written page, to find a place with one read; 8 bytes for 204 records.
+    fences: Vec<u64>,
+    /// Records of the page that is being filled.
+    page: Vec<RepeatRecord>,
+    bytes_read: u64,
+    bytes_written: u64,
+    compactions: u64,
+}
+
+/// Encodes a page of at most [`REPEAT_PAGE_RECORDS`] records.
+pub fn encode_repeat_page(number: u64, records: &[RepeatRecord]) -> Vec<u8> {
+    assert!(records.len() <= REPEAT_PAGE_RECORDS, "a page holds {REPEAT_PAGE_RECORDS} records");
+    let count = u16::try_from(records.len()).expect("a page holds fewer than 65,536 records");
+    let mut page = vec![0; 4];
+    page.extend_from_slice(&number.to_le_bytes());
+    page.extend_from_slice(&count.to_le_bytes());
+    page.resize(HEADER_BYTES, 0);
+    for RepeatRecord { place, stretch } in records {
+        page.extend_from_slice(&place.0.to_le_bytes());
+        page.extend_from_slice(&stretch.start.0.to_le_bytes());
+        page.extend_from_slice(&stretch.records.to_le_bytes());
+    }
+    page.resize(REPEAT_PAGE_BYTES, 0);
+    let (checksum, body) = page.split_at_mut(4);
+    checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    page
+}
+
+/// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
+pub fn decode_repeat_page(number: u64, bytes: &[u8], out: &mut Vec<RepeatRecord>) -> Option<()> {
+    out.clear();
+    let mut fields = Fields::new(bytes);
+    let checksum = fields.u32()?;
+    if bytes.len() != REPEAT_PAGE_BYTES || crc32c::crc32c(bytes.get(4..)?) != checksum || fields.u64()? != number {
+        return None;
+    }
+    let count = usize::from(fields.u16()?);
+    fields.u16()?;
+    if REPEAT_PAGE_RECORDS < count {
+        return None;
+    }
+    for _ in 0..count {
+        let place = Position(fields.u64()?);
+        out.push(RepeatRecord { place, stretch: LogWindow { start: Position(fields.u64()?), records: fields.u32()? } });
+    }
+    Some(())
+}
+
+impl RepeatLog {
+    /// Opens the file at the length that a checkpoint gave, 0 for a new one; what follows is cut off. Every page is read
+    /// once; a damaged one costs what it held.
+    pub fn open(file: Arc<dyn DiskFile>, pages: u64) -> Result<Self> {
+        let bytes = pages.checked_mul(REPEAT_PAGE_BYTES as u64);
+        let Some(bytes) = bytes.filter(|&bytes| file.len().is_ok_and(|len| bytes <= len)) else {
+            return Err(Error::damaged("log of repeats", "shorter than its checkpoint says"));
+        };
+        file.set_len(bytes)?;
+        let (mut fences, mut records) = (Vec::new(), Vec::new());
+        let mut buffer = vec![0; REPEAT_PAGE_BYTES];
+        for number in 0..pages {
+            file.read_at(number * REPEAT_PAGE_BYTES as u64, &mut buffer)?;
+            let before = fences.last().copied().unwrap_or(0);
+            let first = decode_repeat_page(number, &buffer, &mut records).and_then(|()| records.first());
+            fences.push(first.map_or(before, |record| record.place.0.max(before)));
+        }
+        let page = Vec::with_capacity(REPEAT_PAGE_RECORDS);
+        Ok(Self { file, fences, page, bytes_read: 0, bytes_written: 0, compactions: 0 })
+    }
+
+    /// Returns how many pages the file has.
+    pub fn pages(&self) -> u64 {
+        self.fences.len() as u64
+    }
+
+    /// Returns how many compactions there were since it was opened.
+    pub fn compactions(&self) -> u64 {
+        self.compactions
+    }
+
+    /// Returns the bytes read and written since it was opened.
+    pub fn bytes_read_and_written(&self) -> (u64, u64) {
+        (self.bytes_read, self.bytes_written)
+    }
+
+    /// Returns the memory that the log takes beside its page.
+    pub fn memory_bytes(&self) -> usize {
+        self.fences.capacity() * size_of::<u64>()
+    }
+
+    /// Adds a record; places must not fall.
+    pub fn append(&mut self, record: RepeatRecord) -> Result<()> {
+        let place = self.page.last().map_or(record.place, |last| last.place.max(record.place));
+        self.page.push(RepeatRecord { place, ..record });
+        if self.page.len() == REPEAT_PAGE_RECORDS { self.end_page() } else { Ok(()) }
+    }
+
+    fn end_page(&mut self) -> Result<()> {
+        let Some(first) = self.page.first().map(|record| record.place.0) else { return Ok(()) };
+        let number = self.pages();
+        self.file.write_at(number * REPEAT_PAGE_BYTES as u64, &encode_repeat_page(number, &self.page))?;
+        self.bytes_written += REPEAT_PAGE_BYTES as u64;
+        self.fences.push(first.max(self.fences.last().copied().unwrap_or(0)));
+        self.page.clear();
+        Ok(())
+    }
+
+    /// Writes everything out, the page that is being filled too, and makes it durable.
+    pub fn sync(&mut self) -> Result<()> {
+        self.end_page()?;
+        self.file.sync()
+    }
+
+    /// Goes over to another, empty file with the newest `pages` pages; the old file is left as it is.
+    pub fn compact(&mut self, file: Arc<dyn DiskFile>, pages: u64) -> Result<()> {
+        self.end_page()?;
+        file.set_len(0)?;
+        let old = std::mem::replace(&mut self.file, file);
+        let fences = std::mem::take(&mut self.fences);
+        let first = (fences.len() as u64).saturating_sub(pages);
+        let (mut buffer, mut records) = (vec![0; REPEAT_PAGE_BYTES], Vec::new());
+        for number in first..fences.len() as u64 {
+            old.read_at(number * REPEAT_PAGE_BYTES as u64, &mut buffer)?;
+            self.bytes_read += REPEAT_PAGE_BYTES as u64;
+            if decode_repeat_page(number, &buffer, &mut records).is_some() {
+                records.drain(..).try_for_each(|record| self.append(record))?;
+            }
+        }
+        self.compactions += 1;
+        Ok(())
+    }
+
+    /// Reads what was repeated while the log was in each of some windows, all together. What cannot be read is left out.
+    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<LogWindow>) {
+        out.clear();
+        let mut reads: Vec<BatchRead> = Vec::new();
+        for window in windows {
+            let end = window.start.0.saturating_add(u64::from(window.records));
+            let first = self.fences.partition_point(|&fence| fence < window.start.0).saturating_sub(1) as u64;
+            let last = (self.fences.partition_point(|&fence| fence < end) as u64).min(first + PAGES_PER_WINDOW);
+            for number in first..last {
+                let offset = number * REPEAT_PAGE_BYTES as u64;
+                if reads.iter().all(|read| read.offset != offset) {
+                    let buffer = AlignedBuffer::new_zeroed(REPEAT_PAGE_BYTES);
+                    reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
+                }
+            }
+        }
+        disk.read_batch(&mut reads);
+        let mut records = Vec::new();
+        let in_a_window = |record: &RepeatRecord| {
+            windows.iter().any(|window| {
+                let behind = record.place.0.checked_sub(window.start.0);
+                behind.is_some_and(|behind| behind < u64::from(window.records))
+            })
+        };
+        for read in &reads {
+            self.bytes_read += read.buffer.len() as u64;
+            if read.outcome.is_ok()
+                && decode_repeat_page(read.offset / REPEAT_PAGE_BYTES as u64, &read.buffer, &mut records).is_some()
+            {
+                out.extend(records.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+            }
+        }
+        out.extend(self.page.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::kv::mem_disk::{MemDisk, Random};
+
+    fn window(start: u64, records: u32) -> LogWindow {
+        LogWindow { start: Position(start), records }
+    }
+
+    #[test]
+    fn what_was_repeated_near_a_place_is_found_and_the_oldest_goes_first() {
+        let disk = MemDisk::default();
+        let mut log = RepeatLog::open(disk.create(Path::new("a")).unwrap(), 0).unwrap();
+        let mut random = Random::new(3);
+        let mut model = Vec::new();
+        let mut place = 0;
+        for number in 0..3_000 {
+            place += random.below(40);
+            let record = RepeatRecord { place: Position(place), stretch: window(number * 10, 7) };
+            log.append(record).unwrap();
+            model.push(record);
+        }
+        let check = |log: &mut RepeatLog, model: &[RepeatRecord], start: u64| {
+            let mut found = Vec::new();
+            log.read(&disk, &[window(start, 500)], &mut found);
+            let inside = |record: &&RepeatRecord| (start..start + 500).contains(&record.place.0);
+            assert_eq!(found, model.iter().filter(inside).map(|record| record.stretch).collect::<Vec<_>>());
+        };
+        for start in (0..place).step_by(997) {
+            check(&mut log, &model, start);
+        }
+        log.sync().unwrap();
+        let pages = log.pages();
+        assert_eq!(pages, 3_000_u64.div_ceil(REPEAT_PAGE_RECORDS as u64));
+        let mut log = RepeatLog::open(disk.open(Path::new("a"), crate::io::Access::ReadWrite).unwrap(), pages).unwrap();
+        check(&mut log, &model, place / 2);
+        log.compact(disk.create(Path::new("b")).unwrap(), 5).unwrap();
+        assert_eq!(log.compactions(), 1);
+        let kept = &model[10 * REPEAT_PAGE_RECORDS..];
+        check(&mut log, kept, kept[0].place.0);
+        check(&mut log, kept, 0);
+        log.sync().unwrap();
+        assert!(log.pages() <= 6);
+        disk.damage("b", |bytes| bytes[REPEAT_PAGE_BYTES + 40] ^= 1);
+        let mut log = RepeatLog::open(disk.open(Path::new("b"), crate::io::Access::ReadWrite).unwrap(), 5).unwrap();
+        let mut found = Vec::new();
+        log.read(&disk, &[window(kept[0].place.0, 100)], &mut found);
+        assert!(!found.is_empty());
+    }
+
+    #[test]
+    fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
+        let records = [RepeatRecord { place: Position(3), stretch: window(9, 2) }];
+        let page = encode_repeat_page(7, &records);
+        let mut out = Vec::new();
+        for bit in 32..HEADER_BYTES * 8 + 64 {
+            let mut bytes = page.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let checksum = crc32c::crc32c(&bytes[4..]);
+            bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+            decode_repeat_page(7, &bytes, &mut out);
+            assert!(out.len() <= REPEAT_PAGE_RECORDS);
+        }
+        assert!(decode_repeat_page(7, &page, &mut out).is_some());
+        assert_eq!(out, records);
+        assert!(decode_repeat_page(7, &page[..100], &mut out).is_none());
+    }
+}

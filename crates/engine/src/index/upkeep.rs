@@ -1,0 +1,198 @@
+//! What keeps the index in shape while it serves: writing staged entries out, growing the filter, noting repeats.
+//!
+//! Entries are merged into the table beside identification, by a job that owns what it needs; the entries stay staged, and
+//! are found there, until its runs are taken in. One job at a time: the next starts when staging is nearly full again.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use crate::error::{Error, Result};
+use crate::index::Unit;
+use crate::index::arrivals::Repeat;
+use crate::index::checkpoint::INCOMPLETE_MAX;
+use crate::index::log::LogWindow;
+use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
+use crate::index::store::{NO_POSITION, Store};
+use crate::kv::filter::FILTER_SEGMENTS;
+use crate::kv::flush::FlushDone;
+use crate::kv::table::Lookup;
+use crate::kv::{Key, Ordinal, Position};
+
+/// Shortest stretch that is noted when it repeats: what is shorter costs more to note than it helps.
+const REPEAT_LEN_MIN: u32 = 8;
+
+/// Share of set bits above which a segment of the filter is made anew, twice as large.
+const FILTER_FILL_MAX: f64 = 0.45;
+
+/// Bytes of replaced runs, in use only by the last checkpoint, that are worth a new one however small the table is.
+const RETIRED_BYTES_MIN: u64 = 256 << 20;
+
+/// A flush of the table that goes on beside.
+#[derive(Debug)]
+pub(super) struct Flushing {
+    done: Receiver<FlushDone>,
+}
+
+impl Flushing {
+    /// Waits for its end, whatever it came to.
+    pub(super) fn wait(self) {
+        let _ = self.done.recv();
+    }
+}
+
+impl Store {
+    /// Makes room for another record in log and table, waiting for the table only if it is full.
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        if !self.log.has_room() {
+            // Registry before log and table: an ordinal that they name must mean the same container after a power cut.
+            self.registry.sync()?;
+            self.log.write_out()?;
+        }
+        while !self.table.has_room() {
+            if self.flushing.is_none() {
+                self.start_flush()?;
+            }
+            self.finish_flush()?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a flush that has ended, and starts another if it is time.
+    pub(super) fn keep_flushing(&mut self) -> Result<()> {
+        let ended = self.flushing.as_ref().map(|flushing| flushing.done.try_recv());
+        match ended {
+            Some(Err(TryRecvError::Empty)) => return Ok(()),
+            Some(outcome) => {
+                self.flushing = None;
+                self.install(outcome.map_err(|_| Error::invalid(WORKER_DIED)))?;
+            }
+            None => {}
+        }
+        if self.table.wants_flush() { self.start_flush() } else { Ok(()) }
+    }
+
+    fn start_flush(&mut self) -> Result<()> {
+        self.registry.sync()?;
+        let live = self.registry.live().clone();
+        let job = self.table.start_flush(Arc::new(move |ordinal| live.contains(ordinal)));
+        let (sender, done) = channel();
+        let disk = Arc::clone(&self.disk);
+        self.host.background(Box::new(move || {
+            // Whoever waited may have given up.
+            let _ = sender.send(job.run(&*disk));
+        }));
+        self.flushing = Some(Flushing { done });
+        Ok(())
+    }
+
+    /// Waits for the flush that goes on beside, if one does.
+    pub(super) fn finish_flush(&mut self) -> Result<()> {
+        let Some(flushing) = self.flushing.take() else { return Ok(()) };
+        self.install(flushing.done.recv().map_err(|_| Error::invalid(WORKER_DIED)))
+    }
+
+    fn install(&mut self, done: Result<FlushDone>) -> Result<()> {
+        self.table.finish_flush(done?)?;
+        self.grow_filter();
+        Ok(())
+    }
+
+    /// Makes the next segment of the filter anew, twice as large, if it is too full and the memory allows it. One
+    /// segment for each flush of the table: what that reads is the segment's share of the table.
+    fn grow_filter(&mut self) {
+        let index = self.next_segment;
+        self.next_segment = (index + 1) % FILTER_SEGMENTS;
+        let old = self.filter.segment(index);
+        let grown = 2 * old.bytes();
+        if old.fill() < FILTER_FILL_MAX || self.filter_bytes_max / FILTER_SEGMENTS < grown {
+            return;
+        }
+        let mut segment = self.filter.new_segment(grown);
+        let width = u64::MAX / FILTER_SEGMENTS as u64 + 1;
+        let first = index as u64 * width;
+        // Chunks that are in flight are not in the table: they are found in the map of flights, before the filter.
+        self.table.scan(&*self.disk, first..=first + (width - 1), &mut |key| {
+            segment.test_and_set(key);
+        });
+        self.filter.replace(index, segment);
+        self.filter_growths += 1;
+    }
+
+    /// Has damaged buckets written anew without their bad pages. What these held is noted as incomplete.
+    pub(super) fn rewrite_damaged(&mut self) -> Result<()> {
+        self.incomplete = self.incomplete_now();
+        let damaged = self.table.damaged_buckets();
+        for _ in 0..damaged.len() {
+            if !self.table.has_damaged_pages() {
+                break;
+            }
+            self.start_flush()?;
+            self.finish_flush()?;
+        }
+        for bucket in damaged {
+            self.table.forget_damage(bucket);
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of the table whose entries may be missing.
+    pub(super) fn incomplete_now(&self) -> Vec<RangeInclusive<u64>> {
+        let mut parts = self.incomplete.clone();
+        for bucket in self.table.damaged_buckets() {
+            let heads = bucket.first_head()..=bucket.last_head();
+            if !parts.contains(&heads) {
+                parts.push(heads);
+            }
+        }
+        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { parts }
+    }
+
+    /// Enters those chunks of a covered container that damaged parts of the table may have held and do not hold now.
+    pub(super) fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
+        let is_missing = |key: &Key| self.incomplete.iter().any(|heads| heads.contains(&key.head()));
+        let keys: Vec<Key> = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).filter(is_missing).collect();
+        let mut found = Vec::new();
+        self.lookup(&keys, &mut found);
+        for (key, found) in keys.iter().zip(found) {
+            if matches!(found, Lookup::Absent | Lookup::Dead) {
+                self.make_room()?;
+                // Where it stands in the log is not known; a hit on it reads no window.
+                self.enter(*key, ordinal, NO_POSITION);
+            }
+        }
+        self.to_complete -= 1;
+        if self.to_complete == 0 {
+            self.incomplete.clear();
+        }
+        self.keep_flushing()
+    }
+
+    /// Notes that a stretch of the log was repeated, `ahead` chunks before those are recorded that came before it. It is
+    /// durable with the next checkpoint.
+    pub fn log_repeat(&mut self, repeat: &Repeat, ahead: u64) {
+        if repeat.len < REPEAT_LEN_MIN || self.degraded.is_some() {
+            return;
+        }
+        let place = Position(self.log.next_position().0.saturating_add(ahead));
+        let stretch = LogWindow { start: repeat.start, records: repeat.len };
+        self.repeats_noted += 1;
+        if let Err(error) = self.repeats.append(RepeatRecord { place, stretch }) {
+            self.degraded = Some(error.to_string());
+        }
+    }
+
+    /// Returns how many pages the log of repeats may have.
+    pub(super) fn repeat_pages_max(&self) -> u64 {
+        let bytes = self.log.next_position().0.saturating_mul(u64::from(self.repeat_bytes_per_chunk));
+        (bytes / REPEAT_PAGE_BYTES as u64).max(self.repeat_pages_min)
+    }
+
+    /// Says whether what only the last checkpoint refers to has become so much that another is worth its cost.
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        let (retired, used) = self.table.retired_and_used_bytes();
+        (used / 2).max(RETIRED_BYTES_MIN) < retired || 2 * self.repeat_pages_max() < self.repeats.pages()
+    }
+}
+
+const WORKER_DIED: &str = "writing the fingerprint table ended without a result";
