@@ -1,0 +1,98 @@
+//! How fast the identifier is as the index grows.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use onefold_engine::index::IndexOptions;
+
+use crate::bench::{Bench, Outcome};
+use crate::stream::{Lags, Runs, Shape, Stream};
+
+/// Stored chunks, in millions, at which a line is printed.
+const MARKS: [u64; 10] = [1, 10, 25, 50, 75, 100, 125, 150, 175, 200];
+
+/// Feeds a stream until so many different chunks are stored; returns Markdown.
+pub fn grow(
+    dir: &Path,
+    memory_bytes: usize,
+    stored: u64,
+    duplicates: f64,
+    progress: &mut dyn FnMut(&str),
+) -> Result<String> {
+    let path = dir.join("growing");
+    if path.exists() {
+        std::fs::remove_dir_all(&path)?;
+    }
+    let options = IndexOptions::for_memory(memory_bytes, 0);
+    let mut bench = Bench::open(&path, &options, 0)?;
+    let shape = Shape { duplicates, runs: Runs::Uniform(200, 5_000), lags: Lags::Uniform };
+    let mut stream = Stream::new(3, shape, 0);
+    let mut out = String::new();
+    let heading = "| stored (millions) | million chunks/s | filter lets pass | lookups per GB | reads per lookup | bytes written per chunk stored | longest stall |";
+    writeln!(out, "{heading}\n|---|---|---|---|---|---|---|")?;
+    progress(heading);
+    let (mut total, mut time) = (0, std::time::Duration::ZERO);
+    for mark in MARKS.map(|millions| millions * 1_000_000).into_iter().filter(|&mark| mark <= stored) {
+        let mut interval: Option<Outcome> = None;
+        let before = bench.index_counters();
+        while stream.known() < mark {
+            let step = (mark - stream.known()).clamp(1, 1 << 20);
+            let outcome = bench.feed(&mut stream, step, false)?;
+            interval = Some(match interval {
+                None => outcome,
+                Some(sum) => Outcome {
+                    chunks: sum.chunks + outcome.chunks,
+                    time: sum.time + outcome.time,
+                    longest: sum.longest.max(outcome.longest),
+                    counters: outcome.counters,
+                },
+            });
+        }
+        let Some(mut interval) = interval else { continue };
+        interval.counters = bench.index_counters().since(&before);
+        total += interval.chunks;
+        time += interval.time;
+        let line = line(mark, &interval);
+        progress(&line);
+        writeln!(out, "{line}")?;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    let rate = total as f64 / time.as_secs_f64() / 1e6;
+    let known = stream.known();
+    let state = bench.index().filter_state();
+    writeln!(
+        out,
+        "\nAll in all {total} chunks, {known} different ones, at {rate:.2} million/s; filter {} MiB.",
+        state.bytes >> 20
+    )?;
+    anyhow::ensure!(bench.stored_again == 0, "{} chunks were declared unique a second time", bench.stored_again);
+    bench.close()?;
+    let bytes: u64 = std::fs::read_dir(path.join("index"))?
+        .flatten()
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|it| it.len())
+        .sum();
+    writeln!(out, "The index takes {} bytes on disk for each chunk stored.", bytes / known.max(1))?;
+    std::fs::remove_dir_all(&path)?;
+    Ok(out)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn line(mark: u64, interval: &Outcome) -> String {
+    let counters = &interval.counters;
+    let passed = counters.filter_false_positives as f64
+        / (counters.filter_false_positives + counters.filter_negatives).max(1) as f64;
+    // Chunks of 4 KiB.
+    let gigabytes = interval.chunks as f64 * 4096.0 / 1e9;
+    format!(
+        "| {} | {:.2} | {:.3}% | {:.0} | {:.2} | {:.0} | {} ms |",
+        mark / 1_000_000,
+        interval.millions_per_second(),
+        100.0 * passed,
+        counters.lookups as f64 / gigabytes,
+        counters.pages_read as f64 / counters.lookups.max(1) as f64,
+        counters.bytes_written as f64 / counters.updates.max(1) as f64,
+        interval.longest.as_millis()
+    )
+}

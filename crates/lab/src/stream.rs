@@ -1,0 +1,236 @@
+//! Streams of fingerprints whose truth is known: which chunk was there before, and which was not.
+//!
+//! New chunks are numbered as they come. Duplicates come in runs: stretches of consecutive numbers that were given out
+//! before. So one number, how many chunks are known, tells whether a chunk is new, in no memory at all.
+
+use onefold_engine::types::Fingerprint;
+
+/// How long runs are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Runs {
+    /// Drawn uniformly from a range.
+    Uniform(u64, u64),
+    /// Geometric with this mean.
+    Geometric(f64),
+}
+
+/// How far back duplicates begin, in chunks known.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Lags {
+    /// Anywhere.
+    Uniform,
+    /// Within so many of the newest.
+    Recent(u64),
+    /// As in backups of one source: each pass goes through the chunks in order, from the first to the last known when it
+    /// began, leaving out stretches.
+    Passes,
+}
+
+/// What a stream is like.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Shape {
+    /// Share of duplicates among all chunks, 0 to 1.
+    pub duplicates: f64,
+    /// Runs of duplicates.
+    pub runs: Runs,
+    /// Where they come from.
+    pub lags: Lags,
+}
+
+/// Seeded numbers (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Starts at a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// Returns a number below `end`, which must not be 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        u64::try_from((u128::from(self.bits()) * u128::from(end)) >> 64).expect("below a 64-bit number")
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a share")]
+    fn share(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+/// Returns the name of a chunk: uniform bits that its number decides.
+pub fn name(number: u64) -> Fingerprint {
+    let mut bytes = [0; 32];
+    for (word, place) in (0..).zip(bytes.chunks_exact_mut(8)) {
+        let salt: u64 = 0x2545_f491_4f6c_dd1d_u64.wrapping_mul(2 * word + 1);
+        place.copy_from_slice(&mix(mix(number.wrapping_add(salt)) ^ salt).to_le_bytes());
+    }
+    Fingerprint(bytes)
+}
+
+/// The generator.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    random: Random,
+    shape: Shape,
+    /// Chunks given out so far: those with smaller numbers are known.
+    known: u64,
+    /// The run that is going on: next number and how many are left; duplicates or new ones.
+    next: u64,
+    left: u64,
+    is_new: bool,
+    pass: u64,
+    pass_end: u64,
+}
+
+impl Stream {
+    /// Starts with `known` chunks known.
+    pub fn new(seed: u64, shape: Shape, known: u64) -> Self {
+        Self { random: Random::new(seed), shape, known, next: 0, left: 0, is_new: false, pass: 0, pass_end: known }
+    }
+
+    /// Changes what the stream is like from the next run on.
+    pub fn reshape(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.left = 0;
+    }
+
+    /// Returns how many different chunks there are.
+    pub fn known(&self) -> u64 {
+        self.known
+    }
+
+    /// Returns the number of the next chunk, and whether it is new.
+    pub fn draw(&mut self) -> (u64, bool) {
+        if self.left == 0 {
+            self.begin_run();
+        }
+        self.left -= 1;
+        let number = self.next;
+        self.next += 1;
+        if self.is_new {
+            self.known = self.next;
+        }
+        (number, self.is_new)
+    }
+
+    fn begin_run(&mut self) {
+        let duplicates = self.shape.duplicates;
+        // Runs of duplicates and of new chunks take turns; their mean lengths are as their shares.
+        let was_new = self.is_new;
+        self.is_new = match duplicates {
+            _ if self.known == 0 || duplicates <= 0.0 => true,
+            _ if 1.0 <= duplicates => false,
+            _ => !was_new,
+        };
+        let run = self.draw_length();
+        if self.is_new {
+            let mean_new = mean(self.shape.runs) * (1.0 - duplicates) / duplicates.max(1e-9);
+            self.left = if duplicates <= 0.0 { 1 << 20 } else { self.geometric(mean_new.max(1.0)) };
+            self.next = self.known;
+            // Below one new chunk for each run the share is kept by skipping some.
+            if mean_new < 1.0 && mean_new < self.random.share() {
+                self.is_new = false;
+            } else {
+                return;
+            }
+        }
+        let (start, end) = self.source(run);
+        self.next = start;
+        self.left = run.min(end - start).max(1);
+    }
+
+    /// Returns where a run of duplicates begins and how far it may go.
+    fn source(&mut self, run: u64) -> (u64, u64) {
+        match self.shape.lags {
+            Lags::Uniform => (self.random.below(self.known.saturating_sub(run).max(1)), self.known),
+            Lags::Recent(lag) => {
+                let lag = lag.min(self.known);
+                (self.known - lag + self.random.below(lag.saturating_sub(run).max(1)), self.known)
+            }
+            Lags::Passes => {
+                if self.pass_end <= self.pass {
+                    self.pass = 0;
+                    self.pass_end = self.known;
+                }
+                let start = self.pass;
+                self.pass = (start + run).min(self.pass_end);
+                // What was replaced: as much as came new.
+                let gone = self.random.below(run / 8 + 2);
+                self.pass += gone;
+                (start, self.pass_end)
+            }
+        }
+    }
+
+    fn draw_length(&mut self) -> u64 {
+        match self.shape.runs {
+            Runs::Uniform(from, to) => from + self.random.below(to.saturating_sub(from) + 1),
+            Runs::Geometric(mean) => self.geometric(mean),
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are far below 2^53")]
+    fn geometric(&mut self, mean: f64) -> u64 {
+        if mean <= 1.0 {
+            return 1;
+        }
+        let log = f64::ln(1.0 - self.random.share()) / f64::ln(1.0 - 1.0 / mean);
+        log as u64 + 1
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "lengths are far below 2^53")]
+fn mean(runs: Runs) -> f64 {
+    match runs {
+        Runs::Uniform(from, to) => (from + to) as f64 / 2.0,
+        Runs::Geometric(mean) => mean.max(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_duplicates_are_kept_and_only_known_chunks_repeat() {
+        for duplicates in [0.0, 0.19, 0.35, 0.6, 0.91, 1.0] {
+            for runs in [Runs::Uniform(1, 1), Runs::Geometric(4.0), Runs::Uniform(200, 5_000)] {
+                for lags in [Lags::Uniform, Lags::Recent(5_000), Lags::Passes] {
+                    let mut stream = Stream::new(7, Shape { duplicates, runs, lags }, 100_000);
+                    let (mut repeated, total) = (0_u32, 400_000_u32);
+                    for _ in 0..total {
+                        let known = stream.known();
+                        let (number, is_new) = stream.draw();
+                        assert_eq!(is_new, number == known);
+                        assert!(number <= known);
+                        repeated += u32::from(!is_new);
+                    }
+                    let share = f64::from(repeated) / f64::from(total);
+                    assert!((share - duplicates).abs() < 0.08, "{share}, not {duplicates}, {runs:?} {lags:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_differ_and_are_the_same_each_time() {
+        assert_eq!(name(5), name(5));
+        let mut all: Vec<_> = (0..10_000).map(|number| name(number).0).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 10_000);
+    }
+}
