@@ -284,7 +284,7 @@ impl Index {
         }
         let runs = self.arrivals.runs();
         let limit = u64::from(self.options.run_at_once) >> u32::from(self.at_once);
-        let at_once = !runs.is_blank() && limit <= runs.mean_run() && !runs.is_misled();
+        let at_once = !runs.is_blank() && limit <= runs.duplicates_per_lookup();
         if at_once != self.at_once {
             self.counters.schedule_changes += 1;
             self.at_once = at_once;
