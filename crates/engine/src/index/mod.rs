@@ -189,8 +189,6 @@ counters! {
     prelookup_nanos,
     /// Nanoseconds in answering pending chunks by what was read.
     postlookup_nanos,
-    /// Nanoseconds of waiting for the table to write, or of writing where nothing runs beside.
-    update_nanos,
     /// Table pages with a bad checksum, taken as empty.
     damaged_pages,
 }

@@ -222,6 +222,7 @@ impl Store {
         counters.damaged_pages = table.damaged_pages;
         counters.updates = self.updates;
         counters.runs_merged = table.runs_merged;
+        counters.buckets_changed = table.buckets_split + table.buckets_joined;
         counters.repeats = self.repeats_noted;
         counters.compactions = self.repeats.compactions();
         counters.filter_growths = self.filter_growths;
