@@ -17,7 +17,7 @@ pub enum Compression {
 
 impl Default for Compression {
     fn default() -> Self {
-        Self::Zstd(1)
+        Self::Zstd(3)
     }
 }
 
@@ -77,7 +77,9 @@ impl Algorithm {
 /// Compresses and decompresses, keeping the state of the compressor between calls.
 #[derive(Default)]
 pub struct Compressor {
-    zstd: Option<(i32, zstd::bulk::Compressor<'static>)>,
+    zstd: Zstd,
+    /// Tells at little cost what does not shrink.
+    probe: Zstd,
     unzstd: Option<zstd::bulk::Decompressor<'static>>,
     /// Room for the worst case of what is being compressed, kept from call to call.
     scratch: Vec<u8>,
@@ -104,9 +106,11 @@ impl Compressor {
                 scratch.truncate(len);
                 Algorithm::Lz4
             }
+            Compression::Zstd(_) if !self.may_shrink(plain, &mut scratch) => Algorithm::None,
             Compression::Zstd(level) => {
                 scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
-                let done = self.zstd(level).is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
+                let zstd = at_level(&mut self.zstd, level);
+                let done = zstd.is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
                 if done { Algorithm::Zstd } else { Algorithm::None }
             }
         };
@@ -164,12 +168,62 @@ impl Compressor {
         }
     }
 
-    fn zstd(&mut self, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
-        if self.zstd.as_ref().is_none_or(|(held, _)| *held != level) {
-            self.zstd = zstd::bulk::Compressor::new(level).ok().map(|zstd| (level, zstd));
+    /// Says whether it is worth the time to compress `plain` in earnest; `scratch` is left empty.
+    ///
+    /// What a compressor can use is bytes that come more often than others, or sequences that come again. Samples show the
+    /// first; a hasty run of the compressor itself over a part in the middle, which skips most places, shows the second where
+    /// there is much of it.
+    fn may_shrink(&mut self, plain: &[u8], scratch: &mut Vec<u8>) -> bool {
+        if plain.len() < PROBE_BYTES_MIN || !looks_uniform(plain) {
+            return true;
         }
-        self.zstd.as_mut().map(|(_, zstd)| zstd)
+        let middle = plain.len().saturating_sub(PROBE_BYTES) / 2;
+        let part = plain.get(middle..plain.len().min(middle + PROBE_BYTES)).unwrap_or_default();
+        scratch.reserve(zstd::zstd_safe::compress_bound(part.len()));
+        let probe = at_level(&mut self.probe, PROBE_LEVEL);
+        let shrank = probe.is_none_or(|probe| {
+            probe.compress_to_buffer(part, scratch).is_ok_and(|len| len < part.len() - part.len() / 128)
+        });
+        scratch.clear();
+        shrank
     }
+}
+
+/// A compressor and its level.
+type Zstd = Option<(i32, zstd::bulk::Compressor<'static>)>;
+
+/// The hastiest level that still looks at one place in a few dozen.
+const PROBE_LEVEL: i32 = -32;
+/// What it looks at of a region.
+const PROBE_BYTES: usize = 128 << 10;
+/// Below this a try costs little, and samples say little.
+const PROBE_BYTES_MIN: usize = 16 << 10;
+/// Samples and their length: spread so that a stretch of a sixty-fourth that is different is seen.
+const SAMPLES: usize = 64;
+const SAMPLE_BYTES: usize = 128;
+
+/// Says whether samples of `bytes` hold every value about as often as noise does.
+fn looks_uniform(bytes: &[u8]) -> bool {
+    let mut counts = [0u32; 256];
+    for sample in bytes.chunks(bytes.len().div_ceil(SAMPLES).max(1)) {
+        for byte in sample.iter().take(SAMPLE_BYTES) {
+            if let Some(count) = counts.get_mut(usize::from(*byte)) {
+                *count += 1;
+            }
+        }
+    }
+    let total: u64 = counts.iter().copied().map(u64::from).sum();
+    let squares: u64 = counts.iter().map(|count| u64::from(*count).pow(2)).sum();
+    // For n uniform bytes the squares add up to n^2 / 256 + n, give or take n * sqrt(2 / 256) (one standard deviation). Five
+    // of them are allowed: of 8,192 bytes with 2% less than 8 bits of order-2 entropy each, more than that is seen.
+    squares <= total * total / 256 + total + total / 2
+}
+
+fn at_level(held: &mut Zstd, level: i32) -> Option<&mut zstd::bulk::Compressor<'static>> {
+    if held.as_ref().is_none_or(|(at, _)| *at != level) {
+        *held = zstd::bulk::Compressor::new(level).ok().map(|zstd| (level, zstd));
+    }
+    held.as_mut().map(|(_, zstd)| zstd)
 }
 
 #[cfg(test)]
@@ -196,6 +250,37 @@ mod tests {
                 assert!(!compressor.decompress(algorithm, &stored, plain.len() + 1, &mut back));
             }
         }
+    }
+
+    /// Whoever trusts the probe must not lose what a compressor would have won.
+    #[test]
+    fn what_shrinks_is_compressed_and_noise_is_left_alone() {
+        let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(512 << 10);
+        let letters: Vec<u8> = noise.iter().map(|byte| b'A' + byte % 64).collect();
+        let seven_bits: Vec<u8> = noise.iter().map(|byte| byte & 0x7f).collect();
+        let records: Vec<u8> = noise.chunks(1000).flat_map(|record| [record, record].concat()).collect();
+        let counters: Vec<u8> = (0u32..128 << 10).flat_map(|number| (number.wrapping_mul(97)).to_le_bytes()).collect();
+        let mut holes = noise.clone();
+        holes.chunks_mut(4096).for_each(|page| page[..256].fill(0));
+        let mut text_at_the_end = noise.clone();
+        text_at_the_end[460 << 10..].fill(b' ');
+        let mut compressor = Compressor::default();
+        let mut stored = Vec::new();
+        for (name, plain) in [
+            ("letters", &letters),
+            ("seven bits", &seven_bits),
+            ("records", &records),
+            ("counters", &counters),
+            ("holes", &holes),
+            ("text at the end", &text_at_the_end),
+        ] {
+            assert_eq!(compressor.compress(Compression::Zstd(3), plain, &mut stored), Algorithm::Zstd, "{name}");
+            let least = zstd::bulk::compress(plain, 3).unwrap();
+            assert_eq!(stored.len(), least.len(), "{name}");
+        }
+        assert!(looks_uniform(&noise));
+        assert_eq!(compressor.compress(Compression::Zstd(3), &noise, &mut stored), Algorithm::None);
+        assert!(!compressor.may_shrink(&noise, &mut stored), "noise is not worth a try");
     }
 
     trait TakeBytes {

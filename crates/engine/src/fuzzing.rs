@@ -116,8 +116,7 @@ fn directory(bytes: &[u8]) {
 
 fn trailer(bytes: &[u8]) {
     if let Ok(trailer) = Trailer::decode(bytes) {
-        let mut again = Vec::new();
-        trailer.append(&mut again);
+        let (again, _) = trailer.encode(&[]);
         assert!(again.iter().zip(bytes).take(24).all(|(again, byte)| again == byte), "a trailer comes back");
     }
 }
@@ -198,7 +197,8 @@ impl<'a> Parts<'a> {
         let start = out.len();
         out.extend_from_slice(back);
         key.seal(Domain::BackDirectory, 0, &header, &mut out, start);
-        trailer.append(&mut out);
+        let (trailer, _) = trailer.encode(&out);
+        out.extend_from_slice(&trailer);
         out
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
 use crate::compress::{Compression, Compressor};
-use crate::container::{Draft, Region, RegionChunk, SealedContainer, seal_container};
+use crate::container::{Draft, Region, RegionChunk, SealedContainer, Sealer};
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::crypto::{Keys, MasterKey, ObjectKey, Purpose};
 use crate::error::Result;
-use crate::io::Host;
+use crate::io::{AlignedBuffer, Host};
 use crate::io::tree::{EntryKind, Xattr};
 use crate::object::config::{Config, CutRule};
 use crate::object::names::ContainerKind;
@@ -134,12 +134,10 @@ fn chunker_vectors(out: &mut Vectors) {
 
 fn object_vectors(out: &mut Vectors) {
     let created = Timestamp { nanoseconds: 0, ..TIME };
-    let config = Config::with_defaults(REPOSITORY(), created, None);
-    out.push(("config", config.encode(&keys())));
-    let clear = Config {
-        chunking: Chunking::Fixed { bytes: 4096 },
-        ..Config::with_defaults(REPOSITORY(), created, Some(MasterKey(counting(0))))
-    };
+    // Defaults may change, and these bytes may not.
+    let config = |key| Config { region_bytes: 256 << 10, ..Config::with_defaults(REPOSITORY(), created, key) };
+    out.push(("config", config(None).encode(&keys())));
+    let clear = Config { chunking: Chunking::Fixed { bytes: 4096 }, ..config(Some(MasterKey(counting(0)))) };
     out.push(("config_clear", clear.encode(&keys())));
 
     let unsealed = Slot {
@@ -317,13 +315,13 @@ fn seal(kind: ContainerKind, ordinal: u32, regions: &[Vec<PlainChunk>]) -> Seale
         region
     });
     let draft = Draft { id: container(ordinal), kind, regions: regions.collect() };
-    seal_container(&keys(), REPOSITORY(), &draft, &RANDOM(), &mut Compressor::default()).unwrap()
+    Sealer::default().seal(&keys(), REPOSITORY(), &draft, &RANDOM(), AlignedBuffer::default()).unwrap()
 }
 
 fn container_vectors(out: &mut Vectors) {
     let data = |bytes: &[u8]| (ChunkKind::Data, bytes.to_vec(), Vec::new());
     let sealed = seal(ContainerKind::Data, 3, &[vec![data(b"onefold"), data(b"format")], vec![data(b"one")]]);
-    out.push(("data_container", sealed.bytes));
+    out.push(("data_container", sealed.bytes.to_vec()));
     out.push(("data_container_name", sealed.name.checksum.to_vec()));
 
     let mut segment = Vec::new();
@@ -338,7 +336,7 @@ fn container_vectors(out: &mut Vectors) {
         (ChunkKind::Tree, vec![0, 0], Vec::new()),
     ];
     let sealed = seal(ContainerKind::Metadata, 4, &[chunks]);
-    out.push(("metadata_container", sealed.bytes));
+    out.push(("metadata_container", sealed.bytes.to_vec()));
     out.push(("metadata_container_name", sealed.name.checksum.to_vec()));
 }
 

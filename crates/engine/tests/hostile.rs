@@ -8,7 +8,8 @@ use onefold_engine::Result;
 use onefold_engine::backup::Monitor;
 use onefold_engine::codec::{put_string, put_varint};
 use onefold_engine::compress::{Compression, Compressor};
-use onefold_engine::container::{Packer, Region, RegionChunk, seal_container};
+use onefold_engine::container::{Packer, Region, RegionChunk, Sealer};
+use onefold_engine::io::AlignedBuffer;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
@@ -55,7 +56,7 @@ impl Forger {
         let mut random = [0; 32];
         self.store.host.random(&mut random).unwrap();
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
-        let sealed = seal_container(keys, repository, draft, &random, &mut self.compressor).unwrap();
+        let sealed = Sealer::default().seal(keys, repository, draft, &random, AlignedBuffer::default()).unwrap();
         let aside = self.session.writer().write_aside(&sealed.bytes).unwrap();
         self.session.writer().place(&aside, &sealed.name.path()).unwrap();
     }

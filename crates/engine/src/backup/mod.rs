@@ -47,18 +47,19 @@ pub struct Budget {
 const MIB: usize = 1 << 20;
 /// A container under way, of the default size.
 const CONTAINER_BYTES: usize = 4 * MIB;
-/// A container being sealed: its regions, its bytes, and one region opened again.
+/// A container being sealed: its regions, its bytes, and one region opened again and decompressed.
 const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
 /// A region being compressed, of the default size: its plaintext and its stored form.
-const REGION_BYTES: usize = MIB / 2;
+const REGION_BYTES: usize = MIB;
 /// A reference that waits, with its place in the stream and in the map of locations.
 const REFERENCE_BYTES: usize = 200;
 /// A step of the walk that waits: a file's path, name and metadata.
 const STEP_BYTES: usize = 600;
 /// A block with the steps of the walk that came with it, where files are small.
 const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
-/// State of a compressor, and its room for the worst case; one for each thread that computes and one for the sequencer.
-const COMPRESSOR_BYTES: usize = 3 * MIB / 2;
+/// State of a compressor at the default level and of the one that probes, and room for the worst case; one for each thread
+/// that computes and one for the sequencer.
+const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// What a thread that computes is given work from: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
@@ -77,7 +78,7 @@ impl Budget {
         let mut budget = Self {
             threads,
             blocks_in_flight: (bytes / 10 / (3 * BLOCK_AND_STEPS_BYTES)).clamp(1, 4 + threads),
-            regions_in_flight: (bytes / 24 / (2 * REGION_BYTES)).clamp(2, 4 + 2 * threads),
+            regions_in_flight: (bytes / 24 / (2 * REGION_BYTES)).clamp(1, 4 + 2 * threads),
             containers_sealing: (bytes / 8 / SEALING_BYTES).clamp(1, 1 + threads),
             containers_writing: (bytes / 16 / CONTAINER_BYTES).clamp(1, 4),
             barrier_containers: (bytes / 32 / barrier_bytes).clamp(2, 16),
@@ -126,7 +127,7 @@ mod tests {
             for threads in [1, 2, 8, 64, 256] {
                 let budget = Budget::of(mebibytes * MIB, threads);
                 assert!(budget.memory_bytes() <= mebibytes * MIB, "{mebibytes} MiB, {threads} threads: {budget:?}");
-                assert!(16 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
+                assert!(12 * MIB <= budget.index_bytes, "{mebibytes} MiB, {threads} threads: {budget:?}");
             }
         }
     }

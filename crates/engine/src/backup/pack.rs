@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::backup::Budget;
 use crate::compress::{Compression, Compressor};
-use crate::container::{Draft, Packer, Region, RegionChunk, SealedContainer, seal_container};
+use crate::container::{Draft, Packer, Region, RegionChunk, SealedContainer, Sealer};
 use crate::error::Result;
+use crate::io::AlignedBuffer;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Lane, Work};
@@ -27,25 +28,29 @@ pub struct StoredUnit {
     pub chunks: Vec<UnitChunk>,
 }
 
-/// Compressors that jobs share; as many as jobs run at a time.
-#[derive(Debug, Default)]
-struct Compressors(Mutex<Vec<Compressor>>);
+/// What one job needs at a time and the next can use again; as many as jobs run at a time.
+#[derive(Debug)]
+struct Spare<T>(Mutex<Vec<T>>);
 
-impl Compressors {
-    fn with<T>(&self, work: impl FnOnce(&mut Compressor) -> T) -> T {
-        let free = self.0.lock().ok().and_then(|mut free| free.pop());
-        let mut compressor = free.unwrap_or_default();
-        let result = work(&mut compressor);
-        if let Ok(mut free) = self.0.lock() {
-            free.push(compressor);
+impl<T: Default> Spare<T> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Vec::new())))
+    }
+
+    fn take(&self) -> T {
+        self.0.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default()
+    }
+
+    fn put(&self, used: T) {
+        if let Ok(mut spare) = self.0.lock() {
+            spare.push(used);
         }
-        result
     }
 }
 
 struct Compress {
     compression: Compression,
-    compressors: Arc<Compressors>,
+    compressors: Arc<Spare<Compressor>>,
 }
 
 impl Work for Compress {
@@ -53,14 +58,17 @@ impl Work for Compress {
     type Out = Region;
 
     fn run(&self, mut region: Region) -> Region {
-        self.compressors.with(|compressor| region.compress(compressor, self.compression));
+        let mut compressor = self.compressors.take();
+        region.compress(&mut compressor, self.compression);
+        self.compressors.put(compressor);
         region
     }
 }
 
 struct Seal {
     store: Store,
-    compressors: Arc<Compressors>,
+    sealers: Arc<Spare<Sealer>>,
+    rooms: Arc<Spare<AlignedBuffer>>,
 }
 
 impl Work for Seal {
@@ -69,12 +77,16 @@ impl Work for Seal {
 
     fn run(&self, (draft, random): Self::In) -> Self::Out {
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
-        self.compressors.with(|compressor| seal_container(keys, repository, &draft, &random, compressor))
+        let mut sealer = self.sealers.take();
+        let sealed = sealer.seal(keys, repository, &draft, &random, self.rooms.take());
+        self.sealers.put(sealer);
+        sealed
     }
 }
 
 struct WriteAside {
     writer: Arc<ObjectWriter>,
+    rooms: Arc<Spare<AlignedBuffer>>,
 }
 
 impl Work for WriteAside {
@@ -82,8 +94,11 @@ impl Work for WriteAside {
     type Out = Result<Written>;
 
     fn run(&self, container: SealedContainer) -> Self::Out {
-        let aside = self.writer.write_aside(&container.bytes)?;
-        Ok(Written { aside, name: container.name, bytes: container.bytes.len() as u64, chunks: container.chunks })
+        let SealedContainer { name, bytes, chunks } = container;
+        let aside = self.writer.write_container_aside(&bytes)?;
+        let len = bytes.len() as u64;
+        self.rooms.put(bytes.into_room());
+        Ok(Written { aside, name, bytes: len, chunks })
     }
 }
 
@@ -152,7 +167,7 @@ impl ContainerWriter {
         compression: Compression,
         budget: &Budget,
     ) -> Self {
-        let compressors = Arc::new(Compressors::default());
+        let (compressors, rooms) = (Spare::new(), Spare::new());
         let line = |kind| {
             let work = Compress { compression, compressors: Arc::clone(&compressors) };
             let packer = Packer::new(session.id, kind, store.config.container_bytes, compression);
@@ -160,8 +175,8 @@ impl ContainerWriter {
             Line { region: Region::default(), compress, packer }
         };
         let (data, metadata) = (line(ContainerKind::Data), line(ContainerKind::Metadata));
-        let seal = Seal { store: store.clone(), compressors };
-        let write = WriteAside { writer: Arc::clone(session.writer()) };
+        let seal = Seal { store: store.clone(), sealers: Spare::new(), rooms: Arc::clone(&rooms) };
+        let write = WriteAside { writer: Arc::clone(session.writer()), rooms };
         Self {
             store: store.clone(),
             session: Arc::clone(session),

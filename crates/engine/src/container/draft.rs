@@ -84,16 +84,17 @@ impl Region {
         }
     }
 
-    /// Cuts off and returns the chunks from `count` on. Neither part is compressed any more.
+    /// Cuts off and returns the chunks from `count` on. What is stored as it is stays so in both parts; otherwise neither is
+    /// compressed any more.
     fn split_off(&mut self, count: usize) -> Region {
         let chunks = self.chunks.split_off(count);
         let head_len: u32 = self.chunks.iter().map(|chunk| chunk.len).sum();
         let plain = self.plain.split_off(head_len as usize);
-        let rest = Region { plain_len: self.plain_len - head_len, chunks, plain, ..Region::default() };
+        self.algorithm = self.algorithm.filter(|algorithm| *algorithm == Algorithm::None);
+        let (algorithm, plain_len) = (self.algorithm, self.plain_len - head_len);
         self.plain_len = head_len;
         self.compressed.clear();
-        self.algorithm = None;
-        rest
+        Region { plain_len, chunks, plain, algorithm, ..Region::default() }
     }
 }
 
@@ -217,10 +218,18 @@ impl Packer {
     }
 
     /// Cuts a region that does not fit so that its head does, where enough room is left to be worth it.
-    fn fill(&self, region: Region, compressor: &mut Compressor) -> Filled {
+    fn fill(&self, mut region: Region, compressor: &mut Compressor) -> Filled {
         let room = self.room(region.chunks.len());
         if self.region_count() > 0 && room < self.container_bytes / ROOM_MIN_FRACTION {
             return Filled::Full(region);
+        }
+        if region.algorithm == Some(Algorithm::None) {
+            // What did not shrink as a whole is not tried again in parts, so the cut is exact.
+            let count = self.prefix_of(&region, room);
+            if 0 < count && count < region.chunks.len() {
+                let rest = region.split_off(count);
+                return Filled::Cut { head: region, rest };
+            }
         }
         let mut wanted = room.saturating_sub(room / 32);
         for _ in 0..CUT_ATTEMPTS_MAX {
@@ -313,6 +322,24 @@ mod tests {
             assert!(placed.eq(0..count));
             assert!(packed.full.iter().all(|draft| !draft.regions.is_empty()));
             assert!(packed.full.len() < 16, "{} containers", packed.full.len());
+        }
+    }
+
+    #[test]
+    fn what_does_not_shrink_fills_containers_without_being_compressed_again() {
+        let mut packer = Packer::new(SessionId([1; 16]), ContainerKind::Data, 1 << 18, Compression::Zstd(19));
+        let (mut compressor, mut ordinals) = (Compressor::default(), 0);
+        let mut full = Vec::new();
+        for step in 0..20 {
+            let region = region(step * 16, 16, 4096, false);
+            assert_eq!(region.algorithm, Some(Algorithm::None));
+            full.extend(packer.push(region, &mut compressor, &mut ordinals).full);
+        }
+        assert!(4 <= full.len());
+        for draft in &full {
+            assert!(draft.regions.iter().all(|region| region.algorithm == Some(Algorithm::None)));
+            let stored: usize = draft.regions.iter().map(|region| region.stored().len()).sum();
+            assert!((1 << 18) - (1 << 13) < stored, "{stored} bytes in a container of 256 KiB");
         }
     }
 

@@ -6,10 +6,12 @@
 pub mod directory;
 pub mod draft;
 pub mod reader;
+pub mod room;
 pub mod seal;
 pub mod trailer;
 
 pub use directory::{Directory, DirectoryChunk, RegionEntry};
 pub use draft::{Draft, Packed, Packer, Region, RegionChunk};
 pub use reader::ContainerReader;
-pub use seal::{SealedContainer, seal_container};
+pub use room::ContainerBytes;
+pub use seal::{SealedContainer, Sealer};

@@ -1,13 +1,17 @@
 //! Sealing a container, and reading it back before it is believed.
 
+use std::ops::Range;
+
 use crate::codec::len_u32;
 use crate::compress::{Algorithm, Compressor};
 use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
 use crate::container::draft::Draft;
+use crate::container::room::ContainerBytes;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
+use crate::io::AlignedBuffer;
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::types::{RepositoryId, UnitChunk};
@@ -18,7 +22,7 @@ pub struct SealedContainer {
     /// Its name, which contains the checksum of its bytes.
     pub name: ContainerName,
     /// All its bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: ContainerBytes,
     /// Its chunks in order, to be recorded once it is durable.
     pub chunks: Vec<UnitChunk>,
 }
@@ -43,50 +47,146 @@ pub fn padme(len: usize) -> usize {
     (len + mask) & !mask
 }
 
-/// Seals a draft and verifies the result: every region is opened, decompressed and fingerprinted again from the bytes
-/// that will be written, so that a fault of memory or of a compressor is caught while the source is still there.
-pub fn seal_container(
-    keys: &Keys,
-    repository: RepositoryId,
-    draft: &Draft,
-    random: &[u8; 32],
-    compressor: &mut Compressor,
-) -> Result<SealedContainer> {
-    let directory = directory_of(draft);
-    let (regions, chunks) = (directory.regions.len(), directory.chunks.len());
-    let front_len = sealed_len(draft.kind, Side::Front, regions, chunks);
-    let back_len = sealed_len(draft.kind, Side::Back, regions, chunks);
-    let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
-    let (header, key) = header_of(keys, repository, draft, &directory, random, front_len);
-    let header = header.encode();
+/// Seals drafts, one after another, in room that is kept from one to the next.
+#[derive(Default, Debug)]
+pub struct Sealer {
+    compressor: Compressor,
+    /// A sealed region, opened in place.
+    opened: Vec<u8>,
+    /// A region, decompressed.
+    plain: Vec<u8>,
+}
 
-    let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(&header);
-    bytes.extend_from_slice(&directory.encode(draft.kind, Side::Front));
-    key.seal(Domain::FrontDirectory, 0, &header, &mut bytes, HEADER_LEN);
-    for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
-        let start = bytes.len();
-        bytes.extend_from_slice(region.stored());
-        let aad = region_aad(&header, entry.algorithm, entry.plain_len);
-        key.seal(Domain::Region, counter, &aad, &mut bytes, start);
+impl Sealer {
+    /// Seals a draft into `room` and verifies the result: every region is opened, decompressed and fingerprinted again from
+    /// the bytes that will be written, so that a fault of memory or of a compressor is caught while the source is still
+    /// there.
+    pub fn seal(
+        &mut self,
+        keys: &Keys,
+        repository: RepositoryId,
+        draft: &Draft,
+        random: &[u8; 32],
+        room: AlignedBuffer,
+    ) -> Result<SealedContainer> {
+        let directory = directory_of(draft);
+        let (regions, chunks) = (directory.regions.len(), directory.chunks.len());
+        let front_len = sealed_len(draft.kind, Side::Front, regions, chunks);
+        let back_len = sealed_len(draft.kind, Side::Back, regions, chunks);
+        let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
+        let (header, key) = header_of(keys, repository, draft, &directory, random, front_len);
+        let header = header.encode();
+
+        let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
+        let back_offset = len - TRAILER_LEN - back_len;
+        let mut bytes = ContainerBytes::within(room, len);
+        let mut layout = Layout { bytes: bytes.bytes_mut(), end: 0 };
+        layout.append(&header, 0);
+        let front = layout.append(&directory.encode(draft.kind, Side::Front), TAG_LEN);
+        key.seal_in_place(Domain::FrontDirectory, 0, &header, front);
+        for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
+            let aad = region_aad(&header, entry.algorithm, entry.plain_len);
+            key.seal_in_place(Domain::Region, counter, &aad, layout.append(region.stored(), TAG_LEN));
+        }
+        layout.pad(back_offset);
+        let back = layout.append(&directory.encode(draft.kind, Side::Back), TAG_LEN);
+        key.seal_in_place(Domain::BackDirectory, 0, &header, back);
+        let trailer = Trailer {
+            front_len: len_u32(front_len),
+            back_offset: len_u32(back_offset),
+            back_len: len_u32(back_len),
+            regions_len: len_u32(regions_len),
+        };
+        let (trailer, checksum) = trailer.encode(layout.written());
+        layout.append(&trailer, 0);
+        assert_eq!(layout.end, len, "the parts of a container add up");
+        let name = ContainerName { id: draft.id, kind: draft.kind, checksum };
+        self.verify(keys, &key, &name, &header, &directory, &bytes)?;
+        let chunks = draft.regions.iter().flat_map(|region| &region.chunks);
+        let chunks = chunks.map(|c| UnitChunk { fingerprint: c.fingerprint, len: c.len, kind: c.kind }).collect();
+        Ok(SealedContainer { name, bytes, chunks })
     }
-    bytes.resize(len - TRAILER_LEN - back_len, 0);
-    let back_offset = bytes.len();
-    bytes.extend_from_slice(&directory.encode(draft.kind, Side::Back));
-    key.seal(Domain::BackDirectory, 0, &header, &mut bytes, back_offset);
-    let trailer = Trailer {
-        front_len: len_u32(front_len),
-        back_offset: len_u32(back_offset),
-        back_len: len_u32(back_len),
-        regions_len: len_u32(regions_len),
-    };
-    let checksum = trailer.append(&mut bytes);
-    let name = ContainerName { id: draft.id, kind: draft.kind, checksum };
-    verify(keys, &key, &name, &header, &directory, &bytes, compressor)?;
-    let chunks = draft.regions.iter().flat_map(|region| &region.chunks);
-    let chunks = chunks.map(|c| UnitChunk { fingerprint: c.fingerprint, len: c.len, kind: c.kind }).collect();
-    Ok(SealedContainer { name, bytes, chunks })
+
+    fn verify(
+        &mut self,
+        keys: &Keys,
+        key: &ObjectKey,
+        name: &ContainerName,
+        header: &[u8],
+        directory: &Directory,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let wrong = |what: &str| {
+            let object = name.path().display().to_string();
+            Error::damaged(object, format!("{what} before it was written; this machine's memory or processor is faulty"))
+        };
+        let mut offset = HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
+        let mut chunks = directory.chunks.iter();
+        let Self { compressor, opened, plain: scratch } = self;
+        let mut fingerprints = Vec::new();
+        for (counter, region) in (0u64..).zip(&directory.regions) {
+            let end = offset + region.sealed_len as usize;
+            opened.clear();
+            opened.extend_from_slice(bytes.get(offset..end).ok_or_else(|| wrong("lost a region"))?);
+            offset = end;
+            let aad = region_aad(header, region.algorithm, region.plain_len);
+            let stored = key.open(Domain::Region, counter, &aad, opened).map_err(|_| wrong("broke a seal"))?;
+            let plain_len = region.plain_len as usize;
+            let plain = compressor.plaintext(region.algorithm, stored, plain_len, scratch);
+            let mut rest = plain.ok_or_else(|| wrong("broke a compressed region"))?;
+            let mut contents = Vec::with_capacity(region.chunk_count as usize);
+            let named = chunks.as_slice().get(..region.chunk_count as usize).unwrap_or_default();
+            for chunk in chunks.by_ref().take(region.chunk_count as usize) {
+                let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or_else(|| wrong("lost a chunk"))?;
+                contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
+                rest = tail;
+            }
+            fingerprints.clear();
+            match name.kind {
+                ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),
+                ContainerKind::Metadata => {
+                    let each = named.iter().zip(contents);
+                    fingerprints.extend(each.map(|(chunk, content)| keys.fingerprint(chunk.kind, content)));
+                }
+            }
+            if !named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.iter().copied().map(Some)) {
+                return Err(wrong("changed a chunk"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A container that is being laid out from its beginning to its end.
+struct Layout<'a> {
+    bytes: &'a mut [u8],
+    end: usize,
+}
+
+impl Layout<'_> {
+    /// Appends bytes and leaves so much room behind them; returns both.
+    fn append(&mut self, bytes: &[u8], room: usize) -> &mut [u8] {
+        let part = self.next(bytes.len() + room);
+        let part = self.bytes.get_mut(part).expect("a container is as long as its parts");
+        part.get_mut(..bytes.len()).expect("the part is no shorter").copy_from_slice(bytes);
+        part
+    }
+
+    /// Appends zeros up to a place.
+    fn pad(&mut self, end: usize) {
+        let padding = self.next(end - self.end);
+        self.bytes.get_mut(padding).expect("a container is as long as its parts").fill(0);
+    }
+
+    fn next(&mut self, len: usize) -> Range<usize> {
+        let start = self.end;
+        self.end += len;
+        start..self.end
+    }
+
+    fn written(&self) -> &[u8] {
+        self.bytes.get(..self.end).unwrap_or_default()
+    }
 }
 
 fn directory_of(draft: &Draft) -> Directory {
@@ -141,54 +241,6 @@ fn header_of(
     (header, key)
 }
 
-fn verify(
-    keys: &Keys,
-    key: &ObjectKey,
-    name: &ContainerName,
-    header: &[u8],
-    directory: &Directory,
-    bytes: &[u8],
-    compressor: &mut Compressor,
-) -> Result<()> {
-    let wrong = |what: &str| {
-        let object = name.path().display().to_string();
-        Error::damaged(object, format!("{what} before it was written; this machine's memory or processor is faulty"))
-    };
-    let mut offset = HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
-    let mut chunks = directory.chunks.iter();
-    let (mut sealed, mut scratch, mut fingerprints) = (Vec::new(), Vec::new(), Vec::new());
-    for (counter, region) in (0u64..).zip(&directory.regions) {
-        let end = offset + region.sealed_len as usize;
-        sealed.clear();
-        sealed.extend_from_slice(bytes.get(offset..end).ok_or_else(|| wrong("lost a region"))?);
-        offset = end;
-        let aad = region_aad(header, region.algorithm, region.plain_len);
-        let stored = key.open(Domain::Region, counter, &aad, &mut sealed).map_err(|_| wrong("broke a seal"))?;
-        let plain_len = region.plain_len as usize;
-        let plain = compressor.plaintext(region.algorithm, stored, plain_len, &mut scratch);
-        let mut rest = plain.ok_or_else(|| wrong("broke a compressed region"))?;
-        let mut contents = Vec::with_capacity(region.chunk_count as usize);
-        let named = chunks.as_slice().get(..region.chunk_count as usize).unwrap_or_default();
-        for chunk in chunks.by_ref().take(region.chunk_count as usize) {
-            let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or_else(|| wrong("lost a chunk"))?;
-            contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
-            rest = tail;
-        }
-        fingerprints.clear();
-        match name.kind {
-            ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),
-            ContainerKind::Metadata => {
-                let each = named.iter().zip(contents);
-                fingerprints.extend(each.map(|(chunk, content)| keys.fingerprint(chunk.kind, content)));
-            }
-        }
-        if !named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.iter().copied().map(Some)) {
-            return Err(wrong("changed a chunk"));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +292,7 @@ mod tests {
     }
 
     fn seal(draft: &Draft) -> Result<SealedContainer> {
-        seal_container(&keys(), REPOSITORY, draft, &RANDOM, &mut Compressor::default())
+        Sealer::default().seal(&keys(), REPOSITORY, draft, &RANDOM, AlignedBuffer::default())
     }
 
     /// Says what was found damaged; `None` where nothing was.
@@ -266,14 +318,13 @@ mod tests {
             let (header, key) = header_of(&keys, REPOSITORY, &draft, &directory, &RANDOM, front_len);
             let header = header.encode();
             let verified = |bytes: &[u8]| {
-                let mut compressor = Compressor::default();
-                damage(verify(&keys, &key, &sealed.name, &header, &directory, bytes, &mut compressor))
+                damage(Sealer::default().verify(&keys, &key, &sealed.name, &header, &directory, bytes))
             };
             assert_eq!(verified(&sealed.bytes), None);
             let start = HEADER_LEN + front_len;
             let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
             for at in start..start + regions_len {
-                let mut bytes = sealed.bytes.clone();
+                let mut bytes = sealed.bytes.to_vec();
                 bytes[at] ^= 1 << (at % 8);
                 let reason = verified(&bytes).unwrap_or_else(|| panic!("byte {at} of {kind:?} is not verified"));
                 assert!(reason.starts_with("broke a seal"), "{reason}");

@@ -23,21 +23,21 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// Appends the trailer to a container that is complete otherwise; returns the checksum of all stored bytes.
-    pub fn append(&self, container: &mut Vec<u8>) -> [u8; 32] {
-        let start = container.len();
-        container.extend_from_slice(&MAGIC);
+    /// Returns the trailer of a container of which `before` is everything else, and the checksum of all stored bytes.
+    pub fn encode(&self, before: &[u8]) -> ([u8; TRAILER_LEN], [u8; 32]) {
+        let mut trailer = Vec::with_capacity(TRAILER_LEN);
+        trailer.extend_from_slice(&MAGIC);
         for field in [self.front_len, self.back_offset, self.back_len, self.regions_len, 0] {
-            container.extend_from_slice(&field.to_le_bytes());
+            trailer.extend_from_slice(&field.to_le_bytes());
         }
         let mut hasher = blake3::Hasher::new();
-        hasher.update(container);
-        container.extend_from_slice(hasher.finalize().as_bytes());
+        hasher.update(before).update(&trailer);
+        trailer.extend_from_slice(hasher.finalize().as_bytes());
         // Lets a reader trust offsets and digest without reading the whole container.
-        let checksum = crc32c::crc32c(container.get(start..).unwrap_or_default());
-        container.extend_from_slice(&checksum.to_le_bytes());
-        container.extend_from_slice(&[0; 4]);
-        *hasher.update(container.get(start + DIGEST_OFFSET..).unwrap_or_default()).finalize().as_bytes()
+        trailer.extend_from_slice(&crc32c::crc32c(&trailer).to_le_bytes());
+        trailer.extend_from_slice(&[0; 4]);
+        hasher.update(trailer.get(DIGEST_OFFSET..).unwrap_or_default());
+        (trailer.try_into().expect("the fields add up to a trailer"), *hasher.finalize().as_bytes())
     }
 
     /// Reads a trailer. The digest within is checked only by who reads the whole container.

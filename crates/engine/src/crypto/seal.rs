@@ -78,12 +78,18 @@ impl ObjectKey {
 
     /// Encrypts in place and appends the tag. `start` is where the message begins in the buffer.
     pub fn seal(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut Vec<u8>, start: usize) {
-        let message = buffer.get_mut(start..).expect("the message begins inside the buffer");
+        buffer.resize(buffer.len() + TAG_LEN, 0);
+        self.seal_in_place(domain, counter, aad, buffer.get_mut(start..).expect("the message begins inside the buffer"));
+    }
+
+    /// Encrypts a message in place; it ends where the last [`TAG_LEN`] bytes of the room begin, which take the tag.
+    pub fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], room: &mut [u8]) {
+        let (message, tail) = room.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         let tag = self
             .cipher
             .seal_in_place_separate_tag(nonce(domain, counter), Aad::from(aad), message)
             .expect("messages are far below the limit of the cipher");
-        buffer.extend_from_slice(tag.as_ref());
+        tail.copy_from_slice(tag.as_ref());
     }
 
     /// Checks and decrypts in place; returns the plaintext, which is shorter by the tag.

@@ -257,7 +257,7 @@ impl Config {
 /// Average chunk of a new repository in bytes.
 pub const CHUNK_BYTES_DEFAULT: u32 = 8 << 10;
 /// Region of a new repository in bytes of plaintext.
-pub const REGION_BYTES_DEFAULT: u32 = 256 << 10;
+pub const REGION_BYTES_DEFAULT: u32 = 512 << 10;
 
 const _: () = assert!(2 * WINDOW <= *CHUNK_BYTES_AVERAGE.start() as usize / 2);
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::crypto::Keys;
+use crate::container::ContainerBytes;
 use crate::error::{Error, Result};
 use crate::io::{Access, Disk, DiskEntry, Host, Linked};
 use crate::object::{Config, names};
@@ -85,15 +86,37 @@ impl ObjectWriter {
         Self { disk, session, next: std::sync::atomic::AtomicU32::new(0) }
     }
 
+    fn next_aside(&self) -> PathBuf {
+        names::tmp(self.session, self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+
     /// Writes the bytes to a file of their own and makes them durable (steps D1). The name is not an object's yet.
     pub fn write_aside(&self, bytes: &[u8]) -> Result<PathBuf> {
-        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = names::tmp(self.session, number);
+        let path = self.next_aside();
         let file = self.disk.create(&path)?;
         // fsync, not fdatasync: the length changed. It is never tried again: after an error the pages are gone.
         let written = file.write_at(0, bytes).and_then(|()| file.sync());
         written.inspect_err(|_| self.discard(&path))?;
         Ok(path)
+    }
+
+    /// As [`ObjectWriter::write_aside`], past the page cache where the file system can: what a backup writes is not read soon,
+    /// and would drive out what is.
+    pub fn write_container_aside(&self, container: &ContainerBytes) -> Result<PathBuf> {
+        let path = self.next_aside();
+        drop(self.disk.create(&path)?);
+        let written = self.write_direct(&path, container);
+        written.inspect_err(|_| self.discard(&path))?;
+        Ok(path)
+    }
+
+    fn write_direct(&self, path: &Path, container: &ContainerBytes) -> Result<()> {
+        let file = self.disk.open(path, Access::Direct)?;
+        file.write_at(0, container.padded())?;
+        if container.padded().len() != container.len() {
+            file.set_len(container.len() as u64)?;
+        }
+        file.sync()
     }
 
     /// Removes bytes that were written aside and will get no name: on a full disk they are in the way.

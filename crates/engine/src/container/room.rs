@@ -1,0 +1,62 @@
+//! The bytes of a container on their way to a disk.
+
+use std::ops::Deref;
+
+use crate::io::{AlignedBuffer, DIRECT_ALIGN};
+
+/// All bytes of a container, where direct I/O takes them from: they begin at a multiple of [`DIRECT_ALIGN`], and zeros follow
+/// them up to the next one.
+#[derive(Debug)]
+pub struct ContainerBytes {
+    room: AlignedBuffer,
+    len: usize,
+}
+
+impl ContainerBytes {
+    /// Makes `len` bytes in the room of another container, or in an empty one. What they are is left over from that.
+    pub fn within(mut room: AlignedBuffer, len: usize) -> Self {
+        room.resize(len.next_multiple_of(DIRECT_ALIGN));
+        room.get_mut(len..).unwrap_or_default().fill(0);
+        Self { room, len }
+    }
+
+    /// Returns the bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.room.get_mut(..self.len).expect("the bytes lie in the room")
+    }
+
+    /// Returns the bytes and the zeros that follow.
+    pub fn padded(&self) -> &[u8] {
+        &self.room
+    }
+
+    /// Gives the room back.
+    pub fn into_room(self) -> AlignedBuffer {
+        self.room
+    }
+}
+
+impl Deref for ContainerBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.room.get(..self.len).expect("the bytes lie in the room")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_was_used_is_padded_with_zeros() {
+        let mut bytes = ContainerBytes::within(AlignedBuffer::default(), 3 * DIRECT_ALIGN);
+        bytes.bytes_mut().fill(7);
+        for len in [0, 1, DIRECT_ALIGN - 1, DIRECT_ALIGN, DIRECT_ALIGN + 1, 2 * DIRECT_ALIGN] {
+            bytes = ContainerBytes::within(bytes.into_room(), len);
+            assert_eq!((bytes.len(), bytes.padded().len()), (len, len.next_multiple_of(DIRECT_ALIGN)));
+            assert!(bytes.padded()[len..].iter().all(|byte| *byte == 0), "{len}");
+            bytes.bytes_mut().fill(7);
+        }
+    }
+}
