@@ -119,6 +119,22 @@ fn a_file_that_shrinks_is_kept_as_far_as_it_was_read() {
 }
 
 #[test]
+fn a_small_file_that_changes_between_the_walk_and_its_reading_is_kept_as_far_as_it_was_found() {
+    let before = noise(1, 5000);
+    for len in [0, 10, 4999, 5001, 9000, 3_000_000] {
+        // The walk has found the file when it is the turn of the one before it.
+        let change = move |tree: &MemTree| {
+            tree.mutate_on_read(Path::new("/d/b"), 1, move |tree| {
+                let file = tree.open_file(Path::new("d/odd")).unwrap();
+                file.set_len(len).unwrap();
+            });
+        };
+        let kept = len.min(5000);
+        check(change, &before, |tree| tree.open_file(Path::new("d/odd")).unwrap().set_len(kept).unwrap(), &[]);
+    }
+}
+
+#[test]
 fn a_file_that_vanishes_once_it_is_open_is_kept() {
     let before = noise(1, LARGE);
     check(|tree| tree.mutate_on_read(odd(), 2, remove_odd), &before, |_| {}, &[]);

@@ -128,7 +128,7 @@ impl Assembler {
                 }
             }
             Piece::Failed(path, error) => self.fail(&path, &error),
-            Piece::Bytes { .. } => return Err(Error::invalid("bytes that were not cut")),
+            Piece::Bytes { .. } | Piece::Unread(_) => return Err(Error::invalid("a file that was not read and cut")),
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
-use crate::io::tree::{EntryKind, Metadata};
+use crate::io::tree::{EntryKind, Metadata, Xattr};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
@@ -23,7 +23,7 @@ impl Buffers {
     /// Returns empty room for one block.
     pub fn take(&self) -> BlockBytes {
         let room = self.0.lock().ok().and_then(|mut free| free.pop());
-        BlockBytes { room: room.unwrap_or_else(|| vec![0; BLOCK_BYTES]), filled: 0, home: self.clone() }
+        BlockBytes { room: room.unwrap_or_else(|| vec![0; BLOCK_BYTES]), filled: 0, reserved: 0, home: self.clone() }
     }
 }
 
@@ -33,13 +33,26 @@ pub struct BlockBytes {
     /// Of length [`BLOCK_BYTES`]; what follows the filled part is left over from an earlier block.
     room: Vec<u8>,
     filled: usize,
+    /// Kept free for files that are read later.
+    reserved: usize,
     home: Buffers,
 }
 
 impl BlockBytes {
-    /// Returns how many bytes fit yet.
+    /// Returns how many bytes fit yet, without what is reserved.
     pub fn free(&self) -> usize {
-        self.room.len() - self.filled
+        self.room.len() - self.filled - self.reserved
+    }
+
+    /// Keeps room for so many bytes, of which there must be no more than fit.
+    pub fn reserve(&mut self, len: usize) {
+        assert!(len <= self.free(), "no more than fit");
+        self.reserved += len;
+    }
+
+    /// Gives back what was reserved, to be filled now or not at all.
+    pub fn release(&mut self, len: usize) {
+        self.reserved -= len;
     }
 
     /// Appends bytes, of which there must be no more than fit.
@@ -104,6 +117,21 @@ pub struct FileStart {
     pub change: Change,
 }
 
+/// A file that was found and not opened yet.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// Where the source has it.
+    pub path: PathBuf,
+    /// Its name in the tree.
+    pub name: Vec<u8>,
+    /// Its attributes.
+    pub xattrs: Vec<Xattr>,
+    /// How it compares.
+    pub change: Change,
+    /// How long it was when it was found, for which room is reserved.
+    pub len: usize,
+}
+
 /// A directory whose entries follow.
 #[derive(Clone, Debug)]
 pub struct DirectoryStart {
@@ -135,6 +163,8 @@ pub enum Piece {
     Entry(PathBuf, Box<Entry>),
     /// A file that has not changed since the parent, with the parent's references.
     Reused(PathBuf, Box<HintedEntry>),
+    /// A small file, to be read by one of several readers, who put what follows in its place.
+    Unread(Box<Unread>),
     /// A file begins; its bytes and holes follow up to its end.
     File(Box<FileStart>),
     /// Bytes of the open file.

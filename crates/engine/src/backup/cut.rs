@@ -4,15 +4,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backup::block::{Block, BlockBytes, Piece};
+use crate::backup::read::FileReader;
 use crate::chunk::{Chunking, Cutter, GearTable};
 use crate::crypto::Keys;
 use crate::fingerprint::fingerprint_batch;
 use crate::pipeline::Work;
 use crate::types::Fingerprint;
 
-/// Finds the candidates of a block.
+/// Reads the small files of a block, and finds the candidates while the bytes are at hand.
 #[derive(Debug)]
 pub struct FindCandidates {
+    /// Reads what is not read yet.
+    pub files: FileReader,
     /// The hash; `None` where chunks are of a fixed length.
     pub table: Option<GearTable>,
 }
@@ -28,7 +31,8 @@ impl Work for FindCandidates {
     type In = Block;
     type Out = Searched;
 
-    fn run(&self, block: Block) -> Searched {
+    fn run(&self, mut block: Block) -> Searched {
+        self.files.read_small(&mut block);
         let mut candidates = Vec::new();
         for piece in &block.pieces {
             if let Piece::Bytes { start, len, halo } = piece {

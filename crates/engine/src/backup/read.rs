@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::block::{
-    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, ParentDirectory, Piece, entry_of,
+    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, ParentDirectory, Piece, Unread, entry_of,
 };
 use crate::backup::parent::Parent;
 use crate::chunk::WINDOW;
@@ -13,20 +13,92 @@ use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, Xattr};
 use crate::recipe::Recipe;
 use crate::source::walk::{Event, Item, Walk};
+use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
 /// A file that says it is empty is still read, up to this length: files of /proc and /sys say so.
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;
+/// Files up to this length are left to several readers: what they take is opening and closing, not reading.
+const SMALL_BYTES_MAX: u64 = 128 << 10;
+/// What becomes of a file that is read: its beginning, its bytes, its end.
+const PIECES_OF_SMALL_FILE: usize = 3;
+
+/// Opens and reads files.
+#[derive(Clone, Debug)]
+pub struct FileReader {
+    source: Arc<dyn SourceTree>,
+    entry_bytes_max: usize,
+}
+
+impl FileReader {
+    /// Reads files of this source. Entries take at most so many bytes.
+    pub fn new(source: Arc<dyn SourceTree>, entry_bytes_max: u32) -> Self {
+        Self { source, entry_bytes_max: entry_bytes_max as usize }
+    }
+
+    /// Reads the files of a block that are not read yet, each up to the length that it was found with.
+    pub fn read_small(&self, block: &mut Block) {
+        if !block.pieces.iter().any(|piece| matches!(piece, Piece::Unread(_))) {
+            return;
+        }
+        let room = block.pieces.len() * PIECES_OF_SMALL_FILE;
+        for piece in std::mem::replace(&mut block.pieces, Vec::with_capacity(room)) {
+            let Piece::Unread(unread) = piece else {
+                block.pieces.push(piece);
+                continue;
+            };
+            let len = unread.len;
+            block.bytes.release(len);
+            let Some(mut open) = self.open(*unread, block) else { continue };
+            open.end = open.end.min(len as u64);
+            while 0 < open.end && open.read_some(block) {}
+            if open.end == 0 {
+                block.pieces.push(Piece::FileEnd);
+            }
+        }
+    }
+
+    /// Opens a file and tells that it begins, or that it cannot be opened.
+    fn open(&self, unread: Unread, block: &mut Block) -> Option<OpenFile> {
+        let Unread { path, name, xattrs, change, .. } = unread;
+        let opened = self.source.open(&path).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                block.pieces.push(Piece::Failed(path, error));
+                return None;
+            }
+        };
+        let end = metadata.size;
+        let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
+        let mut entry = entry_of(name, &Metadata { kind: EntryKind::File, ..metadata }, content);
+        self.attach(&mut entry, xattrs, &path, block);
+        block.pieces.push(Piece::File(Box::new(FileStart { path, entry, change })));
+        Some(OpenFile { file, offset: 0, data_end: 0, end, halo: Vec::new() })
+    }
+
+    /// Gives an entry its attributes, or none if they are more than an entry can hold, which is told.
+    fn attach(&self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block) {
+        let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
+        // Half for the attributes leaves the other half for name, link target and references.
+        if self.entry_bytes_max / 2 < bytes {
+            let reason =
+                format!("its extended attributes, {bytes} bytes, are more than can be stored and are left out");
+            block.pieces.push(Piece::Failed(path.to_path_buf(), Error::invalid(reason)));
+        } else {
+            entry.xattrs = xattrs;
+        }
+    }
+}
 
 /// Turns a source into blocks.
 #[derive(Debug)]
 pub struct SourceReader {
-    source: Arc<dyn SourceTree>,
+    files: FileReader,
     walk: Walk,
     parent: Option<Parent>,
     roots: Vec<PathBuf>,
-    entry_bytes_max: usize,
     open: Option<OpenFile>,
     buffers: Buffers,
     is_finished: bool,
@@ -35,21 +107,14 @@ pub struct SourceReader {
 impl SourceReader {
     /// Reads what `walk` finds. `roots` are the paths that the user named: a block device among them is read like a
     /// file. `parent` spares what has not changed.
-    pub fn new(
-        source: Arc<dyn SourceTree>,
-        walk: Walk,
-        parent: Option<Parent>,
-        roots: Vec<PathBuf>,
-        entry_bytes_max: u32,
-    ) -> Self {
-        let (entry_bytes_max, buffers) = (entry_bytes_max as usize, Buffers::default());
-        Self { source, walk, parent, roots, entry_bytes_max, open: None, buffers, is_finished: false }
+    pub fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
+        Self { files, walk, parent, roots, open: None, buffers: Buffers::default(), is_finished: false }
     }
 
-    /// Returns the next block; `None` at the end.
+    /// Returns the next block, small files not read yet; `None` at the end.
     pub fn next_block(&mut self) -> Option<Block> {
         let mut block = Block { bytes: self.buffers.take(), pieces: Vec::new() };
-        while WINDOW < block.bytes.free() && block.pieces.len() < BLOCK_PIECES_MAX {
+        while WINDOW < block.bytes.free() && block.pieces.len() < BLOCK_PIECES_MAX / PIECES_OF_SMALL_FILE {
             if self.open.is_some() {
                 self.read_some(&mut block);
             } else if self.is_finished {
@@ -97,7 +162,7 @@ impl SourceReader {
         let Item { path, name, metadata, xattrs, .. } = item;
         let content = Content::Directory { node: Fingerprint([0; 32]) };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
-        self.attach(&mut entry, xattrs, &path, block);
+        self.files.attach(&mut entry, xattrs, &path, block);
         let parent = found.and_then(|found| match found.entry.content {
             Content::Directory { node } => {
                 let same_metadata = Entry { content: entry.content.clone(), ..found.entry } == entry;
@@ -115,7 +180,7 @@ impl SourceReader {
             None => Content::Special { rdev: metadata.rdev },
         };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
-        self.attach(&mut entry, xattrs, &path, block);
+        self.files.attach(&mut entry, xattrs, &path, block);
         block.pieces.push(Piece::Entry(path, Box::new(entry)));
     }
 
@@ -132,52 +197,27 @@ impl SourceReader {
             if let Content::File { inode, .. } = &mut entry.content {
                 *inode = metadata.inode;
             }
-            self.attach(&mut entry, xattrs, &path, block);
+            self.files.attach(&mut entry, xattrs, &path, block);
             block.pieces.push(Piece::Reused(path, Box::new(HintedEntry { entry, hints })));
             return;
         }
-        let opened = self.source.open(&path).and_then(|file| Ok((file.metadata()?, file)));
-        let (metadata, file) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                block.pieces.push(Piece::Failed(path, error));
-                return;
-            }
-        };
-        let end = metadata.size;
-        let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
-        let mut entry = entry_of(name, &Metadata { kind: EntryKind::File, ..metadata }, content);
-        self.attach(&mut entry, xattrs, &path, block);
         let change = if found.is_some() { Change::Changed } else { Change::New };
-        block.pieces.push(Piece::File(Box::new(FileStart { path, entry, change })));
-        self.open = Some(OpenFile { file, offset: 0, data_end: 0, end, halo: Vec::new() });
-    }
-
-    /// Gives an entry its attributes, or none if they are more than an entry can hold, which is told.
-    fn attach(&self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block) {
-        let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
-        // Half for the attributes leaves the other half for name, link target and references.
-        if self.entry_bytes_max / 2 < bytes {
-            let reason =
-                format!("its extended attributes, {bytes} bytes, are more than can be stored and are left out");
-            block.pieces.push(Piece::Failed(path.to_path_buf(), Error::invalid(reason)));
+        let is_small = 0 < metadata.size && metadata.size <= SMALL_BYTES_MAX.min(block.bytes.free() as u64);
+        let len = if is_small { usize::try_from(metadata.size).unwrap_or(usize::MAX) } else { 0 };
+        let unread = Unread { path, name, xattrs, change, len };
+        if is_small {
+            block.bytes.reserve(len);
+            block.pieces.push(Piece::Unread(Box::new(unread)));
         } else {
-            entry.xattrs = xattrs;
+            self.open = self.files.open(unread, block);
         }
     }
 
     /// Reads into the rest of the block, up to the end of the open file.
     fn read_some(&mut self, block: &mut Block) {
-        let Some(mut open) = self.open.take() else { return };
-        match open.advance(block) {
-            Ok(Advance::More) => self.open = Some(open),
-            Ok(Advance::End) => block.pieces.push(Piece::FileEnd),
-            Err(error) => block.pieces.push(Piece::FileFailed(error)),
-        }
+        self.open = self.open.take().and_then(|mut open| open.read_some(block).then_some(open));
     }
 }
-
-use crate::store::cursor::HintedEntry;
 
 #[derive(Debug)]
 struct OpenFile {
@@ -198,6 +238,17 @@ enum Advance {
 }
 
 impl OpenFile {
+    /// Reads into the rest of the block. False: the file has ended, which was told.
+    fn read_some(&mut self, block: &mut Block) -> bool {
+        let end = match self.advance(block) {
+            Ok(Advance::More) => return true,
+            Ok(Advance::End) => Piece::FileEnd,
+            Err(error) => Piece::FileFailed(error),
+        };
+        block.pieces.push(end);
+        false
+    }
+
     fn advance(&mut self, block: &mut Block) -> Result<Advance> {
         if self.offset == self.data_end
             && let Advance::End = self.find_data(block)?

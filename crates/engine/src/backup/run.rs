@@ -11,7 +11,7 @@ use crate::backup::cut::{CutBlock, CutPiece, CutStage, FindCandidates, NameChunk
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::pack::ContainerWriter;
 use crate::backup::parent::{Comparison, Parent};
-use crate::backup::read::SourceReader;
+use crate::backup::read::{FileReader, SourceReader};
 use crate::chunk::{Chunking, GearTable};
 use crate::compress::Compression;
 use crate::error::{Error, Result};
@@ -97,10 +97,11 @@ pub fn backup(
     let pack = ContainerWriter::new(store, session, driver, options.compression, &options.budget);
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
     let heads = store.read_commits()?.heads();
-    let mut reader = open_reader(store, session, source, options)?;
+    let files = FileReader::new(Arc::clone(source), store.config.entry_bytes_max());
+    let mut reader = open_reader(store, session, source, files.clone(), options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
     let feed = driver.feed(move || reader.next_block(), options.budget.blocks_in_flight);
-    let built = flow(store, options, driver, &mut identify, assembler, feed, monitor)?;
+    let built = flow(store, options, driver, files, &mut identify, assembler, feed, monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
     identify.finish()?;
     let counts = identify.counts;
@@ -126,6 +127,7 @@ fn open_reader(
     store: &Store,
     session: &Arc<Session>,
     source: &Arc<dyn SourceTree>,
+    files: FileReader,
     options: &BackupOptions,
 ) -> Result<SourceReader> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
@@ -138,8 +140,7 @@ fn open_reader(
             Some(Parent::new(snapshot, reader, live, options.comparison))
         }
     };
-    let roots = options.roots.clone();
-    Ok(SourceReader::new(Arc::clone(source), walk, parent, roots, store.config.entry_bytes_max()))
+    Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
 }
 
 fn snapshot_of(
@@ -171,6 +172,7 @@ fn flow(
     store: &Store,
     options: &BackupOptions,
     driver: &Driver,
+    files: FileReader,
     identify: &mut IdentifyStage<'_>,
     assembler: Assembler,
     feed: impl Iterator<Item = Block>,
@@ -182,7 +184,7 @@ fn flow(
         Chunking::Fixed { .. } => None,
     };
     let depth = options.budget.blocks_in_flight;
-    let mut search = driver.lane(FindCandidates { table }, Pool::Compute, depth);
+    let mut search = driver.lane(FindCandidates { files, table }, Pool::Read, depth);
     let mut cutter = CutStage::new(chunking);
     let mut name = driver.lane(NameChunks { keys: Arc::clone(&store.keys) }, Pool::Compute, depth);
     let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;

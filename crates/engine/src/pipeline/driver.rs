@@ -15,6 +15,8 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 pub enum Pool {
     /// Jobs that compute.
     Compute,
+    /// Jobs that wait for a source, then compute a little.
+    Read,
     /// Jobs that wait for a disk.
     Wait,
 }
@@ -25,10 +27,12 @@ pub struct Driver(Arc<Kind>);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Threads { compute: Workers, wait: Workers },
+    Threads { compute: Workers, read: Workers, wait: Workers },
     Inline { random: AtomicU64 },
 }
 
+/// Threads that wait for a source at the same time.
+const READING_THREADS: usize = 4;
 /// Threads that wait for disks at the same time.
 const WAITING_THREADS: usize = 4;
 
@@ -36,7 +40,8 @@ impl Driver {
     /// Computes on `threads` threads.
     pub fn threads(threads: usize) -> Self {
         let compute = Workers::start("compute", threads.max(1));
-        Self(Arc::new(Kind::Threads { compute, wait: Workers::start("wait", WAITING_THREADS) }))
+        let read = Workers::start("read", threads.max(READING_THREADS));
+        Self(Arc::new(Kind::Threads { compute, read, wait: Workers::start("wait", WAITING_THREADS) }))
     }
 
     /// Computes on the calling thread, in an order drawn from the seed.
@@ -138,7 +143,7 @@ impl<T> std::fmt::Debug for Feed<T> {
 impl<T: Send + 'static> Feed<T> {
     fn threaded(mut producer: impl FnMut() -> Option<T> + Send + 'static, depth: usize) -> Self {
         let (sender, items) = bounded(depth);
-        let thread = spawn("read", move || {
+        let thread = spawn("feed", move || {
             while let Some(item) = producer() {
                 if sender.send(item).is_err() {
                     break;

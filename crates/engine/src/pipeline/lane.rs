@@ -66,11 +66,12 @@ impl<W: Work> Lane<W> {
         assert!(!self.is_full(), "a result must be taken before the next job goes in");
         let slot = match self.driver.kind() {
             Kind::Inline { .. } => Slot::Waiting(input),
-            Kind::Threads { compute, wait } => {
+            Kind::Threads { compute, read, wait } => {
                 let (sender, receiver) = bounded(1);
                 let work = Arc::clone(&self.work);
                 let workers = match self.pool {
                     Pool::Compute => compute,
+                    Pool::Read => read,
                     Pool::Wait => wait,
                 };
                 workers.submit(Box::new(move || {
