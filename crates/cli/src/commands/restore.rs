@@ -200,6 +200,7 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
             dry_run: typed.dry_run,
             files_verified: report.files_verified,
             regions_read: report.regions_read,
+            chunks_recovered: report.chunks_recovered,
             error_count: report.failures,
             peak_rss_bytes: process_peak_rss_bytes(),
         })?;
@@ -211,6 +212,11 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     let verb = if typed.dry_run { "Would restore" } else { "Restored" };
     let (bytes, time) = (text::bytes(report.bytes), text::duration(elapsed));
     output.line(format!("Summary: {verb} {restored} files/dirs ({bytes}) in {time}"))?;
+    if 0 < report.chunks_recovered {
+        let count = report.chunks_recovered;
+        output
+            .line(format!("Took {count} damaged chunks from another copy; `onefold check --read-data` says where"))?;
+    }
     if 0 < report.files_skipped {
         let skipped = text::bytes(report.bytes_skipped);
         output.line(format!("Skipped {} files ({skipped}) that stood there already", report.files_skipped))?;
