@@ -237,9 +237,8 @@ pub(crate) struct RestoreArgs {
     /// Snapshot, or SNAPSHOT:PATH for a part of it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     pub(crate) snapshot: String,
-    /// Directory to restore into
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) destination: DestinationArgs,
     /// Restore only what matches the pattern
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) include: Vec<OsString>,
@@ -272,6 +271,18 @@ pub(crate) struct RestoreArgs {
     pub(crate) verify: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+}
+
+/// Where `restore` restores to.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct DestinationArgs {
+    /// Directory to restore into
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) target: Option<PathBuf>,
+    /// Restore to nowhere: read and check all that would be restored, and keep nothing of it
+    #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
+    pub(crate) discard: bool,
 }
 
 /// Options of `snapshots`.

@@ -17,6 +17,7 @@ pub mod absent;
 #[cfg(test)]
 mod conformance;
 mod device;
+pub mod discard;
 pub mod mem_tree;
 pub mod os;
 mod os_attributes;
