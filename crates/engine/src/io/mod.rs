@@ -28,6 +28,9 @@ mod os_file;
 mod os_ring;
 pub mod os_source;
 pub mod os_target;
+mod os_target_file;
+#[cfg(test)]
+mod os_target_tests;
 pub mod sim;
 pub mod tree;
 
