@@ -18,9 +18,9 @@ use crate::store::{MetadataReader, Store};
 use crate::types::{Fingerprint, SessionId};
 
 mod affected;
+mod condition;
 mod config;
 pub mod findings;
-mod hinted;
 mod inventory;
 mod objects;
 mod references;
