@@ -346,8 +346,8 @@ pub(crate) struct CheckArgs {
     /// Read every byte
     #[arg(long, conflicts_with = "read_data_subset")]
     pub(crate) read_data: bool,
-    /// Read a part: the n-th of m, or so many percent drawn at random
-    #[arg(long, value_name = "n/m|N%")]
+    /// Read a part: the n-th of m, or so many percent or bytes (as 500M) drawn at random
+    #[arg(long, value_name = "n/m|N%|SIZE")]
     pub(crate) read_data_subset: Option<String>,
 }
 

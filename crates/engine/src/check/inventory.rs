@@ -124,7 +124,7 @@ impl Inventory {
         let mut inspect = driver.lane(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.lane(ReadWhole { store: store.clone() }, Pool::Wait, depth);
         let mut verify = driver.lane(Verify { store: store.clone() }, Pool::Compute, depth);
-        let mut sample = Sample::new(request, &*store.host, listing.containers.len())?;
+        let mut sample = Sample::new(request, &*store.host, listing.containers.len(), store.config.container_bytes)?;
         for name in &listing.containers {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
