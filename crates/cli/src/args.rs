@@ -237,9 +237,8 @@ pub(crate) struct RestoreArgs {
     /// Snapshot, or SNAPSHOT:PATH for a part of it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     pub(crate) snapshot: String,
-    /// Directory to restore into
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) destination: DestinationArgs,
     /// Restore only what matches the pattern
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) include: Vec<OsString>,
@@ -272,6 +271,18 @@ pub(crate) struct RestoreArgs {
     pub(crate) verify: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+}
+
+/// Where `restore` restores to.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct DestinationArgs {
+    /// Directory to restore into
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) target: Option<PathBuf>,
+    /// Restore to nowhere: read and check all that would be restored, and keep nothing of it
+    #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
+    pub(crate) discard: bool,
 }
 
 /// Options of `snapshots`.
@@ -335,8 +346,8 @@ pub(crate) struct CheckArgs {
     /// Read every byte
     #[arg(long, conflicts_with = "read_data_subset")]
     pub(crate) read_data: bool,
-    /// Read a part: the n-th of m, or so many percent drawn at random
-    #[arg(long, value_name = "n/m|N%")]
+    /// Read a part: the n-th of m, or so many percent or bytes (as 500M) drawn at random
+    #[arg(long, value_name = "n/m|N%|SIZE")]
     pub(crate) read_data_subset: Option<String>,
 }
 

@@ -78,6 +78,7 @@ pub(crate) struct RestoreSummary {
     pub(crate) dry_run: bool,
     pub(crate) files_verified: u64,
     pub(crate) regions_read: u64,
+    pub(crate) chunks_recovered: u64,
     pub(crate) error_count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,

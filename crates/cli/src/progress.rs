@@ -280,7 +280,10 @@ impl Progress {
         if self.output.json {
             self.output.warn_message(&Failure::new(during, path, message.to_owned()));
         } else {
-            self.bar.suspend(|| self.output.warn(&format!("error: {message}")));
+            // Most errors name the path that they are about.
+            let path = path.display().to_string();
+            let named = if message.contains(&path) { String::new() } else { format!("{path}: ") };
+            self.bar.suspend(|| self.output.warn(&format!("error: {named}{message}")));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `restore`.
 
-use crate::place::{Place, contents};
+use std::os::unix::fs::FileExt;
+
+use crate::place::{Place, Ran, contents};
 
 #[test]
 fn what_was_backed_up_comes_back() {
@@ -30,6 +32,48 @@ fn what_was_backed_up_comes_back() {
     assert_eq!(contents(&place.path("some")).iter().filter(|(_, bytes)| bytes.is_some()).count(), 1);
     place.run(["restore", &part, "--target", "dry", "--dry-run"]).code(0);
     assert!(!place.path("dry").exists());
+}
+
+#[test]
+fn a_restore_to_nowhere_reads_everything_writes_nothing_and_tells_of_damage() {
+    let place = Place::encrypted();
+    place.write("a/file", &noise(70_000));
+    place.write("a/other", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    let standing = || std::fs::read_dir(place.path(".")).unwrap().count();
+    let before = standing();
+    let counts = |ran: Ran| {
+        let summary = ran.messages().pop().unwrap();
+        ["message_type", "files_restored", "bytes_restored", "regions_read"].map(|field| summary[field].clone())
+    };
+    let drilled = counts(place.run(["restore", "latest", "--discard", "--json"]).code(0));
+    assert_eq!(standing(), before);
+    assert_eq!(drilled, counts(place.run(["restore", "latest", "--target", "out", "--json"]).code(0)));
+    assert_eq!(drilled[2], 70_001);
+    let told = place.run(["restore", "latest", "--discard"]).code(0).stdout();
+    assert!(told.contains("Summary: Read and discarded "), "{told}");
+    for other in [&["--target", "out2"][..], &["--verify"], &["--overwrite", "always"], &["--delete"], &["--dry-run"]] {
+        place.run(["restore", "latest", "--discard"].iter().chain(other)).code(1).says("cannot be used with");
+    }
+    place.run(["restore", "latest"]).code(1).says("--target <DIR>|--discard");
+    let root = place.path("repository/containers");
+    let all = contents(&root).into_iter().filter_map(|(path, bytes)| Some((bytes?, path)));
+    let (bytes, path) = all.max_by_key(|(bytes, _)| bytes.len()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(root.join(path)).unwrap();
+    file.write_all_at(&[!bytes[bytes.len() / 2]], bytes.len() as u64 / 2).unwrap();
+    place.run(["restore", "latest", "--discard"]).code(1).says("a/file").says("are left empty");
+}
+
+/// Returns bytes that do not compress. (Marsaglia's xorshift.)
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let step = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[0]
+    };
+    (0..len).map(step).collect()
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use onefold_engine::backup::Silent;
 use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, Extent, HeadsDir, ReadData, check};
@@ -14,12 +15,15 @@ use onefold_engine::io::{Access, Disk};
 use onefold_engine::object::names::{ContainerKind, ContainerName};
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::pipeline::Driver;
+use onefold_engine::restore::fetch::Fetcher;
+use onefold_engine::restore::{dump, find_entry};
 use onefold_engine::snapshot::{CollectionBody, CollectionStep, Snapshot};
+use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::slots::{NewSlot, add_slot, unlock};
-use onefold_engine::store::{Store, read_object};
+use onefold_engine::store::{MetadataReader, Store, read_object};
 use onefold_engine::types::SessionId;
 
-use crate::support::{Ask, CHEAP, PASSWORD, SMALL, World, change, copy, noise, tree};
+use crate::support::{Ask, CHEAP, PASSWORD, SMALL, World, change, copy, noise, stored_twice, tree};
 
 /// Few enough files that no finding has to leave any of them out of its list.
 const FILES: u64 = 24;
@@ -505,6 +509,65 @@ fn a_damaged_container_that_is_moved_away_is_healed_by_the_next_backup() {
             assert!(same(source, &restored, &path), "{}", path.display());
         }
     }
+}
+
+/// Damages every region of a container, and nothing else of it.
+fn damage_regions(world: &World, name: &ContainerName) {
+    let reader = world.open().unwrap().open_container(name).unwrap();
+    let file = world.repo().open(&name.path(), Access::ReadWrite).unwrap();
+    for region in 0..u32::try_from(reader.directory.regions.len()).unwrap() {
+        let (offset, _) = reader.region_range(region).unwrap();
+        let mut byte = [0];
+        file.read_at(offset, &mut byte).unwrap();
+        file.write_at(offset, &[byte[0] ^ 1]).unwrap();
+    }
+}
+
+#[test]
+fn a_chunk_of_a_damaged_region_comes_from_another_container_that_has_it() {
+    for kind in [ContainerKind::Data, ContainerKind::Metadata] {
+        println!("seed 10, {kind:?}");
+        let world = World::new(10);
+        let store = world.create(SMALL).unwrap();
+        let source = tree(FILES);
+        let snapshot = world.backup(&store, &source, &Ask::default()).unwrap().report.snapshot;
+        let listed = || -> Vec<ContainerName> {
+            let names = store.list_containers().unwrap().containers.into_iter();
+            names.filter(|name| name.kind == kind).collect()
+        };
+        // A second backup, which does not see one of the containers, stores what it holds once more.
+        let (before, repo, hidden) = (listed(), world.repo(), Path::new("hidden"));
+        repo.rename(&before[0].path(), hidden).unwrap();
+        world.backup(&store, &source, &Ask::default()).unwrap();
+        repo.rename(hidden, &before[0].path()).unwrap();
+        assert_ne!(stored_twice(&store), []);
+        damage_regions(&world, &before[0]);
+        let (restored, report) = world.restore(&store, &snapshot).unwrap();
+        assert_eq!(report.failures, 0);
+        assert_eq!(report.chunks_recovered != 0, kind == ContainerKind::Data);
+        for path in files(&source) {
+            assert!(same(&source, &restored, &path), "{}", path.display());
+            assert_eq!(dumped(&world, &store, &snapshot, &path), contents(&source, &path), "{}", path.display());
+        }
+        // With no sound copy left, it is told what is lost.
+        listed().iter().filter(|name| !before.contains(name)).for_each(|name| damage_regions(&world, name));
+        assert!(world.restore(&store, &snapshot).map_or(true, |(_, report)| 0 < report.failures));
+    }
+}
+
+/// Returns what `dump` writes of a file, if it can.
+fn dumped(world: &World, store: &Store, snapshot: &Snapshot, path: &Path) -> Option<Vec<u8>> {
+    let listing = Arc::new(store.list_containers().unwrap());
+    let (scratch, memory) = (world.scratch(), 16 << 20);
+    let mut reader = MetadataReader::open(store, &listing, &scratch, MetadataMemory::of(memory)).unwrap();
+    let mut fetcher = Fetcher::new(store, listing, &scratch, &Driver::inline(1), memory);
+    let found = find_entry(&mut reader, snapshot.tree, path).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    let outcome = dump(&mut reader, &mut fetcher, &found, &mut |more| {
+        bytes.extend_from_slice(more);
+        Ok(())
+    });
+    outcome.ok().map(|()| bytes)
 }
 
 #[test]

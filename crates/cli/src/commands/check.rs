@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use onefold_engine::check::{CheckReport, CheckRequest, Extent, Finding, HeadsDir, ReadData, Severity, check};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::source::exclude::parse_size;
 
 use crate::args::CheckArgs;
 use crate::interrupt::Interrupt;
@@ -44,16 +45,18 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
     }
 }
 
-/// Reads `n/m` or `N%`.
+/// Reads `n/m`, `N%` or a size.
 fn how_much(typed: &CheckArgs) -> Result<ReadData> {
     let Some(text) = &typed.read_data_subset else {
         return Ok(if typed.read_data { ReadData::All } else { ReadData::None });
     };
-    let wrong = || format!("--read-data-subset {text}: write n/m, as 1/10, or N%, as 2.5%");
+    let wrong = || format!("--read-data-subset {text}: write n/m, as 1/10, N%, as 2.5%, or a size, as 500M");
     if let Some(percent) = text.strip_suffix('%') {
         return Ok(ReadData::Percent(percent.parse().ok().with_context(wrong)?));
     }
-    let (index, of) = text.split_once('/').with_context(wrong)?;
+    let Some((index, of)) = text.split_once('/') else {
+        return Ok(ReadData::Bytes(parse_size(text).ok().with_context(wrong)?));
+    };
     Ok(ReadData::Subset { index: index.parse().ok().with_context(wrong)?, of: of.parse().ok().with_context(wrong)? })
 }
 
@@ -133,6 +136,7 @@ mod tests {
         };
         assert_eq!(read("2/10"), Ok(ReadData::Subset { index: 2, of: 10 }));
         assert_eq!(read("2.5%"), Ok(ReadData::Percent(2.5)));
+        assert_eq!(read("500M"), Ok(ReadData::Bytes(500 << 20)));
         assert!(read("half").is_err() && read("1/").is_err() && read("%").is_err());
     }
 }

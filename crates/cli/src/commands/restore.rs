@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use onefold_engine::backup::Monitor;
+use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
@@ -57,7 +58,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
     let target = if typed.dry_run { None } else { Some(target(typed)?) };
-    output.note(&format!("restoring snapshot {} to {}", short_id(*session), typed.target.display()));
+    let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
+    output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
     let request = RestoreRequest {
         tree: snapshot.tree,
         path: Path::new(path),
@@ -106,7 +108,7 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs) -> Result<()> {
         Some(OverwriteArg::Always | OverwriteArg::IfChanged | OverwriteArg::IfNewer) => {}
     }
     // However the root is spelled.
-    let is_root = files::canonical(&typed.target).is_ok_and(|target| target == Path::new("/"));
+    let is_root = files::canonical(directory(typed)?).is_ok_and(|target| target == Path::new("/"));
     let has_filter = [&typed.include, &typed.iinclude, &typed.exclude, &typed.iexclude].iter().any(|f| !f.is_empty());
     ensure!(
         !is_root || has_filter,
@@ -124,7 +126,7 @@ fn delete_others(
     filter: &Filter,
     progress: &Arc<Progress>,
 ) -> Result<u64> {
-    let target = match OsTarget::open(&typed.target) {
+    let target = match OsTarget::open(directory(typed)?) {
         Ok(target) => target,
         // Only tried out: it would have been made, and nothing would stand in it.
         Err(error) if typed.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
@@ -143,13 +145,22 @@ fn delete_others(
     Ok(delete(&mut found.reader(settings)?, &request)?.deleted)
 }
 
-/// Opens the target directory. The engine refuses one that is not empty as well, but does not know what it is called.
+/// Returns the directory that is restored into.
+fn directory(typed: &RestoreArgs) -> Result<&Path> {
+    typed.destination.target.as_deref().context("no --target is given")
+}
+
+/// Opens the target. The engine refuses a directory that is not empty as well, but does not know what it is called.
 fn target(typed: &RestoreArgs) -> Result<Arc<dyn TargetTree>> {
-    let target = OsTarget::create(&typed.target)?;
+    if typed.destination.discard {
+        return Ok(Arc::new(DiscardTarget));
+    }
+    let directory = directory(typed)?;
+    let target = OsTarget::create(directory)?;
     ensure!(
         typed.overwrite.is_some() || target.list(Path::new(""))?.is_empty(),
         "{}: not empty; restore into an empty directory, or say with --overwrite what is to happen",
-        typed.target.display()
+        directory.display()
     );
     Ok(Arc::new(target))
 }
@@ -164,10 +175,10 @@ fn overwrite(typed: Option<OverwriteArg>) -> Overwrite {
     }
 }
 
-/// Anybody could have written into a repository without a key.
+/// Anybody could have written into a repository without a key. What is discarded does no harm.
 fn trust(typed: &RestoreArgs, opened: &Opened) -> Trust {
-    let is_encrypted = opened.password.is_some();
-    if typed.untrusted || !(is_encrypted || typed.trusted) { Trust::Untrusted } else { Trust::Full }
+    let is_trusted = opened.password.is_some() || typed.trusted || typed.destination.discard;
+    if typed.untrusted || !is_trusted { Trust::Untrusted } else { Trust::Full }
 }
 
 fn filter(typed: &RestoreArgs) -> Result<Filter> {
@@ -200,6 +211,7 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
             dry_run: typed.dry_run,
             files_verified: report.files_verified,
             regions_read: report.regions_read,
+            chunks_recovered: report.chunks_recovered,
             error_count: report.failures,
             peak_rss_bytes: process_peak_rss_bytes(),
         })?;
@@ -208,9 +220,18 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     if output.verbosity == Verbosity::Quiet {
         return Ok(());
     }
-    let verb = if typed.dry_run { "Would restore" } else { "Restored" };
+    let verb = match (typed.dry_run, typed.destination.discard) {
+        (true, _) => "Would restore",
+        (false, true) => "Read and discarded",
+        (false, false) => "Restored",
+    };
     let (bytes, time) = (text::bytes(report.bytes), text::duration(elapsed));
     output.line(format!("Summary: {verb} {restored} files/dirs ({bytes}) in {time}"))?;
+    if 0 < report.chunks_recovered {
+        let count = report.chunks_recovered;
+        output
+            .line(format!("Took {count} damaged chunks from another copy; `onefold check --read-data` says where"))?;
+    }
     if 0 < report.files_skipped {
         let skipped = text::bytes(report.bytes_skipped);
         output.line(format!("Skipped {} files ({skipped}) that stood there already", report.files_skipped))?;

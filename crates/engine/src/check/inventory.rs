@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::check::CheckRequest;
+use crate::check::condition::{Conditions, Named};
 use crate::check::findings::Findings;
-use crate::check::hinted::HintedChunks;
 use crate::check::objects::{History, list};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
@@ -53,10 +53,7 @@ pub(super) struct Inventory {
     chunks: SpillMap,
     /// Number of the finding by chunk, of those that are known to be lost.
     lost: SpillMap,
-    by_container: BTreeMap<ContainerId, usize>,
-    /// Containers that can be read but have a fault: what they hold is looked up chunk by chunk.
-    faulty: BTreeSet<ContainerId>,
-    hinted: HintedChunks,
+    conditions: Conditions,
     /// Findings by which metadata may be lost whose names are not known.
     suspects: BTreeSet<usize>,
     sessions: BTreeMap<SessionId, Extent>,
@@ -96,11 +93,9 @@ impl Inventory {
         let mut inventory = Self {
             live: Arc::new(live),
             counts: Counts::default(),
-            faulty: BTreeSet::new(),
-            hinted: HintedChunks::new(request.memory_bytes / 16),
+            conditions: Conditions::new(request.memory_bytes / 16),
             chunks: map("chunks", 8)?,
             lost: map("lost chunks", 16)?,
-            by_container: BTreeMap::new(),
             suspects: BTreeSet::new(),
             sessions: BTreeMap::new(),
             gone: Vec::new(),
@@ -129,7 +124,7 @@ impl Inventory {
         let mut inspect = driver.lane(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.lane(ReadWhole { store: store.clone() }, Pool::Wait, depth);
         let mut verify = driver.lane(Verify { store: store.clone() }, Pool::Compute, depth);
-        let mut sample = Sample::new(request, &*store.host, listing.containers.len())?;
+        let mut sample = Sample::new(request, &*store.host, listing.containers.len(), store.config.container_bytes)?;
         for name in &listing.containers {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -187,6 +182,7 @@ impl Inventory {
         let extent = self.sessions.entry(name.id.session).or_default();
         if !extent.ordinals.insert(name.id.ordinal) {
             findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
+            self.conditions.fault(name.id);
         }
         let is_live = self.live.find(name.id).is_some();
         let contents = match contents {
@@ -206,13 +202,16 @@ impl Inventory {
         for problem in &contents.problems {
             // It may be its length that is wrong.
             extent.is_cut = true;
-            self.faulty.insert(name.id);
+            self.conditions.fault(name.id);
             number = Some(findings.add(object(), problem, ADVICE_CONTAINER));
         }
         if let Some(number) = number
             && contents.is_incomplete
         {
             self.blame(&name, number);
+        }
+        if is_live && number.is_none() && name.kind == ContainerKind::Data {
+            self.conditions.keep(name.id, contents.chunks.iter().map(|chunk| (chunk.fingerprint, chunk.len)));
         }
         for chunk in contents.chunks.iter().filter(|_| is_live) {
             match number {
@@ -228,7 +227,7 @@ impl Inventory {
 
     /// Remembers that what a container held is lost by a finding.
     fn blame(&mut self, name: &ContainerName, number: usize) {
-        self.by_container.insert(name.id, number);
+        self.conditions.lose(name.id, number);
         if name.kind == ContainerKind::Metadata {
             self.suspects.insert(number);
         }
@@ -263,7 +262,7 @@ impl Inventory {
                 let id = ContainerId { session: *session, ordinal };
                 let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
                 self.gone.push(number);
-                self.by_container.insert(id, number);
+                self.conditions.lose(id, number);
                 self.suspects.insert(number);
             }
         }
@@ -283,8 +282,8 @@ impl Inventory {
         len: u32,
         hint: Option<ContainerId>,
     ) -> Result<Option<usize>> {
-        if let Some(id) = hint.filter(|id| !self.by_container.contains_key(id) && !self.faulty.contains(id))
-            && self.hinted.find(store, &self.live, id, &fingerprint) == Some(len)
+        if let Some(id) = hint
+            && self.conditions.find(id, &fingerprint, || open_again(store, &self.live, id)) == Some(len)
         {
             return Ok(None);
         }
@@ -308,8 +307,8 @@ impl Inventory {
                 "chunks that snapshots refer to are in none of the containers that can be read",
                 ADVICE_LOST,
             ),
-            Some(id) => match (self.by_container.get(&id), self.live.find(id)) {
-                (Some(number), _) => *number,
+            Some(id) => match (self.conditions.lost_by(id), self.live.find(id)) {
+                (Some(number), _) => number,
                 (None, Some(name)) => findings.add(
                     store.display(&name.path()),
                     "does not hold chunks that snapshots expect there or elsewhere",
@@ -317,7 +316,7 @@ impl Inventory {
                 ),
                 (None, None) => {
                     let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
-                    self.by_container.insert(id, number);
+                    self.conditions.lose(id, number);
                     number
                 }
             },
@@ -350,6 +349,13 @@ impl Inventory {
             ),
         }
     }
+}
+
+/// Returns what a container names that was examined before. One that cannot be opened was found out then.
+fn open_again(store: &Store, live: &Listing, id: ContainerId) -> Option<Vec<Named>> {
+    let container = store.open_container(live.find(id)?).ok()?;
+    let chunks = container.directory.chunks.iter();
+    Some(chunks.filter_map(|chunk| Some((chunk.fingerprint?, chunk.len))).collect())
 }
 
 /// Returns a finding's number as it is spilled.

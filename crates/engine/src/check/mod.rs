@@ -18,9 +18,9 @@ use crate::store::{MetadataReader, Store};
 use crate::types::{Fingerprint, SessionId};
 
 mod affected;
+mod condition;
 mod config;
 pub mod findings;
-mod hinted;
 mod inventory;
 mod objects;
 mod references;
@@ -54,6 +54,8 @@ pub enum ReadData {
     },
     /// Every byte of a random sample of so many percent.
     Percent(f64),
+    /// Every byte of a random sample of as many containers as take so many bytes at their greatest size, at least one.
+    Bytes(u64),
 }
 
 /// The directory in which the host remembers the heads it has seen.

@@ -16,20 +16,21 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Prepares for `count` containers.
-    pub(super) fn new(request: &CheckRequest, host: &dyn Host, count: usize) -> Result<Self> {
+    /// Prepares for `count` containers of at most `container_bytes` each.
+    pub(super) fn new(request: &CheckRequest, host: &dyn Host, count: usize, container_bytes: u32) -> Result<Self> {
         request.read.validate()?;
         let mut seed = [0; 32];
         match (request.read, request.seed) {
-            (ReadData::Percent(_), Some(number)) => {
+            (ReadData::Percent(_) | ReadData::Bytes(_), Some(number)) => {
                 seed = *blake3::hash(&number.to_le_bytes()).as_bytes();
             }
-            (ReadData::Percent(_), None) => host.random(&mut seed)?,
+            (ReadData::Percent(_) | ReadData::Bytes(_), None) => host.random(&mut seed)?,
             (ReadData::None | ReadData::All | ReadData::Subset { .. }, _) => {}
         }
         let left = count as u64;
         let wanted = match request.read {
             ReadData::Percent(percent) => share(left, percent),
+            ReadData::Bytes(bytes) => bytes.div_ceil(u64::from(container_bytes.max(1))).min(left),
             ReadData::None | ReadData::All | ReadData::Subset { .. } => 0,
         };
         let random = blake3::Hasher::new_keyed(&seed).finalize_xof();
@@ -47,7 +48,7 @@ impl Sample {
                 let place = position.checked_rem(of).ok_or_else(|| Error::invalid("a subset of no parts"))?;
                 place + 1 == index
             }
-            ReadData::Percent(_) => self.draw(),
+            ReadData::Percent(_) | ReadData::Bytes(_) => self.draw(),
         })
     }
 
@@ -85,7 +86,8 @@ impl ReadData {
             Self::Percent(percent) if !(percent > 0.0 && percent <= 100.0) => {
                 Err(Error::invalid(format!("{percent}% is no share: more than 0% and at most 100% can be read")))
             }
-            Self::None | Self::All | Self::Subset { .. } | Self::Percent(_) => Ok(()),
+            Self::Bytes(0) => Err(Error::invalid("a sample of 0 bytes reads nothing")),
+            Self::None | Self::All | Self::Subset { .. } | Self::Percent(_) | Self::Bytes(_) => Ok(()),
         }
     }
 }
@@ -106,7 +108,7 @@ mod tests {
             seed: Some(5),
             heads: None,
         };
-        let mut sample = Sample::new(&request, &SimHost::new(1), count).unwrap();
+        let mut sample = Sample::new(&request, &SimHost::new(1), count, 4 << 20).unwrap();
         (0..count).filter(|_| sample.takes_next().unwrap()).collect()
     }
 
@@ -124,11 +126,15 @@ mod tests {
         for (percent, expected) in [(0.001, 1), (10.0, 100), (99.95, 1000), (100.0, 1000)] {
             assert_eq!(taken(ReadData::Percent(percent), 1000).len(), expected);
         }
+        for (bytes, expected) in [(1, 1), (4 << 20, 1), ((4 << 20) + 1, 2), (500 << 20, 125), (u64::MAX, 1000)] {
+            assert_eq!(taken(ReadData::Bytes(bytes), 1000).len(), expected);
+        }
         assert_eq!(taken(ReadData::Percent(10.0), 1000), taken(ReadData::Percent(10.0), 1000));
         for read in [
             ReadData::Percent(0.0),
             ReadData::Percent(101.0),
             ReadData::Percent(f64::NAN),
+            ReadData::Bytes(0),
             ReadData::Subset { index: 0, of: 3 },
             ReadData::Subset { index: 4, of: 3 },
         ] {

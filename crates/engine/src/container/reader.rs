@@ -4,7 +4,7 @@
 
 use crate::codec::DecodeError;
 use crate::compress::Compressor;
-use crate::container::directory::{Directory, Side, sealed_len};
+use crate::container::directory::{Directory, RegionEntry, Side, sealed_len};
 use crate::container::seal::region_aad;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
@@ -39,6 +39,8 @@ pub struct ContainerReader {
     region_offsets: Vec<u64>,
     /// First chunk of each region.
     region_chunks: Vec<usize>,
+    /// First byte of each chunk in its region's plaintext.
+    chunk_offsets: Vec<u32>,
     /// Chunk numbers, sorted by fingerprint; empty after a back directory.
     by_fingerprint: Vec<u32>,
 }
@@ -109,15 +111,28 @@ impl ContainerReader {
         let mut chunk = 0;
         let mut region_offsets = vec![offset];
         let mut region_chunks = vec![chunk];
+        let mut chunk_offsets = Vec::with_capacity(directory.chunks.len());
         for region in &directory.regions {
             offset += u64::from(region.sealed_len);
+            let first = chunk;
             chunk += region.chunk_count as usize;
             region_offsets.push(offset);
             region_chunks.push(chunk);
+            // The chunks of a region add up to its plaintext, whose length is 32 bits: the decoder has checked that.
+            chunk_offsets.extend(directory.chunks.get(first..chunk).unwrap_or_default().iter().scan(
+                0,
+                |end, chunk| {
+                    let start: u32 = *end;
+                    *end = start.saturating_add(chunk.len);
+                    Some(start)
+                },
+            ));
         }
         let OpenHeader { bytes, key, .. } = header;
         let by_fingerprint = Vec::new();
-        let mut reader = Self { name, directory, header: bytes, key, region_offsets, region_chunks, by_fingerprint };
+        let header = bytes;
+        let mut reader =
+            Self { name, directory, header, key, region_offsets, region_chunks, chunk_offsets, by_fingerprint };
         reader.sort_names();
         reader
     }
@@ -140,23 +155,31 @@ impl ContainerReader {
 
     /// Returns roughly how many bytes of memory the directory takes.
     pub fn memory_bytes(&self) -> usize {
-        let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 4);
+        let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 8);
         chunks + self.directory.regions.len() * 48 + 512
     }
 
     /// Returns where a chunk stands.
     pub fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
-        let named = |number: u32| self.directory.chunks.get(number as usize).and_then(|chunk| chunk.fingerprint);
-        let at = self.by_fingerprint.binary_search_by_key(&Some(*fingerprint), |&number| named(number)).ok()?;
-        self.place(*self.by_fingerprint.get(at)? as usize)
+        self.place(self.number_of(fingerprint, 0)?)
+    }
+
+    /// Returns the number of a chunk. The chunk numbered `guess` is looked at first: what is referred to in the order
+    /// in which it was stored is found without a search.
+    pub fn number_of(&self, fingerprint: &Fingerprint, guess: usize) -> Option<usize> {
+        let named = |number: usize| self.directory.chunks.get(number).and_then(|chunk| chunk.fingerprint);
+        if named(guess) == Some(*fingerprint) {
+            return Some(guess);
+        }
+        let key = |&number: &u32| named(number as usize);
+        let at = self.by_fingerprint.binary_search_by_key(&Some(*fingerprint), key).ok()?;
+        self.by_fingerprint.get(at).map(|number| *number as usize)
     }
 
     /// Returns where the chunk with this number stands.
     pub fn place(&self, number: usize) -> Option<ChunkPlace> {
         let region = self.region_chunks.partition_point(|&first| first <= number).checked_sub(1)?;
-        let first = *self.region_chunks.get(region)?;
-        let before = self.directory.chunks.get(first..number)?;
-        let offset = before.iter().map(|chunk| chunk.len).sum();
+        let offset = *self.chunk_offsets.get(number)?;
         let chunk = self.directory.chunks.get(number)?;
         Some(ChunkPlace { region: u32::try_from(region).ok()?, offset, len: chunk.len, hints_len: chunk.hints_len })
     }
@@ -189,15 +212,39 @@ impl ContainerReader {
         compressor: &mut Compressor,
         plain: &mut Vec<u8>,
     ) -> Result<()> {
-        let wrong = |what: &str| Error::damaged(self.name.path().display(), format!("region {region}: {what}"));
-        let entry = self.directory.regions.get(region as usize).ok_or_else(|| wrong("does not exist"))?;
-        let aad = region_aad(&self.header, entry.algorithm, entry.plain_len);
-        let stored = self.key.open(Domain::Region, region.into(), &aad, sealed).map_err(|_| wrong("does not open"))?;
+        let (entry, stored) = self.unseal_region(region, sealed)?;
         if compressor.decompress(entry.algorithm, stored, entry.plain_len as usize, plain) {
             Ok(())
         } else {
-            Err(wrong("does not decompress"))
+            Err(self.wrong_region(region, "does not decompress"))
         }
+    }
+
+    /// Opens a region as [`ContainerReader::open_region`] does; what was not compressed is not copied. Returns the
+    /// plaintext, which lies in `sealed` or in `scratch`.
+    pub fn plaintext_of_region<'a>(
+        &self,
+        region: u32,
+        sealed: &'a mut [u8],
+        compressor: &mut Compressor,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        let (entry, stored) = self.unseal_region(region, sealed)?;
+        compressor
+            .plaintext(entry.algorithm, stored, entry.plain_len as usize, scratch)
+            .ok_or_else(|| self.wrong_region(region, "does not decompress"))
+    }
+
+    fn unseal_region<'a>(&self, region: u32, sealed: &'a mut [u8]) -> Result<(&RegionEntry, &'a [u8])> {
+        let wrong = |what| self.wrong_region(region, what);
+        let entry = self.directory.regions.get(region as usize).ok_or_else(|| wrong("does not exist"))?;
+        let aad = region_aad(&self.header, entry.algorithm, entry.plain_len);
+        let stored = self.key.open(Domain::Region, region.into(), &aad, sealed).map_err(|_| wrong("does not open"))?;
+        Ok((entry, stored))
+    }
+
+    fn wrong_region(&self, region: u32, what: &str) -> Error {
+        Error::damaged(self.name.path().display(), format!("region {region}: {what}"))
     }
 }
 

@@ -17,6 +17,7 @@ pub mod absent;
 #[cfg(test)]
 mod conformance;
 mod device;
+pub mod discard;
 pub mod mem_tree;
 pub mod os;
 mod os_attributes;
@@ -27,6 +28,9 @@ mod os_file;
 mod os_ring;
 pub mod os_source;
 pub mod os_target;
+mod os_target_file;
+#[cfg(test)]
+mod os_target_tests;
 pub mod sim;
 pub mod tree;
 
@@ -174,6 +178,11 @@ pub trait Disk: Debug + Send + Sync {
 pub trait DiskFile: Debug + Send + Sync {
     /// Returns the file's length in bytes.
     fn len(&self) -> Result<u64>;
+    /// Tells that a range will soon be read: the disk may begin to fetch it, and nobody waits for that. It may lie
+    /// anywhere, and what goes wrong shows when it is read.
+    fn will_need(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
     /// Fills the buffer from `offset`; reaching the end of the file first is an error of kind `UnexpectedEof`.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
     /// Writes all bytes at `offset`, growing the file where needed.

@@ -221,3 +221,114 @@ fn is_wanted(name: &OsStr, trust: Trust) -> bool {
         Trust::Untrusted => name != b"security.capability" && !name.starts_with(b"trusted."),
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::io::os_source::OsSource;
+    use crate::io::os_target_tests::{Fixture, is_root, xattr};
+    use crate::io::tree::{SourceTree, TargetTree};
+
+    #[test]
+    fn metadata_replaces_what_stands_there() {
+        let fixture = Fixture::new();
+        let target = &fixture.target;
+        let path = Path::new("file");
+        target.create_file(path, 0).unwrap();
+        let metadata = fixture.metadata(EntryKind::File, 0o400);
+        let first = [xattr("user.gone", b"1"), xattr("user.kept", b"1")];
+        let refused = target.set_metadata(path, &metadata, &first, Trust::Full).unwrap();
+        if refused.iter().any(|sentence| sentence.contains("user.")) {
+            println!("skipped: the temporary directory has no attributes");
+            return;
+        }
+        assert_eq!(refused, Vec::<String>::new());
+        // Read-only by now, which must not keep its owner from changing the attributes.
+        let second = [xattr("user.kept", b"2"), xattr("user.new", b"3")];
+        assert_eq!(target.set_metadata(path, &metadata, &second, Trust::Full).unwrap(), Vec::<String>::new());
+        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), second);
+        let found = target.metadata(path).unwrap().unwrap();
+        assert_eq!((found.mode, found.mtime), (0o400, metadata.mtime));
+    }
+
+    #[test]
+    fn what_is_not_trusted_gains_no_privileges() {
+        let fixture = Fixture::new();
+        let target = &fixture.target;
+        let path = Path::new("file");
+        target.create_file(path, 0).unwrap();
+        let metadata = fixture.metadata(EntryKind::File, 0o7755);
+        // Version 2, cap_net_raw permitted and effective.
+        let mut capability = vec![1, 0, 0, 2];
+        capability.extend([0, 32, 0, 0].into_iter().chain([0; 12]));
+        let xattrs = [xattr("security.capability", &capability), xattr("trusted.x", b"1"), xattr("user.x", b"1")];
+        let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
+        assert_eq!(refused, Vec::<String>::new());
+        assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o1755);
+        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
+        if is_root() {
+            let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Full).unwrap();
+            assert_eq!(refused, Vec::<String>::new());
+            assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o7755);
+            assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
+            // What stood there before is taken away again.
+            target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
+            assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
+        }
+    }
+
+    #[test]
+    fn lists_of_rights_come_back_with_the_mode_they_go_with() {
+        let fixture = Fixture::new();
+        let target = &fixture.target;
+        let path = Path::new("file");
+        target.create_file(path, 0).unwrap();
+        // Version 2; owner rw, user 1000 r, group -, mask r, others -.
+        let mut acl = vec![2, 0, 0, 0];
+        let none = u32::MAX;
+        for (tag, rights, id) in [(1_u16, 6_u16, none), (2, 4, 1000), (4, 0, none), (16, 4, none), (32, 0, none)] {
+            acl.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
+        }
+        let metadata = fixture.metadata(EntryKind::File, 0o640);
+        let xattrs = [xattr("system.posix_acl_access", &acl)];
+        let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Full).unwrap();
+        if !refused.is_empty() {
+            println!("skipped: the temporary directory has no lists of rights: {refused:?}");
+            return;
+        }
+        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
+        assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
+        assert_eq!(target.set_metadata(path, &metadata, &[], Trust::Full).unwrap(), Vec::<String>::new());
+        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), []);
+        assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
+    }
+
+    #[test]
+    fn hostile_values_are_refused_with_a_sentence() {
+        let fixture = Fixture::new();
+        let path = Path::new("file");
+        fixture.target.create_file(path, 0).unwrap();
+        let mut metadata = fixture.metadata(EntryKind::File, u32::MAX);
+        metadata.uid = u32::MAX;
+        metadata.mtime.nanoseconds = u32::MAX;
+        let xattrs = [xattr("user.nul\0inside", b""), xattr("", b""), xattr("nonsense", b"")];
+        let refused = fixture.target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
+        assert_eq!(refused.len(), 5, "{refused:?}");
+    }
+
+    #[test]
+    fn set_id_bits_do_not_outlive_their_owner() {
+        let fixture = Fixture::new();
+        let path = Path::new("file");
+        fixture.target.create_file(path, 0).unwrap();
+        let mut metadata = fixture.metadata(EntryKind::File, 0o4755);
+        // Nobody can own it, root or not, so the bit would lend the restoring user's rights.
+        metadata.uid = u32::MAX;
+        let refused = fixture.target.set_metadata(path, &metadata, &[], Trust::Full).unwrap();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert_eq!(fixture.target.metadata(path).unwrap().unwrap().mode, 0o755);
+    }
+}

@@ -3,11 +3,12 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{Advice, OFlags, SeekFrom};
 
 use crate::error::{Error, Result};
 use crate::io::{Access, DIRECT_ALIGN, DiskFile};
@@ -100,6 +101,15 @@ fn position(offset: u64, done: usize) -> io::Result<u64> {
 impl DiskFile for OsFile {
     fn len(&self) -> Result<u64> {
         self.io("look up", self.file.metadata().map(|metadata| metadata.len()))
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        // Into the page cache, which direct reads do not look into.
+        if !self.is_direct
+            && let Some(len) = NonZeroU64::new(len)
+        {
+            let _only_advice = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {

@@ -49,6 +49,14 @@ impl Driver {
         Self(Arc::new(Kind::Inline { random: AtomicU64::new(seed) }))
     }
 
+    /// Returns how many jobs compute at the same time at most.
+    pub fn compute_count(&self) -> usize {
+        match &*self.0 {
+            Kind::Threads { compute, .. } => compute.count,
+            Kind::Inline { .. } => 1,
+        }
+    }
+
     /// Runs a producer ahead of its consumer by at most `depth` items.
     pub fn feed<T: Send + 'static>(
         &self,
@@ -83,6 +91,7 @@ impl Driver {
 /// A pool of threads.
 #[derive(Debug)]
 pub(crate) struct Workers {
+    count: usize,
     jobs: Option<Sender<Job>>,
     threads: Mutex<VecDeque<JoinHandle<()>>>,
 }
@@ -96,7 +105,7 @@ impl Workers {
                 spawn(&format!("{name}-{number}"), move || inbox.iter().for_each(|job| job()))
             })
             .collect();
-        Self { jobs: Some(jobs), threads: Mutex::new(threads) }
+        Self { count, jobs: Some(jobs), threads: Mutex::new(threads) }
     }
 
     /// Lanes bound how many jobs wait here.

@@ -90,6 +90,15 @@ impl<W: Work> Lane<W> {
         }
     }
 
+    /// Takes the result of the oldest job if it is there already.
+    pub fn pop_done(&mut self) -> Option<W::Out> {
+        match self.jobs.front()? {
+            Slot::Running(receiver) if receiver.is_empty() => None,
+            Slot::Waiting(_) => None,
+            Slot::Running(_) | Slot::Done(_) => self.pop(),
+        }
+    }
+
     /// Takes the result of the oldest job, waiting for it. `None`: no job is under way.
     pub fn pop(&mut self) -> Option<W::Out> {
         while let Some(Slot::Waiting(_)) = self.jobs.front() {
@@ -137,6 +146,7 @@ mod tests {
                     results.extend(lane.pop());
                 }
                 lane.push(number);
+                results.extend(lane.pop_done());
             }
             results.extend(std::iter::from_fn(|| lane.pop()));
             assert_eq!(results, (0..100).map(|number| number * number).collect::<Vec<_>>());

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
-use crate::restore::fetch::{Fetcher, Sink, Wanted};
+use crate::restore::fetch::{Failures, Fetcher, Sink, Wanted};
 use crate::store::MetadataReader;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
 use crate::tree::Content;
@@ -24,7 +24,7 @@ struct Collected {
 }
 
 impl Sink for Collect {
-    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)> {
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures {
         let Ok(mut collected) = self.0.lock() else {
             return chunks.iter().map(|(number, _)| (*number, Error::invalid("a worker panicked"))).collect();
         };
@@ -83,8 +83,7 @@ fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u
         .collect();
     let collected = Collected { chunks: vec![Vec::new(); wanted.len()], lost: None };
     let collect = Arc::new(Collect(Mutex::new(collected)));
-    let sink: Arc<dyn Sink> = Arc::clone(&collect) as Arc<dyn Sink>;
-    fetcher.fetch(&wanted, &sink)?;
+    fetcher.fetch(wanted, Arc::clone(&collect) as Arc<dyn Sink>)?;
     fetcher.finish();
     let Collected { chunks, lost } = collect.0.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
     if let Some(error) = lost {

@@ -1,32 +1,29 @@
 //! Fetching chunks: each region that a window of references needs is read once, several at a time.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use crate::codec::{Reader, put_container_id};
-use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
-use crate::fingerprint::fingerprint_batch;
-use crate::io::{AlignedBuffer, BatchRead};
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::io::DiskFile;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Lane, Work};
-use crate::spill::SpillMap;
+use crate::restore::locate::{Locator, Near};
+use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::store::Store;
-use crate::store::containers::{DIRECTORY_BATCH, Listing};
-use crate::store::directories::Directories;
+use crate::store::containers::Listing;
 use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
 use crate::types::{ContainerId, Fingerprint};
 
+/// Chunks of a window by their numbers, and why each of them failed.
+pub type Failures = Vec<(usize, Error)>;
+
 /// Takes the chunks of a window.
 pub trait Sink: Send + Sync {
     /// Takes chunks of one region: each by its number in the window, ascending, and the place of its bytes in `plain`.
-    /// Returns those that could not be taken. Called from worker threads, in any order.
-    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)>;
+    /// Returns those that could not be taken. Called from any thread, in any order.
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures;
     /// Takes note of a chunk that could not be had, or not be taken. Called from the thread that fetches.
     fn lose(&self, number: usize, error: Error);
 }
@@ -42,109 +39,31 @@ pub struct Wanted {
     pub hint: Option<ContainerId>,
 }
 
-/// Regions read from disk in one batch.
-const READ_BATCH: usize = 8;
+/// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
+const REGIONS_MAX: usize = 1024;
+/// Windows under way.
+const WINDOWS_MAX: usize = 2;
+
+/// A container and its file.
+type Opened = (Arc<ContainerReader>, Arc<dyn DiskFile>);
 
 /// Fetches data chunks.
 pub struct Fetcher {
-    store: Store,
-    containers: Arc<Listing>,
-    directories: Directories,
-    regions: Lru<RegionKey, Arc<Vec<u8>>>,
+    locator: Locator,
+    regions: Lru<RegionKey, Arc<[u8]>>,
+    work: OpenRegion,
     lane: Lane<OpenRegion>,
-    scratch: Scratch,
-    /// Where all chunks are, learned from all directories once a hint has failed.
-    everywhere: Option<SpillMap>,
-    locations_bytes: usize,
+    /// Windows of which regions are under way.
+    windows: usize,
     /// Regions read from disk.
     pub regions_read: u64,
+    /// Chunks whose first copy is damaged, and which were fetched from another container.
+    pub chunks_recovered: u64,
 }
 
 impl std::fmt::Debug for Fetcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fetcher").field("regions_read", &self.regions_read).finish_non_exhaustive()
-    }
-}
-
-/// A region, by its container and number.
-type RegionKey = (ContainerId, u32);
-/// What is wanted of a region: number, name and place of each chunk.
-type WantedOfRegion = Vec<(usize, Fingerprint, ChunkPlace)>;
-
-/// Where the bytes of a region come from.
-enum Source {
-    /// As stored.
-    Sealed(AlignedBuffer),
-    /// From the cache.
-    Plain(Arc<Vec<u8>>),
-}
-
-/// A region to be opened, and what of it goes where.
-struct RegionJob {
-    container: Arc<ContainerReader>,
-    region: u32,
-    source: Source,
-    wanted: WantedOfRegion,
-    sink: Arc<dyn Sink>,
-}
-
-struct RegionDone {
-    key: RegionKey,
-    plain: Option<Arc<Vec<u8>>>,
-    failed: Vec<(usize, Error)>,
-    sink: Arc<dyn Sink>,
-}
-
-/// Opens regions, checks every chunk that is wanted, and hands it on.
-struct OpenRegion {
-    store: Store,
-    compressors: Mutex<Vec<Compressor>>,
-}
-
-impl Work for OpenRegion {
-    type In = RegionJob;
-    type Out = RegionDone;
-
-    fn run(&self, job: RegionJob) -> RegionDone {
-        let key = (job.container.name.id, job.region);
-        let plain = match job.source {
-            Source::Plain(plain) => Ok(plain),
-            Source::Sealed(mut sealed) => {
-                let free = self.compressors.lock().ok().and_then(|mut free| free.pop());
-                let mut compressor = free.unwrap_or_default();
-                let mut plain = Vec::new();
-                let opened = job.container.open_region(job.region, &mut sealed, &mut compressor, &mut plain);
-                if let Ok(mut free) = self.compressors.lock() {
-                    free.push(compressor);
-                }
-                opened.map(|()| Arc::new(plain))
-            }
-        };
-        let plain = match plain {
-            Ok(plain) => plain,
-            Err(error) => {
-                let text = error.to_string();
-                let failed = job.wanted.iter().map(|(number, ..)| (*number, Error::invalid(&text))).collect();
-                return RegionDone { key, plain: None, failed, sink: job.sink };
-            }
-        };
-        let ranges =
-            |place: &ChunkPlace| place.offset as usize..(place.offset as usize).saturating_add(place.len as usize);
-        let bytes_of = |place: &ChunkPlace| plain.get(ranges(place)).unwrap_or_default();
-        let mut found = Vec::with_capacity(job.wanted.len());
-        fingerprint_batch(&self.store.keys, job.wanted.iter().map(|(_, _, place)| bytes_of(place)), &mut found);
-        let mut failed = Vec::new();
-        let mut sound = Vec::with_capacity(job.wanted.len());
-        for ((number, fingerprint, place), found) in job.wanted.into_iter().zip(found) {
-            if found == fingerprint {
-                sound.push((number, ranges(&place)));
-            } else {
-                let object = job.container.name.path().display().to_string();
-                failed.push((number, Error::damaged(object, format!("chunk {fingerprint} is not what its name says"))));
-            }
-        }
-        failed.extend(job.sink.take(&plain, &sound));
-        RegionDone { key, plain: Some(plain), failed, sink: job.sink }
     }
 }
 
@@ -157,186 +76,158 @@ impl Fetcher {
         driver: &Driver,
         memory_bytes: usize,
     ) -> Self {
-        let region_bytes = store.config.region_bytes_limit() as usize;
-        // A region under way is held sealed and open.
-        let depth = (memory_bytes / 4 / (2 * region_bytes)).clamp(2, 64);
-        let work = OpenRegion { store: store.clone(), compressors: Mutex::default() };
+        // Whoever works on a region holds it sealed and open.
+        let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
+        let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
+        let work = OpenRegion::new(store);
         Self {
-            store: store.clone(),
-            directories: Directories::new(store, &containers, memory_bytes / 4),
-            containers,
+            locator: Locator::new(store, containers, scratch, (memory_bytes / 4, memory_bytes / 8)),
             regions: Lru::new(memory_bytes / 4),
-            lane: driver.lane(work, Pool::Compute, depth),
-            scratch: scratch.clone(),
-            everywhere: None,
-            locations_bytes: memory_bytes / 8,
+            lane: driver.lane(work.clone(), Pool::Compute, depth),
+            work,
+            windows: 0,
             regions_read: 0,
+            chunks_recovered: 0,
         }
     }
 
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
     /// under way when this returns, so that workers have something to do while the next window is put together.
-    pub fn fetch(&mut self, wanted: &[Wanted], sink: &Arc<dyn Sink>) -> Result<()> {
-        let mut places: Vec<(RegionKey, usize, ChunkPlace)> = Vec::with_capacity(wanted.len());
-        self.open_hinted(wanted);
-        let mut last = None;
+    pub fn fetch(&mut self, wanted: Vec<Wanted>, sink: Arc<dyn Sink>) -> Result<()> {
+        self.locator.open_hinted(&wanted);
+        let mut located: Vec<Located> = Vec::with_capacity(wanted.len());
+        let mut near = Near::default();
         for (number, chunk) in wanted.iter().enumerate() {
-            match self.locate(chunk, &mut last) {
-                Ok((id, place)) => places.push(((id, place.region), number, place)),
+            match self.locator.find(chunk, &mut near) {
+                Ok((id, place)) => located.push(Located { key: (id, place.region), number, place }),
                 Err(error) => sink.lose(number, error),
             }
         }
-        places.sort_unstable_by_key(|(key, number, _)| (*key, *number));
-        let mut batch = Vec::with_capacity(READ_BATCH);
-        for of_region in places.chunk_by(|(before, ..), (after, ..)| before == after) {
-            let Some((key, ..)) = of_region.first().copied() else { continue };
-            let named = |number: usize| wanted.get(number).map_or(Fingerprint([0; 32]), |chunk| chunk.fingerprint);
-            let wanted: WantedOfRegion =
-                of_region.iter().map(|(_, number, place)| (*number, named(*number), *place)).collect();
-            if let Some(plain) = self.regions.get(&key) {
-                let container = self.directories.get(key.0)?;
-                let source = Source::Plain(plain);
-                self.submit(RegionJob { container, region: key.1, source, wanted, sink: Arc::clone(sink) });
-                continue;
-            }
-            batch.push((key, wanted));
-            if batch.len() == READ_BATCH {
-                self.read(&mut batch, sink);
+        located.sort_unstable_by_key(|located| (located.key, located.number));
+        let (window, located): (_, Arc<[Located]>) = (Arc::new(Window { wanted, sink }), located.into());
+        while WINDOWS_MAX <= self.windows && self.wait() {}
+        self.windows += usize::from(!located.is_empty());
+        let mut last = None;
+        let mut start = 0;
+        for of_region in located.chunk_by(|before, after| before.key == after.key) {
+            let Some(key) = of_region.first().map(|located| located.key) else { continue };
+            let range = start..start + of_region.len();
+            start = range.end;
+            let (window, is_last) = (Arc::clone(&window), start == located.len());
+            match self.source(key, &mut last) {
+                Ok((container, source)) => {
+                    let located = Arc::clone(&located);
+                    self.submit(RegionJob { window, located, range, container, source, is_last });
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    let lost = of_region.iter().map(|located| (located.number, Error::invalid(&text))).collect();
+                    self.take_done(RegionDone { window, key, plain: None, lost, refused: Vec::new(), is_last });
+                }
             }
         }
-        self.read(&mut batch, sink);
         Ok(())
     }
 
     /// Waits for everything under way.
     pub fn finish(&mut self) {
-        while let Some(done) = self.lane.pop() {
-            self.take_done(done);
-        }
+        while self.wait() {}
+        self.windows = 0;
+    }
+
+    /// Waits for the region that has been under way for longest; false if there is none.
+    fn wait(&mut self) -> bool {
+        let Some(done) = self.lane.pop() else { return false };
+        self.take_done(done);
+        true
     }
 
     fn submit(&mut self, job: RegionJob) {
-        if self.lane.is_full()
-            && let Some(done) = self.lane.pop()
-        {
-            self.take_done(done);
+        if self.lane.is_full() {
+            self.wait();
         }
         self.lane.push(job);
+        while let Some(done) = self.lane.pop_done() {
+            self.take_done(done);
+        }
+    }
+
+    /// Says where the bytes of a region come from. `last` is the container that was read last, and its file.
+    fn source(&mut self, key: RegionKey, last: &mut Option<Opened>) -> Result<(Arc<ContainerReader>, Source)> {
+        let (id, region) = key;
+        if let Some(plain) = self.regions.get(&key) {
+            return Ok((self.locator.container(id)?, Source::Held(plain)));
+        }
+        let (container, file) = match last {
+            Some(opened) if opened.0.name.id == id => opened,
+            _ => {
+                let container = self.locator.container(id)?;
+                let file = self.locator.open_file(&container)?;
+                last.insert((container, file))
+            }
+        };
+        if let Some((offset, len)) = container.region_range(region) {
+            self.work.announce(file, offset, len);
+        }
+        self.regions_read += 1;
+        Ok((Arc::clone(container), Source::Stored(Arc::clone(file))))
     }
 
     fn take_done(&mut self, done: RegionDone) {
-        if let Some(plain) = done.plain {
-            let bytes = plain.capacity();
-            self.regions.insert(done.key, plain, bytes);
+        let RegionDone { window, key, plain, lost, refused, is_last } = done;
+        if let Some(plain) = plain {
+            let bytes = plain.len();
+            self.regions.insert(key, plain, bytes);
         }
-        done.failed.into_iter().for_each(|(number, error)| done.sink.lose(number, error));
+        for (number, error) in lost {
+            self.recover(&window, key.0, number, error);
+        }
+        lose_all(&*window.sink, refused);
+        self.windows = self.windows.saturating_sub(usize::from(is_last));
     }
 
-    fn read(&mut self, batch: &mut Vec<(RegionKey, WantedOfRegion)>, sink: &Arc<dyn Sink>) {
-        let mut reads = Vec::with_capacity(batch.len());
-        let mut jobs = Vec::with_capacity(batch.len());
-        for ((id, region), wanted) in batch.drain(..) {
-            match self.prepare(id, region) {
-                Ok((container, read)) => {
-                    reads.push(read);
-                    jobs.push((container, region, wanted));
-                }
-                Err(error) => lose_all(&wanted, &error, &**sink),
+    /// Looks for a sound copy of a chunk that container `first` does not give back because of `error`.
+    fn recover(&mut self, window: &Arc<Window>, first: ContainerId, number: usize, error: Error) {
+        let Some(wanted) = window.wanted.get(number).copied() else { return };
+        // If they cannot be listed there is nothing to do but to tell why they were looked for.
+        let copies = self.locator.copies(&wanted.fingerprint).unwrap_or_default();
+        for id in copies.into_iter().filter(|id| *id != first) {
+            // What is told, if this copy is damaged, too, is why the first one was not taken.
+            if let Ok(refused) = self.fetch_copy(window, number, &wanted, id) {
+                self.chunks_recovered += 1;
+                lose_all(&*window.sink, refused);
+                return;
             }
         }
-        self.store.disk.read_batch(&mut reads);
-        self.regions_read += reads.len() as u64;
-        for ((container, region, wanted), read) in jobs.into_iter().zip(reads) {
-            match read.outcome {
-                Ok(()) => {
-                    let source = Source::Sealed(read.buffer);
-                    self.submit(RegionJob { container, region, source, wanted, sink: Arc::clone(sink) });
-                }
-                Err(error) => lose_all(&wanted, &error, &**sink),
-            }
-        }
+        window.sink.lose(number, error);
     }
 
-    fn prepare(&mut self, id: ContainerId, region: u32) -> Result<(Arc<ContainerReader>, BatchRead)> {
-        let container = self.directories.get(id)?;
-        let object = || container.name.path().display().to_string();
-        let (offset, len) =
-            container.region_range(region).ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
-        let file = self.store.open_file(&container.name)?;
-        let buffer = AlignedBuffer::new_zeroed(len as usize);
-        Ok((container, BatchRead { file, offset, buffer, outcome: Ok(()) }))
-    }
-
-    /// Opens the containers that a window's hints name, together.
-    fn open_hinted(&mut self, wanted: &[Wanted]) {
-        let hinted: BTreeSet<ContainerId> = wanted.iter().filter_map(|chunk| chunk.hint).collect();
-        let missing: Vec<ContainerName> = hinted
-            .iter()
-            .filter(|id| !self.directories.holds(**id))
-            .filter_map(|id| self.containers.find(*id))
-            .copied()
-            .collect();
-        for names in missing.chunks(DIRECTORY_BATCH) {
-            // One that cannot be opened shows when its chunks are looked for.
-            for container in self.store.open_containers(names).into_iter().flatten() {
-                self.directories.insert(container);
-            }
+    /// Fetches a chunk from one container, on this thread; returns what the sink did not take.
+    fn fetch_copy(
+        &mut self,
+        window: &Arc<Window>,
+        number: usize,
+        wanted: &Wanted,
+        id: ContainerId,
+    ) -> Result<Failures> {
+        let place = self.locator.find_in(id, wanted)?;
+        let key = (id, place.region);
+        let (container, source) = self.source(key, &mut None)?;
+        let located: Arc<[Located]> = Arc::from([Located { key, number, place }]);
+        let window = Arc::clone(window);
+        let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };
+        let RegionDone { plain, mut lost, refused, .. } = self.work.run(job);
+        if let Some(plain) = plain {
+            // Its neighbors are likely to be looked for next.
+            let bytes = plain.len();
+            self.regions.insert(key, plain, bytes);
         }
-    }
-
-    /// Finds a chunk: where its hint says, else wherever it is. `last` is the container that the chunk before was in.
-    fn locate(&mut self, chunk: &Wanted, last: &mut Option<Arc<ContainerReader>>) -> Result<(ContainerId, ChunkPlace)> {
-        let fits = |place: &ChunkPlace| place.len == chunk.len;
-        if let Some(id) = chunk.hint
-            && last.as_ref().is_none_or(|last| last.name.id != id)
-        {
-            *last = self.directories.get(id).ok();
-        }
-        let hinted = last.as_ref().filter(|last| chunk.hint == Some(last.name.id));
-        if let Some(container) = hinted
-            && let Some(place) = container.find(&chunk.fingerprint).filter(fits)
-        {
-            return Ok((container.name.id, place));
-        }
-        let missing = || Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() };
-        let id = self.look_everywhere(&chunk.fingerprint)?.ok_or_else(missing)?;
-        let container = self.directories.get(id)?;
-        let place = container.find(&chunk.fingerprint).filter(fits).ok_or_else(missing)?;
-        Ok((id, place))
-    }
-
-    fn look_everywhere(&mut self, fingerprint: &Fingerprint) -> Result<Option<ContainerId>> {
-        if self.everywhere.is_none() {
-            self.everywhere = Some(self.learn_everywhere()?);
-        }
-        let Some(everywhere) = &mut self.everywhere else { return Ok(None) };
-        let Some(location) = everywhere.get(&fingerprint.0)? else { return Ok(None) };
-        let id = Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
-        Ok(Some(id))
-    }
-
-    fn learn_everywhere(&self) -> Result<SpillMap> {
-        let host = Arc::clone(&self.store.host);
-        let (disk, dir) = (self.scratch.disk.clone(), self.scratch.dir.clone());
-        let mut map = SpillMap::new(disk, dir, host, "locations of chunks", self.locations_bytes)?;
-        let data: Vec<ContainerName> =
-            self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();
-        for names in data.chunks(DIRECTORY_BATCH) {
-            for container in self.store.open_containers(names).into_iter().flatten() {
-                let mut location = Vec::new();
-                put_container_id(&mut location, container.name.id);
-                for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
-                    map.insert(fingerprint.0, &location)?;
-                }
-            }
-        }
-        Ok(map)
+        lost.pop().map_or(Ok(refused), |(_, error)| Err(error))
     }
 }
 
-fn lose_all(wanted: &[(usize, Fingerprint, ChunkPlace)], error: &Error, sink: &dyn Sink) {
-    let text = error.to_string();
-    for (number, ..) in wanted {
-        sink.lose(*number, Error::invalid(&text));
+fn lose_all(sink: &dyn Sink, failures: Failures) {
+    for (number, error) in failures {
+        sink.lose(number, error);
     }
 }

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex};
 use crate::error::{Error, Result};
 use crate::io::tree::{Metadata, TargetFile, TargetTree, Trust, Xattr};
 use crate::monitor::Monitor;
-use crate::restore::fetch::{Fetcher, Sink, Wanted};
+use crate::restore::fetch::{Failures, Fetcher, Sink, Wanted};
 
+/// References of the first window.
+const WINDOW_CHUNKS_FIRST: usize = 1 << 12;
 /// Files of a window.
 const WINDOW_FILES: usize = 2048;
 /// Files that are kept open between two of their regions. The others are opened again.
@@ -53,11 +55,11 @@ struct Handle {
     is_created: bool,
 }
 
-/// One chunk of a file.
+/// Where one chunk of a file goes.
 struct Target {
     file: Arc<PendingFile>,
     offset: u64,
-    wanted: Wanted,
+    len: u32,
 }
 
 /// What writing files takes, whoever does it.
@@ -157,18 +159,20 @@ impl Writing {
 /// Where the chunks of one window go.
 struct WindowSink {
     writing: Arc<Writing>,
-    targets: Vec<(Arc<PendingFile>, u64, u32)>,
+    targets: Vec<Target>,
 }
 
 impl Sink for WindowSink {
-    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Vec<(usize, Error)> {
-        let file_of = |number: usize| self.targets.get(number).map(|(file, ..)| Arc::as_ptr(file));
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures {
+        let file_of = |number: usize| self.targets.get(number).map(|target| Arc::as_ptr(&target.file));
         let mut failed = Vec::new();
         for of_file in chunks.chunk_by(|(before, _), (after, _)| file_of(*before) == file_of(*after)) {
-            let Some((file, ..)) = of_file.first().and_then(|(number, _)| self.targets.get(*number)) else { continue };
+            let Some(Target { file, .. }) = of_file.first().and_then(|(number, _)| self.targets.get(*number)) else {
+                continue;
+            };
             let placed: Vec<(u64, Range<usize>)> = of_file
                 .iter()
-                .filter_map(|(number, range)| Some((self.targets.get(*number)?.1, range.clone())))
+                .filter_map(|(number, range)| Some((self.targets.get(*number)?.offset, range.clone())))
                 .collect();
             let count = of_file.len();
             let opened = match self.writing.open(file) {
@@ -196,7 +200,7 @@ impl Sink for WindowSink {
     }
 
     fn lose(&self, number: usize, error: Error) {
-        let Some((file, offset, len)) = self.targets.get(number) else { return };
+        let Some(Target { file, offset, len }) = self.targets.get(number) else { return };
         file.is_sparse.store(true, Ordering::Release);
         let reason = format!("the {len} bytes at {offset} are left empty: {error}");
         self.writing.fail(&file.path, if is_fatal(&error) { error } else { Error::invalid(reason) });
@@ -212,36 +216,55 @@ pub struct FileWriter {
     current: Option<Arc<PendingFile>>,
     /// Files that the window has references of.
     files: usize,
-    window: Vec<Target>,
+    /// What the window wants, and where each chunk of it goes.
+    wanted: Vec<Wanted>,
+    targets: Vec<Target>,
+    /// References of a window: few at first, so that workers have something to do soon.
     window_chunks: usize,
+    window_chunks_max: usize,
     /// Things that went wrong.
     pub failures: u64,
 }
 
 impl std::fmt::Debug for FileWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileWriter").field("window", &self.window.len()).finish_non_exhaustive()
+        f.debug_struct("FileWriter").field("window", &self.wanted.len()).finish_non_exhaustive()
     }
 }
 
 impl FileWriter {
-    /// Writes into the target what the fetcher fetches, gathering at most `window_chunks` references; each takes about
-    /// [`REFERENCE_BYTES`].
+    /// Writes into the target what the fetcher fetches, gathering at most `window_chunks_max` references; each takes
+    /// about [`REFERENCE_BYTES`].
     pub fn new(
         fetcher: Fetcher,
         target: Arc<dyn TargetTree>,
         trust: Trust,
-        window_chunks: usize,
+        window_chunks_max: usize,
         monitor: Arc<dyn Monitor>,
     ) -> Self {
         let (open, failed) = (AtomicUsize::new(0), Mutex::default());
         let writing = Arc::new(Writing { target, trust, monitor, open, failed });
-        Self { fetcher, writing, current: None, files: 0, window: Vec::new(), window_chunks, failures: 0 }
+        Self {
+            fetcher,
+            writing,
+            current: None,
+            files: 0,
+            wanted: Vec::new(),
+            targets: Vec::new(),
+            window_chunks: WINDOW_CHUNKS_FIRST.min(window_chunks_max),
+            window_chunks_max,
+            failures: 0,
+        }
     }
 
     /// Returns how many regions were read.
     pub fn regions_read(&self) -> u64 {
         self.fetcher.regions_read
+    }
+
+    /// Returns how many chunks were read from another copy than the first.
+    pub fn chunks_recovered(&self) -> u64 {
+        self.fetcher.chunks_recovered
     }
 
     /// Begins a file.
@@ -261,9 +284,10 @@ impl FileWriter {
     pub fn chunk(&mut self, offset: u64, wanted: Wanted) -> Result<()> {
         if let Some(file) = &self.current {
             file.left.fetch_add(1, Ordering::AcqRel);
-            self.window.push(Target { file: Arc::clone(file), offset, wanted });
+            self.wanted.push(wanted);
+            self.targets.push(Target { file: Arc::clone(file), offset, len: wanted.len });
         }
-        if self.window_chunks <= self.window.len() { self.submit() } else { Ok(()) }
+        if self.window_chunks <= self.wanted.len() { self.submit() } else { Ok(()) }
     }
 
     /// Says that not every byte of the open file is written.
@@ -291,11 +315,12 @@ impl FileWriter {
     /// Has the window written, now or later.
     fn submit(&mut self) -> Result<()> {
         self.files = 0;
-        let window = std::mem::take(&mut self.window);
-        let wanted: Vec<Wanted> = window.iter().map(|target| target.wanted).collect();
-        let targets = window.into_iter().map(|target| (target.file, target.offset, target.wanted.len)).collect();
-        let sink: Arc<dyn Sink> = Arc::new(WindowSink { writing: Arc::clone(&self.writing), targets });
-        self.fetcher.fetch(&wanted, &sink)?;
+        if self.window_chunks <= self.wanted.len() {
+            self.window_chunks = (2 * self.window_chunks).min(self.window_chunks_max);
+        }
+        let (wanted, targets) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.targets));
+        let sink = Arc::new(WindowSink { writing: Arc::clone(&self.writing), targets });
+        self.fetcher.fetch(wanted, sink)?;
         self.report()
     }
 
@@ -313,7 +338,8 @@ impl FileWriter {
     }
 }
 
-/// Memory of a reference in a window, as a target, as what is wanted and as a place in a region.
+/// Memory of a reference as a target, as what is wanted and as a place in a region, in the window under way and in the
+/// one that is gathered.
 pub const REFERENCE_BYTES: usize = 256;
 
 /// Says whether an error makes going on pointless.
@@ -358,11 +384,15 @@ mod tests {
         })
     }
 
-    fn sink(tree: &MemTree, targets: Vec<(Arc<PendingFile>, u64, u32)>) -> WindowSink {
+    fn sink(tree: &MemTree, targets: Vec<Target>) -> WindowSink {
         let target: Arc<dyn TargetTree> = Arc::new(tree.clone());
         let (open, failed) = (AtomicUsize::new(0), Mutex::default());
         let writing = Writing { target, trust: Trust::Full, monitor: Arc::new(Silent), open, failed };
         WindowSink { writing: Arc::new(writing), targets }
+    }
+
+    fn halves(file: &Arc<PendingFile>) -> Vec<Target> {
+        [0, 3].map(|offset| Target { file: Arc::clone(file), offset, len: 3 }).into()
     }
 
     fn read(tree: &MemTree, path: &str) -> (Vec<u8>, Timestamp) {
@@ -378,7 +408,7 @@ mod tests {
         let tree = MemTree::new();
         let count = OPEN_FILES_MAX + 50;
         let files: Vec<_> = (0..count).map(|number| pending(&format!("f{number}"), 6, 2)).collect();
-        let part = |offset: u64| files.iter().map(move |file| (Arc::clone(file), offset, 3));
+        let part = |offset: u64| files.iter().map(move |file| Target { file: Arc::clone(file), offset, len: 3 });
         let sink = sink(&tree, part(0).chain(part(3)).collect());
         for number in 0..count {
             assert!(sink.take(b"abc", &[(number, 0..3)]).is_empty());
@@ -396,7 +426,7 @@ mod tests {
     fn bytes_that_are_lost_are_told_and_leave_the_length_as_it_was() {
         let tree = MemTree::new();
         let file = pending("f", 6, 2);
-        let sink = sink(&tree, vec![(Arc::clone(&file), 0, 3), (file, 3, 3)]);
+        let sink = sink(&tree, halves(&file));
         assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
         sink.lose(1, Error::MissingChunk { fingerprint: Fingerprint([1; 32]).to_string() });
         assert_eq!(read(&tree, "f"), (b"abc\0\0\0".to_vec(), MTIME));
@@ -411,7 +441,7 @@ mod tests {
         let tree = MemTree::new();
         TargetTree::create_dir(&tree, Path::new("f")).unwrap();
         let file = pending("f", 6, 3);
-        let sink = sink(&tree, vec![(Arc::clone(&file), 0, 3), (Arc::clone(&file), 3, 3)]);
+        let sink = sink(&tree, halves(&file));
         assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
         assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
         sink.writing.settle(&file, 1);

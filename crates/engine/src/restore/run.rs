@@ -85,6 +85,8 @@ pub struct RestoreReport {
     pub files_verified: u64,
     /// Regions read from the repository.
     pub regions_read: u64,
+    /// Chunks that were read from another container since the copy in the first is damaged.
+    pub chunks_recovered: u64,
     /// Things that went wrong.
     pub failures: u64,
 }
@@ -141,6 +143,7 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let mut report = run.report;
     report.failures += run.writer.as_ref().map_or(0, |writer| writer.failures);
     report.regions_read = run.writer.as_ref().map_or(0, FileWriter::regions_read);
+    report.chunks_recovered = run.writer.as_ref().map_or(0, FileWriter::chunks_recovered);
     Ok(report)
 }
 

@@ -7,7 +7,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::codec::{Reader, put_container_id};
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -18,6 +17,7 @@ use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
 use crate::store::directories::Directories;
+use crate::store::locations::Locations;
 use crate::store::lru::Lru;
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
@@ -62,7 +62,7 @@ pub struct MetadataChunk {
 #[derive(Debug)]
 pub struct MetadataReader {
     store: Store,
-    locations: SpillMap,
+    locations: Locations,
     directories: Directories,
     regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
     compressor: Compressor,
@@ -82,7 +82,7 @@ impl MetadataReader {
         )?;
         let mut reader = Self {
             store: store.clone(),
-            locations,
+            locations: Locations::new(locations),
             directories: Directories::new(store, containers, memory.directories_bytes),
             regions: Lru::new(memory.regions_bytes),
             compressor: Compressor::default(),
@@ -102,11 +102,7 @@ impl MetadataReader {
     }
 
     fn learn(&mut self, container: ContainerReader) -> Result<()> {
-        let mut location = Vec::new();
-        put_container_id(&mut location, container.name.id);
-        for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
-            self.locations.insert(fingerprint.0, &location)?;
-        }
+        self.locations.learn(&container)?;
         self.directories.insert(container);
         Ok(())
     }
@@ -121,11 +117,22 @@ impl MetadataReader {
         &self.findings
     }
 
-    /// Reads a chunk and checks that it is what its name says.
+    /// Reads a chunk and checks that it is what its name says. Where one container does not give it back, others that
+    /// have it are tried.
     pub fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
+        let mut problem = None;
+        for id in self.locations.of(&fingerprint)? {
+            match self.read_copy(id, kind, fingerprint) {
+                Ok(chunk) => return Ok(chunk),
+                // What is wrong with the first copy is told, if no other is sound.
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        Err(problem.unwrap_or_else(|| Error::MissingChunk { fingerprint: fingerprint.to_string() }))
+    }
+
+    fn read_copy(&mut self, id: ContainerId, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
-        let location = self.locations.get(&fingerprint.0)?.ok_or_else(missing)?;
-        let id = Reader::new(&location).container_id().map_err(|error| error.of("spilled locations"))?;
         let container = self.directories.get(id)?;
         let place = container.find(&fingerprint).ok_or_else(missing)?;
         let region = self.region(&container, place.region)?;

@@ -5,6 +5,7 @@ pub mod containers;
 pub mod create;
 pub mod cursor;
 pub mod directories;
+pub mod locations;
 pub mod lru;
 pub mod metadata;
 pub mod session;

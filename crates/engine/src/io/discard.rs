@@ -1,0 +1,109 @@
+//! A target that takes everything and keeps nothing: for finding out whether a snapshot comes back, and how fast.
+
+use std::ffi::{OsStr, OsString};
+use std::ops::Range;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Xattr};
+
+/// The target. It is always empty, so that there is nothing to overwrite, to compare or to remove in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiscardTarget;
+
+/// A file of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct DiscardFile;
+
+fn kept_nothing() -> Error {
+    Error::invalid("what is restored is discarded, and cannot be read back")
+}
+
+impl TargetTree for DiscardTarget {
+    fn metadata(&self, _: &Path) -> Result<Option<Metadata>> {
+        Ok(None)
+    }
+
+    fn list(&self, _: &Path) -> Result<Vec<OsString>> {
+        Ok(Vec::new())
+    }
+
+    fn create_dir(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_file(&self, _: &Path, _: u64) -> Result<Box<dyn TargetFile>> {
+        Ok(Box::new(DiscardFile))
+    }
+
+    fn open_file(&self, _: &Path) -> Result<Box<dyn TargetFile>> {
+        Ok(Box::new(DiscardFile))
+    }
+
+    fn create_symlink(&self, _: &Path, _: &OsStr) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_special(&self, _: &Path, _: EntryKind, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn hard_link(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, _: &Path) -> Result<()> {
+        Err(kept_nothing())
+    }
+
+    fn set_metadata(&self, _: &Path, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn folds_case(&self) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+impl TargetFile for DiscardFile {
+    fn len(&self) -> Result<u64> {
+        Err(kept_nothing())
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+        Err(kept_nothing())
+    }
+
+    fn set_len(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn punch(&self, _: Range<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_taken_and_cannot_be_read_back() {
+        let target: &dyn TargetTree = &DiscardTarget;
+        target.create_dir(Path::new("a")).unwrap();
+        let file = target.create_file(Path::new("a/b"), 3).unwrap();
+        file.write_at(1 << 40, b"abc").unwrap();
+        assert!(file.read_at(0, &mut [0; 3]).is_err() && file.len().is_err());
+        assert_eq!(target.list(Path::new("")).unwrap(), Vec::<OsString>::new());
+        assert_eq!(target.metadata(Path::new("a")).unwrap(), None);
+        assert!(target.remove(Path::new("a")).is_err());
+    }
+}

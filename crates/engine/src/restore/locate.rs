@@ -1,0 +1,138 @@
+//! Where chunks are: in the container that a hint names, else in whichever has them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::container::ContainerReader;
+use crate::container::reader::ChunkPlace;
+use crate::error::{Error, Result};
+use crate::io::DiskFile;
+use crate::object::names::{ContainerKind, ContainerName};
+use crate::restore::fetch::Wanted;
+use crate::spill::SpillMap;
+use crate::store::Store;
+use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::directories::Directories;
+use crate::store::locations::Locations;
+use crate::store::metadata::Scratch;
+use crate::types::{ContainerId, Fingerprint};
+
+/// Finds chunks in containers.
+#[derive(Debug)]
+pub(super) struct Locator {
+    store: Store,
+    containers: Arc<Listing>,
+    directories: Directories,
+    scratch: Scratch,
+    /// The containers of every chunk, learned from all directories once a hint has failed.
+    everywhere: Option<Locations>,
+    locations_bytes: usize,
+}
+
+/// What was found last, near which the next chunk is looked for.
+#[derive(Debug, Default)]
+pub(super) struct Near {
+    container: Option<Arc<ContainerReader>>,
+    number: usize,
+}
+
+impl Locator {
+    /// Keeps directories and locations in so many bytes each; locations beyond that spill.
+    pub(super) fn new(
+        store: &Store,
+        containers: Arc<Listing>,
+        scratch: &Scratch,
+        (directories_bytes, locations_bytes): (usize, usize),
+    ) -> Self {
+        let directories = Directories::new(store, &containers, directories_bytes);
+        let (store, scratch) = (store.clone(), scratch.clone());
+        Self { store, containers, directories, scratch, everywhere: None, locations_bytes }
+    }
+
+    /// Returns a container by its number.
+    pub(super) fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
+        self.directories.get(id)
+    }
+
+    /// Opens a container's file.
+    pub(super) fn open_file(&self, container: &ContainerReader) -> Result<Arc<dyn DiskFile>> {
+        self.store.open_file(&container.name)
+    }
+
+    /// Opens the containers that a window's hints name, together.
+    pub(super) fn open_hinted(&mut self, wanted: &[Wanted]) {
+        let mut hinted: BTreeSet<ContainerId> = BTreeSet::new();
+        for run in wanted.chunk_by(|before, after| before.hint == after.hint) {
+            hinted.extend(run.first().and_then(|chunk| chunk.hint));
+        }
+        let missing: Vec<ContainerName> = hinted
+            .iter()
+            .filter(|id| !self.directories.holds(**id))
+            .filter_map(|id| self.containers.find(*id))
+            .copied()
+            .collect();
+        for names in missing.chunks(DIRECTORY_BATCH) {
+            // One that cannot be opened shows when its chunks are looked for.
+            for container in self.store.open_containers(names).into_iter().flatten() {
+                self.directories.insert(container);
+            }
+        }
+    }
+
+    /// Finds a chunk: where its hint says, else wherever it is.
+    pub(super) fn find(&mut self, chunk: &Wanted, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
+        if let Some(id) = chunk.hint
+            && near.container.as_ref().is_none_or(|container| container.name.id != id)
+        {
+            *near = Near { container: self.directories.get(id).ok(), number: 0 };
+        }
+        if let Some(container) = near.container.as_ref().filter(|container| chunk.hint == Some(container.name.id))
+            && let Some(number) = container.number_of(&chunk.fingerprint, near.number)
+            && let Some(place) = container.place(number).filter(|place| place.len == chunk.len)
+        {
+            near.number = number + 1;
+            return Ok((container.name.id, place));
+        }
+        let mut problem = missing(chunk);
+        for id in self.copies(&chunk.fingerprint)? {
+            match self.find_in(id, chunk) {
+                Ok(place) => return Ok((id, place)),
+                Err(error) => problem = error,
+            }
+        }
+        Err(problem)
+    }
+
+    /// Finds a chunk in the container with this number.
+    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Wanted) -> Result<ChunkPlace> {
+        let place = self.directories.get(id)?.find(&chunk.fingerprint);
+        place.filter(|place| place.len == chunk.len).ok_or_else(|| missing(chunk))
+    }
+
+    /// Returns every container that has a chunk, as far as their directories can be read.
+    pub(super) fn copies(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
+        if self.everywhere.is_none() {
+            self.everywhere = Some(self.learn_everywhere()?);
+        }
+        self.everywhere.as_mut().map_or(Ok(Vec::new()), |everywhere| everywhere.of(fingerprint))
+    }
+
+    fn learn_everywhere(&self) -> Result<Locations> {
+        let host = Arc::clone(&self.store.host);
+        let (disk, dir) = (self.scratch.disk.clone(), self.scratch.dir.clone());
+        let map = SpillMap::new(disk, dir, host, "locations of chunks", self.locations_bytes)?;
+        let mut everywhere = Locations::new(map);
+        let data: Vec<ContainerName> =
+            self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();
+        for names in data.chunks(DIRECTORY_BATCH) {
+            for container in self.store.open_containers(names).into_iter().flatten() {
+                everywhere.learn(&container)?;
+            }
+        }
+        Ok(everywhere)
+    }
+}
+
+fn missing(chunk: &Wanted) -> Error {
+    Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() }
+}

@@ -1,0 +1,233 @@
+//! The work on one region: reading it, opening it, checking what is wanted of it, handing that on.
+//!
+//! Whoever opens a region reads it, into buffers that are used again and again: what is read, opened, checked and handed
+//! on stays in the cache of one core. The disk is told of regions a little before their turn comes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use crate::compress::Compressor;
+use crate::container::ContainerReader;
+use crate::container::reader::ChunkPlace;
+use crate::error::{Error, Result};
+use crate::fingerprint::fingerprint_batch;
+use crate::io::DiskFile;
+use crate::pipeline::Work;
+use crate::restore::fetch::{Failures, Sink, Wanted};
+use crate::store::Store;
+use crate::types::{ContainerId, Fingerprint};
+
+/// Regions of which the disk is told before they are read.
+const AHEAD_REGIONS: usize = 32;
+
+/// A region, by its container and number.
+pub(super) type RegionKey = (ContainerId, u32);
+
+/// What is fetched together, and who takes it.
+pub(super) struct Window {
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) sink: Arc<dyn Sink>,
+}
+
+/// Where a chunk of a window stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Located {
+    pub(super) key: RegionKey,
+    /// Its number in the window.
+    pub(super) number: usize,
+    pub(super) place: ChunkPlace,
+}
+
+/// Where the bytes of a region come from.
+pub(super) enum Source {
+    /// From the container, sealed.
+    Stored(Arc<dyn DiskFile>),
+    /// From the cache.
+    Held(Arc<[u8]>),
+}
+
+/// A region to be opened, and what of it goes where.
+pub(super) struct RegionJob {
+    pub(super) window: Arc<Window>,
+    /// Chunks of the window, sorted by region; those at `range` are of this one.
+    pub(super) located: Arc<[Located]>,
+    pub(super) range: Range<usize>,
+    pub(super) container: Arc<ContainerReader>,
+    pub(super) source: Source,
+    /// Whether no job of the window comes after this one.
+    pub(super) is_last: bool,
+}
+
+impl RegionJob {
+    fn chunks(&self) -> &[Located] {
+        self.located.get(self.range.clone()).unwrap_or_default()
+    }
+
+    /// Returns the region's number; a job without chunks has none.
+    fn region(&self) -> u32 {
+        self.chunks().first().map_or(u32::MAX, |located| located.key.1)
+    }
+}
+
+/// What became of a region.
+pub(super) struct RegionDone {
+    pub(super) window: Arc<Window>,
+    pub(super) key: RegionKey,
+    /// Its bytes, if more of it will probably be wanted.
+    pub(super) plain: Option<Arc<[u8]>>,
+    /// Chunks that the container does not give back, by number.
+    pub(super) lost: Failures,
+    /// Chunks that were not taken, by number.
+    pub(super) refused: Failures,
+    pub(super) is_last: bool,
+}
+
+/// What opening a region takes, kept from one to the next.
+#[derive(Default)]
+struct Buffers {
+    sealed: Vec<u8>,
+    scratch: Vec<u8>,
+    compressor: Compressor,
+}
+
+/// Opens regions, checks every chunk that is wanted, and hands it on.
+#[derive(Clone)]
+pub(super) struct OpenRegion {
+    store: Store,
+    /// As many as were ever in use at the same time, which the number of threads limits.
+    buffers: Arc<Mutex<Vec<Buffers>>>,
+    ahead: Arc<Mutex<Ahead>>,
+}
+
+/// Reads that were not made yet, in the order in which they will be.
+#[derive(Default)]
+struct Ahead {
+    /// Those that the disk does not know of.
+    untold: VecDeque<Read>,
+    /// How many others the disk knows of.
+    told: usize,
+}
+
+struct Read {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    len: u32,
+}
+
+impl OpenRegion {
+    pub(super) fn new(store: &Store) -> Self {
+        Self { store: store.clone(), buffers: Arc::default(), ahead: Arc::default() }
+    }
+
+    /// Takes note of a region that a job will read.
+    pub(super) fn announce(&self, file: &Arc<dyn DiskFile>, offset: u64, len: u32) {
+        let Ok(mut ahead) = self.ahead.lock() else { return };
+        ahead.untold.push_back(Read { file: Arc::clone(file), offset, len });
+        let next = ahead.next();
+        drop(ahead);
+        tell(next);
+    }
+
+    /// Reads a region that was announced.
+    fn read(&self, job: &RegionJob, file: &dyn DiskFile, sealed: &mut Vec<u8>) -> Result<()> {
+        if let Ok(mut ahead) = self.ahead.lock() {
+            ahead.told = ahead.told.saturating_sub(1);
+            let next = ahead.next();
+            drop(ahead);
+            tell(next);
+        }
+        let object = || job.container.name.path().display().to_string();
+        let (offset, len) = job
+            .container
+            .region_range(job.region())
+            .ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
+        // Bytes that are there are overwritten, not set to zero first.
+        sealed.resize(len as usize, 0);
+        file.read_at(offset, sealed)
+    }
+
+    fn open<'a>(&self, job: &'a RegionJob, buffers: &'a mut Buffers) -> Result<&'a [u8]> {
+        match &job.source {
+            Source::Held(plain) => Ok(plain),
+            Source::Stored(file) => {
+                self.read(job, &**file, &mut buffers.sealed)?;
+                let Buffers { sealed, scratch, compressor } = buffers;
+                job.container.plaintext_of_region(job.region(), sealed, compressor, scratch)
+            }
+        }
+    }
+
+    /// Hands on what is what its name says; returns what is not, and what was not taken.
+    fn check(&self, job: &RegionJob, plain: &[u8]) -> (Failures, Failures) {
+        let range =
+            |place: &ChunkPlace| place.offset as usize..(place.offset as usize).saturating_add(place.len as usize);
+        let bytes_of = |located: &Located| plain.get(range(&located.place)).unwrap_or_default();
+        let mut found: Vec<Fingerprint> = Vec::with_capacity(job.range.len());
+        fingerprint_batch(&self.store.keys, job.chunks().iter().map(bytes_of), &mut found);
+        let (mut sound, mut lost) = (Vec::with_capacity(job.range.len()), Vec::new());
+        for (located, found) in job.chunks().iter().zip(found) {
+            let wanted = job.window.wanted.get(located.number).map(|wanted| wanted.fingerprint);
+            if wanted == Some(found) {
+                sound.push((located.number, range(&located.place)));
+            } else if let Some(wanted) = wanted {
+                let object = job.container.name.path();
+                let error = Error::damaged(object.display(), format!("chunk {wanted} is not what its name says"));
+                lost.push((located.number, error));
+            }
+        }
+        let refused = if sound.is_empty() { Vec::new() } else { job.window.sink.take(plain, &sound) };
+        (lost, refused)
+    }
+}
+
+impl Work for OpenRegion {
+    type In = RegionJob;
+    type Out = RegionDone;
+
+    fn run(&self, job: RegionJob) -> RegionDone {
+        let free = self.buffers.lock().ok().and_then(|mut free| free.pop());
+        let mut buffers = free.unwrap_or_default();
+        let (mut held, mut lost, mut refused) = (None, Vec::new(), Vec::new());
+        match self.open(&job, &mut buffers) {
+            Ok(plain) => {
+                (lost, refused) = self.check(&job, plain);
+                held = match &job.source {
+                    Source::Held(held) => Some(Arc::clone(held)),
+                    // What is wanted whole is seldom wanted again.
+                    Source::Stored(_) => {
+                        let taken: usize = job.chunks().iter().map(|located| located.place.len as usize).sum();
+                        (taken < plain.len()).then(|| Arc::from(plain))
+                    }
+                };
+            }
+            Err(error) => {
+                let text = error.to_string();
+                lost.extend(job.chunks().iter().map(|located| (located.number, Error::invalid(&text))));
+            }
+        }
+        if let Ok(mut free) = self.buffers.lock() {
+            free.push(buffers);
+        }
+        let key = (job.container.name.id, job.region());
+        RegionDone { window: job.window, key, plain: held, lost, refused, is_last: job.is_last }
+    }
+}
+
+impl Ahead {
+    /// Returns the next read of which the disk should know.
+    fn next(&mut self) -> Option<Read> {
+        if AHEAD_REGIONS <= self.told {
+            return None;
+        }
+        let next = self.untold.pop_front();
+        self.told += usize::from(next.is_some());
+        next
+    }
+}
+
+fn tell(read: Option<Read>) {
+    if let Some(Read { file, offset, len }) = read {
+        file.will_need(offset, len.into());
+    }
+}
