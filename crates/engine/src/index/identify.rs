@@ -56,6 +56,12 @@ pub struct Index {
     pub(super) cache: Cache,
     pub(super) flights: HashMap<Fingerprint, Flight, ByOwnBits>,
     pub(super) pending: Pending,
+    /// Pending chunks that are being looked up beside.
+    pub(super) asked: Vec<Slot>,
+    /// Sequences at which a pool was last gone through, and before that.
+    pub(super) turns: [Sequence; 2],
+    /// Different chunks that began to wait since.
+    pub(super) fresh: usize,
     pub(super) cycles: Cycles,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
@@ -70,7 +76,7 @@ pub struct Index {
     host: Arc<dyn Host>,
     is_timed: bool,
     pieces: u64,
-    next_sequence: Sequence,
+    pub(super) next_sequence: Sequence,
     repeats: Vec<Repeat>,
     recorded: u64,
 }
@@ -108,6 +114,9 @@ impl Index {
             cache: Cache::new(options.cache_bytes),
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
+            asked: Vec::new(),
+            turns: [Sequence(0); 2],
+            fresh: 0,
             cycles: new_cycles(options),
             arrivals: Arrivals::default(),
             options: options.clone(),
@@ -134,6 +143,10 @@ impl Index {
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
         self.flights.clear();
         self.pending = Pending::new(self.options.buckets());
+        // What is being looked up for the session before is of no use.
+        self.store.end_lookup();
+        self.asked.clear();
+        (self.turns, self.fresh) = ([Sequence(0); 2], 0);
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
@@ -224,8 +237,9 @@ impl Index {
         let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        if self.options.threshold() <= self.pending.bucket_len(bucket) {
-            self.look_up_bucket(bucket, resolved);
+        self.fresh += 1;
+        if self.options.threshold() <= self.pending.bucket_len(bucket) - self.asked.len() {
+            self.go_through(bucket, resolved);
         }
     }
 
@@ -272,9 +286,10 @@ impl Index {
                 let fullest = self.pending.fullest_bucket();
                 self.look_up_bucket(fullest, resolved);
             } else {
-                return;
+                break;
             }
         }
+        self.keep_going_through(resolved);
     }
 
     /// Decides whether chunks are to be looked up as they arrive from now on.
@@ -290,7 +305,7 @@ impl Index {
             self.at_once = at_once;
             if at_once {
                 // What waits is among the first of its run: the others need not wait for it.
-                self.look_up_bucket(0, resolved);
+                self.look_up_pool(resolved);
             }
         }
     }

@@ -38,10 +38,86 @@ struct Hit {
 }
 
 impl Index {
-    /// Looks a bucket's chunks up; a pool has one bucket.
+    /// Brings those of a bucket on that have waited until there were enough of them.
+    pub(super) fn go_through(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
+        match self.options.schedule {
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.go_through_pool(resolved),
+            Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
+                self.look_up_bucket(bucket, resolved);
+            }
+        }
+    }
+
+    /// Goes through a pool once it is long ago that this was done, however few wait.
+    pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
+        let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
+        let passed = self.next_sequence.0.saturating_sub(self.turns[0].0);
+        if is_pool && !self.pending.is_empty() && self.options.pending_age_max / 2 < passed {
+            self.go_through_pool(resolved);
+        }
+    }
+
+    /// Takes the answers of the last lookup beside, and starts the next, for the first of every stretch of neighbors
+    /// that waits. So two poolfuls wait at most, and identification goes on while the disk reads.
+    fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
+        let left = self.pending.leaders().saturating_sub(self.fresh);
+        if self.options.threshold() / 2 < left {
+            // The windows answer few of those that they were to answer: one step after the other would be too slow.
+            self.look_up_pool(resolved);
+        }
+        let stride = self.stride();
+        let [last, before] = self.turns;
+        let mut slots = Vec::new();
+        self.pending.list_strided(&mut slots, |sequence| match sequence {
+            _ if sequence < before => 1,
+            _ if sequence < last => (stride / STRIDE_DIVISOR).max(1),
+            _ => stride,
+        });
+        let keys: Vec<Key> = slots.iter().filter_map(|&slot| Some(Key::from(self.pending.name(slot)?))).collect();
+        self.turns = [self.next_sequence, last];
+        self.fresh = 0;
+        if !keys.is_empty() {
+            self.counters.lookups += keys.len() as u64;
+            self.counters.lookup_batches += 1;
+            self.store.start_lookup(keys);
+            self.asked = slots;
+        }
+    }
+
+    /// Waits for the answers of the lookup that goes on beside, if one does, and brings its chunks to their verdicts.
+    fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
+        let start = self.now();
+        let Some(answers) = self.store.end_lookup() else { return false };
+        self.counters.lookup_nanos += self.nanos_since(start);
+        let asked = std::mem::take(&mut self.asked);
+        let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.take(slot)).collect();
+        assert_eq!(chunks.len(), answers.len(), "nothing else answers for what is being looked up");
+        self.settle_all(&chunks, answers, resolved);
+        self.advance_arrivals();
+        true
+    }
+
+    /// Returns how many neighbors a pool's lookup passes over.
+    fn stride(&self) -> usize {
+        let runs = self.arrivals.runs();
+        // A window answers as many as it has records; where most lookups find nothing, each has to be made.
+        let answered = match self.window_records() {
+            _ if runs.is_blank() => STRIDE_AT_FIRST,
+            _ if runs.is_misled() => 1,
+            records => records as usize,
+        };
+        answered.clamp(1, STRIDE_MAX)
+    }
+
+    /// Looks a bucket's chunks up. For a pool, which has one bucket, it may do to take the answers that are due.
     pub(super) fn look_up_bucket(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => {
+                if !self.take_answers(resolved) {
+                    self.look_up_pool(resolved);
+                }
+            }
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 let mut slots = Vec::new();
                 self.pending.list_bucket(bucket, &mut slots);
@@ -53,6 +129,7 @@ impl Index {
     /// Brings everything that waits to a verdict: the first of each cycle before the others, since what its hit brings in
     /// answers most of them; what is left in the order of the table.
     pub(super) fn look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
         let mut slots = Vec::new();
         self.pending.list_heads(&mut slots);
         self.look_up_slots(&slots, resolved);
@@ -65,22 +142,18 @@ impl Index {
         }
     }
 
-    fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
+    /// Looks all of a pool up at once, in as many steps as it takes.
+    pub(super) fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
         let mut stride = STRIDE_MAX;
         let mut slots = Vec::new();
         while !self.pending.is_empty() {
-            let runs = self.arrivals.runs();
-            // A window answers as many as it has records; where most lookups find nothing, each has to be made.
-            let answered = match self.window_records() {
-                _ if runs.is_blank() => STRIDE_AT_FIRST,
-                _ if runs.is_misled() => 1,
-                records => records as usize,
-            };
-            stride = stride.min(answered.max(1));
-            self.pending.list_strided(stride, &mut slots);
+            stride = stride.min(self.stride());
+            self.pending.list_strided(&mut slots, |_| stride);
             self.look_up_slots(&slots, resolved);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
+        self.fresh = 0;
     }
 
     fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
@@ -125,7 +198,9 @@ impl Index {
 
     /// Looks chunks up together, then reads around the hits, which may answer for others that wait.
     fn look_up(&mut self, chunks: &[PendingChunk], resolved: &mut Vec<Resolved>) {
-        let Some(newest) = chunks.iter().map(|chunk| chunk.sequence).max() else { return };
+        if chunks.is_empty() {
+            return;
+        }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).collect();
         let mut answers = Vec::with_capacity(keys.len());
         let start = self.now();
@@ -133,6 +208,12 @@ impl Index {
         self.counters.lookup_nanos += self.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
+        self.settle_all(chunks, answers, resolved);
+    }
+
+    /// Brings chunks that were looked up to their verdicts, and reads around the hits.
+    fn settle_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>, resolved: &mut Vec<Resolved>) {
+        let newest = chunks.iter().map(|chunk| chunk.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let entry = self.count_answer(answer);
@@ -142,7 +223,7 @@ impl Index {
                 hits.push(Hit { fingerprint, position, membership });
             }
             self.settle(chunk, found, resolved);
-            if chunk.sequence == newest {
+            if Some(chunk.sequence) == newest {
                 self.note_last_of_batch(found.is_some());
             }
         }

@@ -189,6 +189,8 @@ counters! {
     prelookup_nanos,
     /// Nanoseconds in answering pending chunks by what was read.
     postlookup_nanos,
+    /// Nanoseconds in waiting for a flush of the table because staging was full.
+    flush_wait_nanos,
     /// Table pages with a bad checksum, taken as empty.
     damaged_pages,
 }

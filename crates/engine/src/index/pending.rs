@@ -196,14 +196,19 @@ impl Pending {
         out.extend(self.buckets.iter().flatten().copied().map(Slot));
     }
 
-    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and every
-    /// `stride`-th in it, oldest first.
-    pub fn list_strided(&self, stride: usize, out: &mut Vec<Slot>) {
+    /// Returns the fingerprint of the chunk that a slot holds.
+    pub fn name(&self, Slot(slot): Slot) -> Option<&Fingerprint> {
+        Some(&self.slots.get(slot as usize)?.as_ref()?.chunk.fingerprint)
+    }
+
+    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and with every
+    /// further one in it that is as many after the last as `stride` says of it, oldest first.
+    pub fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> usize) {
         out.clear();
         let mut before: Option<(Sequence, usize)> = None;
         for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
             let passed = match before {
-                Some((last, passed)) if last.0 + 1 == sequence.0 && passed + 1 < stride => passed + 1,
+                Some((last, passed)) if last.0 + 1 == sequence.0 && passed + 1 < stride(sequence) => passed + 1,
                 _ => 0,
             };
             if passed == 0 {
@@ -263,10 +268,10 @@ mod tests {
             assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
         }
         let mut out = Vec::new();
-        pending.list_strided(1, &mut out);
+        pending.list_strided(&mut out, |_| 1);
         assert_eq!(out, model.values().map(|(slot, ..)| *slot).collect::<Vec<_>>());
         for stride in [2, 7, usize::MAX] {
-            pending.list_strided(stride, &mut out);
+            pending.list_strided(&mut out, |_| stride);
             let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
             for (sequence, (slot, ..)) in &model {
                 passed = if last == sequence.0.checked_sub(1) && passed + 1 < stride { passed + 1 } else { 0 };

@@ -29,7 +29,7 @@ use crate::index::options::IndexOptions;
 use crate::index::place::Place;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::Flushing;
+use crate::index::upkeep::{Flushing, Looking};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -98,10 +98,12 @@ pub struct Store {
     pub(super) filter: Filter,
     pub(super) filter_bytes_max: usize,
     pub(super) flushing: Option<Flushing>,
+    pub(super) looking: Option<Looking>,
     /// Segment of the filter that is looked at next.
     pub(super) next_segment: usize,
     pub(super) filter_growths: u64,
     pub(super) repeats_noted: u64,
+    pub(super) flush_wait_nanos: u64,
     /// Whether the checkpoint is behind, or the marker says so.
     pub(super) changed: bool,
     pub(super) marked: bool,
@@ -226,6 +228,7 @@ impl Store {
         counters.repeats = self.repeats_noted;
         counters.compactions = self.repeats.compactions();
         counters.filter_growths = self.filter_growths;
+        counters.flush_wait_nanos = self.flush_wait_nanos;
     }
 
     /// Enters the chunks of a container that is durable. A failure to write degrades the index and is no error.

@@ -15,6 +15,7 @@ use crate::index::log::LogWindow;
 use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
 use crate::kv::filter::FILTER_SEGMENTS;
+use crate::kv::beside::LookupDone;
 use crate::kv::flush::FlushDone;
 use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal, Position};
@@ -41,7 +42,47 @@ impl Flushing {
     }
 }
 
+/// A lookup of the table that goes on beside, or what it came to.
+#[derive(Debug)]
+pub(super) enum Looking {
+    /// It goes on.
+    Running(Receiver<LookupDone>),
+    /// It has ended, and nobody has asked for its answers yet.
+    Ended(Vec<Lookup>),
+}
+
 impl Store {
+    /// Starts to look keys up beside. One lookup at a time.
+    pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
+        assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
+        let live = self.registry.live().clone();
+        let job = self.table.start_lookup(keys, Arc::new(move |ordinal| live.contains(ordinal)));
+        let (sender, done) = channel();
+        let disk = Arc::clone(&self.disk);
+        self.host.background(Box::new(move || {
+            // Whoever waited may have given up.
+            let _ = sender.send(job.run(&*disk));
+        }));
+        self.looking = Some(Looking::Running(done));
+    }
+
+    /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
+    pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
+        self.wait_for_lookup();
+        match self.looking.take()? {
+            Looking::Ended(answers) => Some(answers),
+            Looking::Running(_) => None,
+        }
+    }
+
+    /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
+    fn wait_for_lookup(&mut self) {
+        if let Some(Looking::Running(done)) = &self.looking {
+            let done = done.recv().expect("a lookup ends with answers");
+            self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
+        }
+    }
+
     /// Makes room for another record in log and table, waiting for the table only if it is full.
     pub(super) fn make_room(&mut self) -> Result<()> {
         if !self.log.has_room() {
@@ -49,12 +90,18 @@ impl Store {
             self.registry.sync()?;
             self.log.write_out()?;
         }
+        if self.table.has_room() {
+            return Ok(());
+        }
+        let start = self.host.monotonic();
         while !self.table.has_room() {
             if self.flushing.is_none() {
                 self.start_flush()?;
             }
             self.finish_flush()?;
         }
+        let waited = self.host.monotonic().saturating_sub(start);
+        self.flush_wait_nanos += u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         Ok(())
     }
 
@@ -93,6 +140,8 @@ impl Store {
     }
 
     fn install(&mut self, done: Result<FlushDone>) -> Result<()> {
+        // It may read pages that are free from now on.
+        self.wait_for_lookup();
         self.table.finish_flush(done?)?;
         self.grow_filter();
         Ok(())

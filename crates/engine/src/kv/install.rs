@@ -170,7 +170,7 @@ impl Table {
                 Change::Merge(kept) => self.take_runs_out(number, kept),
                 Change::Split => {
                     self.take_runs_out(number, 0);
-                    let second = self.buckets.split(number);
+                    let second = self.buckets_mut().split(number);
                     self.staging.split(number, self.buckets.get(second).name.first_head());
                     self.counters.buckets_split += 1;
                 }
@@ -178,7 +178,7 @@ impl Table {
                     self.take_runs_out(number, 0);
                     let other = self.buckets.number_of(other.first_head());
                     self.take_runs_out(other, 0);
-                    self.buckets.join(number, other);
+                    self.buckets_mut().join(number, other);
                     self.staging.join(number, other);
                     self.counters.buckets_joined += 1;
                 }
@@ -213,7 +213,7 @@ impl Table {
     }
 
     fn take_runs_out(&mut self, number: u32, kept: usize) {
-        let bucket = self.buckets.get_mut(number);
+        let bucket = self.buckets_mut().get_mut(number);
         let name = bucket.name;
         let old = bucket.runs.split_off(kept);
         for run in &old {
@@ -228,7 +228,7 @@ impl Table {
         self.counters.runs_written += 1;
         self.young.add((bucket, run.id), &run.young);
         let number = self.buckets.number_of(bucket.first_head());
-        self.buckets.get_mut(number).runs.push(run);
+        self.buckets_mut().get_mut(number).runs.push(run);
     }
 
     /// Forgets a flush that failed.

@@ -30,7 +30,7 @@ use crate::kv::merge::{Feed, Pool, Scratch, TableFile, TransferCounts};
 use crate::kv::page::{ENTRY_BYTES, PAGE_BYTES, decode_entry, key_of};
 use crate::kv::run::{PIECE_PAGES, Run};
 use crate::kv::sealed::{SealedReader, SealedWriter};
-use crate::kv::search::{Reader, Search};
+use crate::kv::search::Reader;
 use crate::kv::staging::Staging;
 use crate::kv::young::{YoungBytes, YoungRun};
 use crate::kv::{Entry, KEY_LEN, Key, Ordinal};
@@ -176,7 +176,8 @@ pub struct Table {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) spec: TableSpec,
     pub(super) life: u64,
-    pub(super) buckets: Buckets,
+    /// Shared with lookups that go on beside; it changes only while there are none.
+    pub(super) buckets: Arc<Buckets>,
     pub(super) staging: Staging,
     pub(super) space: Extents,
     pub(super) next_run: u64,
@@ -188,7 +189,7 @@ pub struct Table {
     pub(super) in_flight: Option<InFlight>,
     pub(super) damaged: BTreeMap<BucketName, Damage>,
     pub(super) counters: TableCounters,
-    pool: Pool,
+    pub(super) pool: Pool,
     /// Memory of the last flush, for the next.
     pub(super) scratch: Scratch,
 }
@@ -221,7 +222,7 @@ impl Table {
             file,
             spec,
             life,
-            buckets,
+            buckets: Arc::new(buckets),
             space,
             next_run,
             unsaved_run: next_run,
@@ -237,12 +238,17 @@ impl Table {
         table
     }
 
+    /// Returns the buckets for changing them. No lookup may go on beside.
+    pub(super) fn buckets_mut(&mut self) -> &mut Buckets {
+        Arc::get_mut(&mut self.buckets).expect("lookups that go on beside have ended before the table changes")
+    }
+
     /// Gives up the largest filters until the cap is kept.
     pub(super) fn keep_young_cap(&mut self) {
         while let Some((bucket, id)) = self.young.surplus() {
             self.counters.young_dropped += 1;
             let number = self.buckets.number_of(bucket.first_head());
-            let runs = &mut self.buckets.get_mut(number).runs;
+            let runs = &mut self.buckets_mut().get_mut(number).runs;
             if let Some(run) = runs.iter_mut().find(|run| run.id == id) {
                 run.young = Vec::new();
             }
@@ -334,17 +340,7 @@ impl Table {
     /// Looks keys up, among staged entries first; `out` gets one answer per key. Entries that are not live are passed by.
     pub fn lookup(&mut self, disk: &dyn Disk, keys: &[Key], live: &dyn Fn(Ordinal) -> bool, out: &mut Vec<Lookup>) {
         out.clear();
-        self.staging.prefetch(keys.iter().copied());
-        let mut searches = Vec::new();
-        for (index, key) in keys.iter().enumerate() {
-            out.push(match self.staging.get(key) {
-                Some(entry) if live(entry.ordinal) => Lookup::Staged(entry),
-                found => {
-                    searches.push(Search::new(index, key, &self.buckets));
-                    if found.is_some() { Lookup::Dead } else { Lookup::Absent }
-                }
-            });
-        }
+        let searches = self.look_up_staged(keys, live, out);
         let mut reader = Reader {
             disk,
             file: &self.file,
