@@ -58,10 +58,11 @@ pub struct Index {
     pub(super) pending: Pending,
     /// Pending chunks that are being looked up beside.
     pub(super) asked: Vec<Slot>,
-    /// Sequences at which a pool was last gone through, and before that.
-    pub(super) turns: [Sequence; 2],
-    /// Different chunks that began to wait since.
+    /// Where in the stream a pool was last gone through, the last first.
+    pub(super) turns: [Sequence; 3],
+    /// Different chunks that began to wait since, and their bytes.
     pub(super) fresh: usize,
+    pub(super) fresh_bytes: usize,
     pub(super) cycles: Cycles,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
@@ -115,8 +116,9 @@ impl Index {
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
             asked: Vec::new(),
-            turns: [Sequence(0); 2],
+            turns: [Sequence(0); 3],
             fresh: 0,
+            fresh_bytes: 0,
             cycles: new_cycles(options),
             arrivals: Arrivals::default(),
             options: options.clone(),
@@ -146,7 +148,7 @@ impl Index {
         // What is being looked up for the session before is of no use.
         self.store.end_lookup();
         self.asked.clear();
-        (self.turns, self.fresh) = ([Sequence(0); 2], 0);
+        (self.turns, self.fresh, self.fresh_bytes) = ([Sequence(0); 3], 0, 0);
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
@@ -238,9 +240,8 @@ impl Index {
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
         self.fresh += 1;
-        if self.options.threshold() <= self.pending.bucket_len(bucket) - self.asked.len() {
-            self.go_through(bucket, resolved);
-        }
+        self.fresh_bytes += len as usize;
+        self.go_through(bucket, resolved);
     }
 
     /// Asks the cache for a chunk as it arrives; says whether that was its verdict.

@@ -33,8 +33,9 @@ pub const LOG_RECORD_BYTES: usize = FINGERPRINT_LEN + 8;
 /// Records of a page.
 pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - HEADER_BYTES) / LOG_RECORD_BYTES;
 
-/// Pages that are gathered before they are written: 256 KiB, about twelve containers of 4 MiB at 8 KiB a chunk.
-pub const TAIL_PAGES: usize = 64;
+/// Pages that are gathered before they are written: 512 KiB, about 25 containers of 4 MiB at 8 KiB a chunk. As many again
+/// are in memory while they are being written.
+pub const TAIL_PAGES: usize = 128;
 
 /// Buffers that are kept for the next windows: as many as are read together where windows are long.
 const SPARE_BUFFERS_MAX: usize = 8;
@@ -93,10 +94,30 @@ pub struct ArrivalLog {
     /// read and written past the page cache.
     tail: AlignedBuffer,
     tail_len: usize,
+    /// Whole pages before these that are being written, and how many bytes they take.
+    leaving: Option<(Arc<AlignedBuffer>, usize)>,
+    /// Memory for the next.
+    spare_tail: Option<AlignedBuffer>,
     /// Records of the page that is being filled.
     page: Vec<LogRecord>,
     counters: LogCounters,
     spare_buffers: Vec<AlignedBuffer>,
+}
+
+/// Pages of the log that are to be written.
+#[derive(Debug)]
+pub struct LogWrite {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    buffer: Arc<AlignedBuffer>,
+    len: usize,
+}
+
+impl LogWrite {
+    /// Writes them.
+    pub fn run(self) -> Result<()> {
+        self.file.write_at(self.offset, self.buffer.get(..self.len).unwrap_or_default())
+    }
 }
 
 /// Encodes a page of at most [`LOG_PAGE_RECORDS`] records, appending it.
@@ -148,7 +169,18 @@ impl ArrivalLog {
         let page = Vec::with_capacity(LOG_PAGE_RECORDS);
         let tail = AlignedBuffer::new_zeroed(TAIL_PAGES * LOG_PAGE_BYTES);
         let counters = LogCounters::default();
-        Ok(Self { file, life, written_pages: pages, tail, tail_len: 0, page, counters, spare_buffers: Vec::new() })
+        Ok(Self {
+            file,
+            life,
+            written_pages: pages,
+            tail,
+            tail_len: 0,
+            leaving: None,
+            spare_tail: None,
+            page,
+            counters,
+            spare_buffers: Vec::new(),
+        })
     }
 
     /// Returns what was counted.
@@ -171,8 +203,14 @@ impl ArrivalLog {
         Position(self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64)
     }
 
+    /// Returns the number of the first page of the tail.
+    fn tail_page(&self) -> u64 {
+        let leaving = self.leaving.as_ref().map_or(0, |(_, len)| len / LOG_PAGE_BYTES);
+        self.written_pages + leaving as u64
+    }
+
     fn page_number(&self) -> u64 {
-        self.written_pages + (self.tail_len / LOG_PAGE_BYTES) as u64
+        self.tail_page() + (self.tail_len / LOG_PAGE_BYTES) as u64
     }
 
     /// Appends a record, in memory; returns its position. There must be room.
@@ -196,8 +234,32 @@ impl ArrivalLog {
         self.page.clear();
     }
 
-    /// Writes the whole pages out. The ordinals in them must be durable.
+    /// Starts to write the whole pages out; they can be read meanwhile. What is returned is to be run, once the ordinals
+    /// in the pages are durable, and what it came to be given to [`ArrivalLog::finish_write`]: one at a time.
+    pub fn start_write(&mut self) -> LogWrite {
+        assert!(self.leaving.is_none(), "pages of the log are written in their order");
+        let fresh = self.spare_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(TAIL_PAGES * LOG_PAGE_BYTES));
+        let buffer = Arc::new(std::mem::replace(&mut self.tail, fresh));
+        let len = std::mem::take(&mut self.tail_len);
+        let (file, offset) = (Arc::clone(&self.file), self.written_pages * LOG_PAGE_BYTES as u64);
+        self.leaving = Some((Arc::clone(&buffer), len));
+        LogWrite { file, offset, buffer, len }
+    }
+
+    /// Takes note of how a write ended. After an error the log must not be written any more.
+    pub fn finish_write(&mut self, outcome: Result<()>) -> Result<()> {
+        outcome?;
+        if let Some((buffer, len)) = self.leaving.take() {
+            self.counters.bytes_written += len as u64;
+            self.written_pages += (len / LOG_PAGE_BYTES) as u64;
+            self.spare_tail = Arc::into_inner(buffer);
+        }
+        Ok(())
+    }
+
+    /// Writes the whole pages out. The ordinals in them must be durable, and no write may go on.
     pub fn write_out(&mut self) -> Result<()> {
+        assert!(self.leaving.is_none(), "pages of the log are written in their order");
         if self.tail_len != 0 {
             let bytes = self.tail.get(..self.tail_len).unwrap_or_default();
             self.file.write_at(self.written_pages * LOG_PAGE_BYTES as u64, bytes)?;
@@ -257,8 +319,10 @@ impl ArrivalLog {
                 }
                 push_part(window, number, &page, from, out);
             }
-            let tail = self.tail.get(..self.tail_len).unwrap_or_default().chunks_exact(LOG_PAGE_BYTES);
-            for (number, bytes) in (self.written_pages..end).zip(tail).filter(|(number, _)| first <= *number) {
+            let leaving = self.leaving.as_ref().and_then(|(buffer, len)| buffer.get(..*len)).unwrap_or_default();
+            let tail = self.tail.get(..self.tail_len).unwrap_or_default();
+            let gathered = leaving.chunks_exact(LOG_PAGE_BYTES).chain(tail.chunks_exact(LOG_PAGE_BYTES));
+            for (number, bytes) in (self.written_pages..end).zip(gathered).filter(|(number, _)| first <= *number) {
                 decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
                 push_part(window, number, &page, from, out);
             }

@@ -38,12 +38,16 @@ struct Hit {
 }
 
 impl Index {
-    /// Brings those of a bucket on that have waited until there were enough of them.
+    /// Looks up once as many wait in a bucket, or in a pool, as the schedule says.
     pub(super) fn go_through(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
+        let threshold = self.options.threshold();
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.go_through_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } if threshold <= self.fresh => self.go_through_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => {}
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                self.look_up_bucket(bucket, resolved);
+                if threshold <= self.pending.bucket_len(bucket) {
+                    self.look_up_bucket(bucket, resolved);
+                }
             }
         }
     }
@@ -52,50 +56,68 @@ impl Index {
     pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
         let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
         let passed = self.next_sequence.0.saturating_sub(self.turns[0].0);
-        if is_pool && !self.pending.is_empty() && self.options.pending_age_max / 2 < passed {
+        let is_due = self.options.pending_age_max / 2 < passed || self.options.pending_bytes_max / 2 < self.fresh_bytes;
+        if is_pool && is_due && !self.pending.is_empty() {
             self.go_through_pool(resolved);
         }
     }
 
-    /// Takes the answers of the last lookup beside, and starts the next, for the first of every stretch of neighbors
-    /// that waits. So two poolfuls wait at most, and identification goes on while the disk reads.
+    /// Takes the answers of the last lookup beside, starts the next, and reads around the hits of the last one meanwhile.
+    ///
+    /// What is looked up is the first of every stretch of neighbors that came since the last turn. Those that came in the
+    /// turn before are passed over: what is read now is around the first of their stretches. What that has not answered
+    /// is looked up in the turns after, in shorter steps. So the disk has reads to do all the time, and identification goes
+    /// on meanwhile.
     fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
-        self.take_answers(resolved);
-        let left = self.pending.leaders().saturating_sub(self.fresh);
-        if self.options.threshold() / 2 < left {
-            // The windows answer few of those that they were to answer: one step after the other would be too slow.
-            self.look_up_pool(resolved);
+        let hits = self.take_hits(resolved).unwrap_or_default();
+        let [last, before, long_before] = self.turns;
+        if self.options.threshold() / 2 < self.pending.waiting_before(before) {
+            // The windows answer few of those that they were to answer: step by step would be too slow.
+            self.prefetch(hits, resolved);
+            return self.look_up_pool(resolved);
         }
         let stride = self.stride();
-        let [last, before] = self.turns;
         let mut slots = Vec::new();
         self.pending.list_strided(&mut slots, |sequence| match sequence {
-            _ if sequence < before => 1,
-            _ if sequence < last => (stride / STRIDE_DIVISOR).max(1),
-            _ => stride,
+            _ if sequence < long_before => Some(1),
+            _ if sequence < before => Some((stride / STRIDE_DIVISOR).max(1)),
+            _ if sequence < last => None,
+            _ => Some(stride),
         });
-        let keys: Vec<Key> = slots.iter().filter_map(|&slot| Some(Key::from(self.pending.name(slot)?))).collect();
-        self.turns = [self.next_sequence, last];
-        self.fresh = 0;
-        if !keys.is_empty() {
-            self.counters.lookups += keys.len() as u64;
+        self.turns = [self.next_sequence, last, before];
+        (self.fresh, self.fresh_bytes) = (0, 0);
+        if !slots.is_empty() {
+            let keys = slots.iter().map(|&slot| Key::from(self.pending.ask(slot))).collect();
+            self.counters.lookups += slots.len() as u64;
             self.counters.lookup_batches += 1;
             self.store.start_lookup(keys);
             self.asked = slots;
         }
+        self.prefetch(hits, resolved);
+        self.advance_arrivals();
     }
 
-    /// Waits for the answers of the lookup that goes on beside, if one does, and brings its chunks to their verdicts.
-    fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
+    /// Waits for the answers of the lookup that goes on beside, if one does, brings its chunks to their verdicts and reads
+    /// around the hits; says whether one did.
+    pub(super) fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
+        let Some(hits) = self.take_hits(resolved) else { return false };
+        self.prefetch(hits, resolved);
+        self.advance_arrivals();
+        true
+    }
+
+    /// Does the same but for reading around the hits, which are returned.
+    fn take_hits(&mut self, resolved: &mut Vec<Resolved>) -> Option<Vec<Hit>> {
         let start = self.now();
-        let Some(answers) = self.store.end_lookup() else { return false };
+        let answers = self.store.end_lookup()?;
         self.counters.lookup_nanos += self.nanos_since(start);
         let asked = std::mem::take(&mut self.asked);
         let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.take(slot)).collect();
         assert_eq!(chunks.len(), answers.len(), "nothing else answers for what is being looked up");
-        self.settle_all(&chunks, answers, resolved);
+        let hits = self.settle_all(&chunks, answers, resolved);
+        // What this has shown about runs decides how much the hits read.
         self.advance_arrivals();
-        true
+        Some(hits)
     }
 
     /// Returns how many neighbors a pool's lookup passes over.
@@ -149,11 +171,11 @@ impl Index {
         let mut slots = Vec::new();
         while !self.pending.is_empty() {
             stride = stride.min(self.stride());
-            self.pending.list_strided(&mut slots, |_| stride);
+            self.pending.list_strided(&mut slots, |_| Some(stride));
             self.look_up_slots(&slots, resolved);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
-        self.fresh = 0;
+        (self.fresh, self.fresh_bytes) = (0, 0);
     }
 
     fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
@@ -208,11 +230,17 @@ impl Index {
         self.counters.lookup_nanos += self.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
-        self.settle_all(chunks, answers, resolved);
+        let hits = self.settle_all(chunks, answers, resolved);
+        self.prefetch(hits, resolved);
     }
 
-    /// Brings chunks that were looked up to their verdicts, and reads around the hits.
-    fn settle_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>, resolved: &mut Vec<Resolved>) {
+    /// Brings chunks that were looked up to their verdicts; returns the hits.
+    fn settle_all(
+        &mut self,
+        chunks: &[PendingChunk],
+        answers: Vec<Lookup>,
+        resolved: &mut Vec<Resolved>,
+    ) -> Vec<Hit> {
         let newest = chunks.iter().map(|chunk| chunk.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
@@ -227,7 +255,7 @@ impl Index {
                 self.note_last_of_batch(found.is_some());
             }
         }
-        self.prefetch(hits, resolved);
+        hits
     }
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
@@ -401,6 +429,9 @@ impl Index {
         self.counters.postlookup_probes += stretch.records.len() as u64;
         for (position, record) in (stretch.start.0..).map(Position).zip(&stretch.records) {
             let Some(&Flight::Pending(slot)) = self.flights.get(&record.fingerprint) else { continue };
+            if self.pending.is_asked(slot) {
+                continue;
+            }
             let container = self.store.live_container(record.ordinal);
             self.answer(slot, container, position, resolved);
         }

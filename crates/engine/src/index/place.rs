@@ -213,6 +213,7 @@ impl Place<'_> {
             filter_bytes_max: self.filter_bytes_max(),
             flushing: None,
             looking: None,
+            writing_log: None,
             next_segment: 0,
             filter_growths: 0,
             repeats_noted: 0,

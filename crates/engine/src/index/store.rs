@@ -21,6 +21,7 @@ use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use crate::error::{Error, Result};
 use crate::index::checkpoint::{Checkpoint, encode_checkpoint};
@@ -99,6 +100,8 @@ pub struct Store {
     pub(super) filter_bytes_max: usize,
     pub(super) flushing: Option<Flushing>,
     pub(super) looking: Option<Looking>,
+    /// Pages of the log that are being written beside.
+    pub(super) writing_log: Option<Receiver<Result<()>>>,
     /// Segment of the filter that is looked at next.
     pub(super) next_segment: usize,
     pub(super) filter_growths: u64,
@@ -312,6 +315,7 @@ impl Store {
     /// Makes everything recorded durable, as the state to fall back to. After an error the index must not write.
     fn checkpoint(&mut self) -> Result<()> {
         self.finish_flush()?;
+        self.finish_log_write()?;
         self.rewrite_damaged()?;
         let mut checkpoint = self.describe();
         self.registry.sync()?;
@@ -394,8 +398,9 @@ impl Drop for Store {
     fn drop(&mut self) {
         // What goes on beside writes into the table: the lock must not be given up before.
         if let Some(flushing) = self.flushing.take() {
-            flushing.wait();
+            let _ = flushing.wait();
         }
+        let _ = self.finish_log_write();
     }
 }
 

@@ -3,6 +3,7 @@
 //! Entries are merged into the table beside identification, by a job that owns what it needs; the entries stay staged, and
 //! are found there, until its runs are taken in. One job at a time: the next starts when staging is nearly full again.
 
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -16,7 +17,7 @@ use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
 use crate::kv::filter::FILTER_SEGMENTS;
 use crate::kv::beside::LookupDone;
-use crate::kv::flush::FlushDone;
+use crate::kv::flush::{FlushDone, Live};
 use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal, Position};
 
@@ -29,16 +30,35 @@ const FILTER_FILL_MAX: f64 = 0.45;
 /// Bytes of replaced runs, in use only by the last checkpoint, that are worth a new one however small the table is.
 const RETIRED_BYTES_MIN: u64 = 256 << 20;
 
-/// A flush of the table that goes on beside.
+/// A flush of the table that goes on beside, in parts.
 #[derive(Debug)]
 pub(super) struct Flushing {
-    done: Receiver<FlushDone>,
+    running: VecDeque<Receiver<Result<FlushDone>>>,
+    done: Vec<Result<FlushDone>>,
 }
 
 impl Flushing {
-    /// Waits for its end, whatever it came to.
-    pub(super) fn wait(self) {
-        let _ = self.done.recv();
+    /// Says whether a part has not ended.
+    fn goes_on(&mut self) -> bool {
+        while let Some(part) = self.running.front() {
+            let ended = match part.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => Err(Error::invalid(WORKER_DIED)),
+                Ok(ended) => ended,
+            };
+            self.done.push(ended);
+            self.running.pop_front();
+        }
+        false
+    }
+
+    /// Waits for its end; returns what its parts came to, in their order.
+    pub(super) fn wait(self) -> Result<Vec<FlushDone>> {
+        let Self { running, mut done } = self;
+        let ended = |part: Receiver<_>| part.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED)));
+        // All of them, before an error is looked at: until then they may write.
+        done.extend(running.into_iter().map(ended));
+        done.into_iter().collect()
     }
 }
 
@@ -86,9 +106,8 @@ impl Store {
     /// Makes room for another record in log and table, waiting for the table only if it is full.
     pub(super) fn make_room(&mut self) -> Result<()> {
         if !self.log.has_room() {
-            // Registry before log and table: an ordinal that they name must mean the same container after a power cut.
-            self.registry.sync()?;
-            self.log.write_out()?;
+            self.finish_log_write()?;
+            self.start_log_write()?;
         }
         if self.table.has_room() {
             return Ok(());
@@ -107,39 +126,60 @@ impl Store {
 
     /// Takes in a flush that has ended, and starts another if it is time.
     pub(super) fn keep_flushing(&mut self) -> Result<()> {
-        let ended = self.flushing.as_ref().map(|flushing| flushing.done.try_recv());
-        match ended {
-            Some(Err(TryRecvError::Empty)) => return Ok(()),
-            Some(outcome) => {
-                self.flushing = None;
-                self.install(outcome.map_err(|_| Error::invalid(WORKER_DIED)))?;
+        if let Some(flushing) = &mut self.flushing {
+            if flushing.goes_on() {
+                return Ok(());
             }
-            None => {}
+            self.finish_flush()?;
         }
         if self.table.wants_flush() { self.start_flush() } else { Ok(()) }
     }
 
-    fn start_flush(&mut self) -> Result<()> {
-        self.registry.sync()?;
-        let live = self.registry.live().clone();
-        let job = self.table.start_flush(Arc::new(move |ordinal| live.contains(ordinal)));
+    fn start_log_write(&mut self) -> Result<()> {
+        let (synced, records) = self.registry.begin_sync()?;
+        let write = self.log.start_write();
         let (sender, done) = channel();
-        let disk = Arc::clone(&self.disk);
         self.host.background(Box::new(move || {
+            // Registry before log: an ordinal that it names must mean the same container after a power cut.
+            let outcome = synced.sync(records).and_then(|()| write.run());
             // Whoever waited may have given up.
-            let _ = sender.send(job.run(&*disk));
+            let _ = sender.send(outcome);
         }));
-        self.flushing = Some(Flushing { done });
+        self.writing_log = Some(done);
+        Ok(())
+    }
+
+    /// Waits for the pages of the log that are being written beside, if any are.
+    pub(super) fn finish_log_write(&mut self) -> Result<()> {
+        let Some(done) = self.writing_log.take() else { return Ok(()) };
+        self.log.finish_write(done.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED))))
+    }
+
+    fn start_flush(&mut self) -> Result<()> {
+        let (synced, records) = self.registry.begin_sync()?;
+        let live = self.registry.live().clone();
+        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+        let mut flushing = Flushing { running: VecDeque::new(), done: Vec::new() };
+        for job in self.table.start_flush(&live) {
+            let (sender, done) = channel();
+            let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
+            self.host.background(Box::new(move || {
+                // Registry before table, as before the log.
+                let _ = sender.send(synced.sync(records).map(|()| job.run(&*disk)));
+            }));
+            flushing.running.push_back(done);
+        }
+        self.flushing = Some(flushing);
         Ok(())
     }
 
     /// Waits for the flush that goes on beside, if one does.
     pub(super) fn finish_flush(&mut self) -> Result<()> {
         let Some(flushing) = self.flushing.take() else { return Ok(()) };
-        self.install(flushing.done.recv().map_err(|_| Error::invalid(WORKER_DIED)))
+        self.install(flushing.wait())
     }
 
-    fn install(&mut self, done: Result<FlushDone>) -> Result<()> {
+    fn install(&mut self, done: Result<Vec<FlushDone>>) -> Result<()> {
         // It may read pages that are free from now on.
         self.wait_for_lookup();
         self.table.finish_flush(done?)?;

@@ -171,8 +171,9 @@ impl OsHost {
     }
 }
 
-/// Jobs that run beside their callers at a time: one that writes a table out, and one that looks up in it.
-const BACKGROUND_THREADS: usize = 2;
+/// Jobs that run beside their callers at a time: two that write a table out, one that looks up in it, one that writes the
+/// log. They wait for the disk most of the time.
+const BACKGROUND_THREADS: usize = 4;
 
 /// The threads of jobs that run beside their callers. They end, after the jobs they were given, with the host.
 #[derive(Debug)]

@@ -36,13 +36,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let pages: usize = self.runs.iter().map(|run| run.pages as usize).sum();
         pages * PAGE_BYTES + self.staged.len() * ENTRY_BYTES
     }
 }
 
-/// All that a flush does.
+/// What a part of a flush does.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) file: Arc<dyn DiskFile>,
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) works: Vec<Work>,
 }
 
-/// A flush that was started. It has to be run and handed back to the table that started it.
+/// A part of a flush that was started. All have to be run and handed back to the table that started them.
 pub struct FlushJob {
     pub(super) plan: Plan,
     pub(super) live: Live,
@@ -81,7 +81,7 @@ pub(super) struct FlushCounts {
     pub(super) streamed: u64,
 }
 
-/// A flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
+/// A part of a flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
 #[derive(Debug)]
 pub struct FlushDone {
     pub(super) outcome: Result<Vec<WorkDone>>,

@@ -23,7 +23,6 @@ use crate::error::{Error, Result};
 use crate::io::{DeviceProfile, Disk, DiskFile};
 use crate::kv::bucket::{BucketName, Buckets, DEPTH_MAX};
 use crate::kv::extent::{Extent, Extents};
-use crate::kv::flush::{FlushDone, FlushJob, Live};
 use crate::kv::install::InFlight;
 use crate::kv::manifest::{Manifest, encode_manifest};
 use crate::kv::merge::{Feed, Pool, Scratch, TableFile, TransferCounts};
@@ -41,6 +40,10 @@ pub const FLUSH_SHARE: u32 = 24;
 
 /// Fewest buckets that one flush writes out, where there are so many: small tables, too, read and write in numbers.
 pub(super) const FLUSH_BUCKETS_MIN: usize = 4;
+
+/// Parts of a flush that are carried out at the same time, with a share of the memory each: while one waits for the
+/// disk, another merges.
+pub const FLUSH_LANES: usize = 2;
 
 /// Share of staging that is left when a flush is due: what one flush frees comes in while it runs.
 const ROOM_SHARE: usize = 12;
@@ -191,7 +194,7 @@ pub struct Table {
     pub(super) counters: TableCounters,
     pub(super) pool: Pool,
     /// Memory of the last flush, for the next.
-    pub(super) scratch: Scratch,
+    pub(super) scratches: Vec<Scratch>,
 }
 
 impl Table {
@@ -232,7 +235,7 @@ impl Table {
             damaged: BTreeMap::new(),
             counters: TableCounters::default(),
             pool: Pool::new(BATCH_PAGES_MAX * PAGE_BYTES),
-            scratch: Scratch::new(spec.merge_buffer_bytes),
+            scratches: Vec::new(),
         };
         table.keep_young_cap();
         table
@@ -354,18 +357,6 @@ impl Table {
         reader.search(keys, searches, live, out);
     }
 
-    /// Writes the fullest buckets out. After an error the table is as it was. No flush may be running.
-    pub fn flush(&mut self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> Result<()> {
-        let plan = self.plan_flush();
-        self.finish_flush(plan.run(disk, live))
-    }
-
-    /// Starts to write the fullest buckets out. The table goes on to serve; it neither saves nor starts another flush
-    /// until [`Table::finish_flush`] got what the job came to.
-    pub fn start_flush(&mut self, live: Live) -> FlushJob {
-        FlushJob { plan: self.plan_flush(), live }
-    }
-
     /// Makes the pages durable and writes down where they lie and what is staged. No flush may be running.
     pub fn save(&mut self, generation: u64, manifest: &mut SealedWriter, staged: &mut SealedWriter) -> Result<()> {
         if self.is_flushing() {
@@ -410,6 +401,7 @@ impl Table {
     /// Calls `each` with every key whose head lies in a range, in no order; keys on damaged pages are left out. No flush
     /// may be running.
     pub fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
+        let mut scratch = self.take_scratch();
         let mut entries = Vec::new();
         let mut each = |key: &[u8; KEY_LEN]| {
             let key = Key(*key);
@@ -427,7 +419,7 @@ impl Table {
             for run in &bucket.runs {
                 let mut feed = Feed::of_run(run.place());
                 while !feed.is_done() {
-                    pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut self.scratch);
+                    pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut scratch);
                     feed.ready().iter().for_each(|entry| each(key_of(entry)));
                     feed.skip_ready();
                 }
@@ -443,25 +435,7 @@ impl Table {
                 each(key_of(entry));
             }
         }
-    }
-
-    /// Takes the results of a flush in. After an error, which may be the flush's own, the table is as it was.
-    pub fn finish_flush(&mut self, done: FlushDone) -> Result<()> {
-        let in_flight = self.in_flight.take().expect("a flush that is finished was started");
-        self.counters.bytes_read += done.counts.pieces.bytes_read;
-        self.counters.bytes_written += done.counts.pieces.bytes_written;
-        self.counters.damaged_pages += done.counts.pieces.damaged_pages;
-        self.counters.merges_grouped += done.counts.grouped;
-        self.counters.merges_streamed += done.counts.streamed;
-        self.scratch = done.scratch;
-        match done.outcome {
-            Ok(results) => self.install(in_flight, results),
-            Err(error) => {
-                self.give_up(in_flight);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.scratches.push(scratch);
     }
 
     /// Frees the pages of a run that nothing looks up any more, and its filter.
