@@ -59,7 +59,7 @@ pub struct Index {
     /// Pending chunks that are being looked up beside.
     pub(super) asked: Vec<Slot>,
     /// Where in the stream a pool was last gone through, the last first.
-    pub(super) turns: [Sequence; 3],
+    pub(super) turns: [Sequence; 4],
     /// Different chunks that began to wait since, and their bytes.
     pub(super) fresh: usize,
     pub(super) fresh_bytes: usize,
@@ -116,7 +116,7 @@ impl Index {
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
             asked: Vec::new(),
-            turns: [Sequence(0); 3],
+            turns: [Sequence(0); 4],
             fresh: 0,
             fresh_bytes: 0,
             cycles: new_cycles(options),
@@ -148,7 +148,7 @@ impl Index {
         // What is being looked up for the session before is of no use.
         self.store.end_lookup();
         self.asked.clear();
-        (self.turns, self.fresh, self.fresh_bytes) = ([Sequence(0); 3], 0, 0);
+        (self.turns, self.fresh, self.fresh_bytes) = ([Sequence(0); 4], 0, 0);
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();

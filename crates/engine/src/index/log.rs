@@ -5,33 +5,26 @@
 //!
 //! Pages of 4 KiB hold whole records; a record's position is `102 * page + slot`. Pages are written once: after a
 //! checkpoint the next record starts a new page, so that a torn write never touches what the checkpoint relies on.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | CRC32C of all that follows |
-//! | 4 | 8 | number of the page, exclusive or the number of the index's life |
-//! | 12 | 2 | number of records |
-//! | 14 | 2 | zero |
-//! | 16 | 40 each | records: fingerprint 32, container ordinal 4, length 4 |
+//! A page is framed as [`crate::index::frame`] says, its number exclusive or the number of the index's life; a record has
+//! 40 bytes: fingerprint 32, container ordinal 4, length 4.
 #![deny(clippy::indexing_slicing)]
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::index::frame::{FRAME_BYTES, FRAME_HEADER_BYTES, decode_frame, encode_frame};
 use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
-use crate::kv::{Fields, Ordinal, Position};
+use crate::kv::{Ordinal, Position};
 use crate::types::{FINGERPRINT_LEN, Fingerprint};
 
 /// Bytes of a page.
-pub const LOG_PAGE_BYTES: usize = 4096;
-
-const HEADER_BYTES: usize = 16;
+pub const LOG_PAGE_BYTES: usize = FRAME_BYTES;
 
 /// Bytes of a record.
 pub const LOG_RECORD_BYTES: usize = FINGERPRINT_LEN + 8;
 
 /// Records of a page.
-pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - HEADER_BYTES) / LOG_RECORD_BYTES;
+pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - FRAME_HEADER_BYTES) / LOG_RECORD_BYTES;
 
 /// Pages that are gathered before they are written: 512 KiB, about 25 containers of 4 MiB at 8 KiB a chunk. As many again
 /// are in memory while they are being written.
@@ -120,37 +113,21 @@ impl LogWrite {
     }
 }
 
-/// Encodes a page of at most [`LOG_PAGE_RECORDS`] records, appending it.
-pub fn encode_log_page(number: u64, records: &[LogRecord], out: &mut Vec<u8>) {
-    assert!(records.len() <= LOG_PAGE_RECORDS, "a page of the log holds {LOG_PAGE_RECORDS} records");
-    let count = u16::try_from(records.len()).expect("a page holds fewer than 65,536 records");
-    let mut page = Vec::with_capacity(LOG_PAGE_BYTES);
-    page.extend_from_slice(&number.to_le_bytes());
-    page.extend_from_slice(&count.to_le_bytes());
-    page.resize(HEADER_BYTES - 4, 0);
-    for record in records {
-        page.extend_from_slice(&record.fingerprint.0);
-        page.extend_from_slice(&record.ordinal.0.to_le_bytes());
-        page.extend_from_slice(&record.len.to_le_bytes());
-    }
-    page.resize(LOG_PAGE_BYTES - 4, 0);
-    out.extend_from_slice(&crc32c::crc32c(&page).to_le_bytes());
-    out.extend_from_slice(&page);
+/// Encodes a page of at most [`LOG_PAGE_RECORDS`] records.
+pub fn encode_log_page(number: u64, records: &[LogRecord]) -> Vec<u8> {
+    encode_frame(number, records.len(), |page| {
+        for record in records {
+            page.extend_from_slice(&record.fingerprint.0);
+            page.extend_from_slice(&record.ordinal.0.to_le_bytes());
+            page.extend_from_slice(&record.len.to_le_bytes());
+        }
+    })
 }
 
 /// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
 pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> Option<()> {
     out.clear();
-    let mut fields = Fields::new(bytes);
-    let checksum = fields.u32()?;
-    if bytes.len() != LOG_PAGE_BYTES || crc32c::crc32c(bytes.get(4..)?) != checksum || fields.u64()? != number {
-        return None;
-    }
-    let count = usize::from(fields.u16()?);
-    fields.u16()?;
-    if LOG_PAGE_RECORDS < count {
-        return None;
-    }
+    let (count, mut fields) = decode_frame(number, LOG_RECORD_BYTES, bytes)?;
     for _ in 0..count {
         let fingerprint = Fingerprint(fields.array()?);
         out.push(LogRecord { fingerprint, ordinal: Ordinal(fields.u32()?), len: fields.u32()? });
@@ -226,8 +203,7 @@ impl ArrivalLog {
 
     fn end_page(&mut self) {
         let number = self.page_number();
-        let mut bytes = Vec::with_capacity(LOG_PAGE_BYTES);
-        encode_log_page(number ^ self.life, &self.page, &mut bytes);
+        let bytes = encode_log_page(number ^ self.life, &self.page);
         let place = self.tail.get_mut(self.tail_len..self.tail_len + LOG_PAGE_BYTES);
         place.expect("a record is appended only if there is room").copy_from_slice(&bytes);
         self.tail_len += LOG_PAGE_BYTES;
@@ -430,11 +406,10 @@ mod tests {
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let mut page = Vec::new();
-        encode_log_page(7, &[record(1), record(2)], &mut page);
+        let page = encode_log_page(7, &[record(1), record(2)]);
         let mut out = Vec::new();
         let mut decoded = 0;
-        for bit in 32..HEADER_BYTES * 8 + 64 {
+        for bit in 32..FRAME_HEADER_BYTES * 8 + 64 {
             let mut bytes = page.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let checksum = crc32c::crc32c(&bytes[4..]);

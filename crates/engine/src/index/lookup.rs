@@ -26,6 +26,11 @@ use crate::types::{ContainerId, Fingerprint};
 const STRIDE_DIVISOR: usize = 4;
 /// Most chunks passed over, however long runs are: as many as a window has records.
 const STRIDE_MAX: usize = 2048;
+/// Fewest records that an adaptive window takes in. More of the page than that would be read for nothing, since each takes
+/// as long to take in as a probe of the filter.
+const WINDOW_RECORDS_MIN: u64 = 16;
+/// Shortest mean run of duplicates at which repeats are followed: what is shorter costs as many reads as it saves.
+const FOLLOW_RUN_MIN: u64 = 32;
 /// Chunks passed over so long as nothing is known about runs.
 const STRIDE_AT_FIRST: usize = 16;
 
@@ -66,12 +71,12 @@ impl Index {
     ///
     /// What is looked up is the first of every stretch of neighbors that came since the last turn. Those that came in the
     /// turn before are passed over: what is read now is around the first of their stretches. What that has not answered
-    /// is looked up in the turns after, in shorter steps. So the disk has reads to do all the time, and identification goes
-    /// on meanwhile.
+    /// is looked up in the next turn, in shorter steps, and two turns after that one by one. So the disk has reads to do
+    /// all the time, and identification goes on meanwhile.
     fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
         let hits = self.take_hits(resolved).unwrap_or_default();
-        let [last, before, long_before] = self.turns;
-        if self.options.threshold() / 2 < self.pending.waiting_before(before) {
+        let [turn, turn_before, third, fourth] = self.turns;
+        if self.options.threshold() / 2 < self.pending.waiting_before(turn_before) {
             // The windows answer few of those that they were to answer: step by step would be too slow.
             self.prefetch(hits, resolved);
             return self.look_up_pool(resolved);
@@ -79,12 +84,13 @@ impl Index {
         let stride = self.stride();
         let mut slots = Vec::new();
         self.pending.list_strided(&mut slots, |sequence| match sequence {
-            _ if sequence < long_before => Some(1),
-            _ if sequence < before => Some((stride / STRIDE_DIVISOR).max(1)),
-            _ if sequence < last => None,
+            _ if sequence < fourth => Some(1),
+            _ if sequence < third => None,
+            _ if sequence < turn_before => Some((stride / STRIDE_DIVISOR).max(1)),
+            _ if sequence < turn => None,
             _ => Some(stride),
         });
-        self.turns = [self.next_sequence, last, before];
+        self.turns = [self.next_sequence, turn, turn_before, third];
         (self.fresh, self.fresh_bytes) = (0, 0);
         if !slots.is_empty() {
             let keys = slots.iter().map(|&slot| Key::from(self.pending.ask(slot))).collect();
@@ -305,13 +311,12 @@ impl Index {
             WindowRule::Fixed(records) => records,
             WindowRule::Adaptive(max) => {
                 let runs = self.arrivals.runs();
-                let page = LOG_PAGE_RECORDS as u64;
                 let wanted = match runs.mean_run() {
                     // Nothing is known: a page costs no more than a lookup.
-                    0 => page,
+                    0 => LOG_PAGE_RECORDS as u64,
                     // One by one: a window would answer nobody.
                     1 if !runs.is_blank() => 0,
-                    run => (2 * run).div_ceil(page) * page,
+                    run => (2 * run).max(WINDOW_RECORDS_MIN),
                 };
                 u32::try_from(wanted.min(u64::from(max))).expect("at most the maximum")
             }
@@ -336,9 +341,16 @@ impl Index {
         let (mut windows, mut cycles) = (Vec::with_capacity(at_most), Vec::with_capacity(at_most));
         let mut read_up_to = 0;
         for hit in hits {
-            // What an earlier window of this batch brings, or has brought in, needs no read of its own.
-            if hit.position.0 < read_up_to || self.cache.get(&hit.fingerprint).is_some() {
+            // What an earlier window of this batch brings needs no read of its own.
+            if hit.position.0 < read_up_to {
                 continue;
+            }
+            // Nor does what one before has brought in, unless it ends soon.
+            if let Some(end) = self.cache.window_end(&hit.fingerprint) {
+                if u64::from(records / 2) <= end.0.saturating_sub(hit.position.0) {
+                    continue;
+                }
+                read_up_to = end.0;
             }
             let mut window = self.window_around(&hit, records);
             let end = window.start.0.saturating_add(u64::from(window.records));
@@ -367,19 +379,25 @@ impl Index {
             (_, WindowRule::Adaptive(_)) => rank.min(records / 2),
             (_, WindowRule::Fixed(_)) => rank.min(records - 1),
         };
-        let mut start = hit.position.0.saturating_sub(back.into());
-        if let WindowRule::Adaptive(_) = self.options.window {
-            // Whole pages: where windows are of one, the page that holds the hit rather than parts of two.
-            start -= start % LOG_PAGE_RECORDS as u64;
-        }
-        LogWindow { start: Position(start), records }
+        let start = hit.position.0.saturating_sub(back.into());
+        let page = LOG_PAGE_RECORDS as u64;
+        let end = match self.options.window {
+            // To the end of its last page: that is read anyway, and what is in it may well be wanted.
+            WindowRule::Adaptive(_) if page <= u64::from(records) => {
+                start.saturating_add(records.into()).div_ceil(page).saturating_mul(page)
+            }
+            _ => start.saturating_add(records.into()),
+        };
+        LogWindow { start: Position(start), records: u32::try_from(end - start).unwrap_or(u32::MAX) }
     }
 
     /// Reads windows of the log into the cache and answers pending chunks by them. `cycles`: of the hits they are for.
     fn read_windows(&mut self, windows: &[LogWindow], cycles: &[Membership], resolved: &mut Vec<Resolved>) {
         let start = self.now();
         let mut stretches = std::mem::take(&mut self.stretches);
-        self.store.read_log(windows, &mut stretches);
+        let mut windows = [&self.follow(windows), windows].concat();
+        windows.dedup();
+        self.store.read_log(&windows, &mut stretches);
         self.counters.prefetch_nanos += self.nanos_since(start);
         let start = self.now();
         for LogStretch { start, records } in &stretches {
@@ -399,6 +417,21 @@ impl Index {
         }
         self.counters.postlookup_nanos += self.nanos_since(start);
         self.stretches = stretches;
+    }
+
+    /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
+    /// window has, and no more of them than can be read with the windows.
+    fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        if self.arrivals.runs().mean_run() < FOLLOW_RUN_MIN {
+            return Vec::new();
+        }
+        let records = self.window_records();
+        let room = WINDOWS_PER_BATCH.min(RECORDS_PER_BATCH / (records as usize).max(1)).saturating_sub(windows.len());
+        let mut found = self.store.repeats_in(windows);
+        found.truncate(room);
+        found.iter_mut().for_each(|stretch| stretch.records = stretch.records.min(records));
+        self.counters.follows += found.len() as u64;
+        found
     }
 
     /// Asks the cache for all that wait in some cycles.

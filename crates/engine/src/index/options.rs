@@ -99,7 +99,7 @@ pub struct IndexOptions {
     pub pending_buckets: u32,
     /// Most chunks that wait for a verdict, equal ones included.
     pub pending_max: usize,
-    /// Most bytes of the chunks that wait, equal ones not included: the caller holds them.
+    /// Most bytes of the chunks that wait, equal ones included: the caller holds them. A backup sets it from its budget.
     pub pending_bytes_max: usize,
     /// Most chunks that arrive while one waits. Counted, not timed, so that runs repeat.
     pub pending_age_max: u64,
@@ -109,8 +109,8 @@ pub struct IndexOptions {
     pub repeat_pages_min: u64,
 }
 
-/// Buffers that every index has: one batch of table pages, the end of the log twice.
-pub const BUFFER_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * LOG_PAGE_BYTES;
+/// Buffers that every index has: a batch of table pages at once and one beside, the end of the log twice.
+pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * LOG_PAGE_BYTES;
 
 /// Memory that one pending chunk takes: its slot, its place in bucket, order and cycle, its share of the map.
 const PENDING_BYTES: usize = 240;
@@ -142,7 +142,7 @@ impl IndexOptions {
     pub fn for_memory(bytes: usize, expected_chunks: u64) -> Self {
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates: 2048 },
-            run_at_once: 256,
+            run_at_once: 128,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
             cycles: CycleRule::default(),

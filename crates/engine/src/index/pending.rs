@@ -71,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// Returns the bytes of the different chunks that wait.
+    /// Returns the bytes of the chunks that wait, followers included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -132,6 +132,7 @@ impl Pending {
     pub fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.chunk.followers.push(sequence);
+        self.bytes += waiting.chunk.len as usize;
         self.followers += 1;
     }
 
@@ -145,7 +146,7 @@ impl Pending {
         }
         self.free.push(slot);
         self.leaders -= 1;
-        self.bytes -= chunk.len as usize;
+        self.bytes -= chunk.len as usize * (1 + chunk.followers.len());
         self.followers -= chunk.followers.len();
         Some(chunk)
     }
@@ -284,7 +285,7 @@ mod tests {
             }
             let oldest = model.first_key_value().map(|(sequence, (_, bucket, _))| (*sequence, *bucket));
             assert_eq!(pending.oldest(), oldest);
-            assert_eq!(pending.bytes(), 3 * model.len());
+            assert_eq!(pending.bytes(), 3 * pending.len());
             assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
         }
         let mut out = Vec::new();

@@ -11,6 +11,7 @@ use crate::index::log::ArrivalLog;
 use crate::index::options::IndexOptions;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
+use crate::index::upkeep::disjoint;
 use crate::index::store::{IndexState, Store, open_or_create, repeats_name, slot_name};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
@@ -221,7 +222,7 @@ impl Place<'_> {
             changed: true,
             marked: false,
             degraded: None,
-            incomplete,
+            incomplete: disjoint(incomplete),
             to_complete: 0,
             updates: 0,
         }

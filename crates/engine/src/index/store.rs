@@ -216,6 +216,13 @@ impl Store {
         self.log.read(&*self.disk, windows, out);
     }
 
+    /// Returns what streams repeated when the log had reached the places in some windows.
+    pub fn repeats_in(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        let mut found = Vec::new();
+        self.repeats.read(&*self.disk, windows, &mut found);
+        found
+    }
+
     /// Fills in what table and log have counted.
     pub fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.table.counters(), self.log.counters());

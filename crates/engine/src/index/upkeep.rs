@@ -66,7 +66,7 @@ impl Flushing {
 #[derive(Debug)]
 pub(super) enum Looking {
     /// It goes on.
-    Running(Receiver<LookupDone>),
+    Running(Vec<Receiver<LookupDone>>),
     /// It has ended, and nobody has asked for its answers yet.
     Ended(Vec<Lookup>),
 }
@@ -76,14 +76,18 @@ impl Store {
     pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
         assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
         let live = self.registry.live().clone();
-        let job = self.table.start_lookup(keys, Arc::new(move |ordinal| live.contains(ordinal)));
-        let (sender, done) = channel();
-        let disk = Arc::clone(&self.disk);
-        self.host.background(Box::new(move || {
-            // Whoever waited may have given up.
-            let _ = sender.send(job.run(&*disk));
-        }));
-        self.looking = Some(Looking::Running(done));
+        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+        let mut running = Vec::new();
+        for job in self.table.start_lookup(keys, &live) {
+            let (sender, done) = channel();
+            let disk = Arc::clone(&self.disk);
+            self.host.background(Box::new(move || {
+                // Whoever waited may have given up.
+                let _ = sender.send(job.run(&*disk));
+            }));
+            running.push(done);
+        }
+        self.looking = Some(Looking::Running(running));
     }
 
     /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
@@ -97,8 +101,8 @@ impl Store {
 
     /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
     fn wait_for_lookup(&mut self) {
-        if let Some(Looking::Running(done)) = &self.looking {
-            let done = done.recv().expect("a lookup ends with answers");
+        if let Some(Looking::Running(parts)) = &self.looking {
+            let done = parts.iter().map(|part| part.recv().expect("a lookup ends with answers")).collect();
             self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
         }
     }
@@ -234,12 +238,16 @@ impl Store {
                 parts.push(heads);
             }
         }
-        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { parts }
+        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { disjoint(parts) }
     }
 
     /// Enters those chunks of a covered container that damaged parts of the table may have held and do not hold now.
     pub(super) fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
-        let is_missing = |key: &Key| self.incomplete.iter().any(|heads| heads.contains(&key.head()));
+        let is_missing = |key: &Key| {
+            let head = key.head();
+            let index = self.incomplete.partition_point(|heads| *heads.end() < head);
+            self.incomplete.get(index).is_some_and(|heads| heads.contains(&head))
+        };
         let keys: Vec<Key> = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).filter(is_missing).collect();
         let mut found = Vec::new();
         self.lookup(&keys, &mut found);
@@ -282,6 +290,20 @@ impl Store {
         let (retired, used) = self.table.retired_and_used_bytes();
         (used / 2).max(RETIRED_BYTES_MIN) < retired || 2 * self.repeat_pages_max() < self.repeats.pages()
     }
+}
+
+/// Returns parts in their order, those that overlap put together: one search tells whether a key is in them.
+pub(super) fn disjoint(mut parts: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+    parts.retain(|part| !part.is_empty());
+    parts.sort_unstable_by_key(|part| *part.start());
+    let mut out: Vec<RangeInclusive<u64>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match out.last_mut().filter(|last| part.start() <= last.end()) {
+            Some(last) => *last = *last.start()..=*last.end().max(part.end()),
+            None => out.push(part),
+        }
+    }
+    out
 }
 
 const WORKER_DIED: &str = "writing the fingerprint table ended without a result";

@@ -171,9 +171,9 @@ impl OsHost {
     }
 }
 
-/// Jobs that run beside their callers at a time: two that write a table out, one that looks up in it, one that writes the
+/// Jobs that run beside their callers at a time: two that write a table out, two that look up in it, one that writes the
 /// log. They wait for the disk most of the time.
-const BACKGROUND_THREADS: usize = 4;
+const BACKGROUND_THREADS: usize = 5;
 
 /// The threads of jobs that run beside their callers. They end, after the jobs they were given, with the host.
 #[derive(Debug)]

@@ -11,11 +11,19 @@ use crate::io::{Disk, DiskFile};
 use crate::kv::bucket::{BucketName, Buckets};
 use crate::kv::flush::Live;
 use crate::kv::merge::Pool;
-use crate::kv::search::{Reader, Search};
-use crate::kv::table::{BucketReads, Damage, Lookup, Table, TableCounters};
+use crate::kv::search::{Reader, Search, sort_searches};
+use crate::kv::page::PAGE_BYTES;
+use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, Damage, Lookup, Table, TableCounters};
 use crate::kv::{Key, Ordinal};
 
-/// A lookup of several keys that was started. It has to be run and handed back to the table that started it.
+/// Parts of a lookup that are carried out at the same time: handing a read to the kernel takes as long as an SSD takes
+/// for it.
+const LOOKUP_LANES: usize = 2;
+
+/// Most pages that each of them reads in one batch: together as many as a lookup at once.
+const LANE_PAGES: usize = BATCH_PAGES_MAX / LOOKUP_LANES;
+
+/// A part of a lookup that was started. All have to be run and handed back to the table that started them.
 pub struct LookupJob {
     file: Arc<dyn DiskFile>,
     life: u64,
@@ -23,7 +31,7 @@ pub struct LookupJob {
     buckets: Arc<Buckets>,
     pool: Pool,
     live: Live,
-    keys: Vec<Key>,
+    keys: Arc<Vec<Key>>,
     searches: Vec<Search>,
     answers: Vec<Lookup>,
 }
@@ -34,7 +42,7 @@ impl std::fmt::Debug for LookupJob {
     }
 }
 
-/// A lookup that was run: to be handed to [`Table::finish_lookup`].
+/// A part of a lookup that was run: to be handed to [`Table::finish_lookup`].
 #[derive(Debug)]
 pub struct LookupDone {
     answers: Vec<Lookup>,
@@ -55,6 +63,7 @@ impl LookupJob {
             buckets: &buckets,
             reads,
             pool: &mut pool,
+            batch_pages: LANE_PAGES,
             counters: &mut counters,
             damaged: &mut damaged,
         };
@@ -85,37 +94,63 @@ impl Table {
         searches
     }
 
-    /// Starts to look keys up, as [`Table::lookup`] does at once. The table goes on to serve, but takes no flush in until
-    /// [`Table::finish_lookup`] got what the job came to.
-    pub fn start_lookup(&mut self, keys: Vec<Key>, live: Live) -> LookupJob {
+    /// Starts to look keys up, as [`Table::lookup`] does at once, in parts that may be carried out in any order, also at
+    /// the same time. The table goes on to serve, but takes no flush in until [`Table::finish_lookup`] got what they came
+    /// to.
+    pub fn start_lookup(&mut self, keys: Vec<Key>, live: &Live) -> Vec<LookupJob> {
         let mut answers = Vec::with_capacity(keys.len());
-        let searches = self.look_up_staged(&keys, &*live, &mut answers);
-        LookupJob {
-            file: Arc::clone(&self.file),
-            life: self.life,
-            reads: self.spec.reads,
-            buckets: Arc::clone(&self.buckets),
-            pool: std::mem::take(&mut self.pool),
-            live,
-            keys,
-            searches,
-            answers,
+        let mut searches = self.look_up_staged(&keys, &**live, &mut answers);
+        // Neighbors in the table stay together.
+        sort_searches(&mut searches);
+        let keys = Arc::new(keys);
+        let share = searches.len().div_ceil(LOOKUP_LANES).max(1);
+        let mut jobs = Vec::with_capacity(LOOKUP_LANES);
+        for _ in 0..LOOKUP_LANES {
+            let rest = searches.split_off(share.min(searches.len()));
+            jobs.push(LookupJob {
+                file: Arc::clone(&self.file),
+                life: self.life,
+                reads: self.spec.reads,
+                buckets: Arc::clone(&self.buckets),
+                pool: self.pools.pop().unwrap_or_else(|| Pool::new(LANE_PAGES * PAGE_BYTES)),
+                live: Arc::clone(live),
+                keys: Arc::clone(&keys),
+                searches: std::mem::replace(&mut searches, rest),
+                answers: answers.clone(),
+            });
         }
+        jobs
     }
 
-    /// Takes what a lookup came to; returns one answer per key.
-    pub fn finish_lookup(&mut self, done: LookupDone) -> Vec<Lookup> {
-        let LookupDone { answers, counters, damaged, pool } = done;
-        self.pool = pool;
-        self.counters.lookup_pages += counters.lookup_pages;
-        self.counters.page_reads += counters.page_reads;
-        self.counters.whole_reads += counters.whole_reads;
-        self.counters.young_skips += counters.young_skips;
-        self.counters.bytes_read += counters.bytes_read;
-        self.counters.damaged_pages += counters.damaged_pages;
-        for (bucket, damage) in damaged {
-            self.damaged.insert(bucket, damage);
+    /// Takes what the parts of a lookup came to; returns one answer per key.
+    pub fn finish_lookup(&mut self, done: Vec<LookupDone>) -> Vec<Lookup> {
+        let mut all: Option<Vec<Lookup>> = None;
+        for LookupDone { answers, counters, damaged, pool } in done {
+            self.counters.lookup_pages += counters.lookup_pages;
+            self.counters.page_reads += counters.page_reads;
+            self.counters.whole_reads += counters.whole_reads;
+            self.counters.young_skips += counters.young_skips;
+            self.counters.bytes_read += counters.bytes_read;
+            self.counters.damaged_pages += counters.damaged_pages;
+            for (bucket, damage) in damaged {
+                self.damaged.insert(bucket, damage);
+            }
+            self.pools.push(pool);
+            all = Some(match all {
+                None => answers,
+                // Each key was searched in one part; in the others it is as its staged entries left it.
+                Some(all) => all.into_iter().zip(answers).map(|(one, other)| better(one, other)).collect(),
+            });
         }
-        answers
+        all.unwrap_or_default()
+    }
+}
+
+/// Returns the answer that says more.
+fn better(one: Lookup, other: Lookup) -> Lookup {
+    match (one, other) {
+        (found @ (Lookup::Staged(_) | Lookup::OnDisk(_)), _) | (Lookup::Absent, found) => found,
+        (Lookup::Dead, Lookup::Absent) => Lookup::Dead,
+        (Lookup::Dead, found) => found,
     }
 }

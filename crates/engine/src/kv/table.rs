@@ -192,7 +192,9 @@ pub struct Table {
     pub(super) in_flight: Option<InFlight>,
     pub(super) damaged: BTreeMap<BucketName, Damage>,
     pub(super) counters: TableCounters,
-    pub(super) pool: Pool,
+    pool: Pool,
+    /// Memory of the last lookup beside, for the next.
+    pub(super) pools: Vec<Pool>,
     /// Memory of the last flush, for the next.
     pub(super) scratches: Vec<Scratch>,
 }
@@ -235,6 +237,7 @@ impl Table {
             damaged: BTreeMap::new(),
             counters: TableCounters::default(),
             pool: Pool::new(BATCH_PAGES_MAX * PAGE_BYTES),
+            pools: Vec::new(),
             scratches: Vec::new(),
         };
         table.keep_young_cap();
@@ -351,6 +354,7 @@ impl Table {
             buckets: &self.buckets,
             reads: self.spec.reads,
             pool: &mut self.pool,
+            batch_pages: BATCH_PAGES_MAX,
             counters: &mut self.counters,
             damaged: &mut self.damaged,
         };

@@ -425,7 +425,7 @@ impl Model {
     fn check_beside(&mut self, count: usize) {
         let keys: Vec<_> = (0..count).map(|_| key(self.random.below(60_000))).collect();
         let live: Live = Arc::new(|_| true);
-        let job = self.table.start_lookup(keys.clone(), live);
+        let jobs = self.table.start_lookup(keys.clone(), &live);
         let entries = self.entries.clone();
         for &key in &keys {
             if self.table.has_room() && self.random.below(2) == 0 {
@@ -438,7 +438,8 @@ impl Model {
         if self.jobs.is_empty() {
             self.start_flush();
         }
-        let answers = self.table.finish_lookup(job.run(&self.disk));
+        let done = jobs.into_iter().map(|job| job.run(&self.disk)).collect();
+        let answers = self.table.finish_lookup(done);
         let later = std::mem::replace(&mut self.entries, entries);
         self.compare(&keys, &answers);
         self.entries = later;
