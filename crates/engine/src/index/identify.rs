@@ -49,6 +49,18 @@ pub(super) enum Flight {
     Pending(Slot),
 }
 
+/// How far a pool was gone through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turns {
+    /// Numbers of the chunks that were the next at the last turns, the last turn first.
+    pub(super) starts: [u64; 4],
+    /// Different chunks that began to wait since, and their bytes.
+    pub(super) fresh: usize,
+    pub(super) fresh_bytes: usize,
+    /// Whether the first of a stretch of neighbors was seen to leave much of it unanswered.
+    pub(super) is_dense: bool,
+}
+
 /// The exact index of one repository on this host.
 #[derive(Debug)]
 pub struct Index {
@@ -58,11 +70,7 @@ pub struct Index {
     pub(super) pending: Pending,
     /// Pending chunks that are being looked up beside.
     pub(super) asked: Vec<Slot>,
-    /// Where in the stream a pool was last gone through, the last first.
-    pub(super) turns: [Sequence; 4],
-    /// Different chunks that began to wait since, and their bytes.
-    pub(super) fresh: usize,
-    pub(super) fresh_bytes: usize,
+    pub(super) turns: Turns,
     pub(super) cycles: Cycles,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
@@ -116,9 +124,7 @@ impl Index {
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
             asked: Vec::new(),
-            turns: [Sequence(0); 4],
-            fresh: 0,
-            fresh_bytes: 0,
+            turns: Turns::default(),
             cycles: new_cycles(options),
             arrivals: Arrivals::default(),
             options: options.clone(),
@@ -148,7 +154,7 @@ impl Index {
         // What is being looked up for the session before is of no use.
         self.store.end_lookup();
         self.asked.clear();
-        (self.turns, self.fresh, self.fresh_bytes) = ([Sequence(0); 4], 0, 0);
+        self.turns = Turns::default();
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
@@ -239,8 +245,8 @@ impl Index {
         let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        self.fresh += 1;
-        self.fresh_bytes += len as usize;
+        self.turns.fresh += 1;
+        self.turns.fresh_bytes += len as usize;
         self.go_through(bucket, resolved);
     }
 

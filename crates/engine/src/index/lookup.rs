@@ -20,7 +20,7 @@ use crate::index::pending::{PendingChunk, Slot};
 use crate::index::{Resolved, Verdict};
 use crate::kv::table::{BATCH_PAGES_MAX, Lookup};
 use crate::kv::{Entry, Key, Position};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{ContainerId, Fingerprint, Sequence};
 
 /// By how much fewer chunks are passed over in each round of a pool's lookup.
 const STRIDE_DIVISOR: usize = 4;
@@ -47,7 +47,9 @@ impl Index {
     pub(super) fn go_through(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
         let threshold = self.options.threshold();
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } if threshold <= self.fresh => self.go_through_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } if threshold <= self.turns.fresh => {
+                self.go_through_pool(resolved);
+            }
             Schedule::Pool { .. } | Schedule::Adaptive { .. } => {}
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 if threshold <= self.pending.bucket_len(bucket) {
@@ -60,8 +62,9 @@ impl Index {
     /// Goes through a pool once it is long ago that this was done, however few wait.
     pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
         let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
-        let passed = self.next_sequence.0.saturating_sub(self.turns[0].0);
-        let is_due = self.options.pending_age_max / 2 < passed || self.options.pending_bytes_max / 2 < self.fresh_bytes;
+        let passed = self.next_sequence.0.saturating_sub(self.turns.starts[0]);
+        let is_due =
+            self.options.pending_age_max / 2 < passed || self.options.pending_bytes_max / 2 < self.turns.fresh_bytes;
         if is_pool && is_due && !self.pending.is_empty() {
             self.go_through_pool(resolved);
         }
@@ -74,10 +77,16 @@ impl Index {
     /// is looked up in the next turn, in shorter steps, and two turns after that one by one. So the disk has reads to do
     /// all the time, and identification goes on meanwhile.
     fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
-        let hits = self.take_hits(resolved).unwrap_or_default();
-        let [turn, turn_before, third, fourth] = self.turns;
-        if self.options.threshold() / 2 < self.pending.waiting_before(turn_before) {
+        let start = self.now();
+        let answers = self.store.end_lookup();
+        self.counters.lookup_nanos += self.nanos_since(start);
+        let [turn, turn_before, third, fourth] = self.turns.starts.map(Sequence);
+        let (left, threshold) = (self.pending.waiting_before(turn_before), self.options.threshold());
+        // Where runs follow each other closely, the first of a stretch speaks for a part of it only.
+        self.turns.is_dense = threshold / if self.turns.is_dense { 16 } else { 4 } < left;
+        if threshold < left {
             // The windows answer few of those that they were to answer: step by step would be too slow.
+            let hits = self.settle_asked(answers, resolved);
             self.prefetch(hits, resolved);
             return self.look_up_pool(resolved);
         }
@@ -90,15 +99,16 @@ impl Index {
             _ if sequence < turn => None,
             _ => Some(stride),
         });
-        self.turns = [self.next_sequence, turn, turn_before, third];
-        (self.fresh, self.fresh_bytes) = (0, 0);
+        self.turns.starts = [self.next_sequence.0, turn.0, turn_before.0, third.0];
+        (self.turns.fresh, self.turns.fresh_bytes) = (0, 0);
         if !slots.is_empty() {
             let keys = slots.iter().map(|&slot| Key::from(self.pending.ask(slot))).collect();
             self.counters.lookups += slots.len() as u64;
             self.counters.lookup_batches += 1;
             self.store.start_lookup(keys);
-            self.asked = slots;
         }
+        let hits = self.settle_asked(answers, resolved);
+        self.asked = slots;
         self.prefetch(hits, resolved);
         self.advance_arrivals();
     }
@@ -117,13 +127,19 @@ impl Index {
         let start = self.now();
         let answers = self.store.end_lookup()?;
         self.counters.lookup_nanos += self.nanos_since(start);
+        Some(self.settle_asked(Some(answers), resolved))
+    }
+
+    /// Brings the chunks that were being looked up to their verdicts; returns the hits.
+    fn settle_asked(&mut self, answers: Option<Vec<Lookup>>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
+        let answers = answers.unwrap_or_default();
         let asked = std::mem::take(&mut self.asked);
         let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.take(slot)).collect();
         assert_eq!(chunks.len(), answers.len(), "nothing else answers for what is being looked up");
         let hits = self.settle_all(&chunks, answers, resolved);
         // What this has shown about runs decides how much the hits read.
         self.advance_arrivals();
-        Some(hits)
+        hits
     }
 
     /// Returns how many neighbors a pool's lookup passes over.
@@ -133,6 +149,7 @@ impl Index {
         let answered = match self.window_records() {
             _ if runs.is_blank() => STRIDE_AT_FIRST,
             _ if runs.is_misled() => 1,
+            _ if self.turns.is_dense => usize::try_from(runs.mean_run()).unwrap_or(usize::MAX),
             records => records as usize,
         };
         answered.clamp(1, STRIDE_MAX)
@@ -181,7 +198,7 @@ impl Index {
             self.look_up_slots(&slots, resolved);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
-        (self.fresh, self.fresh_bytes) = (0, 0);
+        (self.turns.fresh, self.turns.fresh_bytes) = (0, 0);
     }
 
     fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
@@ -241,12 +258,7 @@ impl Index {
     }
 
     /// Brings chunks that were looked up to their verdicts; returns the hits.
-    fn settle_all(
-        &mut self,
-        chunks: &[PendingChunk],
-        answers: Vec<Lookup>,
-        resolved: &mut Vec<Resolved>,
-    ) -> Vec<Hit> {
+    fn settle_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
         let newest = chunks.iter().map(|chunk| chunk.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
@@ -429,7 +441,9 @@ impl Index {
         let room = WINDOWS_PER_BATCH.min(RECORDS_PER_BATCH / (records as usize).max(1)).saturating_sub(windows.len());
         let mut found = self.store.repeats_in(windows);
         found.truncate(room);
-        found.iter_mut().for_each(|stretch| stretch.records = stretch.records.min(records));
+        for stretch in &mut found {
+            stretch.records = stretch.records.min(records);
+        }
         self.counters.follows += found.len() as u64;
         found
     }

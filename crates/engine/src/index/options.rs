@@ -116,7 +116,7 @@ pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAG
 const PENDING_BYTES: usize = 240;
 
 /// Windows of the log that are read together.
-pub const WINDOWS_PER_BATCH: usize = 160;
+pub const WINDOWS_PER_BATCH: usize = 320;
 /// Records of the log that are read together: a batch has fewer windows where they are long.
 pub const RECORDS_PER_BATCH: usize = 16 << 10;
 

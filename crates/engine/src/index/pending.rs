@@ -211,19 +211,23 @@ impl Pending {
         self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|waiting| waiting.is_asked)
     }
 
-    /// Returns how many different chunks wait that arrived before a place in the stream.
+    /// Returns how many different chunks wait, and are not being looked up, that arrived before a place in the stream.
     pub fn waiting_before(&self, end: Sequence) -> usize {
         let before = self.order.iter().take_while(|(sequence, _)| *sequence < end);
-        before.filter(|&&entry| is_waiting(&self.slots, entry)).count()
+        before.filter(|&&entry| is_waiting(&self.slots, entry) && !self.is_asked(Slot(entry.1))).count()
     }
 
     /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and with every
     /// further one in it that is as many after the last as `stride` says of it, oldest first. Where it says `None`,
-    /// chunks are left out, and the next stretch begins after them.
+    /// chunks are left out, and the next stretch begins after them. Those that are being looked up are passed by.
     pub fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> Option<usize>) {
         out.clear();
         let mut before: Option<(Sequence, usize)> = None;
         for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
+            if self.is_asked(Slot(slot)) {
+                before = Some((sequence, 0));
+                continue;
+            }
             let Some(stride) = stride(sequence) else {
                 before = None;
                 continue;

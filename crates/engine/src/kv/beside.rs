@@ -11,8 +11,8 @@ use crate::io::{Disk, DiskFile};
 use crate::kv::bucket::{BucketName, Buckets};
 use crate::kv::flush::Live;
 use crate::kv::merge::Pool;
-use crate::kv::search::{Reader, Search, sort_searches};
 use crate::kv::page::PAGE_BYTES;
+use crate::kv::search::{Reader, Search, sort_searches};
 use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, Damage, Lookup, Table, TableCounters};
 use crate::kv::{Key, Ordinal};
 
@@ -149,8 +149,7 @@ impl Table {
 /// Returns the answer that says more.
 fn better(one: Lookup, other: Lookup) -> Lookup {
     match (one, other) {
-        (found @ (Lookup::Staged(_) | Lookup::OnDisk(_)), _) | (Lookup::Absent, found) => found,
-        (Lookup::Dead, Lookup::Absent) => Lookup::Dead,
-        (Lookup::Dead, found) => found,
+        (Lookup::Staged(_) | Lookup::OnDisk(_), _) | (Lookup::Dead, Lookup::Absent) => one,
+        (Lookup::Dead | Lookup::Absent, _) => other,
     }
 }

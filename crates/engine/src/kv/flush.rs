@@ -1,7 +1,7 @@
-//! Writing staged entries out, as a job that needs nothing of the table while it runs.
+//! Writing staged entries out, as jobs that need nothing of the table while they run.
 //!
-//! The table says what is to be merged, under which numbers and where to; the job reads, merges and writes, on any
-//! thread; the table takes the new runs in. Buckets whose runs fit into the buffers are read together, merged in memory
+//! The table says what is to be merged, under which numbers and where to; the jobs, each with a part of it, read, merge
+//! and write, on any thread; the table takes the new runs in. Buckets whose runs fit into the buffers are read together, merged in memory
 //! and written together; a bucket that does not fit is streamed.
 
 use std::sync::Arc;

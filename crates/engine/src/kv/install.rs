@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::io::Disk;
+use crate::kv::Ordinal;
 use crate::kv::bucket::{BucketName, kept_runs};
 use crate::kv::extent::Extent;
-use crate::kv::Ordinal;
 use crate::kv::flush::{FlushDone, FlushJob, Live, Plan, Work, WorkDone};
 use crate::kv::merge::{RunToWrite, Scratch};
 use crate::kv::page::PAGE_ENTRIES;
@@ -207,10 +207,7 @@ impl Table {
 
     /// Takes new runs in.
     fn install(&mut self, InFlight(parts): InFlight, results: Vec<Vec<WorkDone>>) {
-        assert!(
-            parts.iter().map(Vec::len).eq(results.iter().map(Vec::len)),
-            "a flush has done all that was planned"
-        );
+        assert!(parts.iter().map(Vec::len).eq(results.iter().map(Vec::len)), "a flush has done all that was planned");
         let results = results.into_iter().flatten();
         for (one, WorkDone { runs, is_damaged }) in parts.into_iter().flatten().zip(results) {
             let Installing { bucket, change, frozen, other_frozen, extent } = one;
