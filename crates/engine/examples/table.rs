@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
-use onefold_engine::kv::flush::{FlushDone, FlushJob};
+use onefold_engine::kv::flush::{FlushDone, FlushJob, Live};
 use onefold_engine::kv::table::{Lookup, Table, TableSpec};
 use onefold_engine::kv::{Entry, Key, Ordinal, Position};
 
@@ -38,8 +38,8 @@ fn key(number: u64) -> Key {
 
 /// Hands flushes to a second thread and takes them back.
 struct Flusher {
-    jobs: SyncSender<FlushJob>,
-    done: Receiver<FlushDone>,
+    jobs: SyncSender<Vec<FlushJob>>,
+    done: Receiver<Vec<FlushDone>>,
     waited: f64,
 }
 
@@ -63,7 +63,8 @@ impl Flusher {
             }
         }
         if table.wants_flush() {
-            self.jobs.send(table.start_flush(Arc::new(|_| true))).expect("the thread waits for jobs");
+            let live: Live = Arc::new(|_| true);
+            self.jobs.send(table.start_flush(&live)).expect("the thread waits for jobs");
         }
     }
 }
@@ -143,12 +144,13 @@ fn main() -> Result<()> {
     let mut table = Table::new(file, TableSpec::for_staging(mebibytes << 20));
     writeln!(out, "{} buckets", table.buckets())?;
     std::thread::scope(|scope| {
-        let (jobs, to_do) = sync_channel::<FlushJob>(1);
+        let (jobs, to_do) = sync_channel::<Vec<FlushJob>>(1);
         let (finished, done) = sync_channel(1);
         let job_disk = Arc::clone(&disk);
         scope.spawn(move || {
-            for job in to_do {
-                finished.send(job.run(&*job_disk)).expect("the table waits for its flush");
+            for jobs in to_do {
+                let done = jobs.into_iter().map(|job| job.run(&*job_disk)).collect();
+                finished.send(done).expect("the table waits for its flush");
             }
         });
         let mut flusher = Flusher { jobs, done, waited: 0.0 };

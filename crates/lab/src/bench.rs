@@ -67,7 +67,11 @@ impl Bench {
         let host: Arc<dyn Host> = Arc::new(OsHost::new());
         disk.create_dir(Path::new(""))?;
         let (mut index, state) = Index::open(disk, host, Path::new("index"), REPOSITORY, options)?;
-        let fits = if containers == 0 { state == IndexState::New } else { state == IndexState::Clean };
+        let fits = match state {
+            IndexState::New => containers == 0,
+            IndexState::Clean | IndexState::Unclean => containers != 0,
+            IndexState::Incomplete(_) | IndexState::Rebuilt(_) => false,
+        };
         ensure!(fits, "the index in {} was found {state:?}", dir.display());
         let live: Vec<_> = (0..containers).map(|ordinal| ContainerId { session: SESSION, ordinal }).collect();
         ensure!(index.attach(&live)?.is_empty(), "the index in {} misses containers", dir.display());

@@ -1,7 +1,7 @@
 //! Tables III to VIII of Ma et al., "Lazy Exact Deduplication", ACM Trans. Storage 13(2), 2017, on this machine.
 //!
 //! The paper's data sets are not to be had; their sizes and shares of duplicates are. Streams with the same shares, at a
-//! chosen fraction of the size, run with all memory at the same fraction: 256 MiB beside a filter of 1 GiB down to
+//! chosen fraction of the size (but for the largest, of which that would be too much), run with all memory at the same fraction: 256 MiB beside a filter of 1 GiB down to
 //! 32 MiB, bucket threshold 32, windows of 2,048. Runs and lags of duplicates are ours and stated.
 
 use std::fmt::Write as _;
@@ -92,6 +92,14 @@ pub struct Times {
 const MEMORY_BYTES: usize = 256 << 20;
 /// Buckets that fingerprints wait in, at full size.
 const BUCKETS: u32 = 1024;
+/// Fewest of them: 4,096 chunks that wait.
+const BUCKETS_MIN: u32 = 128;
+/// Most chunks of a stream that is run at a fraction of the size.
+const SCALED_CHUNKS_MAX: u64 = 4_000_000;
+
+fn chunks_of(set: &DataSet, scale: u64) -> u64 {
+    if scale == 1 { set.chunks } else { (set.chunks / scale).min(SCALED_CHUNKS_MAX) }
+}
 
 fn options(way: Way, filter_bytes: usize, scale: u64) -> IndexOptions {
     let scale = usize::try_from(scale).unwrap_or(1);
@@ -108,7 +116,8 @@ fn options(way: Way, filter_bytes: usize, scale: u64) -> IndexOptions {
     options.filter_hashes = 6;
     options.staging_bytes = staging_bytes;
     options.cache_bytes = cache;
-    options.pending_buckets = (BUCKETS / u32::try_from(scale).unwrap_or(1)).max(8);
+    // Runs are as long at every scale: what waits must span some of them.
+    options.pending_buckets = (BUCKETS / u32::try_from(scale).unwrap_or(1)).max(BUCKETS_MIN);
     options.pending_max = 1 << 16;
     options.pending_bytes_max = usize::MAX;
     options.pending_age_max = 1 << 20;
@@ -141,7 +150,7 @@ fn run(dir: &Path, set: &DataSet, way: Way, filter_bytes: usize, scale: u64) -> 
     }
     let mut bench = Bench::open(&path, &options(way, filter_bytes, scale), 0)?;
     let mut stream = Stream::new(1, set.shape, 0);
-    let outcome = bench.feed(&mut stream, set.chunks / scale, true)?;
+    let outcome = bench.feed(&mut stream, chunks_of(set, scale), true)?;
     anyhow::ensure!(bench.stored_again == 0, "{} chunks were declared unique a second time", bench.stored_again);
     bench.close()?;
     std::fs::remove_dir_all(&path)?;
@@ -172,8 +181,9 @@ pub fn tables(dir: &Path, scale: u64, progress: &mut dyn FnMut(&str)) -> Result<
     for set in &sets {
         let mut times = Vec::new();
         for way in [Way::Eager, Way::Lazy, Way::LazyWithoutPrelookup, Way::ExhaustiveWithoutPrelookup, Way::Adaptive] {
-            progress(&format!("{} {way:?}", set.name));
-            times.push(run(dir, set, way, full_filter, scale)?);
+            let it = run(dir, set, way, full_filter, scale)?;
+            progress(&format!("{} {way:?}: {:.2} s", set.name, it.total));
+            times.push(it);
         }
         of_set.push(times);
     }
@@ -209,7 +219,13 @@ fn streams(sets: &[DataSet], scale: u64, out: &mut String) -> Result<()> {
     )?;
     for set in sets {
         let Shape { duplicates, runs, lags } = set.shape;
-        writeln!(out, "| {} | {} | {:.0}% | {runs:?} | {lags:?} |", set.name, set.chunks / scale, duplicates * 100.0)?;
+        writeln!(
+            out,
+            "| {} | {} | {:.0}% | {runs:?} | {lags:?} |",
+            set.name,
+            chunks_of(set, scale),
+            duplicates * 100.0
+        )?;
     }
     Ok(())
 }
@@ -267,9 +283,9 @@ fn filters(dir: &Path, sets: &[DataSet], scale: u64, out: &mut String, progress:
     writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|")?;
     for (index, mebibytes) in [1024_usize, 512, 256, 128, 64, 32].into_iter().enumerate() {
         for set in sets {
-            progress(&format!("{} filter {mebibytes} MiB", set.name));
             let eager = run(dir, set, Way::Eager, mebibytes << 20, scale)?;
             let lazy = run(dir, set, Way::Lazy, mebibytes << 20, scale)?;
+            progress(&format!("{} filter {mebibytes} MiB: {:.2} s, {:.2} s", set.name, eager.total, lazy.total));
             let Counters { filter_false_positives, filter_negatives, .. } = lazy.counters;
             let rate = filter_false_positives as f64 / (filter_false_positives + filter_negatives).max(1) as f64;
             writeln!(

@@ -2,7 +2,8 @@
 //!
 //! An identifier may answer late and out of order. Until it answers, this stage holds the chunk's bytes; when it has
 //! answered, unique chunks go to packing at once, in the order of the verdicts; references leave in the order of the
-//! stream, each with its container. Equal pending chunks are joined by the identifier; only the first keeps its bytes.
+//! stream, each with its container. How many bytes wait is the identifier's to limit:
+//! [`IndexOptions::pending_bytes_max`](crate::index::IndexOptions::pending_bytes_max).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -95,8 +96,6 @@ pub struct IdentifyStage<'a> {
     /// Sequence of the next chunk.
     next: u64,
     held: HashMap<u64, Held, BySequence>,
-    held_bytes: usize,
-    held_bytes_max: usize,
     /// References whose turn has not come, by sequence.
     slots: VecDeque<Slot>,
     slots_max: usize,
@@ -129,8 +128,6 @@ impl<'a> IdentifyStage<'a> {
             pack,
             next: 0,
             held: HashMap::default(),
-            held_bytes: 0,
-            held_bytes_max: budget.pending_bytes,
             slots: VecDeque::new(),
             slots_max: budget.references_in_flight,
             locations: HashMap::default(),
@@ -166,8 +163,7 @@ impl<'a> IdentifyStage<'a> {
         self.resolved = resolved;
         self.hold_pending(first, block);
         self.take_placed();
-        self.record_stored()?;
-        self.keep_within_budget()
+        self.record_stored()
     }
 
     /// Keeps the bytes of those chunks of a block whose verdict is pending.
@@ -176,7 +172,6 @@ impl<'a> IdentifyStage<'a> {
         for slot in self.slots.range(start..).filter(|slot| slot.verdict.is_none()) {
             let number = usize::try_from(slot.sequence - first).expect("a block's chunks are few");
             let bytes = block.chunk(number).to_vec();
-            self.held_bytes += bytes.len();
             let held = Held { fingerprint: slot.fingerprint, kind: ChunkKind::Data, hints_len: 0, bytes };
             self.held.insert(slot.sequence, held);
         }
@@ -238,15 +233,10 @@ impl<'a> IdentifyStage<'a> {
         self.identifier.counters()
     }
 
-    fn keep_within_budget(&mut self) -> Result<()> {
-        if self.held_bytes_max < self.held_bytes { self.drain() } else { Ok(()) }
-    }
-
     fn settle_held(&mut self, resolved: Resolved) -> Result<()> {
         let Some(held) = self.held.remove(&resolved.sequence.0) else {
             return Err(Error::invalid("the identifier gave a verdict on a chunk that waits for none"));
         };
-        self.held_bytes -= held.bytes.len();
         self.settle(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
     }
 
@@ -333,7 +323,6 @@ impl MetadataSink for IdentifyStage<'_> {
         let mut bytes = contents.to_vec();
         bytes.extend_from_slice(hints);
         let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
-        self.held_bytes += bytes.len();
         let len = u32::try_from(bytes.len()).expect("metadata chunks are far below 4 GiB");
         let chunk = SequencedChunk { sequence, fingerprint, len };
         self.held.insert(sequence.0, Held { fingerprint, kind, hints_len, bytes });
@@ -344,7 +333,6 @@ impl MetadataSink for IdentifyStage<'_> {
         }
         self.take_placed();
         self.record_stored()?;
-        self.keep_within_budget()?;
         Ok(fingerprint)
     }
 }

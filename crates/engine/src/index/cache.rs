@@ -111,6 +111,14 @@ impl Cache {
         Some((ordinal, position))
     }
 
+    /// Returns the position that follows the window of a fingerprint that is cached.
+    pub fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
+        let &(window, slot) = self.places.get(&bits(fingerprint))?;
+        let Window { start, records, .. } = self.windows.get(window as usize)?;
+        let is_here = records.get(slot as usize).is_some_and(|(found, _)| found == fingerprint);
+        is_here.then(|| Position(start.0 + records.len() as u64))
+    }
+
     /// Adds a window that starts at a position, cut to what fits at all; others go for it.
     pub fn insert(&mut self, start: Position, records: &[LogRecord]) {
         let records = &records[..records.len().min(self.capacity)];
@@ -188,6 +196,8 @@ mod tests {
         cache.insert(Position(7), &window(0..40));
         cache.insert(Position(0), &window(40..80));
         assert_eq!(cache.get(&fingerprint(5)), Some((Ordinal(4), Position(12))));
+        assert_eq!(cache.window_end(&fingerprint(5)), Some(Position(47)));
+        assert_eq!(cache.window_end(&fingerprint(900)), None);
         cache.insert(Position(0), &window(80..120));
         assert_eq!(cache.get(&fingerprint(50)), None, "the window used least recently goes, as a whole");
         assert!((0..40).chain(80..120).all(|number| cache.get(&fingerprint(number)).is_some()));

@@ -49,6 +49,18 @@ pub(super) enum Flight {
     Pending(Slot),
 }
 
+/// How far a pool was gone through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turns {
+    /// Numbers of the chunks that were the next at the last turns, the last turn first.
+    pub(super) starts: [u64; 4],
+    /// Different chunks that began to wait since, and their bytes.
+    pub(super) fresh: usize,
+    pub(super) fresh_bytes: usize,
+    /// Whether the first of a stretch of neighbors was seen to leave much of it unanswered.
+    pub(super) is_dense: bool,
+}
+
 /// The exact index of one repository on this host.
 #[derive(Debug)]
 pub struct Index {
@@ -56,6 +68,9 @@ pub struct Index {
     pub(super) cache: Cache,
     pub(super) flights: HashMap<Fingerprint, Flight, ByOwnBits>,
     pub(super) pending: Pending,
+    /// Pending chunks that are being looked up beside.
+    pub(super) asked: Vec<Slot>,
+    pub(super) turns: Turns,
     pub(super) cycles: Cycles,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
@@ -70,7 +85,7 @@ pub struct Index {
     host: Arc<dyn Host>,
     is_timed: bool,
     pieces: u64,
-    next_sequence: Sequence,
+    pub(super) next_sequence: Sequence,
     repeats: Vec<Repeat>,
     recorded: u64,
 }
@@ -108,6 +123,8 @@ impl Index {
             cache: Cache::new(options.cache_bytes),
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
+            asked: Vec::new(),
+            turns: Turns::default(),
             cycles: new_cycles(options),
             arrivals: Arrivals::default(),
             options: options.clone(),
@@ -134,6 +151,10 @@ impl Index {
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
         self.flights.clear();
         self.pending = Pending::new(self.options.buckets());
+        // What is being looked up for the session before is of no use.
+        self.store.end_lookup();
+        self.asked.clear();
+        self.turns = Turns::default();
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
@@ -224,9 +245,9 @@ impl Index {
         let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        if self.options.threshold() <= self.pending.bucket_len(bucket) {
-            self.look_up_bucket(bucket, resolved);
-        }
+        self.turns.fresh += 1;
+        self.turns.fresh_bytes += len as usize;
+        self.go_through(bucket, resolved);
     }
 
     /// Asks the cache for a chunk as it arrives; says whether that was its verdict.
@@ -272,9 +293,10 @@ impl Index {
                 let fullest = self.pending.fullest_bucket();
                 self.look_up_bucket(fullest, resolved);
             } else {
-                return;
+                break;
             }
         }
+        self.keep_going_through(resolved);
     }
 
     /// Decides whether chunks are to be looked up as they arrive from now on.
@@ -290,7 +312,7 @@ impl Index {
             self.at_once = at_once;
             if at_once {
                 // What waits is among the first of its run: the others need not wait for it.
-                self.look_up_bucket(0, resolved);
+                self.look_up_pool(resolved);
             }
         }
     }

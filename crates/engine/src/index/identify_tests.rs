@@ -8,6 +8,7 @@ use crate::Error;
 use crate::index::UnitChunk;
 use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
+use crate::io::os::OsHost;
 use crate::io::sim::SimHost;
 use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
 use crate::kv::staging::STAGED_BYTES;
@@ -56,6 +57,8 @@ struct Caller {
     stream: Vec<Fingerprint>,
     /// Verdicts by sequence.
     verdicts: HashMap<Sequence, Verdict>,
+    /// Chunks in the order in which their verdicts came.
+    order: Vec<Sequence>,
     /// Declared unique in this session and not recorded yet, in order.
     packing: Vec<Fingerprint>,
     containers: HashMap<ContainerId, Vec<Fingerprint>>,
@@ -64,7 +67,11 @@ struct Caller {
 
 impl Caller {
     fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
-        let (index, state) = Index::open(Arc::new(disk.clone()), host(), dir(), REPOSITORY, options).unwrap();
+        Self::open_on(host(), disk, options, session)
+    }
+
+    fn open_on(host: Arc<dyn Host>, disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
+        let (index, state) = Index::open(Arc::new(disk.clone()), host, dir(), REPOSITORY, options).unwrap();
         let caller = Self {
             index,
             session,
@@ -72,6 +79,7 @@ impl Caller {
             next_sequence: 0,
             stream: Vec::new(),
             verdicts: HashMap::new(),
+            order: Vec::new(),
             packing: Vec::new(),
             containers: HashMap::new(),
             stored: HashSet::new(),
@@ -142,6 +150,7 @@ impl Caller {
     fn take(&mut self, resolved: &[Resolved]) {
         for &Resolved { sequence, verdict } in resolved {
             let fingerprint = self.name(sequence);
+            self.order.push(sequence);
             assert!(self.verdicts.insert(sequence, verdict).is_none(), "{sequence:?} was resolved twice");
             match verdict {
                 Verdict::Unique => self.packing.push(fingerprint),
@@ -635,11 +644,80 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
         ("follower", met.joined),
         ("eviction", met.evictions),
         ("compaction", met.compactions),
+        ("window at the place of a repeat", met.follows),
         ("read ahead", met.read_aheads),
         ("change of schedule", met.schedule_changes),
         ("answer by a window", met.postlookup_hits),
     ] {
         assert!(0 < count, "no {name} occurred");
+    }
+}
+
+#[test]
+fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_came_after_them() {
+    const RUN: u64 = 100;
+    const RUNS: u64 = 300;
+    const NEW: u64 = 10;
+    for schedule in [Schedule::Eager, Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive { candidates: 1_000 }] {
+        let options = IndexOptions {
+            filter_bytes: 1 << 20,
+            cache_bytes: 400_000,
+            staging_bytes: 4_000 * STAGED_BYTES,
+            pending_max: 4_096,
+            pending_age_max: 1 << 20,
+            window: WindowRule::Adaptive(2_048),
+            ..tiny(schedule)
+        };
+        let disk = MemDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut random = Random::new(5);
+        let mut store = |numbers: &[u64]| {
+            let before = caller.index.counters();
+            for piece in numbers.chunks(100) {
+                caller.submit(&piece.iter().copied().map(fingerprint).collect::<Vec<_>>());
+            }
+            caller.drain();
+            caller.barrier_all(&mut random);
+            caller.index.checkpoint();
+            caller.index.counters().since(&before)
+        };
+        store(&(0..RUN * RUNS).collect::<Vec<_>>());
+        // The old runs backwards, so that none follows the one before in the log.
+        let old = |run: u64| (0..RUN).map(move |chunk| (RUNS - 1 - run) * RUN + chunk);
+        let new = |run: u64| (0..NEW).map(move |chunk| 1_000_000 + run * NEW + chunk);
+        let stream: Vec<u64> = (0..RUNS).flat_map(|run| old(run).chain(new(run))).collect();
+        let [first, again, third] = [0; 3].map(|_| store(&stream));
+        assert_eq!(first.follows, 0);
+        assert!(RUNS <= first.lookups, "{schedule:?}: nothing leads to an old run the first time");
+        for counters in [again, third] {
+            assert!(0 < counters.follows);
+            assert!(counters.lookups < RUNS / 2, "{schedule:?}: {} lookups", counters.lookups);
+        }
+        assert!(third.bytes_written < 100_000, "{schedule:?}: {} bytes", third.bytes_written);
+    }
+}
+
+#[test]
+fn verdicts_and_their_order_are_the_same_whether_jobs_run_beside_or_at_once() {
+    for (seed, _) in seeds(900..912) {
+        let mut orders: Vec<Vec<u64>> = Vec::new();
+        for host in [host(), Arc::new(OsHost::new()), Arc::new(OsHost::new())] {
+            let disk = MemDisk::default();
+            let mut options = drawn_options(&mut Random::new(seed));
+            // It grows when a flush has ended, whenever that is.
+            options.filter_bytes_max = options.filter_bytes;
+            let (mut caller, _) = Caller::open_on(host, &disk, &options, 1);
+            let mut next_chunk = 0;
+            caller.run(&mut Random::new(seed), 80, &mut next_chunk);
+            let distinct: HashSet<_> = caller.stream.iter().copied().collect();
+            assert_eq!(caller.stored, distinct);
+            check_counters(&caller.index.counters());
+            orders.push(caller.order.iter().map(|sequence| sequence.0).collect());
+            close(&mut caller);
+            let (_, state, recorded) = caller.again(&disk, &options);
+            assert_eq!((state, recorded), (IndexState::Clean, 0));
+        }
+        assert!(orders.iter().all(|order| *order == orders[0]), "seed {seed}: the order depends on threads");
     }
 }
 

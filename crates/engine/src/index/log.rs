@@ -5,36 +5,30 @@
 //!
 //! Pages of 4 KiB hold whole records; a record's position is `102 * page + slot`. Pages are written once: after a
 //! checkpoint the next record starts a new page, so that a torn write never touches what the checkpoint relies on.
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | CRC32C of all that follows |
-//! | 4 | 8 | number of the page, exclusive or the number of the index's life |
-//! | 12 | 2 | number of records |
-//! | 14 | 2 | zero |
-//! | 16 | 40 each | records: fingerprint 32, container ordinal 4, length 4 |
+//! A page is framed as [`crate::index::frame`] says, its number exclusive or the number of the index's life; a record has
+//! 40 bytes: fingerprint 32, container ordinal 4, length 4.
 #![deny(clippy::indexing_slicing)]
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::index::frame::{FRAME_BYTES, FRAME_HEADER_BYTES, decode_frame, encode_frame};
 use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
-use crate::kv::{Fields, Ordinal, Position};
+use crate::kv::{Ordinal, Position};
 use crate::types::{FINGERPRINT_LEN, Fingerprint};
 
 /// Bytes of a page.
-pub const LOG_PAGE_BYTES: usize = 4096;
-
-const HEADER_BYTES: usize = 16;
+pub const LOG_PAGE_BYTES: usize = FRAME_BYTES;
 
 /// Bytes of a record.
 pub const LOG_RECORD_BYTES: usize = FINGERPRINT_LEN + 8;
 
 /// Records of a page.
-pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - HEADER_BYTES) / LOG_RECORD_BYTES;
+pub const LOG_PAGE_RECORDS: usize = (LOG_PAGE_BYTES - FRAME_HEADER_BYTES) / LOG_RECORD_BYTES;
 
-/// Pages that are gathered before they are written: 256 KiB, about twelve containers of 4 MiB at 8 KiB a chunk.
-pub const TAIL_PAGES: usize = 64;
+/// Pages that are gathered before they are written: 512 KiB, about 25 containers of 4 MiB at 8 KiB a chunk. As many again
+/// are in memory while they are being written.
+pub const TAIL_PAGES: usize = 128;
 
 /// Buffers that are kept for the next windows: as many as are read together where windows are long.
 const SPARE_BUFFERS_MAX: usize = 8;
@@ -93,43 +87,47 @@ pub struct ArrivalLog {
     /// read and written past the page cache.
     tail: AlignedBuffer,
     tail_len: usize,
+    /// Whole pages before these that are being written, and how many bytes they take.
+    leaving: Option<(Arc<AlignedBuffer>, usize)>,
+    /// Memory for the next.
+    spare_tail: Option<AlignedBuffer>,
     /// Records of the page that is being filled.
     page: Vec<LogRecord>,
     counters: LogCounters,
     spare_buffers: Vec<AlignedBuffer>,
 }
 
-/// Encodes a page of at most [`LOG_PAGE_RECORDS`] records, appending it.
-pub fn encode_log_page(number: u64, records: &[LogRecord], out: &mut Vec<u8>) {
-    assert!(records.len() <= LOG_PAGE_RECORDS, "a page of the log holds {LOG_PAGE_RECORDS} records");
-    let count = u16::try_from(records.len()).expect("a page holds fewer than 65,536 records");
-    let mut page = Vec::with_capacity(LOG_PAGE_BYTES);
-    page.extend_from_slice(&number.to_le_bytes());
-    page.extend_from_slice(&count.to_le_bytes());
-    page.resize(HEADER_BYTES - 4, 0);
-    for record in records {
-        page.extend_from_slice(&record.fingerprint.0);
-        page.extend_from_slice(&record.ordinal.0.to_le_bytes());
-        page.extend_from_slice(&record.len.to_le_bytes());
+/// Pages of the log that are to be written.
+#[derive(Debug)]
+pub struct LogWrite {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+    buffer: Arc<AlignedBuffer>,
+    len: usize,
+}
+
+impl LogWrite {
+    /// Writes them.
+    pub fn run(self) -> Result<()> {
+        self.file.write_at(self.offset, self.buffer.get(..self.len).unwrap_or_default())
     }
-    page.resize(LOG_PAGE_BYTES - 4, 0);
-    out.extend_from_slice(&crc32c::crc32c(&page).to_le_bytes());
-    out.extend_from_slice(&page);
+}
+
+/// Encodes a page of at most [`LOG_PAGE_RECORDS`] records.
+pub fn encode_log_page(number: u64, records: &[LogRecord]) -> Vec<u8> {
+    encode_frame(number, records.len(), |page| {
+        for record in records {
+            page.extend_from_slice(&record.fingerprint.0);
+            page.extend_from_slice(&record.ordinal.0.to_le_bytes());
+            page.extend_from_slice(&record.len.to_le_bytes());
+        }
+    })
 }
 
 /// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
 pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> Option<()> {
     out.clear();
-    let mut fields = Fields::new(bytes);
-    let checksum = fields.u32()?;
-    if bytes.len() != LOG_PAGE_BYTES || crc32c::crc32c(bytes.get(4..)?) != checksum || fields.u64()? != number {
-        return None;
-    }
-    let count = usize::from(fields.u16()?);
-    fields.u16()?;
-    if LOG_PAGE_RECORDS < count {
-        return None;
-    }
+    let (count, mut fields) = decode_frame(number, LOG_RECORD_BYTES, bytes)?;
     for _ in 0..count {
         let fingerprint = Fingerprint(fields.array()?);
         out.push(LogRecord { fingerprint, ordinal: Ordinal(fields.u32()?), len: fields.u32()? });
@@ -148,7 +146,18 @@ impl ArrivalLog {
         let page = Vec::with_capacity(LOG_PAGE_RECORDS);
         let tail = AlignedBuffer::new_zeroed(TAIL_PAGES * LOG_PAGE_BYTES);
         let counters = LogCounters::default();
-        Ok(Self { file, life, written_pages: pages, tail, tail_len: 0, page, counters, spare_buffers: Vec::new() })
+        Ok(Self {
+            file,
+            life,
+            written_pages: pages,
+            tail,
+            tail_len: 0,
+            leaving: None,
+            spare_tail: None,
+            page,
+            counters,
+            spare_buffers: Vec::new(),
+        })
     }
 
     /// Returns what was counted.
@@ -171,8 +180,14 @@ impl ArrivalLog {
         Position(self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64)
     }
 
+    /// Returns the number of the first page of the tail.
+    fn tail_page(&self) -> u64 {
+        let leaving = self.leaving.as_ref().map_or(0, |(_, len)| len / LOG_PAGE_BYTES);
+        self.written_pages + leaving as u64
+    }
+
     fn page_number(&self) -> u64 {
-        self.written_pages + (self.tail_len / LOG_PAGE_BYTES) as u64
+        self.tail_page() + (self.tail_len / LOG_PAGE_BYTES) as u64
     }
 
     /// Appends a record, in memory; returns its position. There must be room.
@@ -188,16 +203,39 @@ impl ArrivalLog {
 
     fn end_page(&mut self) {
         let number = self.page_number();
-        let mut bytes = Vec::with_capacity(LOG_PAGE_BYTES);
-        encode_log_page(number ^ self.life, &self.page, &mut bytes);
+        let bytes = encode_log_page(number ^ self.life, &self.page);
         let place = self.tail.get_mut(self.tail_len..self.tail_len + LOG_PAGE_BYTES);
         place.expect("a record is appended only if there is room").copy_from_slice(&bytes);
         self.tail_len += LOG_PAGE_BYTES;
         self.page.clear();
     }
 
-    /// Writes the whole pages out. The ordinals in them must be durable.
+    /// Starts to write the whole pages out; they can be read meanwhile. What is returned is to be run, once the ordinals
+    /// in the pages are durable, and what it came to be given to [`ArrivalLog::finish_write`]: one at a time.
+    pub fn start_write(&mut self) -> LogWrite {
+        assert!(self.leaving.is_none(), "pages of the log are written in their order");
+        let fresh = self.spare_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(TAIL_PAGES * LOG_PAGE_BYTES));
+        let buffer = Arc::new(std::mem::replace(&mut self.tail, fresh));
+        let len = std::mem::take(&mut self.tail_len);
+        let (file, offset) = (Arc::clone(&self.file), self.written_pages * LOG_PAGE_BYTES as u64);
+        self.leaving = Some((Arc::clone(&buffer), len));
+        LogWrite { file, offset, buffer, len }
+    }
+
+    /// Takes note of how a write ended. After an error the log must not be written any more.
+    pub fn finish_write(&mut self, outcome: Result<()>) -> Result<()> {
+        outcome?;
+        if let Some((buffer, len)) = self.leaving.take() {
+            self.counters.bytes_written += len as u64;
+            self.written_pages += (len / LOG_PAGE_BYTES) as u64;
+            self.spare_tail = Arc::into_inner(buffer);
+        }
+        Ok(())
+    }
+
+    /// Writes the whole pages out. The ordinals in them must be durable, and no write may go on.
     pub fn write_out(&mut self) -> Result<()> {
+        assert!(self.leaving.is_none(), "pages of the log are written in their order");
         if self.tail_len != 0 {
             let bytes = self.tail.get(..self.tail_len).unwrap_or_default();
             self.file.write_at(self.written_pages * LOG_PAGE_BYTES as u64, bytes)?;
@@ -257,8 +295,10 @@ impl ArrivalLog {
                 }
                 push_part(window, number, &page, from, out);
             }
-            let tail = self.tail.get(..self.tail_len).unwrap_or_default().chunks_exact(LOG_PAGE_BYTES);
-            for (number, bytes) in (self.written_pages..end).zip(tail).filter(|(number, _)| first <= *number) {
+            let leaving = self.leaving.as_ref().and_then(|(buffer, len)| buffer.get(..*len)).unwrap_or_default();
+            let tail = self.tail.get(..self.tail_len).unwrap_or_default();
+            let gathered = leaving.chunks_exact(LOG_PAGE_BYTES).chain(tail.chunks_exact(LOG_PAGE_BYTES));
+            for (number, bytes) in (self.written_pages..end).zip(gathered).filter(|(number, _)| first <= *number) {
                 decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
                 push_part(window, number, &page, from, out);
             }
@@ -366,11 +406,10 @@ mod tests {
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let mut page = Vec::new();
-        encode_log_page(7, &[record(1), record(2)], &mut page);
+        let page = encode_log_page(7, &[record(1), record(2)]);
         let mut out = Vec::new();
         let mut decoded = 0;
-        for bit in 32..HEADER_BYTES * 8 + 64 {
+        for bit in 32..FRAME_HEADER_BYTES * 8 + 64 {
             let mut bytes = page.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let checksum = crc32c::crc32c(&bytes[4..]);

@@ -20,12 +20,17 @@ use crate::index::pending::{PendingChunk, Slot};
 use crate::index::{Resolved, Verdict};
 use crate::kv::table::{BATCH_PAGES_MAX, Lookup};
 use crate::kv::{Entry, Key, Position};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{ContainerId, Fingerprint, Sequence};
 
 /// By how much fewer chunks are passed over in each round of a pool's lookup.
 const STRIDE_DIVISOR: usize = 4;
 /// Most chunks passed over, however long runs are: as many as a window has records.
 const STRIDE_MAX: usize = 2048;
+/// Fewest records that an adaptive window takes in. More of the page than that would be read for nothing, since each takes
+/// as long to take in as a probe of the filter.
+const WINDOW_RECORDS_MIN: u64 = 16;
+/// Shortest mean run of duplicates at which repeats are followed: what is shorter costs as many reads as it saves.
+const FOLLOW_RUN_MIN: u64 = 32;
 /// Chunks passed over so long as nothing is known about runs.
 const STRIDE_AT_FIRST: usize = 16;
 
@@ -38,10 +43,126 @@ struct Hit {
 }
 
 impl Index {
-    /// Looks a bucket's chunks up; a pool has one bucket.
+    /// Looks up once as many wait in a bucket, or in a pool, as the schedule says.
+    pub(super) fn go_through(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
+        let threshold = self.options.threshold();
+        match self.options.schedule {
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } if threshold <= self.turns.fresh => {
+                self.go_through_pool(resolved);
+            }
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => {}
+            Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
+                if threshold <= self.pending.bucket_len(bucket) {
+                    self.look_up_bucket(bucket, resolved);
+                }
+            }
+        }
+    }
+
+    /// Goes through a pool once it is long ago that this was done, however few wait.
+    pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
+        let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
+        let passed = self.next_sequence.0.saturating_sub(self.turns.starts[0]);
+        let is_due =
+            self.options.pending_age_max / 2 < passed || self.options.pending_bytes_max / 2 < self.turns.fresh_bytes;
+        if is_pool && is_due && !self.pending.is_empty() {
+            self.go_through_pool(resolved);
+        }
+    }
+
+    /// Takes the answers of the last lookup beside, starts the next, and reads around the hits of the last one meanwhile.
+    ///
+    /// What is looked up is the first of every stretch of neighbors that came since the last turn. Those that came in the
+    /// turn before are passed over: what is read now is around the first of their stretches. What that has not answered
+    /// is looked up in the next turn, in shorter steps, and two turns after that one by one. So the disk has reads to do
+    /// all the time, and identification goes on meanwhile.
+    fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        let start = self.now();
+        let answers = self.store.end_lookup();
+        self.counters.lookup_nanos += self.nanos_since(start);
+        let [turn, turn_before, third, fourth] = self.turns.starts.map(Sequence);
+        let (left, threshold) = (self.pending.waiting_before(turn_before), self.options.threshold());
+        // Where runs follow each other closely, the first of a stretch speaks for a part of it only.
+        self.turns.is_dense = threshold / if self.turns.is_dense { 16 } else { 4 } < left;
+        if threshold < left {
+            // The windows answer few of those that they were to answer: step by step would be too slow.
+            let hits = self.settle_asked(answers, resolved);
+            self.prefetch(hits, resolved);
+            return self.look_up_pool(resolved);
+        }
+        let stride = self.stride();
+        let mut slots = Vec::new();
+        self.pending.list_strided(&mut slots, |sequence| match sequence {
+            _ if sequence < fourth => Some(1),
+            _ if sequence < third => None,
+            _ if sequence < turn_before => Some((stride / STRIDE_DIVISOR).max(1)),
+            _ if sequence < turn => None,
+            _ => Some(stride),
+        });
+        self.turns.starts = [self.next_sequence.0, turn.0, turn_before.0, third.0];
+        (self.turns.fresh, self.turns.fresh_bytes) = (0, 0);
+        if !slots.is_empty() {
+            let keys = slots.iter().map(|&slot| Key::from(self.pending.ask(slot))).collect();
+            self.counters.lookups += slots.len() as u64;
+            self.counters.lookup_batches += 1;
+            self.store.start_lookup(keys);
+        }
+        let hits = self.settle_asked(answers, resolved);
+        self.asked = slots;
+        self.prefetch(hits, resolved);
+        self.advance_arrivals();
+    }
+
+    /// Waits for the answers of the lookup that goes on beside, if one does, brings its chunks to their verdicts and reads
+    /// around the hits; says whether one did.
+    pub(super) fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
+        let Some(hits) = self.take_hits(resolved) else { return false };
+        self.prefetch(hits, resolved);
+        self.advance_arrivals();
+        true
+    }
+
+    /// Does the same but for reading around the hits, which are returned.
+    fn take_hits(&mut self, resolved: &mut Vec<Resolved>) -> Option<Vec<Hit>> {
+        let start = self.now();
+        let answers = self.store.end_lookup()?;
+        self.counters.lookup_nanos += self.nanos_since(start);
+        Some(self.settle_asked(Some(answers), resolved))
+    }
+
+    /// Brings the chunks that were being looked up to their verdicts; returns the hits.
+    fn settle_asked(&mut self, answers: Option<Vec<Lookup>>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
+        let answers = answers.unwrap_or_default();
+        let asked = std::mem::take(&mut self.asked);
+        let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.take(slot)).collect();
+        assert_eq!(chunks.len(), answers.len(), "nothing else answers for what is being looked up");
+        let hits = self.settle_all(&chunks, answers, resolved);
+        // What this has shown about runs decides how much the hits read.
+        self.advance_arrivals();
+        hits
+    }
+
+    /// Returns how many neighbors a pool's lookup passes over.
+    fn stride(&self) -> usize {
+        let runs = self.arrivals.runs();
+        // A window answers as many as it has records; where most lookups find nothing, each has to be made.
+        let answered = match self.window_records() {
+            _ if runs.is_blank() => STRIDE_AT_FIRST,
+            _ if runs.is_misled() => 1,
+            _ if self.turns.is_dense => usize::try_from(runs.mean_run()).unwrap_or(usize::MAX),
+            records => records as usize,
+        };
+        answered.clamp(1, STRIDE_MAX)
+    }
+
+    /// Looks a bucket's chunks up. For a pool, which has one bucket, it may do to take the answers that are due.
     pub(super) fn look_up_bucket(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => {
+                if !self.take_answers(resolved) {
+                    self.look_up_pool(resolved);
+                }
+            }
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 let mut slots = Vec::new();
                 self.pending.list_bucket(bucket, &mut slots);
@@ -53,6 +174,7 @@ impl Index {
     /// Brings everything that waits to a verdict: the first of each cycle before the others, since what its hit brings in
     /// answers most of them; what is left in the order of the table.
     pub(super) fn look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
         let mut slots = Vec::new();
         self.pending.list_heads(&mut slots);
         self.look_up_slots(&slots, resolved);
@@ -65,22 +187,18 @@ impl Index {
         }
     }
 
-    fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
+    /// Looks all of a pool up at once, in as many steps as it takes.
+    pub(super) fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
         let mut stride = STRIDE_MAX;
         let mut slots = Vec::new();
         while !self.pending.is_empty() {
-            let runs = self.arrivals.runs();
-            // A window answers as many as it has records; where most lookups find nothing, each has to be made.
-            let answered = match self.window_records() {
-                _ if runs.is_blank() => STRIDE_AT_FIRST,
-                _ if runs.is_misled() => 1,
-                records => records as usize,
-            };
-            stride = stride.min(answered.max(1));
-            self.pending.list_strided(stride, &mut slots);
+            stride = stride.min(self.stride());
+            self.pending.list_strided(&mut slots, |_| Some(stride));
             self.look_up_slots(&slots, resolved);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
+        (self.turns.fresh, self.turns.fresh_bytes) = (0, 0);
     }
 
     fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
@@ -125,7 +243,9 @@ impl Index {
 
     /// Looks chunks up together, then reads around the hits, which may answer for others that wait.
     fn look_up(&mut self, chunks: &[PendingChunk], resolved: &mut Vec<Resolved>) {
-        let Some(newest) = chunks.iter().map(|chunk| chunk.sequence).max() else { return };
+        if chunks.is_empty() {
+            return;
+        }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).collect();
         let mut answers = Vec::with_capacity(keys.len());
         let start = self.now();
@@ -133,6 +253,13 @@ impl Index {
         self.counters.lookup_nanos += self.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
+        let hits = self.settle_all(chunks, answers, resolved);
+        self.prefetch(hits, resolved);
+    }
+
+    /// Brings chunks that were looked up to their verdicts; returns the hits.
+    fn settle_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
+        let newest = chunks.iter().map(|chunk| chunk.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let entry = self.count_answer(answer);
@@ -142,11 +269,11 @@ impl Index {
                 hits.push(Hit { fingerprint, position, membership });
             }
             self.settle(chunk, found, resolved);
-            if chunk.sequence == newest {
+            if Some(chunk.sequence) == newest {
                 self.note_last_of_batch(found.is_some());
             }
         }
-        self.prefetch(hits, resolved);
+        hits
     }
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
@@ -196,13 +323,12 @@ impl Index {
             WindowRule::Fixed(records) => records,
             WindowRule::Adaptive(max) => {
                 let runs = self.arrivals.runs();
-                let page = LOG_PAGE_RECORDS as u64;
                 let wanted = match runs.mean_run() {
                     // Nothing is known: a page costs no more than a lookup.
-                    0 => page,
+                    0 => LOG_PAGE_RECORDS as u64,
                     // One by one: a window would answer nobody.
                     1 if !runs.is_blank() => 0,
-                    run => (2 * run).div_ceil(page) * page,
+                    run => (2 * run).max(WINDOW_RECORDS_MIN),
                 };
                 u32::try_from(wanted.min(u64::from(max))).expect("at most the maximum")
             }
@@ -227,9 +353,16 @@ impl Index {
         let (mut windows, mut cycles) = (Vec::with_capacity(at_most), Vec::with_capacity(at_most));
         let mut read_up_to = 0;
         for hit in hits {
-            // What an earlier window of this batch brings, or has brought in, needs no read of its own.
-            if hit.position.0 < read_up_to || self.cache.get(&hit.fingerprint).is_some() {
+            // What an earlier window of this batch brings needs no read of its own.
+            if hit.position.0 < read_up_to {
                 continue;
+            }
+            // Nor does what one before has brought in, unless it ends soon.
+            if let Some(end) = self.cache.window_end(&hit.fingerprint) {
+                if u64::from(records / 2) <= end.0.saturating_sub(hit.position.0) {
+                    continue;
+                }
+                read_up_to = end.0;
             }
             let mut window = self.window_around(&hit, records);
             let end = window.start.0.saturating_add(u64::from(window.records));
@@ -258,19 +391,25 @@ impl Index {
             (_, WindowRule::Adaptive(_)) => rank.min(records / 2),
             (_, WindowRule::Fixed(_)) => rank.min(records - 1),
         };
-        let mut start = hit.position.0.saturating_sub(back.into());
-        if let WindowRule::Adaptive(_) = self.options.window {
-            // Whole pages: where windows are of one, the page that holds the hit rather than parts of two.
-            start -= start % LOG_PAGE_RECORDS as u64;
-        }
-        LogWindow { start: Position(start), records }
+        let start = hit.position.0.saturating_sub(back.into());
+        let page = LOG_PAGE_RECORDS as u64;
+        let end = match self.options.window {
+            // To the end of its last page: that is read anyway, and what is in it may well be wanted.
+            WindowRule::Adaptive(_) if page <= u64::from(records) => {
+                start.saturating_add(records.into()).div_ceil(page).saturating_mul(page)
+            }
+            _ => start.saturating_add(records.into()),
+        };
+        LogWindow { start: Position(start), records: u32::try_from(end - start).unwrap_or(u32::MAX) }
     }
 
     /// Reads windows of the log into the cache and answers pending chunks by them. `cycles`: of the hits they are for.
     fn read_windows(&mut self, windows: &[LogWindow], cycles: &[Membership], resolved: &mut Vec<Resolved>) {
         let start = self.now();
         let mut stretches = std::mem::take(&mut self.stretches);
-        self.store.read_log(windows, &mut stretches);
+        let mut windows = [&self.follow(windows), windows].concat();
+        windows.dedup();
+        self.store.read_log(&windows, &mut stretches);
         self.counters.prefetch_nanos += self.nanos_since(start);
         let start = self.now();
         for LogStretch { start, records } in &stretches {
@@ -290,6 +429,23 @@ impl Index {
         }
         self.counters.postlookup_nanos += self.nanos_since(start);
         self.stretches = stretches;
+    }
+
+    /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
+    /// window has, and no more of them than can be read with the windows.
+    fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        if self.arrivals.runs().mean_run() < FOLLOW_RUN_MIN {
+            return Vec::new();
+        }
+        let records = self.window_records();
+        let room = WINDOWS_PER_BATCH.min(RECORDS_PER_BATCH / (records as usize).max(1)).saturating_sub(windows.len());
+        let mut found = self.store.repeats_in(windows);
+        found.truncate(room);
+        for stretch in &mut found {
+            stretch.records = stretch.records.min(records);
+        }
+        self.counters.follows += found.len() as u64;
+        found
     }
 
     /// Asks the cache for all that wait in some cycles.
@@ -320,6 +476,9 @@ impl Index {
         self.counters.postlookup_probes += stretch.records.len() as u64;
         for (position, record) in (stretch.start.0..).map(Position).zip(&stretch.records) {
             let Some(&Flight::Pending(slot)) = self.flights.get(&record.fingerprint) else { continue };
+            if self.pending.is_asked(slot) {
+                continue;
+            }
             let container = self.store.live_container(record.ordinal);
             self.answer(slot, container, position, resolved);
         }

@@ -16,6 +16,7 @@ pub mod cache;
 pub mod checkpoint;
 pub mod cycle;
 mod device;
+pub mod frame;
 pub mod identify;
 pub mod log;
 mod lookup;
@@ -165,6 +166,8 @@ counters! {
     bytes_written,
     /// Reads of the log because of a hit.
     prefetches,
+    /// Stretches of the log read because a stream had gone on with them at the place of a window.
+    follows,
     /// Entries added to the table.
     updates,
     /// Calls of `drain` that found chunks pending.
@@ -189,6 +192,8 @@ counters! {
     prelookup_nanos,
     /// Nanoseconds in answering pending chunks by what was read.
     postlookup_nanos,
+    /// Nanoseconds in waiting for a flush of the table because staging was full.
+    flush_wait_nanos,
     /// Table pages with a bad checksum, taken as empty.
     damaged_pages,
 }

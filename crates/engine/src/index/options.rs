@@ -99,7 +99,7 @@ pub struct IndexOptions {
     pub pending_buckets: u32,
     /// Most chunks that wait for a verdict, equal ones included.
     pub pending_max: usize,
-    /// Most bytes of the chunks that wait, equal ones not included: the caller holds them.
+    /// Most bytes of the chunks that wait, equal ones included: the caller holds them. A backup sets it from its budget.
     pub pending_bytes_max: usize,
     /// Most chunks that arrive while one waits. Counted, not timed, so that runs repeat.
     pub pending_age_max: u64,
@@ -109,14 +109,14 @@ pub struct IndexOptions {
     pub repeat_pages_min: u64,
 }
 
-/// Buffers that every index has: one batch of table pages, the end of the log.
-pub const BUFFER_BYTES: usize = BATCH_PAGES_MAX * PAGE_BYTES + (TAIL_PAGES + 1) * LOG_PAGE_BYTES;
+/// Buffers that every index has: a batch of table pages at once and one beside, the end of the log twice.
+pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * LOG_PAGE_BYTES;
 
 /// Memory that one pending chunk takes: its slot, its place in bucket, order and cycle, its share of the map.
 const PENDING_BYTES: usize = 240;
 
 /// Windows of the log that are read together.
-pub const WINDOWS_PER_BATCH: usize = 64;
+pub const WINDOWS_PER_BATCH: usize = 320;
 /// Records of the log that are read together: a batch has fewer windows where they are long.
 pub const RECORDS_PER_BATCH: usize = 16 << 10;
 
@@ -135,14 +135,14 @@ const FILTER_BYTES_MIN: usize = 1 << 20;
 impl IndexOptions {
     /// Divides a budget for about so many different chunks (0: not known).
     ///
-    /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 to 16 MiB
-    /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full, and the filter takes the
-    /// rest, since every bit per chunk saves lookups. It starts at the size that is expected to do and grows.
+    /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 MiB
+    /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full (three times as many wait at
+    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups. It starts at the size that is expected to do and grows.
     /// Budgets below 16 MiB work, but the buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize, expected_chunks: u64) -> Self {
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates: 2048 },
-            run_at_once: 256,
+            run_at_once: 128,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
             cycles: CycleRule::default(),
@@ -150,11 +150,11 @@ impl IndexOptions {
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
             staging_bytes: bytes / 6,
-            cache_bytes: (bytes / 16).min(16 << 20),
+            cache_bytes: (bytes / 16).min(8 << 20),
             reads: None,
             runs_max: 4,
             pending_buckets: 64,
-            pending_max: 4096,
+            pending_max: 6144,
             pending_bytes_max: 64 << 20,
             pending_age_max: 1 << 16,
             repeat_bytes_per_chunk: 1,

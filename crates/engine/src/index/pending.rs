@@ -40,6 +40,8 @@ struct Waiting {
     chunk: PendingChunk,
     bucket: u32,
     index: u32,
+    /// Whether it is being looked up.
+    is_asked: bool,
 }
 
 /// The chunks that wait.
@@ -69,7 +71,7 @@ impl Pending {
         }
     }
 
-    /// Returns the bytes of the different chunks that wait.
+    /// Returns the bytes of the chunks that wait, followers included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -107,7 +109,7 @@ impl Pending {
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
         let chunk = PendingChunk { fingerprint, sequence, len, membership, followers: Vec::new() };
-        let waiting = Some(Waiting { chunk, bucket, index });
+        let waiting = Some(Waiting { chunk, bucket, index, is_asked: false });
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = waiting;
             slot
@@ -130,12 +132,13 @@ impl Pending {
     pub fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.chunk.followers.push(sequence);
+        self.bytes += waiting.chunk.len as usize;
         self.followers += 1;
     }
 
     /// Takes a chunk out; `None` if it was taken already.
     pub fn take(&mut self, Slot(slot): Slot) -> Option<PendingChunk> {
-        let Waiting { chunk, bucket, index } = self.slots[slot as usize].take()?;
+        let Waiting { chunk, bucket, index, .. } = self.slots[slot as usize].take()?;
         let members = &mut self.buckets[bucket as usize];
         members.swap_remove(index as usize);
         if let Some(&moved) = members.get(index as usize) {
@@ -143,7 +146,7 @@ impl Pending {
         }
         self.free.push(slot);
         self.leaders -= 1;
-        self.bytes -= chunk.len as usize;
+        self.bytes -= chunk.len as usize * (1 + chunk.followers.len());
         self.followers -= chunk.followers.len();
         Some(chunk)
     }
@@ -196,12 +199,39 @@ impl Pending {
         out.extend(self.buckets.iter().flatten().copied().map(Slot));
     }
 
-    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and every
-    /// `stride`-th in it, oldest first.
-    pub fn list_strided(&self, stride: usize, out: &mut Vec<Slot>) {
+    /// Notes that a chunk that waits is being looked up; returns its fingerprint.
+    pub fn ask(&mut self, Slot(slot): Slot) -> &Fingerprint {
+        let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
+        waiting.is_asked = true;
+        &waiting.chunk.fingerprint
+    }
+
+    /// Says whether a chunk waits and is being looked up.
+    pub fn is_asked(&self, Slot(slot): Slot) -> bool {
+        self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|waiting| waiting.is_asked)
+    }
+
+    /// Returns how many different chunks wait, and are not being looked up, that arrived before a place in the stream.
+    pub fn waiting_before(&self, end: Sequence) -> usize {
+        let before = self.order.iter().take_while(|(sequence, _)| *sequence < end);
+        before.filter(|&&entry| is_waiting(&self.slots, entry) && !self.is_asked(Slot(entry.1))).count()
+    }
+
+    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and with every
+    /// further one in it that is as many after the last as `stride` says of it, oldest first. Where it says `None`,
+    /// chunks are left out, and the next stretch begins after them. Those that are being looked up are passed by.
+    pub fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> Option<usize>) {
         out.clear();
         let mut before: Option<(Sequence, usize)> = None;
         for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
+            if self.is_asked(Slot(slot)) {
+                before = Some((sequence, 0));
+                continue;
+            }
+            let Some(stride) = stride(sequence) else {
+                before = None;
+                continue;
+            };
             let passed = match before {
                 Some((last, passed)) if last.0 + 1 == sequence.0 && passed + 1 < stride => passed + 1,
                 _ => 0,
@@ -259,14 +289,14 @@ mod tests {
             }
             let oldest = model.first_key_value().map(|(sequence, (_, bucket, _))| (*sequence, *bucket));
             assert_eq!(pending.oldest(), oldest);
-            assert_eq!(pending.bytes(), 3 * model.len());
+            assert_eq!(pending.bytes(), 3 * pending.len());
             assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
         }
         let mut out = Vec::new();
-        pending.list_strided(1, &mut out);
+        pending.list_strided(&mut out, |_| Some(1));
         assert_eq!(out, model.values().map(|(slot, ..)| *slot).collect::<Vec<_>>());
         for stride in [2, 7, usize::MAX] {
-            pending.list_strided(stride, &mut out);
+            pending.list_strided(&mut out, |_| Some(stride));
             let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
             for (sequence, (slot, ..)) in &model {
                 passed = if last == sequence.0.checked_sub(1) && passed + 1 < stride { passed + 1 } else { 0 };

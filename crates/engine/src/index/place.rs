@@ -12,6 +12,7 @@ use crate::index::options::IndexOptions;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
 use crate::index::store::{IndexState, Store, open_or_create, repeats_name, slot_name};
+use crate::index::upkeep::disjoint;
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
 use crate::kv::manifest::decode_manifest;
@@ -212,13 +213,16 @@ impl Place<'_> {
             filter,
             filter_bytes_max: self.filter_bytes_max(),
             flushing: None,
+            looking: None,
+            writing_log: None,
             next_segment: 0,
             filter_growths: 0,
             repeats_noted: 0,
+            flush_wait_nanos: 0,
             changed: true,
             marked: false,
             degraded: None,
-            incomplete,
+            incomplete: disjoint(incomplete),
             to_complete: 0,
             updates: 0,
         }

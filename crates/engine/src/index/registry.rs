@@ -14,7 +14,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::index::ordinals::OrdinalSet;
@@ -36,7 +36,10 @@ pub struct Registry {
     file: Arc<dyn DiskFile>,
     count: u32,
     digest: blake3::Hasher,
-    unsynced: bool,
+    synced: Arc<SyncedRecords>,
+    /// How many records the file has. The others are gathered: nothing on disk may name them before the next sync.
+    written: u32,
+    gathered: Vec<u8>,
     /// Containers that follow each other in one session have ordinals that follow each other, mostly: what is kept is
     /// one stretch per interruption, not one entry per container.
     by_ordinal: BTreeMap<u32, Stretch>,
@@ -49,6 +52,39 @@ pub struct Registry {
 struct Stretch {
     first: ContainerId,
     len: u32,
+}
+
+/// How many records are durable.
+#[derive(Debug)]
+pub struct SyncedRecords {
+    file: Arc<dyn DiskFile>,
+    state: Mutex<SyncState>,
+}
+
+#[derive(Debug)]
+enum SyncState {
+    /// So many, the header being the first.
+    Durable(u64),
+    /// Not known: a sync has failed, and another must not be believed.
+    Unknown,
+}
+
+impl SyncedRecords {
+    /// Makes so many records durable, which were written.
+    pub fn sync(&self, count: u32) -> Result<()> {
+        let wanted = u64::from(count) + 1;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            SyncState::Durable(durable) if wanted <= durable => Ok(()),
+            SyncState::Durable(_) => {
+                *state = SyncState::Unknown;
+                self.file.sync()?;
+                *state = SyncState::Durable(wanted);
+                Ok(())
+            }
+            SyncState::Unknown => Err(Error::invalid("the index's list of containers could not be made durable")),
+        }
+    }
 }
 
 /// Encodes a record.
@@ -89,11 +125,14 @@ impl Registry {
     }
 
     fn empty(file: Arc<dyn DiskFile>) -> Self {
+        let synced = SyncedRecords { file: Arc::clone(&file), state: Mutex::new(SyncState::Durable(0)) };
         Self {
             file,
+            synced: Arc::new(synced),
             count: 0,
             digest: blake3::Hasher::new(),
-            unsynced: true,
+            written: 0,
+            gathered: Vec::new(),
             by_ordinal: BTreeMap::new(),
             by_container: BTreeMap::new(),
             live: OrdinalSet::default(),
@@ -140,6 +179,7 @@ impl Registry {
             return Err(damaged("does not match its checkpoint"));
         }
         registry.file.set_len(offset_of(registry.count))?;
+        registry.written = registry.count;
         Ok(registry)
     }
 
@@ -204,8 +244,10 @@ impl Registry {
         }
         let ordinal = Ordinal(self.count);
         let record = encode_record(ordinal, container);
-        self.unsynced = true;
-        self.file.write_at(offset_of(self.count), &record)?;
+        if PIECE_RECORDS * RECORD_BYTES <= self.gathered.len() {
+            self.write_out()?;
+        }
+        self.gathered.extend_from_slice(&record);
         self.digest.update(&record);
         self.add(container);
         Ok(ordinal)
@@ -235,13 +277,25 @@ impl Registry {
         self.by_container.insert(container, ordinal);
     }
 
-    /// Makes every record durable. Before anything on disk names an ordinal: see the module's documentation.
-    pub fn sync(&mut self) -> Result<()> {
-        if self.unsynced {
-            self.file.sync()?;
-            self.unsynced = false;
+    fn write_out(&mut self) -> Result<()> {
+        if !self.gathered.is_empty() {
+            self.file.write_at(offset_of(self.written), &self.gathered)?;
+            self.gathered.clear();
+            self.written = self.count;
         }
         Ok(())
+    }
+
+    /// Makes every record durable. Before anything on disk names an ordinal: see the module's documentation.
+    pub fn sync(&mut self) -> Result<()> {
+        let (synced, count) = self.begin_sync()?;
+        synced.sync(count)
+    }
+
+    /// Writes every record out. They are durable once [`SyncedRecords::sync`] has returned for that many, on any thread.
+    pub fn begin_sync(&mut self) -> Result<(Arc<SyncedRecords>, u32)> {
+        self.write_out()?;
+        Ok((Arc::clone(&self.synced), self.written))
     }
 
     /// Notes that all chunks of a container, live of course, have been entered.
@@ -319,6 +373,7 @@ mod tests {
             }
             assert_eq!(known[ordinal.0 as usize], next);
         }
+        registry.sync().unwrap();
         let registry = open(&disk, registry.count(), registry.digest()).unwrap();
         for (ordinal, &container) in (0..).zip(&known) {
             assert_eq!(registry.container(Ordinal(ordinal)), Some(container));
@@ -340,6 +395,7 @@ mod tests {
         for number in 10..20 {
             registry.register(container(1, number)).unwrap();
         }
+        registry.sync().unwrap();
         assert_eq!(open(&disk, count, digest).unwrap().count(), 20);
         assert!(open(&disk, count + 1, digest).is_err());
         disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 16 + 3] ^= 1);

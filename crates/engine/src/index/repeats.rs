@@ -8,31 +8,24 @@
 //! reading the same terabytes daily must not make the index grow. That happens at checkpoints, into the other one of two
 //! files, so that a crash finds the file that its checkpoint names.
 //!
-//! Pages of 4 KiB:
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | CRC32C of all that follows |
-//! | 4 | 8 | number of the page |
-//! | 12 | 2 | number of records |
-//! | 14 | 2 | zero |
-//! | 16 | 20 each | records, the places growing: place in the log 8, first position repeated 8, records repeated 4 |
+//! Pages are framed as [`crate::index::frame`] says; a record has 20 bytes, the places growing: place in the log 8, first
+//! position repeated 8, records repeated 4.
 #![deny(clippy::indexing_slicing)]
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::index::frame::{FRAME_BYTES, FRAME_HEADER_BYTES, decode_frame, encode_frame};
 use crate::index::log::LogWindow;
 use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
-use crate::kv::{Fields, Position};
+use crate::kv::Position;
 
 /// Bytes of a page.
-pub const REPEAT_PAGE_BYTES: usize = 4096;
-const HEADER_BYTES: usize = 16;
+pub const REPEAT_PAGE_BYTES: usize = FRAME_BYTES;
 /// Bytes of a record.
 pub const REPEAT_RECORD_BYTES: usize = 20;
 /// Records of a page.
-pub const REPEAT_PAGE_RECORDS: usize = (REPEAT_PAGE_BYTES - HEADER_BYTES) / REPEAT_RECORD_BYTES;
+pub const REPEAT_PAGE_RECORDS: usize = (REPEAT_PAGE_BYTES - FRAME_HEADER_BYTES) / REPEAT_RECORD_BYTES;
 /// Pages that are read for one window at most: what is repeated in smaller pieces is not worth following.
 const PAGES_PER_WINDOW: u64 = 2;
 
@@ -60,36 +53,19 @@ pub struct RepeatLog {
 
 /// Encodes a page of at most [`REPEAT_PAGE_RECORDS`] records.
 pub fn encode_repeat_page(number: u64, records: &[RepeatRecord]) -> Vec<u8> {
-    assert!(records.len() <= REPEAT_PAGE_RECORDS, "a page holds {REPEAT_PAGE_RECORDS} records");
-    let count = u16::try_from(records.len()).expect("a page holds fewer than 65,536 records");
-    let mut page = vec![0; 4];
-    page.extend_from_slice(&number.to_le_bytes());
-    page.extend_from_slice(&count.to_le_bytes());
-    page.resize(HEADER_BYTES, 0);
-    for RepeatRecord { place, stretch } in records {
-        page.extend_from_slice(&place.0.to_le_bytes());
-        page.extend_from_slice(&stretch.start.0.to_le_bytes());
-        page.extend_from_slice(&stretch.records.to_le_bytes());
-    }
-    page.resize(REPEAT_PAGE_BYTES, 0);
-    let (checksum, body) = page.split_at_mut(4);
-    checksum.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
-    page
+    encode_frame(number, records.len(), |page| {
+        for RepeatRecord { place, stretch } in records {
+            page.extend_from_slice(&place.0.to_le_bytes());
+            page.extend_from_slice(&stretch.start.0.to_le_bytes());
+            page.extend_from_slice(&stretch.records.to_le_bytes());
+        }
+    })
 }
 
 /// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
 pub fn decode_repeat_page(number: u64, bytes: &[u8], out: &mut Vec<RepeatRecord>) -> Option<()> {
     out.clear();
-    let mut fields = Fields::new(bytes);
-    let checksum = fields.u32()?;
-    if bytes.len() != REPEAT_PAGE_BYTES || crc32c::crc32c(bytes.get(4..)?) != checksum || fields.u64()? != number {
-        return None;
-    }
-    let count = usize::from(fields.u16()?);
-    fields.u16()?;
-    if REPEAT_PAGE_RECORDS < count {
-        return None;
-    }
+    let (count, mut fields) = decode_frame(number, REPEAT_RECORD_BYTES, bytes)?;
     for _ in 0..count {
         let place = Position(fields.u64()?);
         out.push(RepeatRecord { place, stretch: LogWindow { start: Position(fields.u64()?), records: fields.u32()? } });
@@ -274,7 +250,7 @@ mod tests {
         let records = [RepeatRecord { place: Position(3), stretch: window(9, 2) }];
         let page = encode_repeat_page(7, &records);
         let mut out = Vec::new();
-        for bit in 32..HEADER_BYTES * 8 + 64 {
+        for bit in 32..FRAME_HEADER_BYTES * 8 + 64 {
             let mut bytes = page.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let checksum = crc32c::crc32c(&bytes[4..]);

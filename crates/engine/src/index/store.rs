@@ -21,6 +21,7 @@ use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use crate::error::{Error, Result};
 use crate::index::checkpoint::{Checkpoint, encode_checkpoint};
@@ -29,7 +30,7 @@ use crate::index::options::IndexOptions;
 use crate::index::place::Place;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::Flushing;
+use crate::index::upkeep::{Flushing, Looking};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -98,10 +99,14 @@ pub struct Store {
     pub(super) filter: Filter,
     pub(super) filter_bytes_max: usize,
     pub(super) flushing: Option<Flushing>,
+    pub(super) looking: Option<Looking>,
+    /// Pages of the log that are being written beside.
+    pub(super) writing_log: Option<Receiver<Result<()>>>,
     /// Segment of the filter that is looked at next.
     pub(super) next_segment: usize,
     pub(super) filter_growths: u64,
     pub(super) repeats_noted: u64,
+    pub(super) flush_wait_nanos: u64,
     /// Whether the checkpoint is behind, or the marker says so.
     pub(super) changed: bool,
     pub(super) marked: bool,
@@ -211,6 +216,13 @@ impl Store {
         self.log.read(&*self.disk, windows, out);
     }
 
+    /// Returns what streams repeated when the log had reached the places in some windows.
+    pub fn repeats_in(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        let mut found = Vec::new();
+        self.repeats.read(&*self.disk, windows, &mut found);
+        found
+    }
+
     /// Fills in what table and log have counted.
     pub fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.table.counters(), self.log.counters());
@@ -226,6 +238,7 @@ impl Store {
         counters.repeats = self.repeats_noted;
         counters.compactions = self.repeats.compactions();
         counters.filter_growths = self.filter_growths;
+        counters.flush_wait_nanos = self.flush_wait_nanos;
     }
 
     /// Enters the chunks of a container that is durable. A failure to write degrades the index and is no error.
@@ -309,6 +322,7 @@ impl Store {
     /// Makes everything recorded durable, as the state to fall back to. After an error the index must not write.
     fn checkpoint(&mut self) -> Result<()> {
         self.finish_flush()?;
+        self.finish_log_write()?;
         self.rewrite_damaged()?;
         let mut checkpoint = self.describe();
         self.registry.sync()?;
@@ -391,8 +405,9 @@ impl Drop for Store {
     fn drop(&mut self) {
         // What goes on beside writes into the table: the lock must not be given up before.
         if let Some(flushing) = self.flushing.take() {
-            flushing.wait();
+            let _ = flushing.wait();
         }
+        let _ = self.finish_log_write();
     }
 }
 

@@ -3,6 +3,7 @@
 //! Entries are merged into the table beside identification, by a job that owns what it needs; the entries stay staged, and
 //! are found there, until its runs are taken in. One job at a time: the next starts when staging is nearly full again.
 
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -14,8 +15,9 @@ use crate::index::checkpoint::INCOMPLETE_MAX;
 use crate::index::log::LogWindow;
 use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
+use crate::kv::beside::LookupDone;
 use crate::kv::filter::FILTER_SEGMENTS;
-use crate::kv::flush::FlushDone;
+use crate::kv::flush::{FlushDone, Live};
 use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal, Position};
 
@@ -28,71 +30,162 @@ const FILTER_FILL_MAX: f64 = 0.45;
 /// Bytes of replaced runs, in use only by the last checkpoint, that are worth a new one however small the table is.
 const RETIRED_BYTES_MIN: u64 = 256 << 20;
 
-/// A flush of the table that goes on beside.
+/// A flush of the table that goes on beside, in parts.
 #[derive(Debug)]
 pub(super) struct Flushing {
-    done: Receiver<FlushDone>,
+    running: VecDeque<Receiver<Result<FlushDone>>>,
+    done: Vec<Result<FlushDone>>,
 }
 
 impl Flushing {
-    /// Waits for its end, whatever it came to.
-    pub(super) fn wait(self) {
-        let _ = self.done.recv();
+    /// Says whether a part has not ended.
+    fn goes_on(&mut self) -> bool {
+        while let Some(part) = self.running.front() {
+            let ended = match part.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => Err(Error::invalid(WORKER_DIED)),
+                Ok(ended) => ended,
+            };
+            self.done.push(ended);
+            self.running.pop_front();
+        }
+        false
+    }
+
+    /// Waits for its end; returns what its parts came to, in their order.
+    pub(super) fn wait(self) -> Result<Vec<FlushDone>> {
+        let Self { running, mut done } = self;
+        let ended = |part: Receiver<_>| part.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED)));
+        // All of them, before an error is looked at: until then they may write.
+        done.extend(running.into_iter().map(ended));
+        done.into_iter().collect()
     }
 }
 
+/// A lookup of the table that goes on beside, or what it came to.
+#[derive(Debug)]
+pub(super) enum Looking {
+    /// It goes on.
+    Running(Vec<Receiver<LookupDone>>),
+    /// It has ended, and nobody has asked for its answers yet.
+    Ended(Vec<Lookup>),
+}
+
 impl Store {
+    /// Starts to look keys up beside. One lookup at a time.
+    pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
+        assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
+        let live = self.registry.live().clone();
+        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+        let mut running = Vec::new();
+        for job in self.table.start_lookup(keys, &live) {
+            let (sender, done) = channel();
+            let disk = Arc::clone(&self.disk);
+            self.host.background(Box::new(move || {
+                // Whoever waited may have given up.
+                let _ = sender.send(job.run(&*disk));
+            }));
+            running.push(done);
+        }
+        self.looking = Some(Looking::Running(running));
+    }
+
+    /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
+    pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
+        self.wait_for_lookup();
+        match self.looking.take()? {
+            Looking::Ended(answers) => Some(answers),
+            Looking::Running(_) => None,
+        }
+    }
+
+    /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
+    fn wait_for_lookup(&mut self) {
+        if let Some(Looking::Running(parts)) = &self.looking {
+            let done = parts.iter().map(|part| part.recv().expect("a lookup ends with answers")).collect();
+            self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
+        }
+    }
+
     /// Makes room for another record in log and table, waiting for the table only if it is full.
     pub(super) fn make_room(&mut self) -> Result<()> {
         if !self.log.has_room() {
-            // Registry before log and table: an ordinal that they name must mean the same container after a power cut.
-            self.registry.sync()?;
-            self.log.write_out()?;
+            self.finish_log_write()?;
+            self.start_log_write()?;
         }
+        if self.table.has_room() {
+            return Ok(());
+        }
+        let start = self.host.monotonic();
         while !self.table.has_room() {
             if self.flushing.is_none() {
                 self.start_flush()?;
             }
             self.finish_flush()?;
         }
+        let waited = self.host.monotonic().saturating_sub(start);
+        self.flush_wait_nanos += u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         Ok(())
     }
 
     /// Takes in a flush that has ended, and starts another if it is time.
     pub(super) fn keep_flushing(&mut self) -> Result<()> {
-        let ended = self.flushing.as_ref().map(|flushing| flushing.done.try_recv());
-        match ended {
-            Some(Err(TryRecvError::Empty)) => return Ok(()),
-            Some(outcome) => {
-                self.flushing = None;
-                self.install(outcome.map_err(|_| Error::invalid(WORKER_DIED)))?;
+        if let Some(flushing) = &mut self.flushing {
+            if flushing.goes_on() {
+                return Ok(());
             }
-            None => {}
+            self.finish_flush()?;
         }
         if self.table.wants_flush() { self.start_flush() } else { Ok(()) }
     }
 
-    fn start_flush(&mut self) -> Result<()> {
-        self.registry.sync()?;
-        let live = self.registry.live().clone();
-        let job = self.table.start_flush(Arc::new(move |ordinal| live.contains(ordinal)));
+    fn start_log_write(&mut self) -> Result<()> {
+        let (synced, records) = self.registry.begin_sync()?;
+        let write = self.log.start_write();
         let (sender, done) = channel();
-        let disk = Arc::clone(&self.disk);
         self.host.background(Box::new(move || {
+            // Registry before log: an ordinal that it names must mean the same container after a power cut.
+            let outcome = synced.sync(records).and_then(|()| write.run());
             // Whoever waited may have given up.
-            let _ = sender.send(job.run(&*disk));
+            let _ = sender.send(outcome);
         }));
-        self.flushing = Some(Flushing { done });
+        self.writing_log = Some(done);
+        Ok(())
+    }
+
+    /// Waits for the pages of the log that are being written beside, if any are.
+    pub(super) fn finish_log_write(&mut self) -> Result<()> {
+        let Some(done) = self.writing_log.take() else { return Ok(()) };
+        self.log.finish_write(done.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED))))
+    }
+
+    fn start_flush(&mut self) -> Result<()> {
+        let (synced, records) = self.registry.begin_sync()?;
+        let live = self.registry.live().clone();
+        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+        let mut flushing = Flushing { running: VecDeque::new(), done: Vec::new() };
+        for job in self.table.start_flush(&live) {
+            let (sender, done) = channel();
+            let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
+            self.host.background(Box::new(move || {
+                // Registry before table, as before the log.
+                let _ = sender.send(synced.sync(records).map(|()| job.run(&*disk)));
+            }));
+            flushing.running.push_back(done);
+        }
+        self.flushing = Some(flushing);
         Ok(())
     }
 
     /// Waits for the flush that goes on beside, if one does.
     pub(super) fn finish_flush(&mut self) -> Result<()> {
         let Some(flushing) = self.flushing.take() else { return Ok(()) };
-        self.install(flushing.done.recv().map_err(|_| Error::invalid(WORKER_DIED)))
+        self.install(flushing.wait())
     }
 
-    fn install(&mut self, done: Result<FlushDone>) -> Result<()> {
+    fn install(&mut self, done: Result<Vec<FlushDone>>) -> Result<()> {
+        // It may read pages that are free from now on.
+        self.wait_for_lookup();
         self.table.finish_flush(done?)?;
         self.grow_filter();
         Ok(())
@@ -145,12 +238,16 @@ impl Store {
                 parts.push(heads);
             }
         }
-        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { parts }
+        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { disjoint(parts) }
     }
 
     /// Enters those chunks of a covered container that damaged parts of the table may have held and do not hold now.
     pub(super) fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
-        let is_missing = |key: &Key| self.incomplete.iter().any(|heads| heads.contains(&key.head()));
+        let is_missing = |key: &Key| {
+            let head = key.head();
+            let index = self.incomplete.partition_point(|heads| *heads.end() < head);
+            self.incomplete.get(index).is_some_and(|heads| heads.contains(&head))
+        };
         let keys: Vec<Key> = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).filter(is_missing).collect();
         let mut found = Vec::new();
         self.lookup(&keys, &mut found);
@@ -193,6 +290,20 @@ impl Store {
         let (retired, used) = self.table.retired_and_used_bytes();
         (used / 2).max(RETIRED_BYTES_MIN) < retired || 2 * self.repeat_pages_max() < self.repeats.pages()
     }
+}
+
+/// Returns parts in their order, those that overlap put together: one search tells whether a key is in them.
+pub(super) fn disjoint(mut parts: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+    parts.retain(|part| !part.is_empty());
+    parts.sort_unstable_by_key(|part| *part.start());
+    let mut out: Vec<RangeInclusive<u64>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match out.last_mut().filter(|last| part.start() <= last.end()) {
+            Some(last) => *last = *last.start()..=*last.end().max(part.end()),
+            None => out.push(part),
+        }
+    }
+    out
 }
 
 const WORKER_DIED: &str = "writing the fingerprint table ended without a result";

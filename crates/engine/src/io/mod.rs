@@ -214,7 +214,7 @@ pub trait Host: Debug + Send + Sync {
     fn file_clock(&self) -> Timestamp;
     /// Returns time that only moves forward, since an arbitrary start.
     fn monotonic(&self) -> Duration;
-    /// Carries out a job beside the caller, one after the other; a host without threads does it before it returns.
+    /// Carries out a job beside the caller, few at a time, in any order; a host without threads does it before it returns.
     fn background(&self, job: Box<dyn FnOnce() + Send>);
     /// Fills the buffer with random bytes fit for keys.
     fn random(&self, buffer: &mut [u8]) -> Result<()>;

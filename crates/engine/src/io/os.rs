@@ -171,11 +171,15 @@ impl OsHost {
     }
 }
 
-/// The thread of jobs that run beside their callers. It ends, after the jobs it was given, with the host.
+/// Jobs that run beside their callers at a time: two that write a table out, two that look up in it, one that writes the
+/// log. They wait for the disk most of the time.
+const BACKGROUND_THREADS: usize = 5;
+
+/// The threads of jobs that run beside their callers. They end, after the jobs they were given, with the host.
 #[derive(Debug)]
 struct Background {
     jobs: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -183,18 +187,24 @@ type Job = Box<dyn FnOnce() + Send>;
 impl Background {
     fn start() -> Self {
         let (jobs, inbox) = crossbeam_channel::unbounded::<Job>();
-        let body = move || inbox.iter().for_each(|job| job());
-        let thread = std::thread::Builder::new().name("background".to_owned()).spawn(body);
+        let start_one = |_| {
+            let inbox = inbox.clone();
+            let body = move || inbox.iter().for_each(|job| job());
+            std::thread::Builder::new().name("background".to_owned()).spawn(body).ok()
+        };
         // Without a thread the channel has no receiver, and every job comes back to be done at once.
-        Self { jobs: Some(jobs), thread: thread.ok() }
+        let threads = (0..BACKGROUND_THREADS).filter_map(start_one).collect();
+        Self { jobs: Some(jobs), threads }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
         self.jobs = None;
-        // A job's panic has reached whoever waited for its result.
-        let _panicked = self.thread.take().map(JoinHandle::join);
+        for thread in self.threads.drain(..) {
+            // A job's panic has reached whoever waited for its result.
+            let _panicked = thread.join();
+        }
     }
 }
 
@@ -329,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_run_beside_in_order_and_are_done_when_the_host_is_gone() {
+    fn jobs_run_beside_and_are_done_when_the_host_is_gone() {
         let host = OsHost::new();
         let done = Arc::new(std::sync::Mutex::new(Vec::new()));
         for number in 0..100 {
@@ -337,7 +347,18 @@ mod tests {
             host.background(Box::new(move || done.lock().unwrap().push(number)));
         }
         drop(host);
+        done.lock().unwrap().sort_unstable();
         assert_eq!(*done.lock().unwrap(), (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_job_that_waits_does_not_hold_up_the_next() {
+        let host = OsHost::new();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (done, finished) = std::sync::mpsc::channel();
+        host.background(Box::new(move || done.send(receiver.recv()).unwrap()));
+        host.background(Box::new(move || sender.send(7).unwrap()));
+        assert_eq!(finished.recv().unwrap(), Ok(7));
     }
 
     #[test]

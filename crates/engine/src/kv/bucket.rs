@@ -86,7 +86,7 @@ pub struct Bucket {
 
 /// All buckets of a table. They tile the keys exactly. A bucket's number is its place in a list, and changes when
 /// another one goes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Buckets {
     list: Vec<Bucket>,
     slots: Vec<u32>,

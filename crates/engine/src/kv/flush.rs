@@ -1,7 +1,7 @@
-//! Writing staged entries out, as a job that needs nothing of the table while it runs.
+//! Writing staged entries out, as jobs that need nothing of the table while they run.
 //!
-//! The table says what is to be merged, under which numbers and where to; the job reads, merges and writes, on any
-//! thread; the table takes the new runs in. Buckets whose runs fit into the buffers are read together, merged in memory
+//! The table says what is to be merged, under which numbers and where to; the jobs, each with a part of it, read, merge
+//! and write, on any thread; the table takes the new runs in. Buckets whose runs fit into the buffers are read together, merged in memory
 //! and written together; a bucket that does not fit is streamed.
 
 use std::sync::Arc;
@@ -36,13 +36,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let pages: usize = self.runs.iter().map(|run| run.pages as usize).sum();
         pages * PAGE_BYTES + self.staged.len() * ENTRY_BYTES
     }
 }
 
-/// All that a flush does.
+/// What a part of a flush does.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) file: Arc<dyn DiskFile>,
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) works: Vec<Work>,
 }
 
-/// A flush that was started. It has to be run and handed back to the table that started it.
+/// A part of a flush that was started. All have to be run and handed back to the table that started them.
 pub struct FlushJob {
     pub(super) plan: Plan,
     pub(super) live: Live,
@@ -81,7 +81,7 @@ pub(super) struct FlushCounts {
     pub(super) streamed: u64,
 }
 
-/// A flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
+/// A part of a flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
 #[derive(Debug)]
 pub struct FlushDone {
     pub(super) outcome: Result<Vec<WorkDone>>,

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use crate::error::Result;
+use crate::io::Disk;
+use crate::kv::Ordinal;
 use crate::kv::bucket::{BucketName, kept_runs};
 use crate::kv::extent::Extent;
-use crate::kv::flush::{Plan, Work, WorkDone};
-use crate::kv::merge::RunToWrite;
+use crate::kv::flush::{FlushDone, FlushJob, Live, Plan, Work, WorkDone};
+use crate::kv::merge::{RunToWrite, Scratch};
 use crate::kv::page::PAGE_ENTRIES;
 use crate::kv::run::Run;
 use crate::kv::staging::Frozen;
-use crate::kv::table::{Damage, FLUSH_BUCKETS_MIN, FLUSH_SHARE, Table};
+use crate::kv::table::{Damage, FLUSH_BUCKETS_MIN, FLUSH_LANES, FLUSH_SHARE, Table};
 use crate::kv::young::young_entries;
 
 /// Most buckets that split, pairs that join and damaged buckets that are rewritten in one flush: each is read and written
@@ -36,26 +39,75 @@ struct Installing {
     extent: Extent,
 }
 
-/// What the table keeps of a flush that is running.
+/// What the table keeps of a flush that is running, for each of its parts.
 #[derive(Debug)]
-pub(super) struct InFlight(Vec<Installing>);
+pub(super) struct InFlight(Vec<Vec<Installing>>);
 
 impl Table {
+    /// Writes the fullest buckets out. After an error the table is as it was. No flush may be running.
+    pub fn flush(&mut self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> Result<()> {
+        let done = self.plan_flush().into_iter().map(|plan| plan.run(disk, live)).collect();
+        self.finish_flush(done)
+    }
+
+    /// Starts to write the fullest buckets out, in parts that may be carried out in any order, also at the same time. The
+    /// table goes on to serve; it neither saves nor starts another flush until [`Table::finish_flush`] got what they came
+    /// to.
+    pub fn start_flush(&mut self, live: &Live) -> Vec<FlushJob> {
+        self.plan_flush().into_iter().map(|plan| FlushJob { plan, live: Arc::clone(live) }).collect()
+    }
+
+    /// Takes the results of a flush in, one for each of its parts in their order. After an error, which may be the
+    /// flush's own, the table is as it was.
+    pub fn finish_flush(&mut self, done: Vec<FlushDone>) -> Result<()> {
+        let in_flight = self.in_flight.take().expect("a flush that is finished was started");
+        let mut outcome = Ok(Vec::with_capacity(done.len()));
+        for FlushDone { outcome: of_part, counts, scratch } in done {
+            self.counters.bytes_read += counts.pieces.bytes_read;
+            self.counters.bytes_written += counts.pieces.bytes_written;
+            self.counters.damaged_pages += counts.pieces.damaged_pages;
+            self.counters.merges_grouped += counts.grouped;
+            self.counters.merges_streamed += counts.streamed;
+            self.scratches.push(scratch);
+            outcome = outcome.and_then(|mut parts| of_part.map(|results| parts.push(results)).map(|()| parts));
+        }
+        match outcome {
+            Ok(parts) => self.install(in_flight, parts),
+            Err(error) => {
+                self.give_up(in_flight);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Chooses what is written out, freezes it, and takes the pages for it.
-    pub(super) fn plan_flush(&mut self) -> Plan {
+    fn plan_flush(&mut self) -> Vec<Plan> {
         assert!(self.in_flight.is_none(), "one flush at a time");
-        let mut installing = Vec::new();
-        let mut works = Vec::new();
-        let changes = self.choose();
-        for (bucket, change) in changes {
+        let mut parts: Vec<(usize, Vec<Installing>, Vec<Work>)> = Vec::new();
+        parts.resize_with(FLUSH_LANES, Default::default);
+        for (bucket, change) in self.choose() {
             let (one, work) = self.plan_change(bucket, change);
+            let (bytes, installing, works) =
+                parts.iter_mut().min_by_key(|(bytes, ..)| *bytes).expect("a flush has parts");
+            *bytes += work.bytes();
             installing.push(one);
             works.push(work);
         }
-        self.in_flight = Some(InFlight(installing));
-        let (file, life) = (Arc::clone(&self.file), self.life);
-        let scratch = std::mem::take(&mut self.scratch);
-        Plan { file, life, buffer_bytes: self.spec.merge_buffer_bytes, scratch, works }
+        let mut in_flight = Vec::with_capacity(FLUSH_LANES);
+        let mut plans = Vec::with_capacity(FLUSH_LANES);
+        for (_, installing, works) in parts {
+            let (file, life, scratch) = (Arc::clone(&self.file), self.life, self.take_scratch());
+            in_flight.push(installing);
+            plans.push(Plan { file, life, buffer_bytes: self.spec.merge_buffer_bytes / FLUSH_LANES, scratch, works });
+        }
+        self.in_flight = Some(InFlight(in_flight));
+        plans
+    }
+
+    /// Returns memory for merging, used before if possible.
+    pub(super) fn take_scratch(&mut self) -> Scratch {
+        self.scratches.pop().unwrap_or_else(|| Scratch::new(self.spec.merge_buffer_bytes / FLUSH_LANES))
     }
 
     /// Chooses the fullest buckets, what to do with each, and damaged ones; in order of their keys.
@@ -154,9 +206,10 @@ impl Table {
     }
 
     /// Takes new runs in.
-    pub(super) fn install(&mut self, InFlight(installing): InFlight, results: Vec<WorkDone>) {
-        assert_eq!(installing.len(), results.len(), "a flush has done all that was planned");
-        for (one, WorkDone { runs, is_damaged }) in installing.into_iter().zip(results) {
+    fn install(&mut self, InFlight(parts): InFlight, results: Vec<Vec<WorkDone>>) {
+        assert!(parts.iter().map(Vec::len).eq(results.iter().map(Vec::len)), "a flush has done all that was planned");
+        let results = results.into_iter().flatten();
+        for (one, WorkDone { runs, is_damaged }) in parts.into_iter().flatten().zip(results) {
             let Installing { bucket, change, frozen, other_frozen, extent } = one;
             let number = self.buckets.number_of(bucket.first_head());
             self.staging.drop_frozen(frozen);
@@ -170,7 +223,7 @@ impl Table {
                 Change::Merge(kept) => self.take_runs_out(number, kept),
                 Change::Split => {
                     self.take_runs_out(number, 0);
-                    let second = self.buckets.split(number);
+                    let second = self.buckets_mut().split(number);
                     self.staging.split(number, self.buckets.get(second).name.first_head());
                     self.counters.buckets_split += 1;
                 }
@@ -178,7 +231,7 @@ impl Table {
                     self.take_runs_out(number, 0);
                     let other = self.buckets.number_of(other.first_head());
                     self.take_runs_out(other, 0);
-                    self.buckets.join(number, other);
+                    self.buckets_mut().join(number, other);
                     self.staging.join(number, other);
                     self.counters.buckets_joined += 1;
                 }
@@ -213,7 +266,7 @@ impl Table {
     }
 
     fn take_runs_out(&mut self, number: u32, kept: usize) {
-        let bucket = self.buckets.get_mut(number);
+        let bucket = self.buckets_mut().get_mut(number);
         let name = bucket.name;
         let old = bucket.runs.split_off(kept);
         for run in &old {
@@ -228,12 +281,12 @@ impl Table {
         self.counters.runs_written += 1;
         self.young.add((bucket, run.id), &run.young);
         let number = self.buckets.number_of(bucket.first_head());
-        self.buckets.get_mut(number).runs.push(run);
+        self.buckets_mut().get_mut(number).runs.push(run);
     }
 
     /// Forgets a flush that failed.
-    pub(super) fn give_up(&mut self, InFlight(installing): InFlight) {
-        for Installing { bucket, change, frozen, other_frozen, extent } in installing {
+    fn give_up(&mut self, InFlight(parts): InFlight) {
+        for Installing { bucket, change, frozen, other_frozen, extent } in parts.into_iter().flatten() {
             self.space.release(extent);
             self.staging.thaw(self.buckets.number_of(bucket.first_head()), frozen);
             if let (Change::Join(other), Some(frozen)) = (change, other_frozen) {

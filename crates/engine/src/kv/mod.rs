@@ -6,6 +6,7 @@
 
 use crate::types::Fingerprint;
 
+pub mod beside;
 pub mod bucket;
 pub mod extent;
 mod fields;

@@ -13,9 +13,11 @@ use crate::kv::page::{Found, PAGE_BYTES, Page, PageName};
 use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, Damage, Lookup, TableCounters};
 use crate::kv::{Key, Ordinal};
 
-/// Pages between two wanted ones of a run that are read along with them: on an SSD a read of 32 KiB takes less than two
+/// Most pages between two wanted ones of a run that are read along with them: on an SSD a read of 32 KiB takes less than two
 /// of 4 KiB (measured: 38,700 and 62,000 per second at depth 16).
-const GAP_PAGES_MAX: u32 = 8;
+const GAP_PAGES_MAX: u64 = 8;
+/// The same where the device was not measured.
+const GAP_PAGES: u32 = 2;
 
 /// Most pages of one such read.
 const SPAN_PAGES_MAX: u32 = 32;
@@ -120,6 +122,11 @@ impl Search {
     }
 }
 
+/// Puts searches in the order of their keys, so that equal pages are neighbors and a disk with a head moves it once.
+pub(super) fn sort_searches(searches: &mut [Search]) {
+    searches.sort_unstable_by_key(|search| search.head);
+}
+
 /// Pages of a run that are read at once, for neighboring searches.
 #[derive(Debug)]
 struct Span {
@@ -147,6 +154,8 @@ pub(super) struct Reader<'a> {
     pub(super) buckets: &'a Buckets,
     pub(super) reads: BucketReads,
     pub(super) pool: &'a mut Pool,
+    /// Most pages to read in one batch, if each read has fewer.
+    pub(super) batch_pages: usize,
     pub(super) counters: &'a mut TableCounters,
     pub(super) damaged: &'a mut BTreeMap<BucketName, Damage>,
 }
@@ -160,8 +169,7 @@ impl Reader<'_> {
         live: &dyn Fn(Ordinal) -> bool,
         out: &mut [Lookup],
     ) {
-        // In order of the keys, so that equal pages are neighbors and a disk with a head moves it once.
-        searches.sort_unstable_by_key(|search| search.head);
+        sort_searches(&mut searches);
         loop {
             searches.retain_mut(|search| {
                 let bucket = self.buckets.get(search.bucket);
@@ -173,7 +181,7 @@ impl Reader<'_> {
             let mut batch = Vec::new();
             let mut pages = 0;
             for span in self.spans(&searches) {
-                if BATCH_PAGES_MAX < pages + span.pages() {
+                if self.batch_pages < pages + span.pages() && !batch.is_empty() {
                     self.read(&std::mem::take(&mut batch), keys, &mut searches, live, out);
                     pages = 0;
                 }
@@ -191,7 +199,7 @@ impl Reader<'_> {
         let mut start = 0;
         for group in searches.chunk_by(|left, right| (left.bucket, left.run) == (right.bucket, right.run)) {
             let is_whole = self.prefers_whole(group);
-            let (gap, pages_max) = if is_whole { (u32::MAX, WHOLE_PAGES_MAX) } else { (GAP_PAGES_MAX, SPAN_PAGES_MAX) };
+            let (gap, pages_max) = if is_whole { (u32::MAX, WHOLE_PAGES_MAX) } else { (self.gap(), SPAN_PAGES_MAX) };
             for (index, search) in (start..).zip(group) {
                 let page = search.page();
                 let joined = spans.last_mut().filter(|span| {
@@ -218,6 +226,14 @@ impl Reader<'_> {
             start += group.len();
         }
         spans
+    }
+
+    /// Returns the most pages between two wanted ones that are read along: fewer than take as long as another read.
+    fn gap(&self) -> u32 {
+        let BucketReads::ByDevice(profile) = self.reads else { return GAP_PAGES };
+        let pages_per_s = profile.sequential_bytes_per_s / PAGE_BYTES as u64;
+        let worth = pages_per_s / profile.random_reads_per_s_deep.max(1);
+        u32::try_from(worth.clamp(1, GAP_PAGES_MAX)).expect("at most the maximum")
     }
 
     /// Says whether to read all between the pages that searches of one run want.

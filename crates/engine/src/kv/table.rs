@@ -23,14 +23,13 @@ use crate::error::{Error, Result};
 use crate::io::{DeviceProfile, Disk, DiskFile};
 use crate::kv::bucket::{BucketName, Buckets, DEPTH_MAX};
 use crate::kv::extent::{Extent, Extents};
-use crate::kv::flush::{FlushDone, FlushJob, Live};
 use crate::kv::install::InFlight;
 use crate::kv::manifest::{Manifest, encode_manifest};
 use crate::kv::merge::{Feed, Pool, Scratch, TableFile, TransferCounts};
 use crate::kv::page::{ENTRY_BYTES, PAGE_BYTES, decode_entry, key_of};
 use crate::kv::run::{PIECE_PAGES, Run};
 use crate::kv::sealed::{SealedReader, SealedWriter};
-use crate::kv::search::{Reader, Search};
+use crate::kv::search::Reader;
 use crate::kv::staging::Staging;
 use crate::kv::young::{YoungBytes, YoungRun};
 use crate::kv::{Entry, KEY_LEN, Key, Ordinal};
@@ -41,6 +40,10 @@ pub const FLUSH_SHARE: u32 = 24;
 
 /// Fewest buckets that one flush writes out, where there are so many: small tables, too, read and write in numbers.
 pub(super) const FLUSH_BUCKETS_MIN: usize = 4;
+
+/// Parts of a flush that are carried out at the same time, with a share of the memory each: while one waits for the
+/// disk, another merges.
+pub const FLUSH_LANES: usize = 2;
 
 /// Share of staging that is left when a flush is due: what one flush frees comes in while it runs.
 const ROOM_SHARE: usize = 12;
@@ -176,7 +179,8 @@ pub struct Table {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) spec: TableSpec,
     pub(super) life: u64,
-    pub(super) buckets: Buckets,
+    /// Shared with lookups that go on beside; it changes only while there are none.
+    pub(super) buckets: Arc<Buckets>,
     pub(super) staging: Staging,
     pub(super) space: Extents,
     pub(super) next_run: u64,
@@ -189,8 +193,10 @@ pub struct Table {
     pub(super) damaged: BTreeMap<BucketName, Damage>,
     pub(super) counters: TableCounters,
     pool: Pool,
+    /// Memory of the last lookup beside, for the next.
+    pub(super) pools: Vec<Pool>,
     /// Memory of the last flush, for the next.
-    pub(super) scratch: Scratch,
+    pub(super) scratches: Vec<Scratch>,
 }
 
 impl Table {
@@ -221,7 +227,7 @@ impl Table {
             file,
             spec,
             life,
-            buckets,
+            buckets: Arc::new(buckets),
             space,
             next_run,
             unsaved_run: next_run,
@@ -231,10 +237,16 @@ impl Table {
             damaged: BTreeMap::new(),
             counters: TableCounters::default(),
             pool: Pool::new(BATCH_PAGES_MAX * PAGE_BYTES),
-            scratch: Scratch::new(spec.merge_buffer_bytes),
+            pools: Vec::new(),
+            scratches: Vec::new(),
         };
         table.keep_young_cap();
         table
+    }
+
+    /// Returns the buckets for changing them. No lookup may go on beside.
+    pub(super) fn buckets_mut(&mut self) -> &mut Buckets {
+        Arc::get_mut(&mut self.buckets).expect("lookups that go on beside have ended before the table changes")
     }
 
     /// Gives up the largest filters until the cap is kept.
@@ -242,7 +254,7 @@ impl Table {
         while let Some((bucket, id)) = self.young.surplus() {
             self.counters.young_dropped += 1;
             let number = self.buckets.number_of(bucket.first_head());
-            let runs = &mut self.buckets.get_mut(number).runs;
+            let runs = &mut self.buckets_mut().get_mut(number).runs;
             if let Some(run) = runs.iter_mut().find(|run| run.id == id) {
                 run.young = Vec::new();
             }
@@ -334,17 +346,7 @@ impl Table {
     /// Looks keys up, among staged entries first; `out` gets one answer per key. Entries that are not live are passed by.
     pub fn lookup(&mut self, disk: &dyn Disk, keys: &[Key], live: &dyn Fn(Ordinal) -> bool, out: &mut Vec<Lookup>) {
         out.clear();
-        self.staging.prefetch(keys.iter().copied());
-        let mut searches = Vec::new();
-        for (index, key) in keys.iter().enumerate() {
-            out.push(match self.staging.get(key) {
-                Some(entry) if live(entry.ordinal) => Lookup::Staged(entry),
-                found => {
-                    searches.push(Search::new(index, key, &self.buckets));
-                    if found.is_some() { Lookup::Dead } else { Lookup::Absent }
-                }
-            });
-        }
+        let searches = self.look_up_staged(keys, live, out);
         let mut reader = Reader {
             disk,
             file: &self.file,
@@ -352,22 +354,11 @@ impl Table {
             buckets: &self.buckets,
             reads: self.spec.reads,
             pool: &mut self.pool,
+            batch_pages: BATCH_PAGES_MAX,
             counters: &mut self.counters,
             damaged: &mut self.damaged,
         };
         reader.search(keys, searches, live, out);
-    }
-
-    /// Writes the fullest buckets out. After an error the table is as it was. No flush may be running.
-    pub fn flush(&mut self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> Result<()> {
-        let plan = self.plan_flush();
-        self.finish_flush(plan.run(disk, live))
-    }
-
-    /// Starts to write the fullest buckets out. The table goes on to serve; it neither saves nor starts another flush
-    /// until [`Table::finish_flush`] got what the job came to.
-    pub fn start_flush(&mut self, live: Live) -> FlushJob {
-        FlushJob { plan: self.plan_flush(), live }
     }
 
     /// Makes the pages durable and writes down where they lie and what is staged. No flush may be running.
@@ -414,6 +405,7 @@ impl Table {
     /// Calls `each` with every key whose head lies in a range, in no order; keys on damaged pages are left out. No flush
     /// may be running.
     pub fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
+        let mut scratch = self.take_scratch();
         let mut entries = Vec::new();
         let mut each = |key: &[u8; KEY_LEN]| {
             let key = Key(*key);
@@ -431,7 +423,7 @@ impl Table {
             for run in &bucket.runs {
                 let mut feed = Feed::of_run(run.place());
                 while !feed.is_done() {
-                    pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut self.scratch);
+                    pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut scratch);
                     feed.ready().iter().for_each(|entry| each(key_of(entry)));
                     feed.skip_ready();
                 }
@@ -447,25 +439,7 @@ impl Table {
                 each(key_of(entry));
             }
         }
-    }
-
-    /// Takes the results of a flush in. After an error, which may be the flush's own, the table is as it was.
-    pub fn finish_flush(&mut self, done: FlushDone) -> Result<()> {
-        let in_flight = self.in_flight.take().expect("a flush that is finished was started");
-        self.counters.bytes_read += done.counts.pieces.bytes_read;
-        self.counters.bytes_written += done.counts.pieces.bytes_written;
-        self.counters.damaged_pages += done.counts.pieces.damaged_pages;
-        self.counters.merges_grouped += done.counts.grouped;
-        self.counters.merges_streamed += done.counts.streamed;
-        self.scratch = done.scratch;
-        match done.outcome {
-            Ok(results) => self.install(in_flight, results),
-            Err(error) => {
-                self.give_up(in_flight);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.scratches.push(scratch);
     }
 
     /// Frees the pages of a run that nothing looks up any more, and its filter.

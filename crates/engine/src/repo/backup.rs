@@ -67,7 +67,11 @@ const SESSIONS_MAX: usize = 3;
 /// Backs up.
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
-    let options = IndexOptions { filter_bytes: fitting_filter(store, request.index.filter_bytes)?, ..request.index };
+    let options = IndexOptions {
+        filter_bytes: fitting_filter(store, request.index.filter_bytes)?,
+        pending_bytes_max: request.options.budget.pending_bytes,
+        ..request.index
+    };
     let place = request.cache.dir.join("index");
     let host = Arc::clone(&store.host);
     let (mut index, index_state) =

@@ -39,7 +39,7 @@ enum Command {
         #[arg(long, default_value_t = 2_000)]
         chunks: u64,
         /// Thousands of chunks of a run where duplicates come in short runs
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 200)]
         slow_chunks: u64,
         /// Repetitions
         #[arg(long, default_value_t = 3)]
