@@ -703,9 +703,7 @@ fn verdicts_and_their_order_are_the_same_whether_jobs_run_beside_or_at_once() {
         let mut orders: Vec<Vec<u64>> = Vec::new();
         for host in [host(), Arc::new(OsHost::new()), Arc::new(OsHost::new())] {
             let disk = MemDisk::default();
-            let mut options = drawn_options(&mut Random::new(seed));
-            // It grows when a flush has ended, whenever that is.
-            options.filter_bytes_max = options.filter_bytes;
+            let options = drawn_options(&mut Random::new(seed));
             let (mut caller, _) = Caller::open_on(host, &disk, &options, 1);
             let mut next_chunk = 0;
             caller.run(&mut Random::new(seed), 80, &mut next_chunk);

@@ -216,6 +216,7 @@ impl Place<'_> {
             looking: None,
             writing_log: None,
             next_segment: 0,
+            next_growth: 0,
             filter_growths: 0,
             repeats_noted: 0,
             flush_wait_nanos: 0,

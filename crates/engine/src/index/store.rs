@@ -30,7 +30,7 @@ use crate::index::options::IndexOptions;
 use crate::index::place::Place;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::{Flushing, Looking};
+use crate::index::upkeep::{Flushing, Looking, grown_bytes_min};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -60,7 +60,7 @@ pub struct FilterState {
 impl FilterState {
     /// Says whether the filter is fuller than it should be and may not grow.
     pub fn is_too_small(&self) -> bool {
-        0.6 < self.fill && self.bytes_max < 2 * self.bytes
+        0.6 < self.fill && self.bytes_max < grown_bytes_min(self.bytes)
     }
 }
 
@@ -104,6 +104,8 @@ pub struct Store {
     pub(super) writing_log: Option<Receiver<Result<()>>>,
     /// Segment of the filter that is looked at next.
     pub(super) next_segment: usize,
+    /// How many entries must have been entered before the next segment is looked at.
+    pub(super) next_growth: u64,
     pub(super) filter_growths: u64,
     pub(super) repeats_noted: u64,
     pub(super) flush_wait_nanos: u64,
@@ -277,6 +279,7 @@ impl Store {
         }
         self.registry.cover(ordinal);
         self.keep_flushing()?;
+        self.grow_filter()?;
         if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
     }
 

@@ -24,8 +24,13 @@ use crate::kv::{Key, Ordinal, Position};
 /// Shortest stretch that is noted when it repeats: what is shorter costs more to note than it helps.
 const REPEAT_LEN_MIN: u32 = 8;
 
-/// Share of set bits above which a segment of the filter is made anew, twice as large.
+/// Share of set bits above which a segment of the filter is made anew, larger.
 const FILTER_FILL_MAX: f64 = 0.45;
+
+/// Returns what a filter or a part of it must grow to for the growth to be worth reading the table.
+pub(super) fn grown_bytes_min(bytes: usize) -> usize {
+    bytes + bytes / 4
+}
 
 /// Bytes of replaced runs, in use only by the last checkpoint, that are worth a new one however small the table is.
 const RETIRED_BYTES_MIN: u64 = 256 << 20;
@@ -186,22 +191,33 @@ impl Store {
     fn install(&mut self, done: Result<Vec<FlushDone>>) -> Result<()> {
         // It may read pages that are free from now on.
         self.wait_for_lookup();
-        self.table.finish_flush(done?)?;
-        self.grow_filter();
-        Ok(())
+        self.table.finish_flush(done?)
     }
 
-    /// Makes the next segment of the filter anew, twice as large, if it is too full and the memory allows it. One
-    /// segment for each flush of the table: what that reads is the segment's share of the table.
-    fn grow_filter(&mut self) {
+    /// Makes the next segment of the filter anew, up to twice as large, if it is too full and the memory allows it: what that
+    /// reads is the segment's share of the table. Segments follow each other at distances in which all of them get their
+    /// turn before the table has doubled.
+    ///
+    /// When this happens depends on what was entered alone, and not on when a flush ends: what the filter lets pass decides
+    /// in which order verdicts come.
+    pub(super) fn grow_filter(&mut self) -> Result<()> {
+        if self.updates < self.next_growth {
+            return Ok(());
+        }
         let index = self.next_segment;
         self.next_segment = (index + 1) % FILTER_SEGMENTS;
         let old = self.filter.segment(index);
-        let grown = 2 * old.bytes();
-        if old.fill() < FILTER_FILL_MAX || self.filter_bytes_max / FILTER_SEGMENTS < grown {
-            return;
+        let grown = (2 * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS);
+        if old.fill() < FILTER_FILL_MAX || grown < grown_bytes_min(old.bytes()) {
+            return Ok(());
         }
         let mut segment = self.filter.new_segment(grown);
+        if segment.bytes() <= old.bytes() {
+            return Ok(());
+        }
+        self.next_growth = self.updates + self.log.next_position().0 / (4 * FILTER_SEGMENTS as u64);
+        // The table is read as a whole, which it is between two flushes.
+        self.finish_flush()?;
         let width = u64::MAX / FILTER_SEGMENTS as u64 + 1;
         let first = index as u64 * width;
         // Chunks that are in flight are not in the table: they are found in the map of flights, before the filter.
@@ -210,6 +226,7 @@ impl Store {
         });
         self.filter.replace(index, segment);
         self.filter_growths += 1;
+        Ok(())
     }
 
     /// Has damaged buckets written anew without their bad pages. What these held is noted as incomplete.
