@@ -19,6 +19,7 @@ use crate::index::{Counters, Identifier};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::{Driver, Pool};
+use crate::pipeline::{Feed, Lane};
 use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
@@ -100,8 +101,11 @@ pub fn backup(
     let files = FileReader::new(Arc::clone(source), store.config.entry_bytes_max());
     let mut reader = open_reader(store, session, source, files.clone(), options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
-    let feed = driver.feed(move || reader.next_block(), options.budget.blocks_in_flight);
-    let built = flow(store, options, driver, files, &mut identify, assembler, feed, monitor)?;
+    let depth = options.budget.blocks_in_flight;
+    let candidates = FindCandidates { files, table: gear_table(store) };
+    let search = driver.lane(candidates, Pool::Read, depth);
+    let intake = Intake { feed: driver.feed(move || reader.next_block(), depth), search };
+    let built = flow(store, options, driver, intake, &mut identify, assembler, monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
     identify.finish()?;
     let counts = identify.counts;
@@ -167,25 +171,33 @@ fn snapshot_of(
     }
 }
 
+/// What comes out of the source, and who reads the rest of it.
+struct Intake {
+    feed: Feed<Block>,
+    search: Lane<FindCandidates>,
+}
+
+/// Returns the hash that finds candidates; `None` where chunks are of a fixed length.
+fn gear_table(store: &Store) -> Option<GearTable> {
+    match store.config.chunking {
+        Chunking::Gear(sizes) => Some(GearTable::expand(store.keys.chunk(), sizes)),
+        Chunking::Fixed { .. } => None,
+    }
+}
+
 /// Moves blocks through the lanes, and references and events from the identifier to the assembler, in stream order.
 fn flow(
     store: &Store,
     options: &BackupOptions,
     driver: &Driver,
-    files: FileReader,
+    intake: Intake,
     identify: &mut IdentifyStage<'_>,
     assembler: Assembler,
-    feed: impl Iterator<Item = Block>,
     monitor: &Arc<dyn Monitor>,
 ) -> Result<BuiltTree> {
-    let chunking = store.config.chunking;
-    let table = match chunking {
-        Chunking::Gear(sizes) => Some(GearTable::expand(store.keys.chunk(), sizes)),
-        Chunking::Fixed { .. } => None,
-    };
+    let Intake { feed, mut search } = intake;
+    let mut cutter = CutStage::new(store.config.chunking);
     let depth = options.budget.blocks_in_flight;
-    let mut search = driver.lane(FindCandidates { files, table }, Pool::Read, depth);
-    let mut cutter = CutStage::new(chunking);
     let mut name = driver.lane(NameChunks { keys: Arc::clone(&store.keys) }, Pool::Compute, depth);
     let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;
     let mut sequencer = Sequencer { assembler, waiting: VecDeque::new(), waiting_max };

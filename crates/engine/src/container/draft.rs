@@ -94,7 +94,7 @@ impl Region {
         let (algorithm, plain_len) = (self.algorithm, self.plain_len - head_len);
         self.plain_len = head_len;
         self.compressed.clear();
-        Region { plain_len, chunks, plain, algorithm, ..Region::default() }
+        Region { chunks, plain, algorithm, plain_len, ..Region::default() }
     }
 }
 

@@ -118,9 +118,13 @@ impl Sealer {
     ) -> Result<()> {
         let wrong = |what: &str| {
             let object = name.path().display().to_string();
-            Error::damaged(object, format!("{what} before it was written; this machine's memory or processor is faulty"))
+            Error::damaged(
+                object,
+                format!("{what} before it was written; this machine's memory or processor is faulty"),
+            )
         };
-        let mut offset = HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
+        let mut offset =
+            HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
         let mut chunks = directory.chunks.iter();
         let Self { compressor, opened, plain: scratch } = self;
         let mut fingerprints = Vec::new();
@@ -317,9 +321,8 @@ mod tests {
             let front_len = sealed_len(kind, Side::Front, directory.regions.len(), directory.chunks.len());
             let (header, key) = header_of(&keys, REPOSITORY, &draft, &directory, &RANDOM, front_len);
             let header = header.encode();
-            let verified = |bytes: &[u8]| {
-                damage(Sealer::default().verify(&keys, &key, &sealed.name, &header, &directory, bytes))
-            };
+            let verified =
+                |bytes: &[u8]| damage(Sealer::default().verify(&keys, &key, &sealed.name, &header, &directory, bytes));
             assert_eq!(verified(&sealed.bytes), None);
             let start = HEADER_LEN + front_len;
             let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();

@@ -79,7 +79,12 @@ impl ObjectKey {
     /// Encrypts in place and appends the tag. `start` is where the message begins in the buffer.
     pub fn seal(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut Vec<u8>, start: usize) {
         buffer.resize(buffer.len() + TAG_LEN, 0);
-        self.seal_in_place(domain, counter, aad, buffer.get_mut(start..).expect("the message begins inside the buffer"));
+        self.seal_in_place(
+            domain,
+            counter,
+            aad,
+            buffer.get_mut(start..).expect("the message begins inside the buffer"),
+        );
     }
 
     /// Encrypts a message in place; it ends where the last [`TAG_LEN`] bytes of the room begin, which take the tag.

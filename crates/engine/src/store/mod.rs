@@ -14,8 +14,8 @@ pub mod slots;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::crypto::Keys;
 use crate::container::ContainerBytes;
+use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::io::{Access, Disk, DiskEntry, Host, Linked};
 use crate::object::{Config, names};
