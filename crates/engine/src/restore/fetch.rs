@@ -79,7 +79,7 @@ impl Fetcher {
         // Whoever works on a region holds it sealed and open.
         let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
-        let work = OpenRegion::new(store);
+        let work = OpenRegion::new(store, memory_bytes / 8);
         Self {
             locator: Locator::new(store, containers, scratch, (memory_bytes / 4, memory_bytes / 8)),
             regions: Lru::new(memory_bytes / 4),
@@ -122,7 +122,15 @@ impl Fetcher {
                 Err(error) => {
                     let text = error.to_string();
                     let lost = of_region.iter().map(|located| (located.number, Error::invalid(&text))).collect();
-                    self.take_done(RegionDone { window, key, plain: None, lost, refused: Vec::new(), is_last });
+                    self.take_done(RegionDone {
+                        window,
+                        key,
+                        plain: None,
+                        kept_bytes: 0,
+                        lost,
+                        refused: Vec::new(),
+                        is_last,
+                    });
                 }
             }
         }
@@ -174,16 +182,22 @@ impl Fetcher {
     }
 
     fn take_done(&mut self, done: RegionDone) {
-        let RegionDone { window, key, plain, lost, refused, is_last } = done;
-        if let Some(plain) = plain {
-            let bytes = plain.len();
-            self.regions.insert(key, plain, bytes);
-        }
+        let RegionDone { window, key, plain, kept_bytes, lost, refused, is_last } = done;
+        self.cache(key, plain, kept_bytes);
         for (number, error) in lost {
             self.recover(&window, key.0, number, error);
         }
         lose_all(&*window.sink, refused);
         self.windows = self.windows.saturating_sub(usize::from(is_last));
+    }
+
+    /// Takes a region that was kept over into the cache.
+    fn cache(&mut self, key: RegionKey, plain: Option<Arc<[u8]>>, kept_bytes: usize) {
+        self.work.release(kept_bytes);
+        if let Some(plain) = plain {
+            let bytes = plain.len();
+            self.regions.insert(key, plain, bytes);
+        }
     }
 
     /// Looks for a sound copy of a chunk that container `first` does not give back because of `error`.
@@ -216,12 +230,9 @@ impl Fetcher {
         let located: Arc<[Located]> = Arc::from([Located { key, number, place }]);
         let window = Arc::clone(window);
         let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };
-        let RegionDone { plain, mut lost, refused, .. } = self.work.run(job);
-        if let Some(plain) = plain {
-            // Its neighbors are likely to be looked for next.
-            let bytes = plain.len();
-            self.regions.insert(key, plain, bytes);
-        }
+        let RegionDone { plain, kept_bytes, mut lost, refused, .. } = self.work.run(job);
+        // Its neighbors are likely to be looked for next.
+        self.cache(key, plain, kept_bytes);
         lost.pop().map_or(Ok(refused), |(_, error)| Err(error))
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::compress::Compressor;
@@ -76,6 +77,8 @@ pub(super) struct RegionDone {
     pub(super) key: RegionKey,
     /// Its bytes, if more of it will probably be wanted.
     pub(super) plain: Option<Arc<[u8]>>,
+    /// Bytes of it that were not in the cache before.
+    pub(super) kept_bytes: usize,
     /// Chunks that the container does not give back, by number.
     pub(super) lost: Failures,
     /// Chunks that were not taken, by number.
@@ -98,6 +101,9 @@ pub(super) struct OpenRegion {
     /// As many as were ever in use at the same time, which the number of threads limits.
     buffers: Arc<Mutex<Vec<Buffers>>>,
     ahead: Arc<Mutex<Ahead>>,
+    /// Bytes of regions that were opened and not taken over by the cache yet, and the most of them.
+    kept_bytes: Arc<AtomicUsize>,
+    kept_bytes_max: usize,
 }
 
 /// Reads that were not made yet, in the order in which they will be.
@@ -116,8 +122,20 @@ struct Read {
 }
 
 impl OpenRegion {
-    pub(super) fn new(store: &Store) -> Self {
-        Self { store: store.clone(), buffers: Arc::default(), ahead: Arc::default() }
+    /// Keeps at most so many bytes of opened regions for the cache.
+    pub(super) fn new(store: &Store, kept_bytes_max: usize) -> Self {
+        let (buffers, ahead, kept_bytes) = (Arc::default(), Arc::default(), Arc::default());
+        Self { store: store.clone(), buffers, ahead, kept_bytes, kept_bytes_max }
+    }
+
+    /// Copies a region for the cache, unless too many wait for it already.
+    fn keep(&self, plain: &[u8]) -> Option<Arc<[u8]>> {
+        keep_within(&self.kept_bytes, self.kept_bytes_max, plain)
+    }
+
+    /// Takes note that bytes which were kept are the cache's from now on.
+    pub(super) fn release(&self, bytes: usize) {
+        self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Takes note of a region that a job will read.
@@ -181,6 +199,15 @@ impl OpenRegion {
     }
 }
 
+fn keep_within(kept_bytes: &AtomicUsize, max: usize, plain: &[u8]) -> Option<Arc<[u8]>> {
+    let kept = kept_bytes.fetch_add(plain.len(), Ordering::Relaxed);
+    if max < kept.saturating_add(plain.len()) {
+        kept_bytes.fetch_sub(plain.len(), Ordering::Relaxed);
+        return None;
+    }
+    Some(Arc::from(plain))
+}
+
 impl Work for OpenRegion {
     type In = RegionJob;
     type Out = RegionDone;
@@ -188,16 +215,18 @@ impl Work for OpenRegion {
     fn run(&self, job: RegionJob) -> RegionDone {
         let free = self.buffers.lock().ok().and_then(|mut free| free.pop());
         let mut buffers = free.unwrap_or_default();
-        let (mut held, mut lost, mut refused) = (None, Vec::new(), Vec::new());
+        let (mut plain_kept, mut kept_bytes, mut lost, mut refused) = (None, 0, Vec::new(), Vec::new());
         match self.open(&job, &mut buffers) {
             Ok(plain) => {
                 (lost, refused) = self.check(&job, plain);
-                held = match &job.source {
+                plain_kept = match &job.source {
                     Source::Held(held) => Some(Arc::clone(held)),
                     // What is wanted whole is seldom wanted again.
                     Source::Stored(_) => {
                         let taken: usize = job.chunks().iter().map(|located| located.place.len as usize).sum();
-                        (taken < plain.len()).then(|| Arc::from(plain))
+                        let kept = if taken < plain.len() { self.keep(plain) } else { None };
+                        kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
+                        kept
                     }
                 };
             }
@@ -210,7 +239,7 @@ impl Work for OpenRegion {
             free.push(buffers);
         }
         let key = (job.container.name.id, job.region());
-        RegionDone { window: job.window, key, plain: held, lost, refused, is_last: job.is_last }
+        RegionDone { window: job.window, key, plain: plain_kept, kept_bytes, lost, refused, is_last: job.is_last }
     }
 }
 
@@ -229,5 +258,19 @@ impl Ahead {
 fn tell(read: Option<Read>) {
     if let Some(Read { file, offset, len }) = read {
         file.will_need(offset, len.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_kept_for_the_cache_than_is_allowed() {
+        let kept_bytes = AtomicUsize::new(0);
+        let keep = |len: usize| keep_within(&kept_bytes, 100, &vec![7; len]).map(|kept| kept.len());
+        assert_eq!([keep(60), keep(41), keep(40), keep(1)], [Some(60), None, Some(40), None]);
+        kept_bytes.fetch_sub(60, Ordering::Relaxed);
+        assert_eq!([keep(61), keep(60)], [None, Some(60)]);
     }
 }
