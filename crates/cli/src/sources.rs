@@ -1,5 +1,6 @@
 //! What is backed up and what of it is left out, from options and the files that they name.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -70,15 +71,16 @@ pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
     }
     excludes.file_bytes_max =
         typed.exclude_larger_than.as_deref().map(parse_size).transpose().context("--exclude-larger-than")?;
-    for place in places {
-        // What cannot be found cannot be walked into either.
-        if let Ok(metadata) =
-            files::canonical(place).map_err(anyhow::Error::from).and_then(|real| Ok(OsSource::new().metadata(&real)?))
-        {
-            excludes.skip.insert((metadata.device, metadata.inode));
-        }
-    }
+    excludes.skip.extend(identities(places));
     Ok(Left { excludes, texts })
+}
+
+/// Returns device and inode of directories. One that cannot be found is left out: nobody comes across it either.
+pub(crate) fn identities(places: &[&Path]) -> BTreeSet<(u64, u64)> {
+    let metadata = |place: &&Path| {
+        files::canonical(place).map_err(anyhow::Error::from).and_then(|real| Ok(OsSource::new().metadata(&real)?))
+    };
+    places.iter().filter_map(|place| metadata(place).ok()).map(|metadata| (metadata.device, metadata.inode)).collect()
 }
 
 /// What a backup reads.

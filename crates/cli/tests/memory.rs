@@ -10,7 +10,7 @@ use crate::place::{Place, Ran};
 const CHUNK_BYTES: usize = 512;
 const CHUNKS: usize = 300_000;
 /// Bytes of a chunk that no compressor makes fewer: the fewer they are, the more chunks a container takes.
-const DIFFERING_BYTES: usize = 256;
+const DIFFERING_BYTES: usize = 16;
 /// What a process may hold above its budget: code, stacks, what the allocator keeps.
 const ALLOWANCE_BYTES: u64 = 64 << 20;
 

@@ -1,6 +1,7 @@
 //! `restore`.
 
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use crate::place::{Place, Ran, contents};
 
@@ -205,6 +206,10 @@ fn names(place: &Place) -> Vec<String> {
     found
 }
 
+fn names_below(root: &Path) -> Vec<PathBuf> {
+    contents(root).into_iter().map(|(path, _)| path).collect()
+}
+
 #[test]
 fn what_the_snapshot_does_not_have_is_deleted_on_request_only() {
     let place = restored_with_more();
@@ -235,6 +240,58 @@ fn what_the_snapshot_does_not_have_is_deleted_on_request_only() {
     // Where the links led, everything is as it was.
     assert_eq!(std::fs::read(place.path("outside")).unwrap(), b"precious");
     assert_eq!(std::fs::read(place.path("tmp/precious")).unwrap(), b"precious");
+}
+
+/// No snapshot has them: a backup leaves them out.
+#[test]
+fn neither_the_repository_nor_its_index_is_deleted_or_restored_into() {
+    let place = Place::new();
+    place.write("a", b"a");
+    // Everything, this repository and its index included.
+    place.run(["backup", ".", "-q"]).code(0);
+    let repository = names_below(&place.path("repository"));
+    place.write("new", b"new");
+    place.run(["restore", "latest", "--target", ".", "--overwrite", "if-changed", "--delete", "-q"]).code(0);
+    assert!(place.path("source/a").exists() && !place.path("source/new").exists());
+    assert_eq!(names_below(&place.path("repository")), repository);
+    place.run(["check"]).code(0);
+    for inside in ["repository", "repository/containers/new", "cache"] {
+        let refused = place.run(["restore", "latest", "--target", inside, "--overwrite", "always", "--delete"]).code(1);
+        assert!(refused.stderr().contains("restore to another directory"), "{inside}: {}", refused.stderr());
+    }
+    place.run(["check"]).code(0);
+}
+
+/// The snapshot before it came back instead, without a word.
+#[test]
+fn latest_is_refused_where_a_snapshot_that_cannot_be_read_may_be_newer() {
+    let place = Place::new();
+    let mut ids = Vec::new();
+    for text in ["one", "two", "three"] {
+        place.write("a", text.as_bytes());
+        let summary = place.run(["backup", "source", "--json", "-q"]).code(0).messages().pop().unwrap();
+        ids.push(summary["snapshot_id"].as_str().unwrap().to_owned());
+    }
+    let damage = |id: &str| {
+        let commits = place.path("repository/commits");
+        let path = std::fs::read_dir(commits).unwrap().map(|entry| entry.unwrap().path());
+        let path = path.into_iter().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&id[..8]));
+        let path = path.unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    };
+    // An older one is known to be older by those after it.
+    damage(&ids[0]);
+    assert_eq!(place.run(["dump", "latest", "/source/a"]).code(0).stdout(), "three");
+    assert_eq!(place.run(["dump", "latest~1", "/source/a"]).code(0).stdout(), "two");
+    damage(&ids[2]);
+    place.run(["restore", "latest", "--target", "out"]).code(1).says(&ids[2]);
+    for name in ["latest", "latest~1"] {
+        place.run(["restore", name, "--target", "out"]).code(1).says("cannot be read and may be newer");
+    }
+    assert_eq!(place.run(["dump", &ids[1], "/source/a"]).code(0).stdout(), "two");
 }
 
 #[test]

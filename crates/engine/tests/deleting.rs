@@ -1,5 +1,6 @@
 //! Deleting what a restored directory holds and the snapshot does not: what goes, and what never may.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,8 @@ struct Restored {
     store: Store,
     snapshot: Snapshot,
     target: MemTree,
+    /// Directories that stay.
+    keep: BTreeSet<(u64, u64)>,
 }
 
 impl Restored {
@@ -38,7 +41,7 @@ impl Restored {
         world.backup(&store, &source, &Ask::default()).unwrap();
         let snapshot = newest(&store).unwrap().unwrap().1;
         let (target, _) = world.restore(&store, &snapshot).unwrap();
-        Self { world, store, snapshot, target }
+        Self { world, store, snapshot, target, keep: BTreeSet::new() }
     }
 
     fn put(&self, files: &[&str]) {
@@ -63,6 +66,7 @@ impl Restored {
             filter,
             target,
             trust: Trust::Full,
+            keep: &self.keep,
             dry_run,
             monitor: &monitor,
         };
@@ -287,6 +291,20 @@ fn another_file_system_in_the_target_is_left_alone() {
     restored.check(&["/d/new"], &["/d/mounted/precious"]);
 }
 
+/// A repository inside the tree that it backs up is in no snapshot, and was deleted for that.
+#[test]
+fn directories_that_are_to_be_kept_stay_with_what_is_in_them() {
+    let mut restored = Restored::new();
+    restored.put(&["/d/repository/config", "/d/more/cache/index/table", "/d/more/else", "/d/sub/new"]);
+    for kept in ["d/repository", "d/more/cache"] {
+        let metadata = TargetTree::metadata(&restored.target, Path::new(kept)).unwrap().unwrap();
+        restored.keep.insert((metadata.device, metadata.inode));
+    }
+    let (report, failures) = restored.delete(&Filter::default(), false);
+    assert_eq!((report.deleted, report.failures, failures), (2, 0, Vec::new()));
+    restored.check(&["/d/more/else", "/d/sub/new"], &["/d/repository/config", "/d/more/cache/index/table", "/d/a"]);
+}
+
 #[test]
 fn beside_a_single_file_nothing_is_deleted() {
     let restored = Restored::new();
@@ -301,6 +319,7 @@ fn beside_a_single_file_nothing_is_deleted() {
         filter: &filter,
         target: &restored.target,
         trust: Trust::Full,
+        keep: &restored.keep,
         dry_run: false,
         monitor: &monitor,
     };

@@ -26,6 +26,7 @@ use crate::open::{Opened, OpenedSnapshot};
 use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
+use crate::sources;
 use crate::text;
 
 /// Restores a snapshot, or a part of it.
@@ -57,6 +58,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     if is_whole {
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
+    ensure_target_is_no_repository(typed, &found)?;
     let target = if typed.dry_run { None } else { Some(target(typed)?) };
     let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
@@ -118,6 +120,21 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a target inside the repository that is restored from, or inside its index.
+fn ensure_target_is_no_repository(typed: &RestoreArgs, found: &OpenedSnapshot) -> Result<()> {
+    // It need not exist yet.
+    let existing = |target: &Path| target.ancestors().find_map(|above| files::canonical(above).ok());
+    let Some(target) = typed.destination.target.as_deref().and_then(existing) else { return Ok(()) };
+    for (place, what) in [(&found.opened.directory, "repository"), (&found.cache.directory, "index")] {
+        ensure!(
+            !files::canonical(place).is_ok_and(|place| target.starts_with(place)),
+            "--target {}: this is where the {what} is; restore to another directory",
+            target.display()
+        );
+    }
+    Ok(())
+}
+
 /// Deletes what the snapshot does not have, or says what would be. Returns how many entries.
 fn delete_others(
     settings: &Settings,
@@ -139,6 +156,7 @@ fn delete_others(
         filter,
         target: &target,
         trust: trust(typed, &found.opened),
+        keep: &sources::identities(&[&found.opened.directory, &found.cache.directory]),
         dry_run: typed.dry_run,
         monitor: &monitor,
     };

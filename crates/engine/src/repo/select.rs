@@ -56,6 +56,11 @@ impl Selection {
                 commits.snapshots().into_iter().filter(|(_, snapshot)| self.admits(snapshot)).collect();
             let index = admitted.len().checked_sub(1).and_then(|newest| newest.checked_sub(back));
             let found = index.and_then(|index| admitted.get(index).copied());
+            if let Some((id, error)) = commits.unread_after(found.map(|(_, snapshot)| snapshot.time)) {
+                return Err(Error::invalid(format!(
+                    "snapshot `{name}` is not certain: {id} cannot be read and may be newer ({error}); name a snapshot by its id"
+                )));
+            }
             return found.ok_or_else(|| {
                 let matching = if admitted.is_empty() { "no snapshot matches" } else { "there are not that many" };
                 Error::invalid(format!("snapshot `{name}` not found: {matching}"))

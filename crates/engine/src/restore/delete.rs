@@ -3,13 +3,14 @@
 //! A pass of its own behind the restore, over the directories that the snapshot and the target both have. A name is
 //! deleted only if the whole list of its directory could be read from the snapshot and does not have it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, TargetTree, Trust};
+use crate::io::tree::{EntryKind, Metadata, TargetTree, Trust};
 use crate::monitor::Monitor;
 use crate::restore::select::{Filter, find_entry};
 use crate::store::MetadataReader;
@@ -33,6 +34,9 @@ pub struct DeleteRequest<'a> {
     pub target: &'a dyn TargetTree,
     /// How the directories' metadata was restored, to be set again where something was deleted.
     pub trust: Trust,
+    /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and its
+    /// index. A backup leaves them out, so that no snapshot has them.
+    pub keep: &'a BTreeSet<(u64, u64)>,
     /// Whether it is only told what would be deleted.
     pub dry_run: bool,
     /// Who listens.
@@ -157,7 +161,7 @@ impl Run<'_> {
     fn enter(&mut self, levels: &mut Vec<Level>, path: &Path, node: Fingerprint, entry: Option<Entry>) {
         let target = self.request.target;
         let listed = target.metadata(path).and_then(|standing| match standing {
-            Some(standing) if standing.kind == EntryKind::Directory => {
+            Some(standing) if standing.kind == EntryKind::Directory && !self.is_kept(&standing) => {
                 target.list(path).map(|names| Some((standing.device, names)))
             }
             Some(_) | None => Ok(None),
@@ -219,11 +223,12 @@ impl Run<'_> {
             }
             if let Some(path) = next.take() {
                 let is_kept = match self.open(&path, device, levels.len()) {
-                    Ok(Some(names)) => {
+                    Ok(Standing::Directory(names)) => {
                         levels.push(Doomed { path, names, is_kept: false });
                         false
                     }
-                    Ok(None) => !self.delete_one(&path),
+                    Ok(Standing::Other) => !self.delete_one(&path),
+                    Ok(Standing::Kept) => true,
                     Err(error) => {
                         self.fail(&path, &error);
                         true
@@ -246,22 +251,30 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the names in a directory that is to be deleted, the next one last; `None` of anything else.
-    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Option<Vec<OsString>>> {
+    /// Says whether a directory stays whatever the snapshot has.
+    fn is_kept(&self, standing: &Metadata) -> bool {
+        self.request.keep.contains(&(standing.device, standing.inode))
+    }
+
+    /// Looks at what is to be deleted.
+    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Standing> {
         let target = self.request.target;
-        let Some(standing) = target.metadata(path)? else { return Ok(None) };
+        let Some(standing) = target.metadata(path)? else { return Ok(Standing::Other) };
         if standing.device != device {
             return Err(Error::invalid("is left alone: another file system is mounted there"));
         }
         if standing.kind != EntryKind::Directory {
-            return Ok(None);
+            return Ok(Standing::Other);
+        }
+        if self.is_kept(&standing) {
+            return Ok(Standing::Kept);
         }
         if DEPTH_MAX <= depth {
             return Err(Error::invalid(format!("directories more than {DEPTH_MAX} deep are not deleted")));
         }
         let mut names = target.list(path)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Some(names))
+        Ok(Standing::Directory(names))
     }
 
     /// Deletes a directory in which nothing was to be kept; says whether it is gone.
@@ -299,6 +312,16 @@ impl Run<'_> {
         self.report.failures += 1;
         self.request.monitor.failure(&shown(path), error);
     }
+}
+
+/// What is to be deleted.
+enum Standing {
+    /// A directory, with the names in it, the next one last.
+    Directory(Vec<OsString>),
+    /// One that stays.
+    Kept,
+    /// Anything else.
+    Other,
 }
 
 /// A directory that is being deleted.

@@ -9,7 +9,7 @@ use crate::object::names::{self, COMMITS, FORGET};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, Snapshot, decode_commit};
 use crate::store::Store;
-use crate::types::SessionId;
+use crate::types::{SessionId, Timestamp};
 
 /// A commit that was read and checked.
 #[derive(Clone, Debug)]
@@ -83,6 +83,19 @@ impl Commits {
             .collect();
         snapshots.sort_by_key(|(session, snapshot)| (snapshot.time, *session));
         snapshots
+    }
+
+    /// Returns a commit that cannot be read and is not known to be older than a snapshot of this time: no commit up to
+    /// then has seen it. Without a time, any that cannot be read.
+    pub fn unread_after(&self, time: Option<Timestamp>) -> Option<&(SessionId, Error)> {
+        let older: BTreeSet<SessionId> = self
+            .commits
+            .iter()
+            .filter(|commit| commit.body.snapshot.as_ref().is_some_and(|snapshot| Some(snapshot.time) <= time))
+            .flat_map(|commit| &commit.body.heads)
+            .map(|head| head.session)
+            .collect();
+        self.findings.iter().find(|(session, _)| !older.contains(session) && !self.forgotten.contains(session))
     }
 
     /// Returns the commits that no other commit has seen.
