@@ -57,6 +57,10 @@ fn open(path: &Path, access: Access, flags: OFlags) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(access.writes()).custom_flags(flags.bits().cast_signed());
     let file = options.open(path)?;
+    // A ring waits for a pipe's writer, too.
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidData, "not a regular file"));
+    }
     // From here on waiting is wanted: a ring would answer "again" where the file system cannot read without.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
@@ -157,6 +161,18 @@ impl DiskFile for OsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reading from it through a ring waited for a writer, for ever.
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        for access in [Access::Read, Access::ReadWrite, Access::Direct] {
+            let refused = OsFile::open(path.clone(), access).unwrap_err().to_string();
+            assert!(refused.contains("pipe") && refused.contains("not a regular file"), "{access:?}: {refused}");
+        }
+    }
 
     #[test]
     fn direct_transfers_go_on_at_the_last_whole_multiple() {
