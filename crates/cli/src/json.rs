@@ -291,7 +291,7 @@ pub(crate) struct Index {
     lookups_by: &'static str,
     #[serde(flatten)]
     counters: BTreeMap<&'static str, u64>,
-    /// The same, for each GB of what was read.
+    /// The same, for each GB of the source, what was not read for being unchanged included.
     per_gigabyte: BTreeMap<&'static str, f64>,
 }
 

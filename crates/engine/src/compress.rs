@@ -198,7 +198,7 @@ const PROBE_LEVEL: i32 = -32;
 const PROBE_BYTES: usize = 128 << 10;
 /// Below this a try costs little, and samples say little.
 const PROBE_BYTES_MIN: usize = 16 << 10;
-/// Samples and their length: spread so that a stretch of a sixty-fourth that is different is seen.
+/// Samples and their length: spread so that zeros in a sixty-fourth are seen, and text in a twentieth.
 const SAMPLES: usize = 64;
 const SAMPLE_BYTES: usize = 128;
 
@@ -214,8 +214,8 @@ fn looks_uniform(bytes: &[u8]) -> bool {
     }
     let total: u64 = counts.iter().copied().map(u64::from).sum();
     let squares: u64 = counts.iter().map(|count| u64::from(*count).pow(2)).sum();
-    // For n uniform bytes the squares add up to n^2 / 256 + n, give or take n * sqrt(2 / 256) (one standard deviation). Five
-    // of them are allowed: of 8,192 bytes with 2% less than 8 bits of order-2 entropy each, more than that is seen.
+    // For n uniform bytes the squares add up to n^2 / 256 + n, give or take n * sqrt(2 / 256) (one standard deviation). n / 2
+    // is more than five of them, and what 8,192 bytes come to that have 0.02 bits less than 8 of collision entropy each.
     squares <= total * total / 256 + total + total / 2
 }
 

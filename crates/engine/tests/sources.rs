@@ -134,6 +134,31 @@ fn a_small_file_that_changes_between_the_walk_and_its_reading_is_kept_as_far_as_
     }
 }
 
+/// There is no room in the block for the bytes that warm up the hash once more.
+#[test]
+fn a_hole_that_is_filled_while_a_full_block_of_small_files_is_read_does_no_harm() {
+    const SMALL_FILE: usize = 128 << 10;
+    let source = MemTree::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        source.put_file(&Path::new("/d").join(name), &noise(name.as_bytes()[0].into(), SMALL_FILE));
+    }
+    let filled = noise(99, SMALL_FILE);
+    source.put_sparse(Path::new("/d/odd"), SMALL_FILE as u64, &[(0, &filled[..4096])]);
+    let after = filled.clone();
+    source.mutate_on_read(odd(), 1, move |tree| {
+        tree.open_file(Path::new("d/odd")).unwrap().write_at(4096, &after[4096..]).unwrap();
+    });
+    let world = World::new(5);
+    let store = world.create(SMALL).unwrap();
+    let report = world.backup(&store, &source, &Ask::default()).unwrap().report;
+    assert_eq!(report.failures, 0);
+    let (restored, _) = world.restore(&store, &report.snapshot).unwrap();
+    let file = SourceTree::open(&restored, odd()).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().size).unwrap()];
+    file.read_at(0, &mut bytes).unwrap();
+    assert!(SMALL_FILE - 64 < bytes.len() && bytes == filled[..bytes.len()], "{} bytes", bytes.len());
+}
+
 #[test]
 fn a_file_that_vanishes_once_it_is_open_is_kept() {
     let before = noise(1, LARGE);
