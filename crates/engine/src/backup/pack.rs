@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::compress::{Compression, Compressor};
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::io::AlignedBuffer;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Lane, Work};
+use crate::pipeline::{Lane, Spare, Work};
 use crate::store::{ObjectWriter, Session, Store};
 use crate::types::{ContainerId, UnitChunk};
 
@@ -26,26 +26,6 @@ pub struct StoredUnit {
     pub id: ContainerId,
     /// Its chunks in order.
     pub chunks: Vec<UnitChunk>,
-}
-
-/// What one job needs at a time and the next can use again; as many as jobs run at a time.
-#[derive(Debug)]
-struct Spare<T>(Mutex<Vec<T>>);
-
-impl<T: Default> Spare<T> {
-    fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Vec::new())))
-    }
-
-    fn take(&self) -> T {
-        self.0.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default()
-    }
-
-    fn put(&self, used: T) {
-        if let Ok(mut spare) = self.0.lock() {
-            spare.push(used);
-        }
-    }
 }
 
 struct Compress {
@@ -167,7 +147,7 @@ impl ContainerWriter {
         compression: Compression,
         budget: &Budget,
     ) -> Self {
-        let (compressors, rooms) = (Spare::new(), Spare::new());
+        let (compressors, rooms) = (Arc::default(), Arc::default());
         let line = |kind| {
             let work = Compress { compression, compressors: Arc::clone(&compressors) };
             let packer = Packer::new(session.id, kind, store.config.container_bytes, compression);
@@ -175,7 +155,7 @@ impl ContainerWriter {
             Line { region: Region::default(), compress, packer }
         };
         let (data, metadata) = (line(ContainerKind::Data), line(ContainerKind::Metadata));
-        let seal = Seal { store: store.clone(), sealers: Spare::new(), rooms: Arc::clone(&rooms) };
+        let seal = Seal { store: store.clone(), sealers: Arc::default(), rooms: Arc::clone(&rooms) };
         let write = WriteAside { writer: Arc::clone(session.writer()), rooms };
         Self {
             store: store.clone(),

@@ -6,6 +6,8 @@
 
 pub mod driver;
 pub mod lane;
+pub mod spare;
 
 pub use driver::{Driver, Feed};
 pub use lane::{Lane, Work};
+pub use spare::Spare;

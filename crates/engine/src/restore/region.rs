@@ -14,7 +14,7 @@ use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::DiskFile;
-use crate::pipeline::Work;
+use crate::pipeline::{Spare, Work};
 use crate::restore::fetch::{Failures, Sink, Wanted};
 use crate::store::Store;
 use crate::types::{ContainerId, Fingerprint};
@@ -99,7 +99,7 @@ struct Buffers {
 pub(super) struct OpenRegion {
     store: Store,
     /// As many as were ever in use at the same time, which the number of threads limits.
-    buffers: Arc<Mutex<Vec<Buffers>>>,
+    buffers: Arc<Spare<Buffers>>,
     ahead: Arc<Mutex<Ahead>>,
     /// Bytes of regions that were opened and not taken over by the cache yet, and the most of them.
     kept_bytes: Arc<AtomicUsize>,
@@ -213,8 +213,7 @@ impl Work for OpenRegion {
     type Out = RegionDone;
 
     fn run(&self, job: RegionJob) -> RegionDone {
-        let free = self.buffers.lock().ok().and_then(|mut free| free.pop());
-        let mut buffers = free.unwrap_or_default();
+        let mut buffers = self.buffers.take();
         let (mut plain_kept, mut kept_bytes, mut lost, mut refused) = (None, 0, Vec::new(), Vec::new());
         match self.open(&job, &mut buffers) {
             Ok(plain) => {
@@ -235,9 +234,7 @@ impl Work for OpenRegion {
                 lost.extend(job.chunks().iter().map(|located| (located.number, Error::invalid(&text))));
             }
         }
-        if let Ok(mut free) = self.buffers.lock() {
-            free.push(buffers);
-        }
+        self.buffers.put(buffers);
         let key = (job.container.name.id, job.region());
         RegionDone { window: job.window, key, plain: plain_kept, kept_bytes, lost, refused, is_last: job.is_last }
     }
