@@ -150,6 +150,7 @@ impl Inventory {
         while let Some(examined) = inspect.pop() {
             self.take(store, findings, Some(examined), monitor)?;
         }
+        self.counts.chunks = self.chunks.settle()?;
         Ok(())
     }
 
@@ -216,10 +217,8 @@ impl Inventory {
         for chunk in contents.chunks.iter().filter(|_| is_live) {
             match number {
                 Some(number) if !chunk.is_sound => self.lost.insert(chunk.fingerprint.0, &spilled(number))?,
-                _ => {
-                    let is_new = self.chunks.insert_new(chunk.fingerprint.0, &chunk.len.to_le_bytes())?;
-                    self.counts.chunks += u64::from(is_new);
-                }
+                // Whether it is there already is not asked: that would read a page of the map for each chunk.
+                _ => self.chunks.insert(chunk.fingerprint.0, &chunk.len.to_le_bytes())?,
             }
         }
         Ok(())

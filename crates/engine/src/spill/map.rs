@@ -165,6 +165,24 @@ impl SpillMap {
         Ok(self.find(&key, |_| ())?.is_some())
     }
 
+    /// Merges everything that spilled into one run, which lookups then find with one page, and returns how many keys the
+    /// map holds.
+    ///
+    /// While it merges, the scratch disk holds what spilled twice. Fails if the disk fails; then nothing is lost.
+    pub fn settle(&mut self) -> Result<u64> {
+        if self.runs.is_empty() {
+            return Ok(self.table.count() as u64);
+        }
+        // A merge that failed before leaves one run too many, and an empty table.
+        if self.table.count() != 0 {
+            self.spill()?;
+        }
+        if 1 < self.runs.len() {
+            self.merge_from(0)?;
+        }
+        Ok(self.runs.iter().map(Run::entries).sum())
+    }
+
     /// Returns how many keys the map holds at most: a key that was replaced after it spilled counts twice until its
     /// runs are merged.
     pub fn len_upper_bound(&self) -> u64 {
@@ -234,12 +252,16 @@ impl SpillMap {
         Ok(())
     }
 
-    /// Merges the newest runs into one. On failure they are left as they are, without their filters.
+    /// Merges the newest runs into one, as many as it pays to.
     fn merge_runs(&mut self) -> Result<()> {
+        let pages: Vec<u64> = self.runs.iter().map(Run::pages).collect();
+        self.merge_from(first_to_merge(&pages))
+    }
+
+    /// Merges the runs from `first` on into one. On failure they are left as they are, without their filters.
+    fn merge_from(&mut self, first: usize) -> Result<()> {
         assert_eq!(self.table.count(), 0, "the table's share is lent to the pages of the runs");
         let scratch = self.scratch.clone().ok_or_else(|| self.no_scratch())?;
-        let pages: Vec<u64> = self.runs.iter().map(Run::pages).collect();
-        let first = first_to_merge(&pages);
         let (mut entries, mut pages) = (0, 0_u64);
         for run in self.runs.iter_mut().skip(first) {
             run.drop_filter();
@@ -451,8 +473,16 @@ mod tests {
                 assert!(model.len() as u64 <= map.len_upper_bound() && map.runs.len() <= RUNS_MAX);
             }
             assert!(20 < spills && 2 < merges, "seed {seed}: {spills} spills, {merges} merges");
-            for number in 0..6100 {
-                assert_eq!(map.get(&key(number)).unwrap().as_ref(), model.get(&key(number)), "seed {seed}");
+            for settle in [false, true] {
+                if settle {
+                    assert_eq!(map.settle().unwrap(), model.len() as u64);
+                    assert!(
+                        map.runs.len() == 1 && map.table.count() == 0 && map.settle().unwrap() == model.len() as u64
+                    );
+                }
+                for number in 0..6100 {
+                    assert_eq!(map.get(&key(number)).unwrap().as_ref(), model.get(&key(number)), "seed {seed}");
+                }
             }
             assert_within_limit(&map);
         }
