@@ -81,7 +81,8 @@ impl Default for Ask {
     fn default() -> Self {
         Self {
             driver: Driver::inline(1),
-            schedule: Schedule::Eager,
+            // As backups outside tests, but for a pool that so few chunks fill.
+            schedule: Schedule::Adaptive { candidates: 16 },
             with_parent: false,
             filter_bytes: None,
             staging_bytes: None,
