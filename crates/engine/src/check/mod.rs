@@ -45,7 +45,7 @@ pub enum ReadData {
     None,
     /// Every byte.
     All,
-    /// Every byte of one of so many parts, the same ones each time.
+    /// Every byte of one of so many parts; a container stays in its part.
     Subset {
         /// Which part, counted from 1.
         index: u64,

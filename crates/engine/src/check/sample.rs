@@ -3,12 +3,12 @@
 use crate::check::{CheckRequest, ReadData};
 use crate::error::{Error, Result};
 use crate::io::Host;
+use crate::types::ContainerId;
 
 /// Says of one container after the other whether it is read.
 #[derive(Debug)]
 pub(super) struct Sample {
     read: ReadData,
-    position: u64,
     /// Containers still to come, and those among them to be taken, for a random sample.
     left: u64,
     wanted: u64,
@@ -34,18 +34,19 @@ impl Sample {
             ReadData::None | ReadData::All | ReadData::Subset { .. } => 0,
         };
         let random = blake3::Hasher::new_keyed(&seed).finalize_xof();
-        Ok(Self { read: request.read, position: 0, left, wanted, random })
+        Ok(Self { read: request.read, left, wanted, random })
     }
 
-    /// Says whether the next container is read.
-    pub(super) fn takes_next(&mut self) -> Result<bool> {
-        let position = self.position;
-        self.position += 1;
+    /// Says whether the next container, which is this one, is read.
+    pub(super) fn takes(&mut self, container: ContainerId) -> Result<bool> {
         Ok(match self.read {
             ReadData::None => false,
             ReadData::All => true,
             ReadData::Subset { index, of } => {
-                let place = position.checked_rem(of).ok_or_else(|| Error::invalid("a subset of no parts"))?;
+                // By its own name: later backups leave it in its part. The parts of a session differ by one container.
+                let session = u64::from_le_bytes(*container.session.0.first_chunk().expect("a session has 16 bytes"));
+                let number = session.wrapping_add(u64::from(container.ordinal));
+                let place = number.checked_rem(of).ok_or_else(|| Error::invalid("a subset of no parts"))?;
                 place + 1 == index
             }
             ReadData::Percent(_) | ReadData::Bytes(_) => self.draw(),
@@ -98,6 +99,7 @@ mod tests {
     use crate::io::sim::SimHost;
     use crate::pipeline::Driver;
     use crate::store::metadata::Scratch;
+    use crate::types::SessionId;
 
     fn taken(read: ReadData, count: usize) -> Vec<usize> {
         let request = CheckRequest {
@@ -109,7 +111,12 @@ mod tests {
             heads: None,
         };
         let mut sample = Sample::new(&request, &SimHost::new(1), count, 4 << 20).unwrap();
-        (0..count).filter(|_| sample.takes_next().unwrap()).collect()
+        (0..count).filter(|number| sample.takes(container(*number)).unwrap()).collect()
+    }
+
+    fn container(number: usize) -> ContainerId {
+        let ordinal = u32::try_from(number).unwrap();
+        ContainerId { session: SessionId([200 + u8::try_from(number / 25).unwrap_or(0); 16]), ordinal }
     }
 
     #[test]
@@ -117,6 +124,9 @@ mod tests {
         let mut all: Vec<usize> = (1..=7).flat_map(|index| taken(ReadData::Subset { index, of: 7 }, 40)).collect();
         all.sort_unstable();
         assert_eq!(all, (0..40).collect::<Vec<_>>());
+        let before = taken(ReadData::Subset { index: 3, of: 7 }, 30);
+        let after = taken(ReadData::Subset { index: 3, of: 7 }, 40);
+        assert!(after.starts_with(&before) && (3..=5).contains(&before.len()), "{before:?} {after:?}");
         assert_eq!(taken(ReadData::All, 3), [0, 1, 2]);
         assert_eq!(taken(ReadData::None, 3), [0; 0]);
     }
