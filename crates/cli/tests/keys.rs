@@ -26,7 +26,12 @@ fn init_says_what_it_made_and_never_makes_it_twice() {
 #[test]
 fn parameters_that_make_no_repository_are_refused() {
     let place = Place::without_repository(Some("secret"));
-    place.run(["init", "--container-size", "1k"]).code(1).says("container size");
+    place.run(["init", "--container-size", "1k"]).code(1).says("containers of 1024 bytes: possible are 65536 to");
+    place.run(["init", "--chunk-size", "100"]).code(1).says("chunks on average of 100 bytes: possible are 512 to");
+    place.run(["init", "--chunk-size", "1M"]).code(1).says("do not fit containers of 4194304");
+    place.run(["init", "--container-size", "64k", "--region-size", "64k"]).code(1).says("regions of 65536");
+    place.run(["init", "--key-memory", "8G"]).code(1).says("--key-memory 8G: the most are 4096M");
+    assert!(!place.path("repository").exists(), "nothing is left of what was refused");
     place.run(["init", "--chunk-size", "much"]).code(1).says("not a size");
     place.run(["init", "--key-memory", "1M"]).code(1).says("64M");
     place.run(["snapshots"]).code(10);

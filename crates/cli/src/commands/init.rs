@@ -1,7 +1,7 @@
 //! `init`.
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
+use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::{self, CreateOptions};
@@ -17,6 +17,7 @@ use crate::settings::Settings;
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Result<()> {
     let directory = settings.repository()?;
     let adjustments = adjustments(typed)?;
+    adjustments.validate()?;
     let cost = cost(&typed.cost)?;
     ensure!(
         !(typed.no_encryption && settings.password.is_given()),
@@ -51,10 +52,13 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Res
 pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
     let floor = PasswordCost::default();
     let Some(text) = &typed.key_memory else { return Ok(floor) };
-    let memory_kib = u32::try_from(parse_size(text).context("--key-memory")? >> 10).context("--key-memory")?;
+    let memory_kib = parse_size(text).context("--key-memory")? >> 10;
+    let memory_kib = u32::try_from(memory_kib).ok().filter(|kib| *kib <= SLOT_MEMORY_KIB_MAX);
+    let memory_kib =
+        memory_kib.with_context(|| format!("--key-memory {text}: the most are {}M", SLOT_MEMORY_KIB_MAX >> 10))?;
     ensure!(
         floor.memory_kib <= memory_kib,
-        "--key-memory {text}: less than {}M makes passwords too easy to try",
+        "--key-memory {text}: less than {}M would make passwords too easy to try",
         floor.memory_kib >> 10
     );
     Ok(PasswordCost { memory_kib, ..floor })

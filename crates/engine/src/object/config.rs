@@ -15,6 +15,8 @@ const RESERVED_LEN: usize = 40;
 const CHUNKER_GEAR: u8 = 1;
 const CHUNKER_FIXED: u8 = 2;
 
+/// Smallest and largest bound on the length of a chunk in bytes.
+pub const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 64..=8 << 20;
 /// Smallest and largest container in bytes.
 pub const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
 /// Smallest and largest region in bytes of plaintext.
@@ -103,7 +105,7 @@ impl Config {
             }
             Chunking::Fixed { bytes } => bytes,
         };
-        if !(64..=8 << 20).contains(&chunk_bytes_max) {
+        if !CHUNK_BYTES.contains(&chunk_bytes_max) {
             return Err("largest chunk out of range");
         }
         if !CONTAINER_BYTES.contains(&self.container_bytes) {

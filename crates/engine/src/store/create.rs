@@ -3,18 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::chunk::{ChunkSizes, Chunking};
+use crate::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
 use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::crypto::{Keys, MasterKey};
 use crate::error::{Error, Result};
 use crate::io::{Access, Disk, DiskFile, Host, Linked};
 use crate::object::Config;
-use crate::object::config::CONFIG_LEN;
-use crate::object::config::CutRule;
+use crate::object::config::{CHUNK_BYTES, CONFIG_LEN, CONTAINER_BYTES, CutRule, REGION_BYTES};
 use crate::object::names::{self, COMMITS, CONFIG, CONFIG_COPY, CONTAINERS, DIRECTORIES, KEYS, SESSIONS};
 use crate::store::slots::{NewSlot, add_slot, unlock};
 use crate::store::{ObjectWriter, Store, read_object};
-use crate::types::{RepositoryId, SessionId};
+use crate::types::{RepositoryId, SessionId, Timestamp};
 
 /// A later version's config may be longer; its version is what must be told then.
 const CONFIG_LEN_READ_MAX: usize = 64 * CONFIG_LEN;
@@ -46,15 +45,39 @@ pub struct Adjustments {
 }
 
 impl Adjustments {
+    /// Fails if no repository can be made with these, naming what is out of which range. Needs no disk.
+    pub fn validate(&self) -> Result<()> {
+        let ranges = [
+            ("chunks on average", self.chunk_bytes, &CHUNK_BYTES_AVERAGE),
+            ("chunks of one length", self.fixed_bytes, &CHUNK_BYTES),
+            ("regions", self.region_bytes, &REGION_BYTES),
+            ("containers", self.container_bytes, &CONTAINER_BYTES),
+        ];
+        for (what, bytes, range) in ranges {
+            if let Some(bytes) = bytes.filter(|bytes| !range.contains(bytes)) {
+                let (least, most) = (range.start(), range.end());
+                return Err(Error::invalid(format!("{what} of {bytes} bytes: possible are {least} to {most}")));
+            }
+        }
+        let mut config = Config::with_defaults(RepositoryId([0; 16]), Timestamp::default(), None);
+        self.apply(&mut config);
+        let (chunk, region, container) =
+            (config.chunking.chunk_bytes_max(), config.region_bytes, config.container_bytes);
+        if container / 2 < chunk.max(region) {
+            return Err(Error::invalid(format!(
+                "chunks of up to {chunk} bytes and regions of {region} do not fit containers of {container}: both may \
+                 be half as long at most"
+            )));
+        }
+        config.validate().map_err(|reason| Error::invalid(format!("these sizes make no repository: {reason}")))
+    }
+
     fn apply(&self, config: &mut Config) {
         if let Some(bytes) = self.chunk_bytes {
             config.chunking = Chunking::Gear(ChunkSizes::for_average(bytes));
         }
         if let Some(bytes) = self.fixed_bytes {
             config.chunking = Chunking::Fixed { bytes };
-        }
-        if let Some(bytes) = self.region_bytes {
-            config.region_bytes = bytes;
         }
         if let Some(bytes) = self.container_bytes {
             config.container_bytes = bytes;
@@ -63,6 +86,9 @@ impl Adjustments {
             let max = config.recipe_cut.max.min(bytes / 256);
             config.recipe_cut = CutRule { min: (max / 16).max(2), target: max * 3 / 16, max };
             config.region_bytes = config.region_bytes.min(bytes / 4);
+        }
+        if let Some(bytes) = self.region_bytes {
+            config.region_bytes = bytes;
         }
     }
 }
@@ -79,6 +105,7 @@ pub enum Unlock<'a> {
 /// Makes a repository in an existing directory. It exists once `config` does.
 pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
     let root = Path::new("");
+    options.adjustments.validate()?;
     let mut id = [0; 16];
     host.random(&mut id)?;
     let repository = RepositoryId(id);
@@ -86,7 +113,6 @@ pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOption
     let clear_key = if options.password.is_none() { Some(master.clone()) } else { None };
     let mut config = Config::with_defaults(repository, host.now(), clear_key);
     options.adjustments.apply(&mut config);
-    config.validate().map_err(|reason| Error::invalid(format!("these parameters make no repository: {reason}")))?;
 
     refuse_existing(&**disk)?;
     for name in DIRECTORIES {
