@@ -15,7 +15,10 @@ use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs
 #[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
 #[command(disable_help_subcommand = true, propagate_version = false)]
 #[command(after_help = "Disks are read and written in batches through io_uring where there is one, else on threads \
-    [env: ONEFOLD_IO=auto|uring|threads] [default: auto]")]
+    [env: ONEFOLD_IO=auto|uring|threads] [default: auto]\n\n\
+    Without --password-file and --password-command the password is taken from ONEFOLD_PASSWORD, or else asked for.\n\n\
+    Exit codes: 0 done, 1 failed, 3 snapshot made but not everything could be read, 10 no repository, 11 index in use, \
+    12 wrong password, 130 interrupted.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -108,16 +111,16 @@ pub(crate) struct InitArgs {
     /// Leave the key in the open: whoever can read the repository can read what is in it
     #[arg(long)]
     pub(crate) no_encryption: bool,
-    /// Average length of a chunk, from 512 to 1M [default: 8k]
+    /// Average length of a chunk, from 512 to 1M; at most an eighth of a container [default: 8k]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,
-    /// Cut into chunks of this length whatever they hold
+    /// Cut into chunks of this length whatever they hold, from 64 to 8M
     #[arg(long, value_name = "SIZE", conflicts_with = "chunk_size")]
     pub(crate) fixed_chunk_size: Option<String>,
-    /// Bytes that are compressed and sealed together
+    /// Bytes that are compressed and sealed together, from 4k to 8M [default: 512k, at most a quarter of a container]
     #[arg(long, value_name = "SIZE")]
     pub(crate) region_size: Option<String>,
-    /// Length of a container
+    /// Length of a container, from 64k to 64M [default: 4M]
     #[arg(long, value_name = "SIZE")]
     pub(crate) container_size: Option<String>,
     #[command(flatten)]

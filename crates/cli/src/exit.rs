@@ -15,7 +15,7 @@ pub(crate) enum Code {
     Done = 0,
     /// Failed, wrong usage included.
     Failed = 1,
-    /// The snapshot was made, but some of the source could not be read.
+    /// The snapshot was made, but something could not be read: of the source, or a container of the repository.
     Unreadable = 3,
     /// There is no repository.
     NoRepository = 10,
@@ -33,13 +33,27 @@ impl From<Code> for std::process::ExitCode {
     }
 }
 
+/// What each code means, for manuals.
+pub(crate) const MEANINGS: [(Code, &str); 7] = [
+    (Code::Done, "Done."),
+    (Code::Failed, "Failed, wrong usage included; check found damage; restore could not bring everything back."),
+    (
+        Code::Unreadable,
+        "The snapshot was made, but something could not be read: of the source, or a container of the repository.",
+    ),
+    (Code::NoRepository, "There is no repository."),
+    (Code::IndexBusy, "The index is held by another writer on this host."),
+    (Code::WrongPassword, "Wrong password."),
+    (Code::Interrupted, "Interrupted, by SIGTERM too."),
+];
+
 /// The end of a backup that made a snapshot of what it could read.
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the snapshot was made, but at least one file of the source could not be read")
+        f.write_str("the snapshot was made, but not everything could be read: the errors above say what")
     }
 }
 

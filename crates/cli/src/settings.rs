@@ -21,6 +21,18 @@ const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 /// Smallest memory budget that queues, buffers and the index fit into.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
+/// The variables that are looked up, for manuals.
+pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
+    ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo."),
+    ("ONEFOLD_PASSWORD", "The password."),
+    ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
+    ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
+    ("ONEFOLD_CACHE_DIR", "Where the index lies, as --cache-dir."),
+    ("ONEFOLD_COMPRESSION", "How new data is compressed, as --compression."),
+    ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
+    ("ONEFOLD_IO", "How disks are read and written in batches: auto, uring or threads."),
+];
+
 /// The decisions.
 #[derive(Debug)]
 pub(crate) struct Settings {

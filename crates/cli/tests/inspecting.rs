@@ -223,6 +223,7 @@ fn shells_complete_and_manuals_describe_every_command() {
     place.run(["man", "out/man"]).code(0);
     for page in ["onefold", "onefold-backup", "onefold-restore", "onefold-key", "onefold-key-add", "onefold-man"] {
         let text = fs::read_to_string(place.path("out/man").join(format!("{page}.1"))).unwrap();
+        assert!(text.contains("EXIT STATUS") && text.contains("ONEFOLD_PASSWORD"), "{page}");
         assert!(text.contains(".TH") && text.contains(".SH OPTIONS"), "{page}: {text}");
     }
     assert!(!place.path("out/man/onefold-help.1").exists());

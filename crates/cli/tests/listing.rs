@@ -79,6 +79,7 @@ fn entries_are_listed_with_any_name() {
     assert!(long.lines().any(|line| line.starts_with("-rw") && line.contains("     5 ")), "{long}");
     assert!(long.contains("/source/dir/below/link -> deep"), "{long}");
     place.run(["ls", "latest:source/nope"]).code(1).says("not in the snapshot");
+    place.run(["ls", "latest", "/source/nope"]).code(1).says("/source/nope: not in the snapshot");
     place.run(["ls", "latest", "relative"]).code(1).says("begin with /");
 
     let messages = place.run(["ls", "latest", "--json"]).code(0).messages();

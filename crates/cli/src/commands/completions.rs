@@ -5,8 +5,10 @@ use clap::CommandFactory;
 
 use crate::args::Arguments;
 use crate::args::inspect::{CompletionsArgs, ManArgs};
+use crate::exit::MEANINGS;
 use crate::files;
 use crate::output::Output;
+use crate::settings::ENVIRONMENT;
 
 /// Name of the command, which shells complete.
 const NAME: &str = "onefold";
@@ -16,6 +18,19 @@ pub(crate) fn write(output: &Output, typed: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(typed.shell, &mut Arguments::command(), NAME, &mut script);
     Ok(output.bytes(&script)?)
+}
+
+/// Returns the sections that every page has, in roff.
+fn tables() -> String {
+    let mut text = String::from(".SH ENVIRONMENT\n");
+    for (name, meaning) in ENVIRONMENT {
+        text += &format!(".TP\n\\fB{name}\\fR\n{meaning}\n");
+    }
+    text += ".SH \"EXIT STATUS\"\n";
+    for (code, meaning) in MEANINGS {
+        text += &format!(".TP\n\\fB{}\\fR\n{meaning}\n", code as u8);
+    }
+    text
 }
 
 /// Writes a manual page for each command.
@@ -31,6 +46,7 @@ pub(crate) fn write_pages(output: &Output, typed: &ManArgs) -> Result<()> {
         let path = directory.join(format!("{name}.1"));
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;
+        page.extend(tables().into_bytes());
         files::write_page(&path, &page).with_context(|| format!("write {}", path.display()))?;
         output.note(&format!("wrote {}", path.display()));
     }

@@ -1,5 +1,6 @@
 //! `ls`.
 
+use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, bail, ensure};
@@ -36,6 +37,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
         ));
     }
     let (root, base) = descend(&mut reader, snapshot.tree, found.path.as_bytes())?;
+    filters.iter().for_each(|filter| filter.note(&base));
     let listing = Listing { output, long: typed.long, filters, interrupt: &found.interrupt };
     let result = listing.walk(&mut reader, root, base);
     output.flush()?;
@@ -43,7 +45,11 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     for finding in findings {
         output.warn(&format!("error: {finding}"));
     }
-    result
+    result?;
+    for (filter, directory) in listing.filters.iter().zip(&typed.directories) {
+        ensure!(filter.is_found.get(), "{}: not in the snapshot", directory.display());
+    }
+    Ok(())
 }
 
 /// Goes down from the root to the directory that a path names; returns its node and the path, without a last slash.
@@ -69,6 +75,8 @@ struct Filter {
     /// Its path with a slash behind it.
     path: Vec<u8>,
     recursive: bool,
+    /// Whether there is such a directory.
+    is_found: Cell<bool>,
 }
 
 impl Filter {
@@ -80,7 +88,13 @@ impl Filter {
             path.extend_from_slice(name);
         }
         path.push(b'/');
-        Ok(Self { path, recursive })
+        Ok(Self { path, recursive, is_found: Cell::new(false) })
+    }
+
+    /// Notes that a path exists, which may be the directory, or in it.
+    fn note(&self, path: &[u8]) {
+        let is_here = self.path.strip_suffix(b"/") == Some(path) || [path, b"/"].concat().starts_with(&self.path);
+        self.is_found.set(self.is_found.get() || is_here);
     }
 
     /// Says whether an entry is shown: the directory itself, and what is in it.
@@ -117,6 +131,7 @@ impl Listing<'_> {
                 continue;
             };
             let path = [&base[..], b"/", &hinted.entry.name].concat();
+            self.filters.iter().filter(|filter| !filter.is_found.get()).for_each(|filter| filter.note(&path));
             if self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(&path)) {
                 self.show(&hinted, &path)?;
             }
