@@ -29,8 +29,8 @@ pub fn grow(
     let shape = Shape { duplicates, runs: Runs::Uniform(200, 5_000), lags: Lags::Uniform };
     let mut stream = Stream::new(3, shape, 0);
     let mut out = String::new();
-    let heading = "| stored (millions) | million chunks/s | filter lets pass | lookups per GB | reads per lookup | bytes written per chunk stored | waiting for lookups | waiting for the table | longest stall |";
-    writeln!(out, "{heading}\n|---|---|---|---|---|---|---|---|---|")?;
+    let heading = "| stored (millions) | million chunks/s | filter lets pass | lookups per GB | reads per lookup | bytes written per chunk stored | waiting for lookups | waiting for windows | waiting for the table | longest stall |";
+    writeln!(out, "{heading}\n|---|---|---|---|---|---|---|---|---|---|")?;
     progress(heading);
     let (mut total, mut time) = (0, std::time::Duration::ZERO);
     for mark in MARKS.map(|millions| millions * 1_000_000).into_iter().filter(|&mark| mark <= stored) {
@@ -87,14 +87,15 @@ fn line(mark: u64, interval: &Outcome) -> String {
     let gigabytes = interval.chunks as f64 * 4096.0 / 1e9;
     let share = |nanos: u64| 100.0 * nanos as f64 / interval.time.as_nanos().max(1) as f64;
     format!(
-        "| {} | {:.2} | {:.3}% | {:.0} | {:.2} | {:.0} | {:.0}% | {:.0}% | {} ms |",
+        "| {} | {:.2} | {:.3}% | {:.0} | {:.2} | {:.0} | {:.0}% | {:.0}% | {:.0}% | {} ms |",
         mark / 1_000_000,
         interval.millions_per_second(),
         100.0 * passed,
         counters.lookups as f64 / gigabytes,
         counters.pages_read as f64 / counters.lookups.max(1) as f64,
         counters.bytes_written as f64 / counters.updates.max(1) as f64,
-        share(counters.lookup_nanos + counters.prefetch_nanos),
+        share(counters.lookup_nanos),
+        share(counters.prefetch_nanos),
         share(counters.flush_wait_nanos),
         interval.longest.as_millis()
     )

@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use crate::kv::Position;
 use crate::types::Sequence;
 
-/// Forward steps in the log that do not end a run: chunks of the old stream that the new one leaves out.
-const SKIP_MAX: u64 = 16;
+/// Forward steps in the log that do not end a run: chunks of the old stream that the new one leaves out. A quarter of the
+/// mean run is as little: reading on takes no longer than reading anew.
+const SKIP: std::ops::RangeInclusive<u64> = 16..=512;
 
 /// Runs after which older ones count half.
 const HEADS_PER_HALVING: u64 = 64;
@@ -139,6 +140,14 @@ impl Arrivals {
         self.waiting.is_empty().then(|| self.runs.last.map(|last| Position(last + 1))).flatten()
     }
 
+    /// Says whether a chunk between two places of the stream, both counted in, is undecided or yet to come.
+    pub fn waits_between(&self, from: Sequence, to: Sequence) -> bool {
+        let index = |sequence: u64| usize::try_from(sequence.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let end = self.first + self.waiting.len() as u64;
+        let is_decided = |packed: &Packed| *packed != Packed::WAITING;
+        end <= to.0 || (self.first <= to.0 && !self.waiting.range(index(from.0)..=index(to.0)).all(is_decided))
+    }
+
     fn pass(&mut self, outcome: Outcome, repeats: &mut Vec<Repeat>) {
         self.runs.pass(outcome);
         match outcome {
@@ -173,7 +182,8 @@ impl RunMeter {
     fn pass(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::At(Position(position)) => {
-                let follows = self.last.is_some_and(|last| (1..=SKIP_MAX).contains(&position.wrapping_sub(last)));
+                let skip = (self.mean_run() / 4).clamp(*SKIP.start(), *SKIP.end());
+                let follows = self.last.is_some_and(|last| (1..=skip).contains(&position.wrapping_sub(last)));
                 self.duplicates += 1;
                 self.heads += u64::from(!follows);
                 self.last = Some(position);
@@ -200,6 +210,11 @@ impl RunMeter {
     /// every run, and one for every false positive, which brings nothing.
     pub fn duplicates_per_lookup(&self) -> u64 {
         self.duplicates / (self.heads + self.false_positives).max(1)
+    }
+
+    /// Returns how many false positives there are for each run of duplicates, rounded down.
+    pub fn false_positives_per_run(&self) -> u64 {
+        self.false_positives / self.heads.max(1)
     }
 
     /// Says whether most candidates are false positives: each has to be looked up, and no window answers it.
@@ -238,6 +253,22 @@ mod tests {
         assert_eq!(repeats, []);
         arrivals.finish(&mut repeats);
         assert_eq!(repeats, [Repeat { start: Position(500), len: 100, uniques_before: 0 }]);
+    }
+
+    #[test]
+    fn what_waits_is_found_between_what_is_decided() {
+        let mut arrivals = Arrivals::default();
+        let mut repeats = Vec::new();
+        for sequence in 0..50 {
+            arrivals.arrive(Sequence(sequence));
+        }
+        for sequence in (0..50).filter(|sequence| *sequence != 20) {
+            arrivals.decide(Sequence(sequence), Outcome::Unique);
+        }
+        arrivals.advance(&mut repeats);
+        for (from, to, waits) in [(0, 19, false), (3, 20, true), (20, 49, true), (21, 49, false), (30, 50, true)] {
+            assert_eq!(arrivals.waits_between(Sequence(from), Sequence(to)), waits, "{from} to {to}");
+        }
     }
 
     #[test]

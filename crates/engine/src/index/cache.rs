@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::index::log::LogRecord;
+use crate::index::log::{LogRecord, LogStretch};
 use crate::kv::{Key, Ordinal, Position};
 use crate::types::Fingerprint;
 
@@ -42,6 +42,8 @@ pub type ByOwnBits = BuildHasherDefault<OwnBits>;
 struct Window {
     start: Position,
     records: Vec<(Fingerprint, Ordinal)>,
+    /// Whether a repeat led to it and it has answered nothing yet.
+    is_unproven: bool,
     newer: Option<u32>,
     older: Option<u32>,
 }
@@ -58,6 +60,7 @@ pub struct Cache {
     newest: Option<u32>,
     oldest: Option<u32>,
     evictions: u64,
+    proven: u64,
 }
 
 fn bits(fingerprint: &Fingerprint) -> u64 {
@@ -77,12 +80,18 @@ impl Cache {
             newest: None,
             oldest: None,
             evictions: 0,
+            proven: 0,
         }
     }
 
     /// Returns how many windows went for others.
     pub fn evictions(&self) -> u64 {
         self.evictions
+    }
+
+    /// Returns how many windows that a repeat led to have answered something.
+    pub fn proven(&self) -> u64 {
+        self.proven
     }
 
     /// Returns how many records are cached.
@@ -98,12 +107,13 @@ impl Cache {
     /// Returns a fingerprint's container and position in the log, and makes its window the last to go.
     pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
         let &(window, slot) = self.places.get(&bits(fingerprint))?;
-        let holder = self.windows.get(window as usize)?;
+        let holder = self.windows.get_mut(window as usize)?;
         let (found, ordinal) = *holder.records.get(slot as usize)?;
         let position = Position(holder.start.0 + u64::from(slot));
         if found != *fingerprint {
             return None;
         }
+        self.proven += u64::from(std::mem::take(&mut holder.is_unproven));
         if self.newest != Some(window) {
             self.unlink(window);
             self.link(window);
@@ -119,8 +129,17 @@ impl Cache {
         is_here.then(|| Position(start.0 + records.len() as u64))
     }
 
-    /// Adds a window that starts at a position, cut to what fits at all; others go for it.
-    pub fn insert(&mut self, start: Position, records: &[LogRecord]) {
+    /// Returns the records of the window of a fingerprint that is cached; lengths are not kept and 0.
+    pub fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogStretch> {
+        let &(window, slot) = self.places.get(&bits(fingerprint))?;
+        let Window { start, records, .. } = self.windows.get(window as usize)?;
+        records.get(slot as usize).filter(|(found, _)| found == fingerprint)?;
+        let record = |&(fingerprint, ordinal): &_| LogRecord { fingerprint, ordinal, len: 0 };
+        Some(LogStretch { start: *start, records: records.iter().map(record).collect() })
+    }
+
+    /// Adds a window that starts at a position, cut to what fits at all; others go for it. `is_followed`: a repeat led to it.
+    pub fn insert(&mut self, start: Position, records: &[LogRecord], is_followed: bool) {
         let records = &records[..records.len().min(self.capacity)];
         if records.is_empty() {
             return;
@@ -130,7 +149,7 @@ impl Cache {
             self.evictions += 1;
         }
         let kept = records.iter().map(|record| (record.fingerprint, record.ordinal)).collect();
-        let window = Window { start, records: kept, newer: None, older: None };
+        let window = Window { start, records: kept, is_unproven: is_followed, newer: None, older: None };
         let index = if let Some(index) = self.free.pop() {
             self.windows[index as usize] = window;
             index
@@ -193,15 +212,15 @@ mod tests {
     #[test]
     fn the_window_used_last_stays_and_the_oldest_goes() {
         let mut cache = Cache::new(100 * CACHED_BYTES);
-        cache.insert(Position(7), &window(0..40));
-        cache.insert(Position(0), &window(40..80));
+        cache.insert(Position(7), &window(0..40), false);
+        cache.insert(Position(0), &window(40..80), false);
         assert_eq!(cache.get(&fingerprint(5)), Some((Ordinal(4), Position(12))));
         assert_eq!(cache.window_end(&fingerprint(5)), Some(Position(47)));
         assert_eq!(cache.window_end(&fingerprint(900)), None);
-        cache.insert(Position(0), &window(80..120));
+        cache.insert(Position(0), &window(80..120), false);
         assert_eq!(cache.get(&fingerprint(50)), None, "the window used least recently goes, as a whole");
         assert!((0..40).chain(80..120).all(|number| cache.get(&fingerprint(number)).is_some()));
-        cache.insert(Position(0), &window(200..1_000));
+        cache.insert(Position(0), &window(200..1_000), false);
         assert_eq!(cache.len(), 100);
         assert_eq!(cache.evictions(), 3);
         assert_eq!(cache.get(&fingerprint(0)), None);
@@ -213,12 +232,12 @@ mod tests {
         let mut random = Random::new(2);
         for _ in 0..2_000 {
             let start = random.below(2_000);
-            cache.insert(Position(0), &window(start..start + random.below(60)));
+            cache.insert(Position(0), &window(start..start + random.below(60)), false);
             assert!(cache.len() <= 500);
             assert!(cache.places.len() <= cache.len());
             let _ = cache.get(&random.fingerprint_of(2_000));
         }
-        cache.insert(Position(0), &window(5_000..5_500));
+        cache.insert(Position(0), &window(5_000..5_500), false);
         assert_eq!((cache.len(), cache.places.len()), (500, 500));
     }
 }

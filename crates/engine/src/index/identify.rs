@@ -5,7 +5,8 @@
 //! pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] run here, on one
 //! table, one log, one cache; the eager one has nobody wait, and windows that only look forward.
 //!
-//! This file takes chunks in and bounds what waits; [`crate::index::lookup`] looks up.
+//! This file takes chunks in and bounds what waits; `lookup.rs` looks up, `windows.rs` reads around hits, `pool.rs` decides
+//! which of a pool.
 //!
 //! Resolutions where the paper is silent: equal pending chunks are joined and share the verdict of the first. A pending
 //! chunk only ever matches what was recorded, and what is pending cannot have been recorded by this session, so it never
@@ -21,9 +22,11 @@ use crate::error::Result;
 use crate::index::arrivals::{Arrivals, Outcome, Repeat};
 use crate::index::cache::{ByOwnBits, Cache};
 use crate::index::cycle::Cycles;
-use crate::index::log::LogStretch;
+use crate::index::follow::FollowMeter;
+use crate::index::log::LogWindow;
 use crate::index::options::{IndexOptions, Prelookup, Schedule};
 use crate::index::pending::{Pending, PendingChunk, Slot};
+use crate::index::pool::Turns;
 use crate::index::store::{FilterState, IndexState, Store};
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
@@ -37,6 +40,9 @@ const PIECE_CHUNKS: usize = 64;
 /// Pieces of which one has its accesses to the cache timed: two readings of a clock cost more than an access.
 const PIECES_PER_TIMED: u64 = 16;
 
+/// Most false positives for each run of duplicates at which chunks are looked up as they arrive: each is waited for alone.
+const FALSE_POSITIVES_AT_ONCE: u64 = 1;
+
 /// Chunks missed more than found after which [`Prelookup::Adaptive`] gives up.
 const NET_MISSES_MAX: i32 = 10;
 
@@ -47,18 +53,6 @@ pub(super) enum Flight {
     Unique(Sequence),
     /// It waits for a verdict.
     Pending(Slot),
-}
-
-/// How far a pool was gone through.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turns {
-    /// Numbers of the chunks that were the next at the last turns, the last turn first.
-    pub(super) starts: [u64; 4],
-    /// Different chunks that began to wait since, and their bytes.
-    pub(super) fresh: usize,
-    pub(super) fresh_bytes: usize,
-    /// Whether the first of a stretch of neighbors was seen to leave much of it unanswered.
-    pub(super) is_dense: bool,
 }
 
 /// The exact index of one repository on this host.
@@ -78,8 +72,12 @@ pub struct Index {
     pub(super) at_once: bool,
     /// Where the last window that looked forward ended: a stream that goes on there goes on in the log.
     pub(super) read_up_to: Option<Position>,
+    pub(super) follows: FollowMeter,
+    /// Windows of the cache that had answered something when following was last judged.
+    pub(super) proven_before: u64,
+    /// Windows among those that are read beside that a repeat led to.
+    pub(super) followed_beside: Vec<LogWindow>,
     pub(super) counters: Counters,
-    pub(super) stretches: Vec<LogStretch>,
     pub(super) asks_cache: bool,
     net_misses: i32,
     host: Arc<dyn Host>,
@@ -130,8 +128,10 @@ impl Index {
             options: options.clone(),
             at_once: options.schedule == Schedule::Eager,
             read_up_to: None,
+            follows: FollowMeter::default(),
+            proven_before: 0,
+            followed_beside: Vec::new(),
             counters: Counters::default(),
-            stretches: Vec::new(),
             asks_cache: options.prelookup == Prelookup::Always,
             net_misses: 0,
             host,
@@ -153,12 +153,14 @@ impl Index {
         self.pending = Pending::new(self.options.buckets());
         // What is being looked up for the session before is of no use.
         self.store.end_lookup();
+        self.store.end_read_log();
         self.asked.clear();
         self.turns = Turns::default();
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
         (self.recorded, self.read_up_to) = (0, None);
+        self.follows = FollowMeter::default();
         self.at_once = self.options.schedule == Schedule::Eager;
         Ok(self.store.attach(live))
     }
@@ -245,8 +247,7 @@ impl Index {
         let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        self.turns.fresh += 1;
-        self.turns.fresh_bytes += len as usize;
+        self.turns.push(slot, sequence, len);
         self.go_through(bucket, resolved);
     }
 
@@ -305,8 +306,12 @@ impl Index {
             return;
         }
         let runs = self.arrivals.runs();
-        let limit = u64::from(self.options.run_at_once) >> u32::from(self.at_once);
-        let at_once = !runs.is_blank() && limit <= runs.duplicates_per_lookup();
+        // Once it does, it goes on somewhat longer than it would begin.
+        let hold = u32::from(self.at_once);
+        let limit = u64::from(self.options.run_at_once) >> hold;
+        let at_once = !runs.is_blank()
+            && limit <= runs.duplicates_per_lookup()
+            && runs.false_positives_per_run() <= FALSE_POSITIVES_AT_ONCE << hold;
         if at_once != self.at_once {
             self.counters.schedule_changes += 1;
             self.at_once = at_once;

@@ -53,6 +53,13 @@ pub struct LogWindow {
     pub records: u32,
 }
 
+impl LogWindow {
+    /// Says whether a position lies in it.
+    pub fn holds(&self, position: Position) -> bool {
+        position.0.checked_sub(self.start.0).is_some_and(|behind| behind < u64::from(self.records))
+    }
+}
+
 /// Consecutive records of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogStretch {
@@ -60,6 +67,13 @@ pub struct LogStretch {
     pub start: Position,
     /// The records.
     pub records: Vec<LogRecord>,
+}
+
+impl LogStretch {
+    /// Returns the position after the last record.
+    pub fn end(&self) -> Position {
+        Position(self.start.0 + self.records.len() as u64)
+    }
 }
 
 /// What the log did, since it was opened.
@@ -258,12 +272,17 @@ impl ArrivalLog {
         self.file.sync()
     }
 
-    /// Reads windows, all together; `out` gets what exists of them and can be read, each window in as many stretches as
-    /// it has gaps.
-    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<LogStretch>) {
-        out.clear();
+    /// Reads windows, all together: what exists of them and can be read, each window in as many stretches as it has gaps.
+    pub fn read(&mut self, disk: &dyn Disk, windows: Vec<LogWindow>) -> Vec<LogStretch> {
+        let read = self.start_read(windows);
+        self.finish_read(read.run(disk))
+    }
+
+    /// Starts to read windows, as [`ArrivalLog::read`] does at once. What is returned may be run while the log goes on to
+    /// serve; what it came to is to be given to [`ArrivalLog::finish_read`].
+    pub fn start_read(&mut self, windows: Vec<LogWindow>) -> LogRead {
         let mut reads: Vec<BatchRead> = Vec::new();
-        let mut spans = Vec::with_capacity(windows.len());
+        let mut parts = Vec::with_capacity(windows.len());
         for window in windows {
             let first = window.start.0 / LOG_PAGE_RECORDS as u64;
             let end = window.start.0.saturating_add(u64::from(window.records)).div_ceil(LOG_PAGE_RECORDS as u64);
@@ -276,36 +295,94 @@ impl ArrivalLog {
                 read = Some(reads.len());
                 reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
             }
-            spans.push((first, end, read));
+            parts.push(WindowPart { window, first, read, in_memory: self.in_memory(&window, first, end) });
         }
-        disk.read_batch(&mut reads);
-        for read in &reads {
-            self.counters.reads += 1;
-            self.counters.bytes_read += read.buffer.len() as u64;
+        LogRead { life: self.life, reads, parts }
+    }
+
+    /// Returns what of a window, which has the pages from `first` to before `end`, is not in the file yet.
+    fn in_memory(&self, window: &LogWindow, first: u64, end: u64) -> Vec<LogStretch> {
+        let mut out = Vec::new();
+        if end <= self.written_pages {
+            return out;
         }
         let mut page = Vec::with_capacity(LOG_PAGE_RECORDS);
-        for (window, (first, end, read)) in windows.iter().zip(spans) {
-            let from = out.len();
+        let leaving = self.leaving.as_ref().and_then(|(buffer, len)| buffer.get(..*len)).unwrap_or_default();
+        let tail = self.tail.get(..self.tail_len).unwrap_or_default();
+        let gathered = leaving.chunks_exact(LOG_PAGE_BYTES).chain(tail.chunks_exact(LOG_PAGE_BYTES));
+        for (number, bytes) in (self.written_pages..end).zip(gathered).filter(|(number, _)| first <= *number) {
+            decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
+            push_part(window, number, &page, 0, &mut out);
+        }
+        push_part(window, self.page_number(), &self.page, 0, &mut out);
+        out
+    }
+
+    /// Takes what a read came to.
+    pub fn finish_read(&mut self, done: LogReadDone) -> Vec<LogStretch> {
+        self.counters.reads += done.buffers.len() as u64;
+        self.counters.bytes_read += done.buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        self.counters.damaged_pages += done.damaged_pages;
+        self.spare_buffers.extend(done.buffers);
+        self.spare_buffers.truncate(SPARE_BUFFERS_MAX);
+        done.stretches
+    }
+}
+
+/// A window that is being read.
+#[derive(Debug)]
+struct WindowPart {
+    window: LogWindow,
+    /// Its first page.
+    first: u64,
+    /// Which read has its pages, if any are in the file.
+    read: Option<usize>,
+    /// What is not in the file.
+    in_memory: Vec<LogStretch>,
+}
+
+/// Windows of the log that are to be read.
+#[derive(Debug)]
+pub struct LogRead {
+    life: u64,
+    reads: Vec<BatchRead>,
+    parts: Vec<WindowPart>,
+}
+
+/// What reading windows came to: to be handed to [`ArrivalLog::finish_read`].
+#[derive(Debug)]
+pub struct LogReadDone {
+    stretches: Vec<LogStretch>,
+    damaged_pages: u64,
+    buffers: Vec<AlignedBuffer>,
+}
+
+impl LogRead {
+    /// Reads. Records of a page that is bad or unreadable are absent.
+    pub fn run(self, disk: &dyn Disk) -> LogReadDone {
+        let Self { life, mut reads, parts } = self;
+        disk.read_batch(&mut reads);
+        let (mut stretches, mut damaged_pages) = (Vec::with_capacity(parts.len()), 0);
+        let mut page = Vec::with_capacity(LOG_PAGE_RECORDS);
+        for WindowPart { window, first, read, in_memory } in parts {
+            let from = stretches.len();
             let read = read.and_then(|index| reads.get(index));
             let pages = read.map(|read| (&read.buffer[..], read.outcome.is_ok())).unwrap_or_default();
             for (number, bytes) in (first..).zip(pages.0.chunks_exact(LOG_PAGE_BYTES)) {
-                if !pages.1 || decode_log_page(number ^ self.life, bytes, &mut page).is_none() {
-                    self.counters.damaged_pages += 1;
+                if !pages.1 || decode_log_page(number ^ life, bytes, &mut page).is_none() {
+                    damaged_pages += 1;
                     page.clear();
                 }
-                push_part(window, number, &page, from, out);
+                push_part(&window, number, &page, from, &mut stretches);
             }
-            let leaving = self.leaving.as_ref().and_then(|(buffer, len)| buffer.get(..*len)).unwrap_or_default();
-            let tail = self.tail.get(..self.tail_len).unwrap_or_default();
-            let gathered = leaving.chunks_exact(LOG_PAGE_BYTES).chain(tail.chunks_exact(LOG_PAGE_BYTES));
-            for (number, bytes) in (self.written_pages..end).zip(gathered).filter(|(number, _)| first <= *number) {
-                decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
-                push_part(window, number, &page, from, out);
+            for stretch in in_memory {
+                match stretches.get_mut(from..).and_then(<[_]>::last_mut) {
+                    Some(last) if last.end() == stretch.start => last.records.extend(stretch.records),
+                    _ => stretches.push(stretch),
+                }
             }
-            push_part(window, self.page_number(), &self.page, from, out);
         }
-        self.spare_buffers.extend(reads.into_iter().map(|read| read.buffer));
-        self.spare_buffers.truncate(SPARE_BUFFERS_MAX);
+        LogReadDone { stretches, damaged_pages, buffers: reads.into_iter().map(|read| read.buffer).collect() }
     }
 }
 
@@ -318,7 +395,7 @@ fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], from: usize, o
     let Some(part) = page.get(inside(window.start.0)..inside(end)).filter(|part| !part.is_empty()) else { return };
     let start = Position(page_start.max(window.start.0));
     match out.get_mut(from..).and_then(<[_]>::last_mut) {
-        Some(last) if last.start.0 + last.records.len() as u64 == start.0 => last.records.extend_from_slice(part),
+        Some(last) if last.end() == start => last.records.extend_from_slice(part),
         _ => {
             let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
             records.extend_from_slice(part);
@@ -346,7 +423,6 @@ mod tests {
         let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
         let mut random = Random::new(8);
         let mut model = BTreeMap::new();
-        let mut out = Vec::new();
         let mut next = 0;
         for _ in 0..200 {
             for _ in 0..random.below(300) {
@@ -366,7 +442,7 @@ mod tests {
                 })
                 .collect();
             for window in &windows {
-                log.read(&disk, &[*window], &mut out);
+                let out = log.read(&disk, vec![*window]);
                 let end = Position(window.start.0 + u64::from(window.records));
                 let expected: Vec<_> =
                     model.range(window.start..end).map(|(position, record)| (*position, *record)).collect();
@@ -389,15 +465,15 @@ mod tests {
         }
         log.sync().unwrap();
         disk.damage("log", |bytes| bytes[LOG_PAGE_BYTES + 90] ^= 1);
-        let mut out = Vec::new();
         let start = Position(u64::MAX - 3);
-        log.read(&disk, &[LogWindow { start: Position(0), records: 400 }, LogWindow { start, records: 9 }], &mut out);
+        let out =
+            log.read(&disk, vec![LogWindow { start: Position(0), records: 400 }, LogWindow { start, records: 9 }]);
         let lens: Vec<_> = out.iter().map(|stretch| (stretch.start.0, stretch.records.len())).collect();
         assert_eq!(lens, [(0, LOG_PAGE_RECORDS), (2 * LOG_PAGE_RECORDS as u64, 400 - 2 * LOG_PAGE_RECORDS)]);
         assert_eq!(log.counters().damaged_pages, 1);
         let file = disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap();
         let mut other = ArrivalLog::open(file, 5 << 50, 4).unwrap();
-        other.read(&disk, &[LogWindow { start: Position(0), records: 400 }], &mut out);
+        let out = other.read(&disk, vec![LogWindow { start: Position(0), records: 400 }]);
         assert_eq!(out, [], "pages of another life are not believed");
         assert!(
             ArrivalLog::open(disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(), 3 << 50, 5).is_err()

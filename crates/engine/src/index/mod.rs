@@ -12,10 +12,12 @@ use crate::types::{ContainerId, Fingerprint, Sequence};
 pub use crate::types::UnitChunk;
 
 pub mod arrivals;
+mod beside;
 pub mod cache;
 pub mod checkpoint;
 pub mod cycle;
 mod device;
+pub mod follow;
 pub mod frame;
 pub mod identify;
 pub mod log;
@@ -24,10 +26,12 @@ pub mod options;
 pub mod ordinals;
 pub mod pending;
 mod place;
+mod pool;
 pub mod registry;
 pub mod repeats;
 pub mod store;
 mod upkeep;
+mod windows;
 
 pub use identify::Index;
 pub use options::{IndexOptions, Prelookup, Schedule, WindowRule};

@@ -72,8 +72,8 @@ impl WindowRule {
 pub struct IndexOptions {
     /// When to look up.
     pub schedule: Schedule,
-    /// Duplicates for each lookup that cannot be spared from which on the adaptive schedule looks up at once; it stops at
-    /// half of it.
+    /// Duplicates for each lookup that cannot be spared from which on the adaptive schedule looks up at once, if there are
+    /// not more false positives than runs; it stops at half of it.
     pub run_at_once: u32,
     /// When to ask the cache.
     pub prelookup: Prelookup,

@@ -214,6 +214,7 @@ impl Place<'_> {
             filter_bytes_max: self.filter_bytes_max(),
             flushing: None,
             looking: None,
+            reading: None,
             writing_log: None,
             next_segment: 0,
             next_growth: 0,

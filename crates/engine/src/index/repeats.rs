@@ -156,8 +156,9 @@ impl RepeatLog {
         Ok(())
     }
 
-    /// Reads what was repeated while the log was in each of some windows, all together. What cannot be read is left out.
-    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<LogWindow>) {
+    /// Reads what was repeated while the log was in each of some windows, all together; returns how many pages that took.
+    /// What cannot be read is left out.
+    pub fn read(&mut self, disk: &dyn Disk, windows: &[LogWindow], out: &mut Vec<LogWindow>) -> usize {
         out.clear();
         let mut reads: Vec<BatchRead> = Vec::new();
         for window in windows {
@@ -174,12 +175,7 @@ impl RepeatLog {
         }
         disk.read_batch(&mut reads);
         let mut records = Vec::new();
-        let in_a_window = |record: &RepeatRecord| {
-            windows.iter().any(|window| {
-                let behind = record.place.0.checked_sub(window.start.0);
-                behind.is_some_and(|behind| behind < u64::from(window.records))
-            })
-        };
+        let in_a_window = |record: &RepeatRecord| windows.iter().any(|window| window.holds(record.place));
         for read in &reads {
             self.bytes_read += read.buffer.len() as u64;
             if read.outcome.is_ok()
@@ -189,6 +185,7 @@ impl RepeatLog {
             }
         }
         out.extend(self.page.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+        reads.len()
     }
 }
 

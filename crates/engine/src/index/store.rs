@@ -24,13 +24,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use crate::error::{Error, Result};
+use crate::index::beside::Looking;
 use crate::index::checkpoint::{Checkpoint, encode_checkpoint};
-use crate::index::log::{ArrivalLog, LogRecord, LogStretch, LogWindow};
+use crate::index::log::{ArrivalLog, LogReadDone, LogRecord, LogStretch, LogWindow};
 use crate::index::options::IndexOptions;
 use crate::index::place::Place;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::{Flushing, Looking, grown_bytes_min};
+use crate::index::upkeep::{Flushing, grown_bytes_min};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -100,6 +101,8 @@ pub struct Store {
     pub(super) filter_bytes_max: usize,
     pub(super) flushing: Option<Flushing>,
     pub(super) looking: Option<Looking>,
+    /// Windows of the log that are being read beside.
+    pub(super) reading: Option<Receiver<LogReadDone>>,
     /// Pages of the log that are being written beside.
     pub(super) writing_log: Option<Receiver<Result<()>>>,
     /// Segment of the filter that is looked at next.
@@ -213,16 +216,16 @@ impl Store {
         self.table.lookup(&*self.disk, keys, &|ordinal| self.registry.is_live(ordinal), out);
     }
 
-    /// Reads windows of the log; `out` gets the records.
-    pub fn read_log(&mut self, windows: &[LogWindow], out: &mut Vec<LogStretch>) {
-        self.log.read(&*self.disk, windows, out);
+    /// Reads windows of the log.
+    pub fn read_log(&mut self, windows: Vec<LogWindow>) -> Vec<LogStretch> {
+        self.log.read(&*self.disk, windows)
     }
 
-    /// Returns what streams repeated when the log had reached the places in some windows.
-    pub fn repeats_in(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+    /// Returns what streams repeated when the log had reached the places in some windows, and how many pages were read.
+    pub fn repeats_in(&mut self, windows: &[LogWindow]) -> (Vec<LogWindow>, usize) {
         let mut found = Vec::new();
-        self.repeats.read(&*self.disk, windows, &mut found);
-        found
+        let pages = self.repeats.read(&*self.disk, windows, &mut found);
+        (found, pages)
     }
 
     /// Fills in what table and log have counted.

@@ -15,7 +15,6 @@ use crate::index::checkpoint::INCOMPLETE_MAX;
 use crate::index::log::LogWindow;
 use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
-use crate::kv::beside::LookupDone;
 use crate::kv::filter::FILTER_SEGMENTS;
 use crate::kv::flush::{FlushDone, Live};
 use crate::kv::table::Lookup;
@@ -67,51 +66,7 @@ impl Flushing {
     }
 }
 
-/// A lookup of the table that goes on beside, or what it came to.
-#[derive(Debug)]
-pub(super) enum Looking {
-    /// It goes on.
-    Running(Vec<Receiver<LookupDone>>),
-    /// It has ended, and nobody has asked for its answers yet.
-    Ended(Vec<Lookup>),
-}
-
 impl Store {
-    /// Starts to look keys up beside. One lookup at a time.
-    pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
-        assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
-        let live = self.registry.live().clone();
-        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
-        let mut running = Vec::new();
-        for job in self.table.start_lookup(keys, &live) {
-            let (sender, done) = channel();
-            let disk = Arc::clone(&self.disk);
-            self.host.background(Box::new(move || {
-                // Whoever waited may have given up.
-                let _ = sender.send(job.run(&*disk));
-            }));
-            running.push(done);
-        }
-        self.looking = Some(Looking::Running(running));
-    }
-
-    /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
-    pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
-        self.wait_for_lookup();
-        match self.looking.take()? {
-            Looking::Ended(answers) => Some(answers),
-            Looking::Running(_) => None,
-        }
-    }
-
-    /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
-    fn wait_for_lookup(&mut self) {
-        if let Some(Looking::Running(parts)) = &self.looking {
-            let done = parts.iter().map(|part| part.recv().expect("a lookup ends with answers")).collect();
-            self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
-        }
-    }
-
     /// Makes room for another record in log and table, waiting for the table only if it is full.
     pub(super) fn make_room(&mut self) -> Result<()> {
         if !self.log.has_room() {

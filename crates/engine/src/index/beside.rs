@@ -1,0 +1,79 @@
+//! Lookups of the table and reads of the log that go on beside identification.
+//!
+//! One of each at a time. Answers are taken where the caller says and not when they come, so that verdicts and their order
+//! do not depend on how fast a disk is.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::index::log::{LogReadDone, LogStretch, LogWindow};
+use crate::index::store::Store;
+use crate::kv::Key;
+use crate::kv::beside::LookupDone;
+use crate::kv::flush::Live;
+use crate::kv::table::Lookup;
+
+/// A lookup of the table that goes on beside, or what it came to.
+#[derive(Debug)]
+pub(super) enum Looking {
+    /// It goes on.
+    Running(Vec<Receiver<LookupDone>>),
+    /// It has ended, and nobody has asked for its answers yet.
+    Ended(Vec<Lookup>),
+}
+
+impl Store {
+    /// Starts to look keys up beside. One lookup at a time.
+    pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
+        assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
+        let live = self.registry.live().clone();
+        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+        let mut running = Vec::new();
+        for job in self.table.start_lookup(keys, &live) {
+            let (sender, done) = channel();
+            let disk = Arc::clone(&self.disk);
+            self.host.background(Box::new(move || {
+                // Whoever waited may have given up.
+                let _ = sender.send(job.run(&*disk));
+            }));
+            running.push(done);
+        }
+        self.looking = Some(Looking::Running(running));
+    }
+
+    /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
+    pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
+        self.wait_for_lookup();
+        match self.looking.take()? {
+            Looking::Ended(answers) => Some(answers),
+            Looking::Running(_) => None,
+        }
+    }
+
+    /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
+    pub(super) fn wait_for_lookup(&mut self) {
+        if let Some(Looking::Running(parts)) = &self.looking {
+            let done = parts.iter().map(|part| part.recv().expect("a lookup ends with answers")).collect();
+            self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
+        }
+    }
+
+    /// Starts to read windows of the log beside. One read at a time.
+    pub(super) fn start_read_log(&mut self, windows: Vec<LogWindow>) {
+        assert!(self.reading.is_none(), "windows were asked for before the last ones were taken");
+        let read = self.log.start_read(windows);
+        let (sender, done) = channel();
+        let disk = Arc::clone(&self.disk);
+        self.host.background(Box::new(move || {
+            // Whoever waited may have given up.
+            let _ = sender.send(read.run(&*disk));
+        }));
+        self.reading = Some(done);
+    }
+
+    /// Waits for the windows that are being read beside and returns what exists of them; `None` if none are.
+    pub(super) fn end_read_log(&mut self) -> Option<Vec<LogStretch>> {
+        let done: Receiver<LogReadDone> = self.reading.take()?;
+        Some(self.log.finish_read(done.recv().expect("a read ends with what it came to")))
+    }
+}

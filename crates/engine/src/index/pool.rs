@@ -1,0 +1,220 @@
+//! Going through a pool: the first of every stretch of neighbors is looked up first, then the first of what is left of
+//! each, and so on; the windows, which mostly look forward, answer most. Lookups and windows go on beside.
+
+use crate::index::Resolved;
+use crate::index::identify::Index;
+use crate::index::options::Schedule;
+use crate::index::pending::{PendingChunk, Slot};
+use crate::index::windows::Hit;
+use crate::kv::Key;
+use crate::kv::table::Lookup;
+use crate::types::Sequence;
+
+/// By how much fewer chunks are passed over in each round of a pool's lookup.
+const STRIDE_DIVISOR: usize = 4;
+/// Most chunks passed over, however long runs are: as many as a window has records.
+const STRIDE_MAX: usize = 2048;
+/// Chunks passed over so long as nothing is known about runs.
+const STRIDE_AT_FIRST: usize = 16;
+/// Neighbors that wait after which there is a run: so many false positives seldom come one after the other.
+const RUN_BEGUN: u64 = 16;
+/// Shortest mean run of duplicates at which its first is looked up by itself.
+const RUN_AHEAD_MIN: u64 = 128;
+/// Turns that are told apart.
+const TURNS: usize = 6;
+
+/// Chunks that began to wait one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// The first, and its number.
+    first: Option<(Slot, Sequence)>,
+    /// Number after the last.
+    end: u64,
+    /// How many.
+    len: u64,
+}
+
+/// How far a pool was gone through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turns {
+    /// Numbers of the chunks that were the next at the last turns, the last turn first.
+    starts: [u64; TURNS],
+    /// Different chunks that began to wait since, and their bytes.
+    fresh: usize,
+    fresh_bytes: usize,
+    /// Whether the first of a stretch of neighbors was seen to leave much of it unanswered.
+    is_dense: bool,
+    /// The stretch of neighbors that began to wait last.
+    stretch: Stretch,
+}
+
+impl Turns {
+    /// Notes that a chunk begins to wait.
+    pub(super) fn push(&mut self, slot: Slot, sequence: Sequence, len: u32) {
+        self.fresh += 1;
+        self.fresh_bytes += len as usize;
+        if self.stretch.end != sequence.0 || self.stretch.first.is_none() {
+            self.stretch = Stretch { first: Some((slot, sequence)), end: sequence.0, len: 0 };
+        }
+        self.stretch.end += 1;
+        self.stretch.len += 1;
+    }
+
+    /// Says whether runs follow each other closely.
+    pub(super) fn is_dense(&self) -> bool {
+        self.is_dense
+    }
+
+    fn begin(&mut self, next: Sequence) {
+        self.starts.rotate_right(1);
+        self.starts[0] = next.0;
+        self.forget_fresh();
+    }
+
+    fn forget_fresh(&mut self) {
+        (self.fresh, self.fresh_bytes) = (0, 0);
+    }
+
+    /// Returns how many neighbors of a chunk the next lookup passes over, given by how many it does at first; `None`: it is
+    /// not its turn, since windows near it are being read.
+    fn stride(&self, Sequence(sequence): Sequence, at_first: usize) -> Option<usize> {
+        let turns = self.starts.iter().take_while(|&&start| sequence < start).count();
+        match (turns, self.is_dense) {
+            (0, false) => Some(at_first),
+            (2, false) => Some((at_first / STRIDE_DIVISOR).max(1)),
+            // The first of each stretch, however long: the runs in it are found one after the other.
+            (0 | 2, true) => Some(usize::MAX),
+            (4, true) => Some(at_first),
+            (1 | 3, _) | (5, true) => None,
+            _ => Some(1),
+        }
+    }
+}
+
+impl Index {
+    /// Looks up the first of a stretch of neighbors that is long enough to be a run, where runs are long: the others of it,
+    /// which are yet to come, then find the log's window in the cache and need not wait.
+    fn go_ahead_in_run(&mut self, resolved: &mut Vec<Resolved>) {
+        let stretch = self.turns.stretch;
+        if stretch.len != RUN_BEGUN || self.arrivals.runs().mean_run() < RUN_AHEAD_MIN {
+            return;
+        }
+        let waits = |&(slot, sequence): &_| self.pending.get(slot, sequence).is_some() && !self.pending.is_asked(slot);
+        if let Some((slot, _)) = stretch.first.filter(waits) {
+            self.look_up_slots(&[slot], resolved);
+        }
+    }
+
+    /// Goes through a pool once so many wait that it pays; looks ahead in a run that has begun.
+    pub(super) fn note_waiting(&mut self, resolved: &mut Vec<Resolved>) {
+        // Smaller turns where it takes more of them.
+        let threshold = self.options.threshold() >> u32::from(self.turns.is_dense);
+        if threshold <= self.turns.fresh {
+            self.go_through_pool(resolved);
+        } else {
+            self.go_ahead_in_run(resolved);
+        }
+    }
+
+    /// Goes through a pool once it is long ago that this was done, however few wait.
+    pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
+        let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
+        let passed = self.next_sequence.0.saturating_sub(self.turns.starts[0]);
+        // A chunk has its verdict four turns after it came at the latest: before it is too old.
+        let is_due =
+            self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.turns.fresh_bytes;
+        if is_pool && is_due && !self.pending.is_empty() {
+            self.go_through_pool(resolved);
+        }
+    }
+
+    /// Takes the windows that were read beside and the answers of the lookup beside, and starts the next of both.
+    ///
+    /// What is looked up is the first of every stretch of neighbors that came since the last turn. Those that came in the
+    /// turn before are passed over: windows around the first of their stretches are being read. What these do not answer
+    /// is looked up in the next turn, in shorter steps, and two turns after that one by one. So the disk has reads to do
+    /// all the time, and identification goes on meanwhile.
+    fn go_through_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_windows(resolved);
+        let start = self.now();
+        let answers = self.store.end_lookup();
+        self.counters.lookup_nanos += self.nanos_since(start);
+        let turn_before = Sequence(self.turns.starts[1]);
+        let (left, threshold) = (self.pending.waiting_before(turn_before), self.options.threshold());
+        // Where runs follow each other closely, the first of a stretch speaks for a part of it only.
+        self.turns.is_dense = threshold / if self.turns.is_dense { 16 } else { 4 } < left;
+        if self.options.pending_max / 2 < left {
+            // The windows answer few of those that they were to answer: step by step would be too slow.
+            let hits = self.settle_asked(answers, resolved);
+            self.prefetch(hits, resolved);
+            return self.look_up_pool(resolved);
+        }
+        let stride = self.stride();
+        let mut slots = Vec::new();
+        let turns = self.turns;
+        self.pending.list_strided(&mut slots, |sequence| turns.stride(sequence, stride));
+        self.turns.begin(self.next_sequence);
+        if !slots.is_empty() {
+            let keys = slots.iter().map(|&slot| Key::from(self.pending.ask(slot))).collect();
+            self.counters.lookups += slots.len() as u64;
+            self.counters.lookup_batches += 1;
+            self.store.start_lookup(keys);
+        }
+        let hits = self.settle_asked(answers, resolved);
+        self.asked = slots;
+        self.prefetch_beside(hits, resolved);
+        self.advance_arrivals();
+    }
+
+    /// Waits for what goes on beside, if anything does, brings its chunks to their verdicts and reads around the hits; says
+    /// whether a lookup did.
+    pub(super) fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
+        self.take_windows(resolved);
+        let start = self.now();
+        let Some(answers) = self.store.end_lookup() else { return false };
+        self.counters.lookup_nanos += self.nanos_since(start);
+        let hits = self.settle_asked(Some(answers), resolved);
+        self.prefetch(hits, resolved);
+        self.advance_arrivals();
+        true
+    }
+
+    /// Brings the chunks that were being looked up to their verdicts; returns the hits.
+    fn settle_asked(&mut self, answers: Option<Vec<Lookup>>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
+        let answers = answers.unwrap_or_default();
+        let asked = std::mem::take(&mut self.asked);
+        let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.take(slot)).collect();
+        assert_eq!(chunks.len(), answers.len(), "nothing else answers for what is being looked up");
+        let hits = self.settle_all(&chunks, answers, resolved);
+        // What this has shown about runs decides how much the hits read.
+        self.advance_arrivals();
+        hits
+    }
+
+    /// Returns how many neighbors a pool's lookup passes over.
+    fn stride(&self) -> usize {
+        let runs = self.arrivals.runs();
+        // A window answers as many as it has records; where most lookups find nothing, each has to be made.
+        let answered = match self.window_records() {
+            _ if runs.is_blank() => STRIDE_AT_FIRST,
+            _ if runs.is_misled() => 1,
+            _ if self.turns.is_dense => usize::try_from(runs.mean_run()).unwrap_or(usize::MAX),
+            records => records as usize,
+        };
+        answered.clamp(1, STRIDE_MAX)
+    }
+
+    /// Looks all of a pool up at once, in as many steps as it takes.
+    pub(super) fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
+        self.take_answers(resolved);
+        let mut stride = STRIDE_MAX;
+        let mut slots = Vec::new();
+        while !self.pending.is_empty() {
+            stride = stride.min(self.stride());
+            self.pending.list_strided(&mut slots, |_| Some(stride));
+            self.look_up_slots(&slots, resolved);
+            stride = (stride / STRIDE_DIVISOR).max(1);
+        }
+        self.turns.forget_fresh();
+    }
+}

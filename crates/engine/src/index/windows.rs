@@ -1,0 +1,297 @@
+//! Windows of the arrival log around hits: which are read, and which pending chunks they answer.
+//!
+//! A hit is seldom alone: what arrived near the chunk when it was stored is likely to wait with it. So a hit reads a
+//! window of the arrival log, which starts as many records before the hit as the chunk's rank in its cycle says, and the
+//! window's records answer other pending chunks (Ma et al., section 3.3).
+//!
+//! Two ways to tell which: the lazy schedule asks the cache for the hit's cycle, as the paper does; all others probe the
+//! window's records in the map of pending chunks, which costs less for each record and answers those of other cycles too
+//! (the paper's "exhaustive" comparison scanned everything that waits; a map makes it the cheaper way).
+
+use crate::index::Resolved;
+use crate::index::cycle::Membership;
+use crate::index::identify::{Flight, Index};
+use crate::index::log::{LOG_PAGE_RECORDS, LogStretch, LogWindow};
+use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOWS_PER_BATCH, WindowRule};
+use crate::kv::Position;
+use crate::types::{Fingerprint, Sequence};
+
+/// Fewest records that an adaptive window takes in. More of the page than that would be read for nothing, since each takes
+/// as long to take in as a probe of the filter.
+const WINDOW_RECORDS_MIN: u64 = 16;
+/// Shortest mean run of duplicates at which repeats are followed: what is shorter costs as many reads as it saves.
+const FOLLOW_RUN_MIN: u64 = 32;
+/// How far neighbors are looked for that wait, in chunks: half of it where runs are that long.
+const NEIGHBORS_MAX: u64 = 32;
+
+/// A hit whose neighborhood may be worth reading.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hit {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) sequence: Sequence,
+    pub(super) position: Position,
+    pub(super) membership: Option<Membership>,
+}
+
+impl Index {
+    /// Returns how many records a hit reads now; 0 if none.
+    pub(super) fn window_records(&self) -> u32 {
+        match self.options.window {
+            WindowRule::Fixed(records) => records,
+            WindowRule::Adaptive(max) => {
+                let runs = self.arrivals.runs();
+                let wanted = match runs.mean_run() {
+                    // Nothing is known: a page costs no more than a lookup.
+                    0 => LOG_PAGE_RECORDS as u64,
+                    // One by one: a window would answer nobody.
+                    1 if !runs.is_blank() => 0,
+                    run => (2 * run).max(WINDOW_RECORDS_MIN),
+                };
+                u32::try_from(wanted.min(u64::from(max))).expect("at most the maximum")
+            }
+        }
+    }
+
+    /// Reads the log around those hits whose neighbors may be waiting, or are yet to come.
+    pub(super) fn prefetch(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
+        let (windows, at_most) = (self.windows_for(hits, resolved), self.windows_at_once());
+        for piece in windows.chunks(at_most) {
+            self.read_windows(piece, resolved);
+        }
+    }
+
+    /// Does the same beside, as far as that is one read; what it answers shows once the windows are taken.
+    pub(super) fn prefetch_beside(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
+        let (windows, at_most) = (self.windows_for(hits, resolved), self.windows_at_once());
+        let (beside, rest) = windows.split_at(windows.len().min(at_most));
+        if !beside.is_empty() {
+            let start = self.now();
+            let windows: Vec<LogWindow> = beside.iter().map(|(window, _)| *window).collect();
+            let followed = self.follow(&windows);
+            self.store.start_read_log([&followed[..], &windows].concat());
+            self.followed_beside = followed;
+            self.counters.prefetch_nanos += self.nanos_since(start);
+        }
+        for piece in rest.chunks(at_most) {
+            self.read_windows(piece, resolved);
+        }
+    }
+
+    /// Waits for the windows that are being read beside, if any are, and takes them.
+    pub(super) fn take_windows(&mut self, resolved: &mut Vec<Resolved>) {
+        let start = self.now();
+        let Some(stretches) = self.store.end_read_log() else { return };
+        self.counters.prefetch_nanos += self.nanos_since(start);
+        let followed = std::mem::take(&mut self.followed_beside);
+        self.take_stretches(&stretches, &followed, &[], resolved);
+    }
+
+    /// Returns how many windows are read together.
+    fn windows_at_once(&self) -> usize {
+        WINDOWS_PER_BATCH.min(RECORDS_PER_BATCH / self.window_records().max(1) as usize).max(1)
+    }
+
+    /// Returns the windows around those hits for which one is to be read, with the hits' cycles.
+    fn windows_for(
+        &mut self,
+        mut hits: Vec<Hit>,
+        resolved: &mut Vec<Resolved>,
+    ) -> Vec<(LogWindow, Option<Membership>)> {
+        let records = self.window_records();
+        let mut windows = Vec::new();
+        if records == 0 {
+            return windows;
+        }
+        let by_bucket = matches!(self.options.schedule, Schedule::Lazy { .. } | Schedule::Exhaustive { .. });
+        hits.retain(|hit| match hit.membership {
+            Some(membership) if by_bucket => !self.cycles.is_worn_out(membership) && self.cycles.has_mates(membership),
+            // The windows of a pool are for one stretch of neighbors each.
+            Some(_) => self.has_waiting_neighbors(hit.sequence),
+            None => true,
+        });
+        hits.sort_unstable_by_key(|hit| hit.position);
+        let mut read_up_to = 0;
+        for hit in hits {
+            // What an earlier window brings needs no read of its own.
+            if hit.position.0 < read_up_to {
+                continue;
+            }
+            // Nor does what one before has brought in, unless it ends soon.
+            if let Some(end) = self.cache.window_end(&hit.fingerprint) {
+                if u64::from(records / 2) <= end.0.saturating_sub(hit.position.0) {
+                    // Chunks that arrived since were not asked for in it unless that is done at arrival.
+                    if self.options.prelookup != Prelookup::Always {
+                        self.post_look_up_cached(&hit, resolved);
+                    }
+                    continue;
+                }
+                read_up_to = end.0;
+            }
+            let mut window = self.window_around(&hit, records);
+            let end = window.start.0.saturating_add(u64::from(window.records));
+            let again = read_up_to.saturating_sub(window.start.0);
+            window.start = Position(window.start.0 + again);
+            window.records = window.records.saturating_sub(u32::try_from(again).unwrap_or(u32::MAX));
+            read_up_to = end.max(read_up_to);
+            windows.push((window, hit.membership));
+        }
+        windows
+    }
+
+    /// Says whether a chunk near that of a hit waits, or is yet to come.
+    fn has_waiting_neighbors(&self, Sequence(sequence): Sequence) -> bool {
+        let run = self.arrivals.runs().mean_run().clamp(1, NEIGHBORS_MAX);
+        let before = if self.turns.is_dense() { run } else { 0 };
+        self.arrivals.waits_between(Sequence(sequence.saturating_sub(before)), Sequence(sequence + 2 * run))
+    }
+
+    fn window_around(&self, hit: &Hit, records: u32) -> LogWindow {
+        let rank = hit.membership.map_or(0, |membership| membership.rank);
+        let back = match (self.options.schedule, self.options.window) {
+            (Schedule::Pool { .. } | Schedule::Adaptive { .. }, WindowRule::Adaptive(_)) if self.turns.is_dense() => {
+                // It may stand in the midst of its run, and what precedes it on its page is read anyway.
+                let on_page = u32::try_from(hit.position.0 % LOG_PAGE_RECORDS as u64).unwrap_or(0);
+                on_page.min(records / 2)
+            }
+            // The first of its stretch was looked up: those before it do not wait.
+            (Schedule::Eager | Schedule::Pool { .. } | Schedule::Adaptive { .. }, _) => 0,
+            (_, WindowRule::Adaptive(_)) => rank.min(records / 2),
+            (_, WindowRule::Fixed(_)) => rank.min(records - 1),
+        };
+        let start = hit.position.0.saturating_sub(back.into());
+        let page = LOG_PAGE_RECORDS as u64;
+        let end = match self.options.window {
+            // To the end of its last page: that is read anyway, and what is in it may well be wanted.
+            WindowRule::Adaptive(_) if page <= u64::from(records) => {
+                start.saturating_add(records.into()).div_ceil(page).saturating_mul(page)
+            }
+            _ => start.saturating_add(records.into()),
+        };
+        LogWindow { start: Position(start), records: u32::try_from(end - start).unwrap_or(u32::MAX) }
+    }
+
+    /// Reads windows of the log into the cache and answers pending chunks by them.
+    fn read_windows(&mut self, windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
+        let start = self.now();
+        let cycles: Vec<Membership> = windows.iter().filter_map(|(_, membership)| *membership).collect();
+        let windows: Vec<LogWindow> = windows.iter().map(|(window, _)| *window).collect();
+        let followed = self.follow(&windows);
+        let stretches = self.store.read_log([&followed[..], &windows].concat());
+        self.counters.prefetch_nanos += self.nanos_since(start);
+        self.take_stretches(&stretches, &followed, &cycles, resolved);
+    }
+
+    /// Reads the log on from a position and takes what comes.
+    pub(super) fn read_on(&mut self, start: Position, resolved: &mut Vec<Resolved>) {
+        let window = LogWindow { start, records: self.window_records() };
+        self.counters.read_aheads += 1;
+        self.read_windows(&[(window, None)], resolved);
+    }
+
+    /// Puts records of the log into the cache, and answers pending chunks by them. `followed`: what a repeat led to;
+    /// `cycles`: of the hits that the others are for.
+    fn take_stretches(
+        &mut self,
+        stretches: &[LogStretch],
+        followed: &[LogWindow],
+        cycles: &[Membership],
+        resolved: &mut Vec<Resolved>,
+    ) {
+        let start = self.now();
+        for LogStretch { start, records } in stretches {
+            let is_followed = followed.iter().any(|window| window.holds(*start));
+            self.cache.insert(*start, records, is_followed);
+        }
+        for membership in cycles {
+            self.cycles.note_window(membership.cycle);
+        }
+        if self.at_once {
+            self.read_up_to = stretches.last().map(LogStretch::end);
+        }
+        if !self.pending.is_empty() {
+            match self.options.schedule {
+                Schedule::Lazy { .. } => self.post_look_up_cycles(cycles, resolved),
+                _ => stretches.iter().for_each(|stretch| self.post_look_up_records(stretch, resolved)),
+            }
+        }
+        self.counters.postlookup_nanos += self.nanos_since(start);
+    }
+
+    /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
+    /// window has, and no more of them than can be read with the windows.
+    fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        let room = self.windows_at_once().saturating_sub(windows.len());
+        if self.arrivals.runs().mean_run() < FOLLOW_RUN_MIN || room == 0 {
+            return Vec::new();
+        }
+        self.follows.note_useful(self.cache.proven() - self.proven_before);
+        self.proven_before = self.cache.proven();
+        if !self.follows.take_chance() {
+            return Vec::new();
+        }
+        let records = self.window_records();
+        let (mut found, pages) = self.store.repeats_in(windows);
+        // What is read for its hit anyway is not followed.
+        found.retain(|stretch| windows.iter().all(|window| !window.holds(stretch.start)));
+        found.truncate(room);
+        for stretch in &mut found {
+            stretch.records = stretch.records.min(records);
+        }
+        // Where there was nothing to follow, finding that out took reads too.
+        self.follows.note_read(found.len().max(pages) as u64);
+        self.counters.follows += found.len() as u64;
+        found
+    }
+
+    /// Asks the cache for all that wait in some cycles.
+    fn post_look_up_cycles(&mut self, cycles: &[Membership], resolved: &mut Vec<Resolved>) {
+        let mut members = Vec::new();
+        for membership in cycles {
+            self.cycles.members(membership.cycle, &mut members);
+        }
+        members.sort_unstable_by_key(|(_, sequence)| *sequence);
+        members.dedup_by_key(|(_, sequence)| *sequence);
+        for (slot, sequence) in members {
+            let Some(chunk) = self.pending.get(slot, sequence) else { continue };
+            // One try more than those in vain: the window that was just read is counted.
+            if chunk.membership.is_some_and(|membership| self.cycles.is_worn_out_after(membership, 1)) {
+                continue;
+            }
+            let fingerprint = chunk.fingerprint;
+            self.counters.postlookup_probes += 1;
+            if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
+                let container = self.store.live_container(ordinal);
+                self.answer(slot, container, position, resolved);
+            }
+        }
+    }
+
+    /// Answers by the cached window of a hit what waits for it: its cycle, or all that waits.
+    fn post_look_up_cached(&mut self, hit: &Hit, resolved: &mut Vec<Resolved>) {
+        let start = self.now();
+        if matches!(self.options.schedule, Schedule::Lazy { .. }) {
+            self.post_look_up_cycles(hit.membership.as_slice(), resolved);
+        } else if let Some(stretch) = self.cache.window_of(&hit.fingerprint) {
+            self.post_look_up_records(&stretch, resolved);
+        }
+        self.counters.postlookup_nanos += self.nanos_since(start);
+    }
+
+    /// Answers all that wait and are among the records.
+    fn post_look_up_records(&mut self, stretch: &LogStretch, resolved: &mut Vec<Resolved>) {
+        self.counters.postlookup_probes += stretch.records.len() as u64;
+        let mut is_proven = false;
+        for (position, record) in (stretch.start.0..).map(Position).zip(&stretch.records) {
+            let Some(&Flight::Pending(slot)) = self.flights.get(&record.fingerprint) else { continue };
+            if self.pending.is_asked(slot) {
+                continue;
+            }
+            let container = self.store.live_container(record.ordinal);
+            if container.is_some() && !std::mem::replace(&mut is_proven, true) {
+                // Notes that the window has answered something.
+                self.cache.get(&record.fingerprint);
+            }
+            self.answer(slot, container, position, resolved);
+        }
+    }
+}
