@@ -15,7 +15,7 @@ pub(crate) enum Code {
     Done = 0,
     /// Failed, wrong usage included.
     Failed = 1,
-    /// The snapshot was made, but something could not be read: of the source, or a container of the repository.
+    /// Something could not be read, of the source or a container of the repository; the snapshot was made without it.
     Unreadable = 3,
     /// There is no repository.
     NoRepository = 10,
@@ -39,7 +39,8 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Failed, "Failed, wrong usage included; check found damage; restore could not bring everything back."),
     (
         Code::Unreadable,
-        "The snapshot was made, but something could not be read: of the source, or a container of the repository.",
+        "Something could not be read: of the source, or a container of the repository. The snapshot was made without it (with \
+         --dry-run, none was made).",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -47,13 +48,21 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Interrupted, "Interrupted, by SIGTERM too."),
 ];
 
-/// The end of a backup that made a snapshot of what it could read.
-#[derive(Debug)]
-pub(crate) struct Unreadable;
+/// The end of a backup that could not read everything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unreadable {
+    /// It made a snapshot of what it could read.
+    LeftOut,
+    /// It was only tried out.
+    TriedOut,
+}
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the snapshot was made, but not everything could be read: the errors above say what")
+        f.write_str(match self {
+            Self::LeftOut => "the snapshot was made, but not everything could be read: the errors above say what",
+            Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
+        })
     }
 }
 
@@ -135,6 +144,6 @@ mod tests {
         let error = anyhow::Error::new(Error::WrongPassword).context("while opening");
         assert_eq!(code_of(&error), Code::WrongPassword);
         assert_eq!(code_of(&anyhow::anyhow!("anything")), Code::Failed);
-        assert_eq!(code_of(&Unreadable.into()), Code::Unreadable);
+        assert_eq!(code_of(&Unreadable::LeftOut.into()), Code::Unreadable);
     }
 }

@@ -362,7 +362,12 @@ fn damaged_steps_of_forgetting_and_collecting_are_named() {
         all.remove(0);
         all.push(Damage::Swap(other));
         for damage in all {
-            base.names(&path, &damage, NONE);
+            let world = base.names(&path, &damage, NONE);
+            // What does not open hides nothing.
+            let commits = world.open().unwrap().read_commits().unwrap();
+            let expected = if path.starts_with("forget") { 2 } else { 1 };
+            assert_eq!(commits.snapshots().len(), expected, "{}: {damage:?}", path.display());
+            assert_eq!(commits.not_forgotten.len(), expected - 1);
         }
     }
 }

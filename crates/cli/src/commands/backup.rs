@@ -65,7 +65,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     };
     let outcome = outcome.map_err(|error| end_of_stream(error, &progress))?;
     print(output, &outcome, &progress)?;
-    finish(&progress)
+    finish(&progress, Unreadable::LeftOut)
 }
 
 /// Decides everything that the engine is to know.
@@ -191,8 +191,8 @@ fn end_of_stream(error: Error, progress: &Progress) -> anyhow::Error {
 }
 
 /// What could not be read does not undo the snapshot, but the caller is to know.
-fn finish(progress: &Progress) -> Result<()> {
-    if progress.failures() == 0 { Ok(()) } else { Err(Unreadable.into()) }
+fn finish(progress: &Progress, end: Unreadable) -> Result<()> {
+    if progress.failures() == 0 { Ok(()) } else { Err(end.into()) }
 }
 
 fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Result<()> {
@@ -283,5 +283,5 @@ fn try_out(
         print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
         output.flush()?;
     }
-    finish(progress)
+    finish(progress, Unreadable::TriedOut)
 }

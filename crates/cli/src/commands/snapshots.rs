@@ -28,12 +28,13 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
         print_table(output, &listed)?;
     }
     output.flush()?;
-    for (_, error) in &commits.findings {
+    let unread: Vec<_> = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten).collect();
+    for error in &unread {
         output.warn(&format!("error: {error}"));
     }
-    match commits.findings.len() {
+    match unread.len() {
         0 => Ok(()),
-        count => bail!("{count} commits cannot be read; `onefold check` says more"),
+        count => bail!("{count} commits or forgettings cannot be read; `onefold check` says more"),
     }
 }
 

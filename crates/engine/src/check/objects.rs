@@ -85,8 +85,8 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
     }
     for session in parsed(store, FORGET, findings) {
         let path = Path::new(FORGET).join(session.to_string());
-        match open(store, &path, ObjectType::Forget, Some(session)) {
-            Ok(_) => {
+        match store.read_forget(session) {
+            Ok(()) => {
                 history.forgotten.insert(session);
             }
             Err(error) => {

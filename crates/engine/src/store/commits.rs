@@ -31,6 +31,8 @@ pub struct Commits {
     pub findings: Vec<(SessionId, Error)>,
     /// Snapshots that were forgotten.
     pub forgotten: BTreeSet<SessionId>,
+    /// Why others count as there although a name says that they were forgotten.
+    pub not_forgotten: Vec<Error>,
 }
 
 impl Store {
@@ -66,9 +68,23 @@ impl Store {
                 Err(error) => all.findings.push((session, error)),
             }
         }
-        let forgotten = self.list_if_there(Path::new(FORGET))?;
-        all.forgotten = forgotten.iter().filter_map(|entry| SessionId::parse(&entry.name)).collect();
+        for session in self.list_if_there(Path::new(FORGET))?.iter().filter_map(|entry| SessionId::parse(&entry.name)) {
+            match self.read_forget(session) {
+                Ok(()) => {
+                    all.forgotten.insert(session);
+                }
+                Err(error) => all.not_forgotten.push(error),
+            }
+        }
         Ok(all)
+    }
+
+    /// Checks that a snapshot's forgetting is this repository's. A name alone would let anybody hide a snapshot.
+    pub fn read_forget(&self, session: SessionId) -> Result<()> {
+        let path = Path::new(FORGET).join(session.to_string());
+        let bytes = self.read(&path, SMALL_LEN_MAX)?;
+        let identity = (self.config.repository, Some(session));
+        open_small(&self.keys, &self.display(&path), ObjectType::Forget, identity, bytes).map(|_| ())
     }
 }
 
