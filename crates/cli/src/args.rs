@@ -16,8 +16,9 @@ use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs
 #[command(disable_help_subcommand = true, propagate_version = false)]
 #[command(after_help = "Disks are read and written in batches through io_uring where there is one, else on threads \
     [env: ONEFOLD_IO=auto|uring|threads] [default: auto]\n\n\
-    Without --password-file and --password-command the password is taken from ONEFOLD_PASSWORD, or else asked for.\n\n\
-    Exit codes: 0 done, 1 failed, 3 snapshot made but not everything could be read, 10 no repository, 11 index in use, \
+    The password comes from --password-command, --password-file, ONEFOLD_PASSWORD_COMMAND, ONEFOLD_PASSWORD_FILE or \
+    ONEFOLD_PASSWORD, the first of them that is given; else it is asked for.\n\n\
+    Exit codes: 0 done, 1 failed, 3 not everything could be read, 10 no repository, 11 index in use, \
     12 wrong password, 130 interrupted.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -39,13 +40,15 @@ pub(crate) struct GlobalArgs {
     /// Shell command whose first line of output is the password [env: ONEFOLD_PASSWORD_COMMAND]
     #[arg(long, global = true, value_name = "COMMAND")]
     pub(crate) password_command: Option<OsString>,
-    /// Where the index lies; may be deleted at any time [env: ONEFOLD_CACHE_DIR] [default: ~/.cache/onefold]
+    /// Where the index and what spills lie; may be deleted at any time [env: ONEFOLD_CACHE_DIR] [default:
+    /// $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
     /// Memory budget [env: ONEFOLD_MEMORY] [default: 512M]
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
-    /// How new data is compressed: auto, off, lz4, zstd:1 to zstd:19, max [env: ONEFOLD_COMPRESSION]
+    /// How new data is compressed: auto, off, lz4, fastest, better, max, zstd, zstd:1 to zstd:19 [env: ONEFOLD_COMPRESSION]
+    /// [default: auto, which is zstd:3]
     #[arg(long, global = true, value_name = "METHOD")]
     pub(crate) compression: Option<String>,
     /// Wait so long for another writer on this host, as 30s or 1h30m

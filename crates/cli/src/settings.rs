@@ -126,7 +126,7 @@ impl Settings {
 
     /// Divides the index's share of it.
     pub(crate) fn index(&self) -> IndexOptions {
-        IndexOptions::for_memory(self.budget().index_bytes, 0)
+        IndexOptions::for_memory(self.budget().index_bytes)
     }
 }
 

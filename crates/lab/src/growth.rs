@@ -24,7 +24,7 @@ pub fn grow(
     if path.exists() {
         std::fs::remove_dir_all(&path)?;
     }
-    let options = IndexOptions::for_memory(memory_bytes, 0);
+    let options = IndexOptions::for_memory(memory_bytes);
     let mut bench = Bench::open(&path, &options, 0)?;
     let shape = Shape { duplicates, runs: Runs::Uniform(200, 5_000), lags: Lags::Uniform };
     let mut stream = Stream::new(3, shape, 0);

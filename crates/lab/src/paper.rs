@@ -101,8 +101,12 @@ fn chunks_of(set: &DataSet, scale: u64) -> u64 {
     if scale == 1 { set.chunks } else { (set.chunks / scale).min(SCALED_CHUNKS_MAX) }
 }
 
+/// The greatest fraction of the paper's memory that its parts still fit into.
+const SCALE_MAX: usize = 128;
+
 fn options(way: Way, filter_bytes: usize, scale: u64) -> IndexOptions {
-    let scale = usize::try_from(scale).unwrap_or(1);
+    // Smaller ones would leave nothing to divide.
+    let scale = usize::try_from(scale).unwrap_or(1).min(SCALE_MAX);
     let memory = MEMORY_BYTES / scale;
     // The table's staging is the paper's "other" memory; both ways have the same.
     let staging_bytes = (memory / 6).max(1 << 20);
@@ -110,7 +114,7 @@ fn options(way: Way, filter_bytes: usize, scale: u64) -> IndexOptions {
         Way::Eager => memory - staging_bytes,
         _ => (memory - staging_bytes) / 2,
     };
-    let mut options = IndexOptions::for_memory(memory, 0);
+    let mut options = IndexOptions::for_memory(memory);
     options.filter_bytes = filter_bytes / scale;
     options.filter_bytes_max = options.filter_bytes;
     options.filter_hashes = 6;

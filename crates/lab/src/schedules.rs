@@ -20,9 +20,9 @@ pub struct Comparison {
     pub stored: u64,
     /// Memory of the index.
     pub memory_bytes: usize,
-    /// Chunks of each run at most; runs that are slow get fewer, see [`Comparison::seconds`].
+    /// Chunks of each run of a stream whose duplicates come in long runs.
     pub chunks: u64,
-    /// Chunks that an eager run takes, a slow one.
+    /// Chunks of each run of another stream, which is slow.
     pub slow_chunks: u64,
     /// Repetitions; medians are shown.
     pub rounds: u32,
@@ -62,7 +62,7 @@ const SCHEDULES: [(&str, Schedule); 4] = [
 ];
 
 fn options(comparison: &Comparison, case: &Case, schedule: Schedule) -> IndexOptions {
-    let mut options = IndexOptions::for_memory(comparison.memory_bytes, 0);
+    let mut options = IndexOptions::for_memory(comparison.memory_bytes);
     options.schedule = schedule;
     options.window = WindowRule::Adaptive(2048);
     options.filter_bytes_max /= case.filter_divisor;
@@ -77,7 +77,7 @@ pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&st
         return text.trim().parse().context("the number of containers of the index that was kept");
     }
     progress(&format!("storing {} chunks", comparison.stored));
-    let mut options = IndexOptions::for_memory(comparison.memory_bytes, 0);
+    let mut options = IndexOptions::for_memory(comparison.memory_bytes);
     // Filling is not what is measured.
     options.schedule = Schedule::Pool { candidates: 2048 };
     let mut bench = Bench::open(&kept, &options, 0)?;

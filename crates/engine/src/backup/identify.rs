@@ -289,7 +289,7 @@ impl<'a> IdentifyStage<'a> {
         }
     }
 
-    /// Records what became durable, and only that (step D7 for a barrier): what the index shows is durable.
+    /// Records what became durable, and only that (at a barrier): what the index shows is durable.
     fn record_stored(&mut self) -> Result<()> {
         for StoredUnit { id, chunks } in self.pack.take_stored() {
             self.identifier.record(Unit { container: id, chunks: &chunks })?;

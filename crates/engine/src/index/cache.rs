@@ -22,7 +22,7 @@ impl Hasher for OwnBits {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Bytes 8..16, which neither choose a bucket nor a bit of the filter's block.
+        // Bytes 8..16, which do not choose the bucket.
         if let Some(middle) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) {
             self.0 = u64::from_le_bytes(*middle);
         }

@@ -39,7 +39,7 @@ const VERSION: u16 = 2;
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
 pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
 
-/// Most parts of the table that are noted as incomplete; with more of them the index is better begun anew.
+/// Most parts of the table that are noted as incomplete; with more of them all of it counts as incomplete.
 pub const INCOMPLETE_MAX: usize = 4096;
 
 /// A state of the index that holds together.

@@ -156,6 +156,7 @@ impl Index {
         self.store.end_read_log();
         self.asked.clear();
         self.turns = Turns::default();
+        self.counters.cycles += self.cycles.opened();
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
         self.repeats.clear();
@@ -389,7 +390,7 @@ impl Identifier for Index {
 
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
-        counters.cycles = self.cycles.opened();
+        counters.cycles += self.cycles.opened();
         counters.evictions = self.cache.evictions();
         self.store.count(&mut counters);
         counters

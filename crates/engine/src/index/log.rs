@@ -54,6 +54,12 @@ pub struct LogWindow {
 }
 
 impl LogWindow {
+    /// Returns how many pages it lies on.
+    pub fn pages(&self) -> usize {
+        let on_first = usize::try_from(self.start.0 % LOG_PAGE_RECORDS as u64).expect("below the records of a page");
+        (on_first + self.records as usize).div_ceil(LOG_PAGE_RECORDS)
+    }
+
     /// Says whether a position lies in it.
     pub fn holds(&self, position: Position) -> bool {
         position.0.checked_sub(self.start.0).is_some_and(|behind| behind < u64::from(self.records))

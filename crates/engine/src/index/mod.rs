@@ -168,7 +168,7 @@ counters! {
     bytes_read,
     /// Bytes of table and log written.
     bytes_written,
-    /// Reads of the log because of a hit.
+    /// Reads of the log: around hits, ahead in a run, and of what repeats led to.
     prefetches,
     /// Stretches of the log read because a stream had gone on with them at the place of a window.
     follows,

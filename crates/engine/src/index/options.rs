@@ -3,7 +3,7 @@
 use crate::index::arrivals::ARRIVAL_BYTES;
 use crate::index::cache::CACHED_BYTES;
 use crate::index::cycle::CycleRule;
-use crate::index::log::{LOG_PAGE_BYTES, TAIL_PAGES};
+use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
 use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, TableSpec};
 
@@ -115,33 +115,30 @@ pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAG
 /// Memory that one pending chunk takes: its slot, its place in bucket, order and cycle, its share of the map.
 const PENDING_BYTES: usize = 240;
 
-/// Windows of the log that are read together.
-pub const WINDOWS_PER_BATCH: usize = 320;
-/// Records of the log that are read together: a batch has fewer windows where they are long.
-pub const RECORDS_PER_BATCH: usize = 16 << 10;
+/// Pages of the log, and records on them, that are read together: more only if one window has them.
+pub const WINDOW_PAGES_PER_BATCH: usize = 256;
+/// As many of its records: a batch has fewer windows where they are long.
+pub const RECORDS_PER_BATCH: usize = 8 << 10;
 
-/// Log windows as bytes and as records, per record.
-const WINDOW_RECORD_BYTES: usize = 90;
+/// Budgets below this get shorter queues, so that the filter keeps its share.
+const SMALL_BYTES: usize = 24 << 20;
 
 /// Bits that the filter sets for a chunk. Between 6 and 10 bits of memory per chunk, where filters are when it matters,
 /// five lets within a tenth of the fewest chunks pass.
 const FILTER_HASHES: u32 = 5;
 
-/// Bytes of filter for a chunk that is expected: with more, nothing is gained.
-const FILTER_BYTES_PER_CHUNK: u64 = 2;
-/// The smallest filter worth having.
-const FILTER_BYTES_MIN: usize = 1 << 20;
-
 impl IndexOptions {
-    /// Divides a budget for about so many different chunks (0: not known).
+    /// Divides a budget.
     ///
     /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 MiB
     /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full (three times as many wait at
-    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups. It starts at the size that is expected to do and grows.
-    /// Budgets below 16 MiB work, but the buffers and pending chunks (about 6 MiB) then exceed their share.
-    pub fn for_memory(bytes: usize, expected_chunks: u64) -> Self {
+    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups.
+    /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
+    pub fn for_memory(bytes: usize) -> Self {
+        let is_small = bytes < SMALL_BYTES;
+        let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
         let mut options = Self {
-            schedule: Schedule::Adaptive { candidates: 2048 },
+            schedule: Schedule::Adaptive { candidates },
             run_at_once: 128,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
@@ -149,31 +146,32 @@ impl IndexOptions {
             filter_bytes: 0,
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
-            staging_bytes: bytes / 6,
-            cache_bytes: (bytes / 16).min(8 << 20),
+            staging_bytes: bytes / if is_small { 8 } else { 6 },
+            cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
             reads: None,
             runs_max: 4,
             pending_buckets: 64,
-            pending_max: 6144,
+            pending_max: 3 * candidates as usize,
             pending_bytes_max: 64 << 20,
-            pending_age_max: 1 << 16,
+            pending_age_max,
             repeat_bytes_per_chunk: 1,
             repeat_pages_min: 16,
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
-        let wanted = expected_chunks.saturating_mul(FILTER_BYTES_PER_CHUNK);
-        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).max(FILTER_BYTES_MIN);
-        options.filter_bytes = if expected_chunks == 0 { options.filter_bytes_max } else { wanted };
-        options.filter_bytes = options.filter_bytes.min(options.filter_bytes_max);
+        options.filter_bytes = options.filter_bytes_max;
         options
     }
 
     /// Returns the memory that the index takes at most, beside what its documentation names.
     pub fn memory_bytes(&self) -> usize {
+        // A batch of windows beside and one at once, as pages and as records.
+        let pages = WINDOW_PAGES_PER_BATCH.max(self.window.max() as usize / LOG_PAGE_RECORDS + 2);
         let records = RECORDS_PER_BATCH.max(self.window.max() as usize);
+        let windows = 2 * (pages * LOG_PAGE_BYTES + records * size_of::<LogRecord>());
+        // A queue that grows is there twice for a moment.
         let age = usize::try_from(self.pending_age_max).unwrap_or(usize::MAX);
-        let arrivals = age.saturating_mul(ARRIVAL_BYTES);
+        let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
         let cache = self.cache_bytes.max(CACHED_BYTES);
         let filter = self.filter_bytes_max.max(self.filter_bytes);
         [
@@ -181,7 +179,7 @@ impl IndexOptions {
             self.table().memory_bytes_max(),
             cache,
             self.pending_max * PENDING_BYTES,
-            records * WINDOW_RECORD_BYTES,
+            windows,
             arrivals,
             BUFFER_BYTES,
         ]
@@ -220,15 +218,12 @@ mod tests {
 
     #[test]
     fn budgets_are_kept_and_the_filter_takes_what_it_can_use() {
-        for mebibytes in [16, 32, 64, 128, 256, 1024, 16_384] {
-            for chunks in [0, 1_000, 10_000_000, 1_000_000_000] {
-                let options = IndexOptions::for_memory(mebibytes << 20, chunks);
-                assert!(options.memory_bytes() <= mebibytes << 20, "{mebibytes} MiB: {options:?}");
-                assert!(options.filter_bytes <= options.filter_bytes_max);
-                assert!(options.filter_bytes >= 64 << 10);
-            }
+        for mebibytes in [12, 16, 32, 64, 128, 256, 1024, 16_384] {
+            let options = IndexOptions::for_memory(mebibytes << 20);
+            let taken = options.memory_bytes();
+            assert!(taken <= mebibytes << 20, "{mebibytes} MiB: {taken}, {options:?}");
+            assert!(options.filter_bytes == options.filter_bytes_max && mebibytes << 17 <= options.filter_bytes);
         }
-        assert!(IndexOptions::for_memory(256 << 20, 0).filter_bytes > 150 << 20);
-        assert_eq!(IndexOptions::for_memory(256 << 20, 1_000_000).filter_bytes, 2_000_000);
+        assert!(IndexOptions::for_memory(256 << 20).filter_bytes > 150 << 20);
     }
 }

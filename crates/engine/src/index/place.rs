@@ -225,6 +225,8 @@ impl Place<'_> {
             marked: false,
             degraded: None,
             incomplete: disjoint(incomplete),
+            found_incomplete: Vec::new(),
+            is_attached: false,
             to_complete: 0,
             updates: 0,
         }

@@ -49,6 +49,7 @@ pub struct RepeatLog {
     bytes_read: u64,
     bytes_written: u64,
     compactions: u64,
+    damaged_pages: u64,
 }
 
 /// Encodes a page of at most [`REPEAT_PAGE_RECORDS`] records.
@@ -91,7 +92,7 @@ impl RepeatLog {
             fences.push(first.map_or(before, |record| record.place.0.max(before)));
         }
         let page = Vec::with_capacity(REPEAT_PAGE_RECORDS);
-        Ok(Self { file, fences, page, bytes_read: 0, bytes_written: 0, compactions: 0 })
+        Ok(Self { file, fences, page, bytes_read: 0, bytes_written: 0, compactions: 0, damaged_pages: 0 })
     }
 
     /// Returns how many pages the file has.
@@ -109,9 +110,9 @@ impl RepeatLog {
         (self.bytes_read, self.bytes_written)
     }
 
-    /// Returns the memory that the log takes beside its page.
-    pub fn memory_bytes(&self) -> usize {
-        self.fences.capacity() * size_of::<u64>()
+    /// Returns how many pages were bad or unreadable since it was opened.
+    pub fn damaged_pages(&self) -> u64 {
+        self.damaged_pages
     }
 
     /// Adds a record; places must not fall.
@@ -178,10 +179,11 @@ impl RepeatLog {
         let in_a_window = |record: &RepeatRecord| windows.iter().any(|window| window.holds(record.place));
         for read in &reads {
             self.bytes_read += read.buffer.len() as u64;
-            if read.outcome.is_ok()
-                && decode_repeat_page(read.offset / REPEAT_PAGE_BYTES as u64, &read.buffer, &mut records).is_some()
-            {
+            let number = read.offset / REPEAT_PAGE_BYTES as u64;
+            if read.outcome.is_ok() && decode_repeat_page(number, &read.buffer, &mut records).is_some() {
                 out.extend(records.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+            } else {
+                self.damaged_pages += 1;
             }
         }
         out.extend(self.page.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));

@@ -31,7 +31,7 @@ use crate::index::options::IndexOptions;
 use crate::index::place::Place;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::{Flushing, grown_bytes_min};
+use crate::index::upkeep::{Flushing, disjoint, grown_bytes_min};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -116,7 +116,11 @@ pub struct Store {
     pub(super) changed: bool,
     pub(super) marked: bool,
     pub(super) degraded: Option<String>,
+    /// Parts of the table whose entries are missing and are being recorded again, and those found since that began.
     pub(super) incomplete: Vec<RangeInclusive<u64>>,
+    pub(super) found_incomplete: Vec<RangeInclusive<u64>>,
+    /// Whether the live containers are known: before, all seem to be gone.
+    pub(super) is_attached: bool,
     /// Covered containers that are still to be recorded again for these parts.
     pub(super) to_complete: usize,
     pub(super) updates: u64,
@@ -170,6 +174,9 @@ impl Store {
     /// Takes the containers that exist, sorted; returns those whose chunks are not all entered: to be recorded.
     pub fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
         let missing = self.registry.attach(live);
+        self.is_attached = true;
+        self.incomplete = disjoint([&self.incomplete[..], &self.found_incomplete].concat());
+        self.found_incomplete.clear();
         if self.incomplete.is_empty() {
             return missing;
         }
@@ -236,7 +243,7 @@ impl Store {
         counters.bytes_read = table.bytes_read + log.bytes_read + repeats_read;
         counters.bytes_written = table.bytes_written + log.bytes_written + repeats_written;
         counters.prefetches = log.reads;
-        counters.damaged_pages = table.damaged_pages;
+        counters.damaged_pages = table.damaged_pages + log.damaged_pages + self.repeats.damaged_pages();
         counters.updates = self.updates;
         counters.runs_merged = table.runs_merged;
         counters.buckets_changed = table.buckets_split + table.buckets_joined;
@@ -304,7 +311,8 @@ impl Store {
         self.updates += 1;
     }
 
-    /// Says on disk that the checkpoint is behind, before anything else is written.
+    /// Says on disk that the checkpoint is behind, before anything else is written but repeats: these follow what the
+    /// checkpoint knows of, and are cut off without a next one.
     fn mark_unclean(&mut self) -> Result<()> {
         if !self.marked {
             open_or_create(&*self.disk, &self.dir.join("unclean"))?;
@@ -425,6 +433,13 @@ fn is_passing(error: &Error) -> bool {
         ErrorKind::QuotaExceeded,
         ErrorKind::OutOfMemory,
         ErrorKind::Interrupted,
+        ErrorKind::TimedOut,
+        ErrorKind::ResourceBusy,
+        ErrorKind::ReadOnlyFilesystem,
+        ErrorKind::StaleNetworkFileHandle,
+        ErrorKind::NetworkDown,
+        ErrorKind::NetworkUnreachable,
+        ErrorKind::HostUnreachable,
     ];
     error.io_kind().is_some_and(|kind| passing.contains(&kind))
 }

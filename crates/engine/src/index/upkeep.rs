@@ -186,8 +186,12 @@ impl Store {
 
     /// Has damaged buckets written anew without their bad pages. What these held is noted as incomplete.
     pub(super) fn rewrite_damaged(&mut self) -> Result<()> {
-        self.incomplete = self.incomplete_now();
+        if !self.is_attached {
+            // Every entry would seem to be of a container that is gone.
+            return Ok(());
+        }
         let damaged = self.table.damaged_buckets();
+        self.found_incomplete.extend(damaged.iter().map(|bucket| bucket.first_head()..=bucket.last_head()));
         for _ in 0..damaged.len() {
             if !self.table.has_damaged_pages() {
                 break;
@@ -203,7 +207,7 @@ impl Store {
 
     /// Returns the parts of the table whose entries may be missing.
     pub(super) fn incomplete_now(&self) -> Vec<RangeInclusive<u64>> {
-        let mut parts = self.incomplete.clone();
+        let mut parts = [&self.incomplete[..], &self.found_incomplete].concat();
         for bucket in self.table.damaged_buckets() {
             let heads = bucket.first_head()..=bucket.last_head();
             if !parts.contains(&heads) {
@@ -224,6 +228,8 @@ impl Store {
         let mut found = Vec::new();
         self.lookup(&keys, &mut found);
         for (key, found) in keys.iter().zip(found) {
+            // It may be on a page that could not be read when the filter was made from the table.
+            self.filter.test_and_set(key);
             if matches!(found, Lookup::Absent | Lookup::Dead) {
                 self.make_room()?;
                 // Where it stands in the log is not known; a hit on it reads no window.
@@ -232,7 +238,8 @@ impl Store {
         }
         self.to_complete -= 1;
         if self.to_complete == 0 {
-            self.incomplete.clear();
+            // What was found meanwhile was not asked for in every container: that is for the next session.
+            self.incomplete = std::mem::take(&mut self.found_incomplete);
         }
         self.keep_flushing()
     }
@@ -240,7 +247,9 @@ impl Store {
     /// Notes that a stretch of the log was repeated, `ahead` chunks before those are recorded that came before it. It is
     /// durable with the next checkpoint.
     pub fn log_repeat(&mut self, repeat: &Repeat, ahead: u64) {
-        if repeat.len < REPEAT_LEN_MIN || self.degraded.is_some() {
+        // A session that records nothing makes no checkpoint that would compact them.
+        let are_too_many = 4 * self.repeat_pages_max() < self.repeats.pages();
+        if repeat.len < REPEAT_LEN_MIN || self.degraded.is_some() || are_too_many {
             return;
         }
         let place = Position(self.log.next_position().0.saturating_add(ahead));

@@ -12,7 +12,7 @@ use crate::index::Resolved;
 use crate::index::cycle::Membership;
 use crate::index::identify::{Flight, Index};
 use crate::index::log::{LOG_PAGE_RECORDS, LogStretch, LogWindow};
-use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOWS_PER_BATCH, WindowRule};
+use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOW_PAGES_PER_BATCH, WindowRule};
 use crate::kv::Position;
 use crate::types::{Fingerprint, Sequence};
 
@@ -31,6 +31,17 @@ pub(super) struct Hit {
     pub(super) sequence: Sequence,
     pub(super) position: Position,
     pub(super) membership: Option<Membership>,
+}
+
+/// Returns how many of some windows, from the first on, are read together; at least one.
+fn batch_of(windows: &[(LogWindow, Option<Membership>)]) -> usize {
+    let (mut pages, mut records) = (0, 0);
+    let fits = |(window, _): &&(LogWindow, Option<Membership>)| {
+        pages += window.pages();
+        records += window.records as usize;
+        pages <= WINDOW_PAGES_PER_BATCH && records <= RECORDS_PER_BATCH
+    };
+    windows.iter().take_while(fits).count().max(1).min(windows.len())
 }
 
 impl Index {
@@ -54,16 +65,14 @@ impl Index {
 
     /// Reads the log around those hits whose neighbors may be waiting, or are yet to come.
     pub(super) fn prefetch(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
-        let (windows, at_most) = (self.windows_for(hits, resolved), self.windows_at_once());
-        for piece in windows.chunks(at_most) {
-            self.read_windows(piece, resolved);
-        }
+        let windows = self.windows_for(hits, resolved);
+        self.read_all(&windows, resolved);
     }
 
     /// Does the same beside, as far as that is one read; what it answers shows once the windows are taken.
     pub(super) fn prefetch_beside(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
-        let (windows, at_most) = (self.windows_for(hits, resolved), self.windows_at_once());
-        let (beside, rest) = windows.split_at(windows.len().min(at_most));
+        let windows = self.windows_for(hits, resolved);
+        let (beside, rest) = windows.split_at(batch_of(&windows));
         if !beside.is_empty() {
             let start = self.now();
             let windows: Vec<LogWindow> = beside.iter().map(|(window, _)| *window).collect();
@@ -72,9 +81,7 @@ impl Index {
             self.followed_beside = followed;
             self.counters.prefetch_nanos += self.nanos_since(start);
         }
-        for piece in rest.chunks(at_most) {
-            self.read_windows(piece, resolved);
-        }
+        self.read_all(rest, resolved);
     }
 
     /// Waits for the windows that are being read beside, if any are, and takes them.
@@ -86,9 +93,12 @@ impl Index {
         self.take_stretches(&stretches, &followed, &[], resolved);
     }
 
-    /// Returns how many windows are read together.
-    fn windows_at_once(&self) -> usize {
-        WINDOWS_PER_BATCH.min(RECORDS_PER_BATCH / self.window_records().max(1) as usize).max(1)
+    fn read_all(&mut self, mut windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
+        while !windows.is_empty() {
+            let (batch, rest) = windows.split_at(batch_of(windows));
+            self.read_windows(batch, resolved);
+            windows = rest;
+        }
     }
 
     /// Returns the windows around those hits for which one is to be read, with the hits' cycles.
@@ -220,7 +230,11 @@ impl Index {
     /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
     /// window has, and no more of them than can be read with the windows.
     fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
-        let room = self.windows_at_once().saturating_sub(windows.len());
+        // Of a window with as many records.
+        let records = self.window_records();
+        let pages = records as usize / LOG_PAGE_RECORDS + 2;
+        let taken: usize = windows.iter().map(LogWindow::pages).sum();
+        let room = WINDOW_PAGES_PER_BATCH.saturating_sub(taken) / pages;
         if self.arrivals.runs().mean_run() < FOLLOW_RUN_MIN || room == 0 {
             return Vec::new();
         }
@@ -229,7 +243,6 @@ impl Index {
         if !self.follows.take_chance() {
             return Vec::new();
         }
-        let records = self.window_records();
         let (mut found, pages) = self.store.repeats_in(windows);
         // What is read for its hit anyway is not followed.
         found.retain(|stretch| windows.iter().all(|window| !window.holds(stretch.start)));

@@ -37,7 +37,7 @@ pub type EntryBytes = [u8; ENTRY_BYTES];
 pub struct PageName {
     /// Number drawn when the table was created.
     pub life: u64,
-    /// Number of its run, never used twice in the life of a table.
+    /// Number of its run, never used twice between two checkpoints of a table.
     pub run: u64,
     /// Index of the page in the run.
     pub index: u32,

@@ -10,7 +10,8 @@ pub const PIECE_PAGES: u32 = 32;
 /// What is kept in memory of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// Number of the run, never used twice in the life of a table.
+    /// Number of the run, never used twice between two checkpoints of a table; pages that a session which did not end well
+    /// left with it are written over before the next checkpoint names it.
     pub id: u64,
     /// First page in the table file.
     pub start: u64,

@@ -199,7 +199,8 @@ impl Reader<'_> {
         let mut start = 0;
         for group in searches.chunk_by(|left, right| (left.bucket, left.run) == (right.bucket, right.run)) {
             let is_whole = self.prefers_whole(group);
-            let (gap, pages_max) = if is_whole { (u32::MAX, WHOLE_PAGES_MAX) } else { (self.gap(), SPAN_PAGES_MAX) };
+            let whole_pages_max = WHOLE_PAGES_MAX.min(u32::try_from(self.batch_pages).unwrap_or(u32::MAX));
+            let (gap, pages_max) = if is_whole { (u32::MAX, whole_pages_max) } else { (self.gap(), SPAN_PAGES_MAX) };
             for (index, search) in (start..).zip(group) {
                 let page = search.page();
                 let joined = spans.last_mut().filter(|span| {

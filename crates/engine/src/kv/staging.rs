@@ -29,7 +29,7 @@ const LINE_ENTRIES: usize = 12;
 const CAPACITY_MAX: usize = 1 << 28;
 
 /// Memory that one entry costs: itself, its share of line and slab, and of the copies that a flush takes of what it
-/// writes out (at most [`FLUSH_SHARE`](crate::kv::table::FLUSH_SHARE) of all).
+/// writes out (of the fullest [`FLUSH_SHARE`](crate::kv::table::FLUSH_SHARE) of the buckets).
 pub const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
 
 /// Returns the slots that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.

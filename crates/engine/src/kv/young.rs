@@ -28,7 +28,7 @@ pub fn young_entries(bytes: usize) -> u64 {
 }
 
 fn word_and_bits(key: &Key, words: usize) -> (usize, u64) {
-    // The other end of these bytes than the filter over the whole table takes.
+    // Of the same bytes as the filter over the whole table, which takes more of them for its bits.
     let product = u128::from(key.middle().swap_bytes()) * words as u128;
     let mut choices = key.tail();
     let mut bits = 0;

@@ -106,7 +106,7 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
     if filter.is_too_small() {
         request.monitor.note(&too_small(&filter));
     }
-    // The index last (step D7): it is a hint, and what it misses costs time, never data. What was recorded is kept even
+    // The index last (step D6): it is a hint, and what it misses costs time, never data. What was recorded is kept even
     // if the session failed.
     let closed = index.close();
     let report = result?;

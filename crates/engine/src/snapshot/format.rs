@@ -432,7 +432,7 @@ pub enum CollectionStep {
 pub struct CollectionBody {
     /// Which step.
     pub step: CollectionStep,
-    /// Digest of the commits that were marked, where the step rests on them.
+    /// Checksum of the commits that were marked, where the step rests on them.
     pub marked: Option<[u8; 32]>,
     /// The containers that it is about.
     pub containers: Vec<ContainerId>,

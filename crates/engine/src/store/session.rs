@@ -31,8 +31,14 @@ impl Session {
     /// Begins a session. (Rule 13: what collections have condemned is read, the session is made known, and what they
     /// have condemned is read again; a collection does it the other way round, so that one of the two sees the other.)
     pub fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
-        for name in DIRECTORIES {
-            store.disk.create_dir(Path::new(name))?;
+        let mut was_whole = true;
+        for name in DIRECTORIES.map(Path::new) {
+            was_whole &= store.disk.exists(name)?;
+            store.disk.create_dir(name)?;
+        }
+        if !was_whole {
+            // A copy may have left out what was empty.
+            store.disk.sync_dir(Path::new(""))?;
         }
         let (collections_seen, _) = store.read_condemned()?;
         let mut id = [0; 16];

@@ -162,7 +162,7 @@ pub fn back_up(
     ask: &Ask,
 ) -> Result<BackupOutcome> {
     let parent = if ask.with_parent { newest(store)? } else { None };
-    let mut index = IndexOptions::for_memory(8 << 20, 0);
+    let mut index = IndexOptions::for_memory(8 << 20);
     index.schedule = ask.schedule;
     index.filter_bytes = ask.filter_bytes.unwrap_or(64 << 10);
     if ask.filter_bytes.is_some() {
