@@ -11,7 +11,7 @@ use onefold_engine::index::{
 };
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
-use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence, SessionId};
+use onefold_engine::types::{ChunkKind, ContainerId, RepositoryId, Sequence, SessionId};
 
 use crate::stream::{Stream, name};
 
@@ -180,9 +180,4 @@ impl Bench {
         self.index.close()?;
         Ok(self.containers)
     }
-}
-
-/// Returns the fingerprint of a chunk by its number, as the streams give it.
-pub fn fingerprint(number: u64) -> Fingerprint {
-    name(number)
 }

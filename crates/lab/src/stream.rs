@@ -101,12 +101,6 @@ impl Stream {
         Self { random: Random::new(seed), shape, known, next: 0, left: 0, is_new: false, pass: 0, pass_end: known }
     }
 
-    /// Changes what the stream is like from the next run on.
-    pub fn reshape(&mut self, shape: Shape) {
-        self.shape = shape;
-        self.left = 0;
-    }
-
     /// Returns how many different chunks there are.
     pub fn known(&self) -> u64 {
         self.known

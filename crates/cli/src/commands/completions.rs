@@ -24,11 +24,11 @@ pub(crate) fn write(output: &Output, typed: &CompletionsArgs) -> Result<()> {
 fn tables() -> String {
     let mut text = String::from(".SH ENVIRONMENT\n");
     for (name, meaning) in ENVIRONMENT {
-        text += &format!(".TP\n\\fB{name}\\fR\n{meaning}\n");
+        text.extend([".TP\n\\fB", name, "\\fR\n", meaning, "\n"]);
     }
     text += ".SH \"EXIT STATUS\"\n";
     for (code, meaning) in MEANINGS {
-        text += &format!(".TP\n\\fB{}\\fR\n{meaning}\n", code as u8);
+        text.extend([".TP\n\\fB", &(code as u8).to_string(), "\\fR\n", meaning, "\n"]);
     }
     text
 }

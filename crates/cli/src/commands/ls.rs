@@ -37,7 +37,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
         ));
     }
     let (root, base) = descend(&mut reader, snapshot.tree, found.path.as_bytes())?;
-    filters.iter().for_each(|filter| filter.note(&base));
+    for filter in &filters {
+        filter.note(&base);
+    }
     let listing = Listing { output, long: typed.long, filters, interrupt: &found.interrupt };
     let result = listing.walk(&mut reader, root, base);
     output.flush()?;

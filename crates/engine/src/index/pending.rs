@@ -76,11 +76,6 @@ impl Pending {
         self.bytes
     }
 
-    /// Returns how many different chunks wait.
-    pub fn leaders(&self) -> usize {
-        self.leaders
-    }
-
     /// Returns how many chunks wait, followers included.
     pub fn len(&self) -> usize {
         self.leaders + self.followers

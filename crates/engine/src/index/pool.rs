@@ -80,11 +80,10 @@ impl Turns {
     fn stride(&self, Sequence(sequence): Sequence, at_first: usize) -> Option<usize> {
         let turns = self.starts.iter().take_while(|&&start| sequence < start).count();
         match (turns, self.is_dense) {
-            (0, false) => Some(at_first),
-            (2, false) => Some((at_first / STRIDE_DIVISOR).max(1)),
             // The first of each stretch, however long: the runs in it are found one after the other.
             (0 | 2, true) => Some(usize::MAX),
-            (4, true) => Some(at_first),
+            (0, false) | (4, true) => Some(at_first),
+            (2, false) => Some((at_first / STRIDE_DIVISOR).max(1)),
             (1 | 3, _) | (5, true) => None,
             _ => Some(1),
         }
@@ -120,7 +119,7 @@ impl Index {
     pub(super) fn keep_going_through(&mut self, resolved: &mut Vec<Resolved>) {
         let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
         let passed = self.next_sequence.0.saturating_sub(self.turns.starts[0]);
-        // A chunk has its verdict four turns after it came at the latest: before it is too old.
+        // A chunk is looked up within six turns: before it is too old.
         let is_due =
             self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.turns.fresh_bytes;
         if is_pool && is_due && !self.pending.is_empty() {

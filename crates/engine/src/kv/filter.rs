@@ -141,11 +141,6 @@ impl Filter {
         self.segments.iter().map(Segment::bytes).sum()
     }
 
-    /// Returns how many bits are set per fingerprint.
-    pub fn hashes(&self) -> u32 {
-        self.hashes
-    }
-
     /// Returns the share of bits that are set, 0 to 1. Near one half the filter is as good as its size allows.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
     pub fn fill(&self) -> f64 {
@@ -179,15 +174,6 @@ impl Filter {
     /// Sets the bits of a key; says whether all were set already: the key may have been set before.
     pub fn test_and_set(&mut self, key: &Key) -> bool {
         self.segments[segment_of(key)].test_and_set(key)
-    }
-
-    /// Sets the bits of all keys in order; says of each whether it may have been set before, earlier keys included.
-    pub fn test_and_set_all(&mut self, keys: &[Key], out: &mut Vec<bool>) {
-        out.clear();
-        for piece in keys.chunks(64) {
-            self.prefetch(piece.iter().copied());
-            out.extend(piece.iter().map(|key| self.test_and_set(key)));
-        }
     }
 
     /// Writes the filter out.
@@ -283,6 +269,11 @@ mod tests {
     use crate::io::Disk;
     use crate::kv::mem_disk::{MemDisk, fingerprint};
 
+    /// Sets the bits of all keys in order; says of each whether it may have been set before.
+    fn test_and_set_all(filter: &mut Filter, keys: &[Key]) -> Vec<bool> {
+        keys.iter().map(|key| filter.test_and_set(key)).collect()
+    }
+
     fn keys(range: std::ops::Range<u64>) -> Vec<Key> {
         range.map(|number| Key::from(&fingerprint(number))).collect()
     }
@@ -292,15 +283,14 @@ mod tests {
         for (bytes, hashes) in [(16 << 10, 5), (16 << 10, 10), (24 << 10, 6), (8 << 10, 1)] {
             let count = 16_000;
             let mut filter = Filter::new(bytes, hashes);
-            let mut found = Vec::new();
-            filter.test_and_set_all(&keys(0..count), &mut found);
-            filter.test_and_set_all(&keys(0..count), &mut found);
+            test_and_set_all(&mut filter, &keys(0..count));
+            let found = test_and_set_all(&mut filter, &keys(0..count));
             assert!(found.iter().all(|&found| found));
             let before = filter.fill();
             assert!(0.05 < before);
             assert!(before < 1.0);
             // Each probe sets bits as well: few of them leave the rate as it is.
-            filter.test_and_set_all(&keys(count..count + 1_000), &mut found);
+            let found = test_and_set_all(&mut filter, &keys(count..count + 1_000));
             let rate = f64::from(u32::try_from(found.iter().filter(|&&found| found).count()).unwrap()) / 1_000.0;
             let expected = false_positive_rate(bytes, hashes, count + 500);
             let tolerance = 4.0 * (expected * (1.0 - expected) / 1_000.0).sqrt() + 0.01;
@@ -324,8 +314,7 @@ mod tests {
         let disk = MemDisk::default();
         let path = PathBuf::from("filter");
         let mut filter = Filter::new(1 << 20, 6);
-        let mut found = Vec::new();
-        filter.test_and_set_all(&keys(0..5_000), &mut found);
+        test_and_set_all(&mut filter, &keys(0..5_000));
         let seal = save(&filter, &disk, &path);
         for (bytes_max, bytes) in [(2 << 20, 1 << 20), (1 << 20, 1 << 20), ((1 << 20) - 1, 1 << 19), (0, 4096)] {
             let mut loaded = load(&disk, &path, seal, 7, bytes_max).unwrap();
@@ -333,7 +322,7 @@ mod tests {
             if bytes == 1 << 20 {
                 assert!((loaded.fill() - filter.fill()).abs() < 1e-9);
             }
-            loaded.test_and_set_all(&keys(0..5_000), &mut found);
+            let found = test_and_set_all(&mut loaded, &keys(0..5_000));
             assert!(found.iter().all(|&found| found), "folded to {bytes} bytes");
         }
         assert!(load(&disk, &path, seal, 8, 1 << 20).is_err());
@@ -359,9 +348,8 @@ mod tests {
     #[test]
     fn a_segment_made_anew_and_larger_lets_less_pass_and_forgets_nothing_it_was_given() {
         let mut filter = Filter::new(64 << 10, 5);
-        let mut found = Vec::new();
         let all = keys(0..100_000);
-        filter.test_and_set_all(&all, &mut found);
+        test_and_set_all(&mut filter, &all);
         assert!(0.6 < filter.fill());
         for index in 0..FILTER_SEGMENTS {
             let mut segment = filter.new_segment(4 * filter.segment(index).bytes());
@@ -372,9 +360,9 @@ mod tests {
         }
         assert!(filter.fill() < 0.3);
         assert_eq!(filter.bytes(), 256 << 10);
-        filter.test_and_set_all(&all, &mut found);
+        let found = test_and_set_all(&mut filter, &all);
         assert!(found.iter().all(|&found| found));
-        filter.test_and_set_all(&keys(100_000..101_000), &mut found);
+        let found = test_and_set_all(&mut filter, &keys(100_000..101_000));
         assert!(found.iter().filter(|&&found| found).count() < 20);
     }
 }

@@ -283,7 +283,8 @@ impl Table {
     }
 
     /// Returns the length of the longest chain.
-    pub fn longest_chain(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn longest_chain(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.runs.len()).max().unwrap_or(0)
     }
 
