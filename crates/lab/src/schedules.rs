@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use onefold_engine::index::IndexOptions;
 use onefold_engine::index::options::{Schedule, WindowRule};
 
@@ -70,14 +70,18 @@ fn options(comparison: &Comparison, case: &Case, schedule: Schedule) -> IndexOpt
     options
 }
 
-/// Fills an index, unless the directory holds one.
+/// Fills an index, unless the directory holds one like it.
 pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&str)) -> Result<u32> {
-    let (kept, count) = (dir.join("kept"), dir.join("containers"));
-    if let Ok(text) = std::fs::read_to_string(&count) {
-        return text.trim().parse().context("the number of containers of the index that was kept");
+    let (kept, note) = (dir.join("kept"), dir.join("containers"));
+    let mut options = IndexOptions::for_memory(comparison.memory_bytes);
+    // One that was made with a larger filter would have it folded to half.
+    let made_for = format!("{} chunks, filter of {} bytes", comparison.stored, options.filter_bytes);
+    if let Ok(text) = std::fs::read_to_string(&note) {
+        let (count, found) = text.trim().split_once(", ").context("the note on the index that was kept")?;
+        ensure!(found == made_for, "{} was made for {found}, not {made_for}: remove it", dir.display());
+        return count.parse().context("the number of containers of the index that was kept");
     }
     progress(&format!("storing {} chunks", comparison.stored));
-    let mut options = IndexOptions::for_memory(comparison.memory_bytes);
     // Filling is not what is measured.
     options.schedule = Schedule::Pool { candidates: 2048 };
     let mut bench = Bench::open(&kept, &options, 0)?;
@@ -85,7 +89,7 @@ pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&st
     let outcome = bench.feed(&mut Stream::new(1, shape, 0), comparison.stored, true)?;
     progress(&format!("stored at {:.2} million/s", outcome.millions_per_second()));
     let containers = bench.close()?;
-    std::fs::write(&count, containers.to_string())?;
+    std::fs::write(&note, format!("{containers}, {made_for}"))?;
     Ok(containers)
 }
 
@@ -97,7 +101,7 @@ fn run(dir: &Path, comparison: &Comparison, case: &Case, schedule: Schedule, con
     // What a run begins with is not what it is like.
     bench.feed(&mut stream, chunks / 8, false)?;
     let outcome = bench.feed(&mut stream, chunks, true)?;
-    anyhow::ensure!(bench.stored_again == 0, "{} chunks were declared unique a second time", bench.stored_again);
+    ensure!(bench.stored_again == 0, "{} chunks were declared unique a second time", bench.stored_again);
     // Not closed: the next opening falls back to the checkpoint, which no run has touched.
     drop(bench);
     Ok(outcome)
