@@ -10,5 +10,6 @@
 
 pub mod boundary;
 pub mod fingerprint;
+pub mod memory;
 #[cfg(test)]
 mod random;

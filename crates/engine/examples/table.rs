@@ -73,7 +73,9 @@ fn insert(table: &mut Table, flusher: &mut Flusher, count: u64, out: &mut impl W
     let mut start = (0, seconds(), table.counters(), 0.0);
     for first in (0..count).step_by(BATCH.into()) {
         let keys: Vec<Key> = (first..first + u64::from(BATCH)).map(key).collect();
-        table.prefetch(&keys);
+        for key in &keys {
+            table.prefetch(key);
+        }
         for (key, number) in keys.into_iter().zip(first..) {
             while !table.has_room() {
                 flusher.step(table);

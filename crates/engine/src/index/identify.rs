@@ -34,7 +34,7 @@ use crate::kv::table::BucketReads;
 use crate::kv::{Key, Position};
 use crate::types::{ContainerId, Fingerprint, RepositoryId, Sequence};
 
-/// Chunks whose blocks of the filter are touched together, and after which the schedule is decided anew.
+/// Chunks whose blocks of the filter are asked for together, and after which the schedule is decided anew.
 const PIECE_CHUNKS: usize = 64;
 
 /// Pieces of which one has its accesses to the cache timed: two readings of a clock cost more than an access.
@@ -342,7 +342,9 @@ fn new_cycles(options: &IndexOptions) -> Cycles {
 impl Identifier for Index {
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
         for piece in chunks.chunks(PIECE_CHUNKS) {
-            self.store.filter().prefetch(piece.iter().map(|chunk| Key::from(&chunk.fingerprint)));
+            for chunk in piece {
+                self.store.filter().prefetch(&Key::from(&chunk.fingerprint));
+            }
             self.pieces += 1;
             self.is_timed = self.pieces.is_multiple_of(PIECES_PER_TIMED);
             for chunk in piece {

@@ -44,7 +44,8 @@ use crate::types::{ContainerId, RepositoryId};
 /// A position that the log never reaches: entries that were made after the log failed prefetch nothing.
 pub(super) const NO_POSITION: Position = Position(u64::MAX);
 
-/// Chunks whose places in memory are touched together before they are entered.
+/// Chunks whose places in memory are asked for together before they are entered: one by one, ahead of each, they take
+/// longer to find.
 const PREFETCH_CHUNKS: usize = 64;
 
 /// How large the filter is and how full.
@@ -272,19 +273,18 @@ impl Store {
             return self.complete(unit, ordinal);
         }
         self.registry.revive(ordinal);
-        let mut keys = Vec::with_capacity(PREFETCH_CHUNKS);
         for piece in unit.chunks.chunks(PREFETCH_CHUNKS) {
-            keys.clear();
-            keys.extend(piece.iter().map(|chunk| Key::from(&chunk.fingerprint)));
-            self.table.prefetch(&keys);
-            self.filter.prefetch(keys.iter().copied());
-            for (chunk, key) in piece.iter().zip(&keys) {
+            for key in piece.iter().map(|chunk| Key::from(&chunk.fingerprint)) {
+                self.table.prefetch(&key);
+                self.filter.prefetch(&key);
+            }
+            for chunk in piece {
                 if !self.log.has_room() || !self.table.has_room() {
                     self.make_room()?;
                 }
                 let record = LogRecord { fingerprint: chunk.fingerprint, ordinal, len: chunk.len };
                 let position = self.log.append(record);
-                self.enter(*key, ordinal, position);
+                self.enter(Key::from(&chunk.fingerprint), ordinal, position);
             }
         }
         self.registry.cover(ordinal);

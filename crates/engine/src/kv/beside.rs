@@ -80,7 +80,9 @@ impl Table {
         live: &dyn Fn(Ordinal) -> bool,
         out: &mut Vec<Lookup>,
     ) -> Vec<Search> {
-        self.staging.prefetch(keys.iter().copied());
+        for key in keys {
+            self.staging.prefetch(key);
+        }
         let mut searches = Vec::new();
         for (index, key) in keys.iter().enumerate() {
             out.push(match self.staging.get(key) {

@@ -10,7 +10,7 @@
 //! made anew, larger, from the few buckets that hold its fingerprints, while all others go on ([`Filter::replace`]);
 //! and a filter that is to be smaller is folded: neighboring blocks of a segment become one, which loses no fingerprint.
 
-use std::hint::black_box;
+use onefold_accel::memory::will_need;
 
 use crate::error::{Error, Result};
 use crate::kv::sealed::{SealedReader, SealedWriter};
@@ -163,12 +163,10 @@ impl Filter {
         self.segments[index] = segment;
     }
 
-    /// Touches the blocks of several keys, so that their memory is on its way together when they are probed.
-    pub fn prefetch(&self, keys: impl Iterator<Item = Key>) {
-        black_box(keys.fold(0, |sum, key| {
-            let segment = &self.segments[segment_of(&key)];
-            sum ^ segment.blocks[segment.block_of(&key)].0[0]
-        }));
+    /// Asks for the memory of a key's block, to be probed soon.
+    pub fn prefetch(&self, key: &Key) {
+        let segment = &self.segments[segment_of(key)];
+        will_need(&segment.blocks[segment.block_of(key)]);
     }
 
     /// Sets the bits of a key; says whether all were set already: the key may have been set before.

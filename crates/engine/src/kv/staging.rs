@@ -6,10 +6,10 @@
 //!
 //! A bucket that is being written out has its slabs frozen: its entries are still found, and later ones go to new slabs.
 
-use std::hint::black_box;
+use onefold_accel::memory::will_need;
 
 use crate::kv::page::{ENTRY_BYTES, EntryBytes, decode_entry, encode_entry, head_of, key_of};
-use crate::kv::{Entry, Key};
+use crate::kv::{Entry, KEY_LEN, Key};
 
 /// Ends a list of slabs.
 const END: u32 = u32::MAX;
@@ -22,8 +22,9 @@ const FULL: u8 = SLAB_ENTRIES.to_le_bytes()[0];
 /// Slots of a line beside its count.
 const LINE_SLOTS: usize = 15;
 
-/// Entries per line when staging is full: 80%, at which one line in seven has been passed by.
-const LINE_ENTRIES: usize = 12;
+/// Entries per line when staging is full: at two thirds one line in twenty has been passed by, at four fifths one in
+/// seven, and going on to the next one costs an access to memory.
+const LINE_ENTRIES: usize = 10;
 
 /// Most entries that are staged, whatever the memory: beyond, a slot has too few bits left to tell keys apart.
 const CAPACITY_MAX: usize = 1 << 28;
@@ -47,6 +48,11 @@ fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Line([u32; LINE_SLOTS + 1]);
+
+/// The entries of a slab: two to a cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Entries([EntryBytes; SLAB_LEN]);
 
 #[derive(Clone, Copy, Debug)]
 struct Slab {
@@ -72,7 +78,7 @@ pub struct Frozen(List);
 
 /// The entries that were staged.
 pub struct Staging {
-    entries: Vec<EntryBytes>,
+    entries: Vec<Entries>,
     slabs: Vec<Slab>,
     free: u32,
     free_slabs: usize,
@@ -95,7 +101,7 @@ impl Staging {
         let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
         let mut staging = Self {
-            entries: vec![[0; ENTRY_BYTES]; capacity],
+            entries: vec![Entries([[0; ENTRY_BYTES]; SLAB_LEN]); slabs],
             slabs: vec![Slab { next: END, fill: 0, frozen: false }; slabs],
             free: 0,
             free_slabs: slabs,
@@ -141,6 +147,14 @@ impl Staging {
         size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
     }
 
+    fn entry(&self, index: u32) -> &EntryBytes {
+        &self.entries[index as usize / SLAB_LEN].0[index as usize % SLAB_LEN]
+    }
+
+    fn entry_mut(&mut self, index: u32) -> &mut EntryBytes {
+        &mut self.entries[index as usize / SLAB_LEN].0[index as usize % SLAB_LEN]
+    }
+
     fn home(&self, key: &Key) -> usize {
         let product = u128::from(key.middle()) * self.lines.len() as u128;
         usize::try_from(product >> 64).expect("the line is below the number of lines")
@@ -158,18 +172,17 @@ impl Staging {
         if line + 1 == self.lines.len() { 0 } else { line + 1 }
     }
 
-    /// Touches what leads to several keys, so that it is on its way together when they are looked for.
-    pub fn prefetch(&self, keys: impl Iterator<Item = Key>) {
-        black_box(keys.fold(0, |sum, key| sum ^ self.lines[self.home(&key)].0[LINE_SLOTS]));
+    /// Asks for the memory of what leads to a key, to be looked for soon.
+    pub fn prefetch(&self, key: &Key) {
+        will_need(&self.lines[self.home(key)]);
     }
 
-    /// Touches where entries of several buckets will be put.
-    pub fn prefetch_ends(&self, buckets: impl Iterator<Item = u32>) {
-        black_box(buckets.fold(0, |sum, bucket| {
-            let List { last, fill, .. } = self.lists[bucket as usize];
-            let index = (last as usize).wrapping_mul(SLAB_LEN).wrapping_add(usize::from(fill));
-            sum ^ self.entries.get(index).map_or(0, |entry| entry[0])
-        }));
+    /// Asks for the memory of where the next entry of a bucket will be put.
+    pub fn prefetch_end(&self, bucket: u32) {
+        let List { last, fill, .. } = self.lists[bucket as usize];
+        if let Some(Entries(entries)) = self.entries.get(last as usize) {
+            will_need(&entries[usize::from(fill) % SLAB_LEN]);
+        }
     }
 
     /// Returns line, slot and index of a staged key.
@@ -183,7 +196,7 @@ impl Staging {
                 let place = same.trailing_zeros() as usize;
                 same &= same - 1;
                 if let Some(index) = (slots[place] & mask).checked_sub(1)
-                    && key_of(&self.entries[index as usize]) == &key.0
+                    && key_of(self.entry(index)) == &key.0
                 {
                     return Some((line, place, index));
                 }
@@ -198,7 +211,7 @@ impl Staging {
 
     /// Returns the staged entry of a key.
     pub fn get(&self, key: &Key) -> Option<Entry> {
-        self.find(key).map(|(_, _, index)| decode_entry(&self.entries[index as usize]))
+        self.find(key).map(|(_, _, index)| decode_entry(self.entry(index)))
     }
 
     /// Adds an entry, or replaces the one that has the same key. Staging must not be full.
@@ -207,7 +220,7 @@ impl Staging {
         let bytes = encode_entry(entry);
         match self.find(&entry.key) {
             Some((_, _, index)) if !self.slabs[index as usize / SLAB_LEN].frozen => {
-                self.entries[index as usize] = bytes;
+                *self.entry_mut(index) = bytes;
             }
             Some((line, slot, _)) => {
                 // The frozen one is being written out; when it goes, this one is found in its place.
@@ -287,7 +300,7 @@ impl Staging {
         let index = list.last * SLAB_ENTRIES + u32::from(list.fill);
         list.fill += 1;
         list.count += 1;
-        self.entries[index as usize] = bytes;
+        *self.entry_mut(index) = bytes;
         index
     }
 
@@ -301,11 +314,11 @@ impl Staging {
     fn slabs_of(&self, list: List) -> impl Iterator<Item = (u32, &[EntryBytes])> {
         let mut next = list.first;
         std::iter::from_fn(move || {
-            let (slab, start) = (next, next as usize * SLAB_LEN);
+            let slab = next;
             let found = self.slabs.get(slab as usize)?;
             next = found.next;
             let fill = if slab == list.last { list.fill } else { found.fill };
-            Some((slab, &self.entries[start..start + usize::from(fill)]))
+            Some((slab, &self.entries[slab as usize].0[..usize::from(fill)]))
         })
     }
 
@@ -331,19 +344,36 @@ impl Staging {
     /// Drops entries that were written out. Those that came later under the same keys stay.
     pub fn drop_frozen(&mut self, Frozen(list): Frozen) {
         let mut slab = list.first;
+        let mut keys = self.keys_ahead(slab);
         while slab != END {
             let Slab { next, fill, .. } = self.slabs[slab as usize];
             let fill = usize::from(if slab == list.last { list.fill } else { fill });
-            let start = slab as usize * SLAB_LEN;
-            let keys: [Key; SLAB_LEN] = std::array::from_fn(|place| Key(*key_of(&self.entries[start + place])));
-            self.prefetch(keys[..fill].iter().copied());
+            let next_keys = self.keys_ahead(next);
             for (index, key) in (slab * SLAB_ENTRIES..).zip(&keys[..fill]) {
                 self.unlink(key, index);
             }
             self.len -= fill;
             self.release(slab);
-            slab = next;
+            (slab, keys) = (next, next_keys);
         }
+    }
+
+    /// Returns the keys of a slab, whose lines will be wanted once those of the slab before it are done with; asks for the
+    /// memory of the slab after it.
+    fn keys_ahead(&self, slab: u32) -> [Key; SLAB_LEN] {
+        let (Some(&Slab { next, .. }), Some(Entries(entries))) =
+            (self.slabs.get(slab as usize), self.entries.get(slab as usize))
+        else {
+            return [Key([0; KEY_LEN]); SLAB_LEN];
+        };
+        if let Some(Entries(after)) = self.entries.get(next as usize) {
+            after.iter().step_by(2).for_each(will_need);
+        }
+        entries.map(|entry| {
+            let key = Key(*key_of(&entry));
+            self.prefetch(&key);
+            key
+        })
     }
 
     /// Gives frozen entries back to their bucket: they could not be written out.
@@ -372,7 +402,7 @@ impl Staging {
         let mut place = 0;
         while place < fill {
             let index = start + u32::from(place);
-            let key = Key(*key_of(&self.entries[index as usize]));
+            let key = Key(*key_of(self.entry(index)));
             if self.slot_of(&key, index).is_some() {
                 place += 1;
                 continue;
@@ -380,9 +410,9 @@ impl Staging {
             fill -= 1;
             let last = start + u32::from(fill);
             if last != index {
-                let moved = self.entries[last as usize];
+                let moved = *self.entry(last);
                 let key = Key(*key_of(&moved));
-                self.entries[index as usize] = moved;
+                *self.entry_mut(index) = moved;
                 if let Some((line, slot)) = self.slot_of(&key, last) {
                     self.lines[line].0[slot] = self.tag(&key) | (index + 1);
                 }
@@ -417,8 +447,7 @@ impl Staging {
         while slab != END {
             let Slab { next, fill, .. } = self.slabs[slab as usize];
             let fill = usize::from(if slab == list.last { list.fill } else { fill });
-            let start = slab as usize * SLAB_LEN;
-            let entries: [EntryBytes; SLAB_LEN] = std::array::from_fn(|place| self.entries[start + place]);
+            let Entries(entries) = self.entries[slab as usize];
             // Before its entries find their new places, so that two slabs are never short.
             self.release(slab);
             let keys = entries.map(|entry| Key(*key_of(&entry)));

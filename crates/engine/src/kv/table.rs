@@ -333,10 +333,10 @@ impl Table {
         self.in_flight.is_some()
     }
 
-    /// Touches the memory of staging for several keys that will be added, so that it is on its way for all together.
-    pub fn prefetch(&self, keys: &[Key]) {
-        self.staging.prefetch(keys.iter().copied());
-        self.staging.prefetch_ends(keys.iter().map(|key| self.buckets.number_of(key.head())));
+    /// Asks for the memory of staging for a key that will be added soon.
+    pub fn prefetch(&self, key: &Key) {
+        self.staging.prefetch(key);
+        self.staging.prefetch_end(self.buckets.number_of(key.head()));
     }
 
     /// Adds an entry, or replaces the staged one of the same key. There must be room.

@@ -416,7 +416,9 @@ impl Model {
     fn check(&mut self, count: usize) {
         let keys: Vec<_> = (0..count).map(|_| key(self.random.below(60_000))).collect();
         let mut out = Vec::new();
-        self.table.prefetch(&keys);
+        for key in &keys {
+            self.table.prefetch(key);
+        }
         self.table.lookup(&self.disk, &keys, &ALL, &mut out);
         self.compare(&keys, &out);
     }
