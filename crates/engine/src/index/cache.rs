@@ -1,16 +1,30 @@
 //! The fingerprint cache: prefetched windows of the arrival log, least recently used first to go.
 //!
-//! Windows come and go as wholes; one map over all of them finds a fingerprint's window and slot.
+//! Windows come and go as wholes. Lines of eight places, one cache line each and in pairs, lead from a fingerprint to its
+//! window and its record there. Where both lines of a pair are full, one of their places is lost: what it led to is not
+//! found, and is looked up in the table.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+
+use onefold_accel::memory::will_need;
 
 use crate::index::log::{LogRecord, LogStretch};
 use crate::kv::{Key, Ordinal, Position};
 use crate::types::Fingerprint;
 
-/// What one cached record costs: itself, and 17 bytes of map at a load of at least 7/16.
-pub const CACHED_BYTES: usize = size_of::<(Fingerprint, Ordinal)>() + 2 * 20;
+/// Places of a line.
+const LINE_PLACES: usize = 8;
+/// Records for each line of a full cache, at which one record in a hundred stands in the other line of its pair, and one in
+/// some thousands nowhere.
+const LINE_RECORDS: usize = 4;
+/// Records whose lines are asked for together.
+const PREFETCH_RECORDS: usize = 32;
+/// Most records that are cached, whatever the memory: a place has no more bits for windows, nor for records in them.
+const CAPACITY_MAX: usize = 1 << NUMBER_BITS;
+
+/// What one cached record costs: itself and its share of the lines, and of what is known of windows of sixteen and more.
+pub const CACHED_BYTES: usize =
+    size_of::<(Fingerprint, Ordinal)>() + size_of::<Line>() / LINE_RECORDS + size_of::<Window>() / 16;
 
 /// Takes a fingerprint's own bits as its hash: fingerprints are keyed, nobody can choose them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +52,45 @@ impl Hasher for OwnBits {
 /// Hashes by the key's own bits.
 pub type ByOwnBits = BuildHasherDefault<OwnBits>;
 
+/// Where a record is: a set bit, 15 bits of its fingerprint, 24 of its window's number, 24 of its own in the window. 0 is
+/// free.
+type Place = u64;
+
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+const TAG_SHIFT: u32 = 2 * NUMBER_BITS;
+const TAG_MASK: u64 = u64::MAX << TAG_SHIFT;
+const FREE: Place = 0;
+
+fn tag_of(fingerprint: &Fingerprint) -> u64 {
+    u64::from(Key::from(fingerprint).tail()) << TAG_SHIFT | 1 << (u64::BITS - 1)
+}
+
+fn place_of(fingerprint: &Fingerprint, window: u32, record: u32) -> Place {
+    tag_of(fingerprint) | u64::from(window) << NUMBER_BITS | u64::from(record)
+}
+
+/// Eight places: one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line([Place; LINE_PLACES]);
+
+impl Line {
+    /// Returns the places that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.
+    fn equal(&self, wanted: Place, mask: u64) -> u32 {
+        self.0.iter().enumerate().fold(0, |same, (at, place)| same | u32::from((place ^ wanted) & mask == 0) << at)
+    }
+
+    /// Gives the first place that equals `old` to `new`; says whether there was one.
+    fn replace(&mut self, old: Place, new: Place) -> bool {
+        let same = self.equal(old, u64::MAX);
+        if same != 0 {
+            self.0[same.trailing_zeros() as usize] = new;
+        }
+        same != 0
+    }
+}
+
 #[derive(Debug)]
 struct Window {
     start: Position,
@@ -53,8 +106,7 @@ struct Window {
 pub struct Cache {
     capacity: usize,
     len: usize,
-    /// From 64 bits of the fingerprint to window and slot. Two fingerprints that share them share the place: a miss.
-    places: HashMap<u64, (u32, u32), ByOwnBits>,
+    lines: Vec<Line>,
     windows: Vec<Window>,
     free: Vec<u32>,
     newest: Option<u32>,
@@ -63,18 +115,14 @@ pub struct Cache {
     proven: u64,
 }
 
-fn bits(fingerprint: &Fingerprint) -> u64 {
-    Key::from(fingerprint).middle()
-}
-
 impl Cache {
     /// Makes a cache that holds as many records as fit into `bytes`, at least one.
     pub fn new(bytes: usize) -> Self {
-        let capacity = (bytes / CACHED_BYTES).max(1);
+        let capacity = (bytes / CACHED_BYTES).clamp(1, CAPACITY_MAX);
         Self {
             capacity,
             len: 0,
-            places: HashMap::default(),
+            lines: vec![Line([FREE; LINE_PLACES]); capacity.div_ceil(LINE_RECORDS).next_multiple_of(2)],
             windows: Vec::new(),
             free: Vec::new(),
             newest: None,
@@ -104,36 +152,61 @@ impl Cache {
         self.len == 0
     }
 
+    fn line_of(&self, fingerprint: &Fingerprint) -> usize {
+        let product = u128::from(Key::from(fingerprint).middle()) * self.lines.len() as u128;
+        usize::try_from(product >> 64).expect("the line is below the number of lines")
+    }
+
+    /// Returns the window of a fingerprint that is cached, as an index, and its record there.
+    fn find(&self, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+        let (tag, line) = (tag_of(fingerprint), self.line_of(fingerprint));
+        self.find_in(line, tag, fingerprint).or_else(|| self.find_in(line ^ 1, tag, fingerprint))
+    }
+
+    fn find_in(&self, line: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+        let mut same = self.lines[line].equal(tag, TAG_MASK);
+        while same != 0 {
+            let place = self.lines[line].0[same.trailing_zeros() as usize];
+            same &= same - 1;
+            let number = |bits: u64| usize::try_from(bits & NUMBER_MASK).expect("24 bits");
+            let (window, record) = (number(place >> NUMBER_BITS), number(place));
+            let found = self.windows.get(window).and_then(|window| window.records.get(record));
+            if found.is_some_and(|(found, _)| found == fingerprint) {
+                return Some((window, record));
+            }
+        }
+        None
+    }
+
+    /// Asks for the memory of what leads to a fingerprint, to be asked for soon.
+    pub fn prefetch(&self, fingerprint: &Fingerprint) {
+        will_need(&self.lines[self.line_of(fingerprint)]);
+    }
+
     /// Returns a fingerprint's container and position in the log, and makes its window the last to go.
     pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
-        let &(window, slot) = self.places.get(&bits(fingerprint))?;
-        let holder = self.windows.get_mut(window as usize)?;
-        let (found, ordinal) = *holder.records.get(slot as usize)?;
-        let position = Position(holder.start.0 + u64::from(slot));
-        if found != *fingerprint {
-            return None;
-        }
-        self.proven += u64::from(std::mem::take(&mut holder.is_unproven));
-        if self.newest != Some(window) {
-            self.unlink(window);
-            self.link(window);
+        let (index, record) = self.find(fingerprint)?;
+        let window = &mut self.windows[index];
+        let (_, ordinal) = window.records[record];
+        let position = Position(window.start.0 + record as u64);
+        self.proven += u64::from(std::mem::take(&mut window.is_unproven));
+        if self.newest.is_none_or(|newest| newest as usize != index) {
+            let index = u32::try_from(index).expect("windows are numbered by a u32");
+            self.unlink(index);
+            self.link(index);
         }
         Some((ordinal, position))
     }
 
     /// Returns the position that follows the window of a fingerprint that is cached.
     pub fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
-        let &(window, slot) = self.places.get(&bits(fingerprint))?;
-        let Window { start, records, .. } = self.windows.get(window as usize)?;
-        let is_here = records.get(slot as usize).is_some_and(|(found, _)| found == fingerprint);
-        is_here.then(|| Position(start.0 + records.len() as u64))
+        let Window { start, records, .. } = &self.windows[self.find(fingerprint)?.0];
+        Some(Position(start.0 + records.len() as u64))
     }
 
     /// Returns the records of the window of a fingerprint that is cached; lengths are not kept and 0.
     pub fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogStretch> {
-        let &(window, slot) = self.places.get(&bits(fingerprint))?;
-        let Window { start, records, .. } = self.windows.get(window as usize)?;
-        records.get(slot as usize).filter(|(found, _)| found == fingerprint)?;
+        let Window { start, records, .. } = &self.windows[self.find(fingerprint)?.0];
         let record = |&(fingerprint, ordinal): &_| LogRecord { fingerprint, ordinal, len: 0 };
         Some(LogStretch { start: *start, records: records.iter().map(record).collect() })
     }
@@ -157,22 +230,43 @@ impl Cache {
             self.windows.push(window);
             u32::try_from(self.windows.len() - 1).expect("windows have records, of which memory holds few")
         };
-        for (slot, record) in (0..).zip(records) {
-            self.places.insert(bits(&record.fingerprint), (index, slot));
+        let mut number = 0;
+        for piece in records.chunks(PREFETCH_RECORDS) {
+            for record in piece {
+                self.prefetch(&record.fingerprint);
+            }
+            for LogRecord { fingerprint, .. } in piece {
+                self.lead_to(fingerprint, index, number);
+                number += 1;
+            }
         }
         self.len += records.len();
         self.link(index);
+    }
+
+    /// Lets a fingerprint lead to a record of a window.
+    fn lead_to(&mut self, fingerprint: &Fingerprint, window: u32, record: u32) {
+        let (line, place) = (self.line_of(fingerprint), place_of(fingerprint, window, record));
+        if !self.lines[line].replace(FREE, place) && !self.lines[line ^ 1].replace(FREE, place) {
+            // Which place has been there longest is not known.
+            self.lines[line].0[record as usize % LINE_PLACES] = place;
+        }
     }
 
     fn drop_window(&mut self, index: u32) {
         self.unlink(index);
         let records = std::mem::take(&mut self.windows[index as usize].records);
         self.len -= records.len();
-        for (fingerprint, _) in &records {
-            let place = bits(fingerprint);
-            // A later window may have taken the fingerprint over.
-            if self.places.get(&place).is_some_and(|(window, _)| *window == index) {
-                self.places.remove(&place);
+        let mut number = 0;
+        for piece in records.chunks(PREFETCH_RECORDS) {
+            for (fingerprint, _) in piece {
+                self.prefetch(fingerprint);
+            }
+            for (fingerprint, _) in piece {
+                let (line, place) = (self.line_of(fingerprint), place_of(fingerprint, index, number));
+                // It may have been lost.
+                let _ = self.lines[line].replace(place, FREE) || self.lines[line ^ 1].replace(place, FREE);
+                number += 1;
             }
         }
         self.free.push(index);
@@ -209,6 +303,10 @@ mod tests {
         numbers.map(|number| LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(4), len: 1 }).collect()
     }
 
+    fn places(cache: &Cache) -> usize {
+        cache.lines.iter().flat_map(|Line(places)| places).filter(|place| **place != FREE).count()
+    }
+
     #[test]
     fn the_window_used_last_stays_and_the_oldest_goes() {
         let mut cache = Cache::new(100 * CACHED_BYTES);
@@ -234,10 +332,13 @@ mod tests {
             let start = random.below(2_000);
             cache.insert(Position(0), &window(start..start + random.below(60)), false);
             assert!(cache.len() <= 500);
-            assert!(cache.places.len() <= cache.len());
+            assert!(places(&cache) <= cache.len());
             let _ = cache.get(&random.fingerprint_of(2_000));
         }
         cache.insert(Position(0), &window(5_000..5_500), false);
-        assert_eq!((cache.len(), cache.places.len()), (500, 500));
+        assert_eq!(cache.len(), 500);
+        let found = (5_000..5_500).filter(|&number| cache.get(&fingerprint(number)).is_some()).count();
+        assert_eq!(found, places(&cache));
+        assert!(495 < found, "{found} have a place");
     }
 }

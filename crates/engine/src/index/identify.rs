@@ -344,6 +344,7 @@ impl Identifier for Index {
         for piece in chunks.chunks(PIECE_CHUNKS) {
             for chunk in piece {
                 self.store.filter().prefetch(&Key::from(&chunk.fingerprint));
+                self.cache.prefetch(&chunk.fingerprint);
             }
             self.pieces += 1;
             self.is_timed = self.pieces.is_multiple_of(PIECES_PER_TIMED);
