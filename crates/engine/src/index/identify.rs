@@ -227,6 +227,7 @@ impl Index {
         if !self.store.filter().test_and_set(&Key::from(&fingerprint)) {
             self.counters.filter_negatives += 1;
             self.cycles.pass_unique();
+            self.turns.pass_unique();
             self.arrivals.arrive_decided(sequence, Outcome::Unique, &mut self.repeats);
             self.flights.insert(fingerprint, Flight::Unique(sequence));
             resolved.push(Resolved { sequence, verdict: Verdict::Unique });
@@ -245,11 +246,11 @@ impl Index {
         }
         self.arrivals.arrive(sequence);
         let membership = self.cycles.place(sequence);
-        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership));
+        let stretch = self.turns.stretch_of(sequence);
+        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership), stretch);
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
-        self.turns.push(slot, sequence, len);
-        self.go_through(bucket, resolved);
+        self.go_through(slot, chunk, bucket, resolved);
     }
 
     /// Asks the cache for a chunk as it arrives; says whether that was its verdict.

@@ -5,17 +5,17 @@ use crate::index::identify::{Flight, Index};
 use crate::index::options::Schedule;
 use crate::index::pending::{PendingChunk, Slot};
 use crate::index::windows::Hit;
-use crate::index::{Resolved, Verdict};
+use crate::index::{Resolved, SequencedChunk, Verdict};
 use crate::kv::table::{BATCH_PAGES_MAX, Lookup};
 use crate::kv::{Entry, Key, Position};
 use crate::types::ContainerId;
 
 impl Index {
-    /// Looks up once as many wait in a bucket, or in a pool, as the schedule says.
-    pub(super) fn go_through(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
+    /// Takes note of a chunk that begins to wait; looks up once as many do in its bucket, or in a pool, as the schedule says.
+    pub(super) fn go_through(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32, resolved: &mut Vec<Resolved>) {
         let threshold = self.options.threshold();
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk, resolved),
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 if threshold <= self.pending.bucket_len(bucket) {
                     self.look_up_bucket(bucket, resolved);

@@ -40,6 +40,8 @@ struct Waiting {
     chunk: PendingChunk,
     bucket: u32,
     index: u32,
+    /// Number of the stretch of neighbors that it belongs to.
+    stretch: u64,
     /// Whether it is being looked up.
     is_asked: bool,
 }
@@ -98,13 +100,14 @@ impl Pending {
         sequence: Sequence,
         len: u32,
         membership: Option<Membership>,
+        stretch: u64,
     ) -> (Slot, u32) {
         let count = u32::try_from(self.buckets.len()).expect("made from a u32");
         let (bucket, _) = Key::from(&fingerprint).spread(count);
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
         let chunk = PendingChunk { fingerprint, sequence, len, membership, followers: Vec::new() };
-        let waiting = Some(Waiting { chunk, bucket, index, is_asked: false });
+        let waiting = Some(Waiting { chunk, bucket, index, stretch, is_asked: false });
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = waiting;
             slot
@@ -212,15 +215,17 @@ impl Pending {
         before.filter(|&&entry| is_waiting(&self.slots, entry) && !self.is_asked(Slot(entry.1))).count()
     }
 
-    /// Replaces `out` with the first chunk of every stretch of chunks that arrived one after the other, and with every
-    /// further one in it that is as many after the last as `stride` says of it, oldest first. Where it says `None`,
-    /// chunks are left out, and the next stretch begins after them. Those that are being looked up are passed by.
+    /// Replaces `out` with the first chunk of every stretch, and with every further one in it that is as many after the
+    /// last as `stride` says of it, oldest first. Where it says `None`, chunks are left out, and a stretch begins anew
+    /// after them. Those that are being looked up are passed by.
     pub fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> Option<usize>) {
         out.clear();
-        let mut before: Option<(Sequence, usize)> = None;
-        for &(sequence, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
-            if self.is_asked(Slot(slot)) {
-                before = Some((sequence, 0));
+        let mut before: Option<(u64, usize)> = None;
+        for &(sequence, slot) in &self.order {
+            let waiting = self.slots[slot as usize].as_ref().filter(|waiting| waiting.chunk.sequence == sequence);
+            let Some(&Waiting { stretch, is_asked, .. }) = waiting else { continue };
+            if is_asked {
+                before = Some((stretch, 0));
                 continue;
             }
             let Some(stride) = stride(sequence) else {
@@ -228,13 +233,13 @@ impl Pending {
                 continue;
             };
             let passed = match before {
-                Some((last, passed)) if last.0 + 1 == sequence.0 && passed + 1 < stride => passed + 1,
+                Some((last, passed)) if last == stretch && passed + 1 < stride => passed + 1,
                 _ => 0,
             };
             if passed == 0 {
                 out.push(Slot(slot));
             }
-            before = Some((sequence, passed));
+            before = Some((stretch, passed));
         }
     }
 }
@@ -278,7 +283,7 @@ mod tests {
                     assert_eq!(pending.take(slot), None);
                 }
                 _ => {
-                    let (slot, bucket) = pending.push(fingerprint(number), sequence, 3, membership);
+                    let (slot, bucket) = pending.push(fingerprint(number), sequence, 3, membership, number / 5);
                     model.insert(sequence, (slot, bucket, Vec::new()));
                 }
             }
@@ -294,9 +299,10 @@ mod tests {
             pending.list_strided(&mut out, |_| Some(stride));
             let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
             for (sequence, (slot, ..)) in &model {
-                passed = if last == sequence.0.checked_sub(1) && passed + 1 < stride { passed + 1 } else { 0 };
+                let stretch = sequence.0 / 5;
+                passed = if last == Some(stretch) && passed + 1 < stride { passed + 1 } else { 0 };
                 expected.extend((passed == 0).then_some(*slot));
-                last = Some(sequence.0);
+                last = Some(stretch);
             }
             assert_eq!(out, expected, "stride {stride}");
         }

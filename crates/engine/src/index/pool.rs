@@ -1,11 +1,11 @@
 //! Going through a pool: the first of every stretch of neighbors is looked up first, then the first of what is left of
 //! each, and so on; the windows, which mostly look forward, answer most. Lookups and windows go on beside.
 
-use crate::index::Resolved;
 use crate::index::identify::Index;
 use crate::index::options::Schedule;
 use crate::index::pending::{PendingChunk, Slot};
 use crate::index::windows::Hit;
+use crate::index::{Resolved, SequencedChunk};
 use crate::kv::Key;
 use crate::kv::table::Lookup;
 use crate::types::Sequence;
@@ -20,17 +20,22 @@ const STRIDE_AT_FIRST: usize = 16;
 const RUN_BEGUN: u64 = 16;
 /// Shortest mean run of duplicates at which its first is looked up by itself.
 const RUN_AHEAD_MIN: u64 = 128;
+/// Farthest apart that two chunks of a stretch may be.
+const ANSWERED_BETWEEN_MAX: u64 = 64;
 /// Turns that are told apart.
 const TURNS: usize = 6;
 
-/// Chunks that began to wait one after the other.
+/// Chunks that began to wait with no unique one between them, and few that the cache answered: these leave out what was
+/// recorded later than its neighbors, and that stands together elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
-    /// The first, and its number.
+    /// Its number; none once a unique chunk has come.
+    number: Option<u64>,
+    /// Number of the last chunk of it.
+    last: u64,
+    /// The first of it that waits.
     first: Option<(Slot, Sequence)>,
-    /// Number after the last.
-    end: u64,
-    /// How many.
+    /// How many began to wait from that one on.
     len: u64,
 }
 
@@ -49,15 +54,29 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Notes that a chunk begins to wait.
-    pub(super) fn push(&mut self, slot: Slot, sequence: Sequence, len: u32) {
+    /// Notes that a chunk begins to wait. `first_waits`: whether the first of its stretch still does.
+    fn push(&mut self, slot: Slot, chunk: &SequencedChunk, first_waits: bool) {
         self.fresh += 1;
-        self.fresh_bytes += len as usize;
-        if self.stretch.end != sequence.0 || self.stretch.first.is_none() {
-            self.stretch = Stretch { first: Some((slot, sequence)), end: sequence.0, len: 0 };
+        self.fresh_bytes += chunk.len as usize;
+        if !first_waits {
+            (self.stretch.first, self.stretch.len) = (Some((slot, chunk.sequence)), 0);
         }
-        self.stretch.end += 1;
         self.stretch.len += 1;
+    }
+
+    /// Notes that a unique chunk has come.
+    pub(super) fn pass_unique(&mut self) {
+        self.stretch.number = None;
+    }
+
+    /// Returns the number of the stretch that a chunk belongs to which begins to wait.
+    pub(super) fn stretch_of(&mut self, Sequence(sequence): Sequence) -> u64 {
+        let number = self.stretch.number.filter(|_| sequence <= self.stretch.last + ANSWERED_BETWEEN_MAX);
+        if number.is_none() {
+            self.stretch = Stretch { number: Some(sequence), ..Stretch::default() };
+        }
+        self.stretch.last = sequence;
+        number.unwrap_or(sequence)
     }
 
     /// Says whether runs follow each other closely.
@@ -91,21 +110,24 @@ impl Turns {
 }
 
 impl Index {
-    /// Looks up the first of a stretch of neighbors that is long enough to be a run, where runs are long: the others of it,
+    /// Looks up the first that waits of a stretch long enough to be of a run, where runs are long: the others of it,
     /// which are yet to come, then find the log's window in the cache and need not wait.
     fn go_ahead_in_run(&mut self, resolved: &mut Vec<Resolved>) {
         let stretch = self.turns.stretch;
         if stretch.len != RUN_BEGUN || self.arrivals.runs().mean_run() < RUN_AHEAD_MIN {
             return;
         }
-        let waits = |&(slot, sequence): &_| self.pending.get(slot, sequence).is_some() && !self.pending.is_asked(slot);
-        if let Some((slot, _)) = stretch.first.filter(waits) {
+        if let Some((slot, _)) = stretch.first.filter(|(slot, _)| !self.pending.is_asked(*slot)) {
             self.look_up_slots(&[slot], resolved);
         }
     }
 
-    /// Goes through a pool once so many wait that it pays; looks ahead in a run that has begun.
-    pub(super) fn note_waiting(&mut self, resolved: &mut Vec<Resolved>) {
+    /// Notes that a chunk has begun to wait. Goes through a pool once so many do that it pays; looks ahead in a run that
+    /// has begun.
+    pub(super) fn note_waiting(&mut self, slot: Slot, chunk: &SequencedChunk, resolved: &mut Vec<Resolved>) {
+        let first = self.turns.stretch.first;
+        let first_waits = first.is_some_and(|(slot, sequence)| self.pending.get(slot, sequence).is_some());
+        self.turns.push(slot, chunk, first_waits);
         // Smaller turns where it takes more of them.
         let threshold = self.options.threshold() >> u32::from(self.turns.is_dense);
         if threshold <= self.turns.fresh {
