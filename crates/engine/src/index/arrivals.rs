@@ -169,18 +169,15 @@ impl Arrivals {
     }
 }
 
-/// Places in the log that a run may go on at.
-const ENDS: usize = 3;
-
 /// How long runs of duplicates are, the younger counting more.
 ///
 /// A run may leave its place in the log for another and come back: chunks that the filter let pass when they were new were
 /// recorded after their neighbors, together with others of their kind. To come back is not to begin.
 #[derive(Clone, Debug, Default)]
 pub struct RunMeter {
-    /// Last positions of the sequences that were followed, the last one first.
-    ends: [Option<u64>; ENDS],
-    /// Whether the first of them was gone on at after the second was left.
+    /// Where the run goes on, and where it may come back to: the last position there.
+    ends: [Option<u64>; 2],
+    /// Whether the second was left for the first, which counted as a beginning.
     has_left: bool,
     duplicates: u64,
     heads: u64,
@@ -207,7 +204,9 @@ impl RunMeter {
                         self.has_left = place.is_some();
                     }
                 }
-                self.ends[..=place.unwrap_or(ENDS - 1)].rotate_right(1);
+                if place != Some(0) {
+                    self.ends.swap(0, 1);
+                }
                 self.ends[0] = Some(position);
             }
             Outcome::Elsewhere | Outcome::Unique => {}
