@@ -4,18 +4,15 @@
 //! window and its record there. Where both lines of a pair are full, one of their places is lost: what it led to is not
 //! found, and is looked up in the table.
 
-use std::hash::{BuildHasherDefault, Hasher};
-
 use onefold_accel::memory::will_need;
 
 use crate::index::log::{LogRecord, LogStretch};
-use crate::kv::{Key, Ordinal, Position};
+use crate::kv::{Key, Ordinal, Position, part_of};
 use crate::types::Fingerprint;
 
 /// Places of a line.
 const LINE_PLACES: usize = 8;
-/// Records for each line of a full cache, at which one record in a hundred stands in the other line of its pair, and one in
-/// some thousands nowhere.
+/// Records for each line of a full cache, at which not one record in a thousand stands nowhere.
 const LINE_RECORDS: usize = 4;
 /// Records whose lines are asked for together.
 const PREFETCH_RECORDS: usize = 32;
@@ -25,32 +22,6 @@ const CAPACITY_MAX: usize = 1 << NUMBER_BITS;
 /// What one cached record costs: itself and its share of the lines, and of what is known of windows of sixteen and more.
 pub const CACHED_BYTES: usize =
     size_of::<(Fingerprint, Ordinal)>() + size_of::<Line>() / LINE_RECORDS + size_of::<Window>() / 16;
-
-/// Takes a fingerprint's own bits as its hash: fingerprints are keyed, nobody can choose them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OwnBits(u64);
-
-impl Hasher for OwnBits {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Bytes 8..16, which do not choose the bucket.
-        if let Some(middle) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) {
-            self.0 = u64::from_le_bytes(*middle);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-
-    fn write_usize(&mut self, _len: usize) {}
-}
-
-/// Hashes by the key's own bits.
-pub type ByOwnBits = BuildHasherDefault<OwnBits>;
 
 /// Where a record is: a set bit, 15 bits of its fingerprint, 24 of its window's number, 24 of its own in the window. 0 is
 /// free.
@@ -153,8 +124,7 @@ impl Cache {
     }
 
     fn line_of(&self, fingerprint: &Fingerprint) -> usize {
-        let product = u128::from(Key::from(fingerprint).middle()) * self.lines.len() as u128;
-        usize::try_from(product >> 64).expect("the line is below the number of lines")
+        part_of(Key::from(fingerprint).middle(), self.lines.len())
     }
 
     /// Returns the window of a fingerprint that is cached, as an index, and its record there.
@@ -340,5 +310,14 @@ mod tests {
         let found = (5_000..5_500).filter(|&number| cache.get(&fingerprint(number)).is_some()).count();
         assert_eq!(found, places(&cache));
         assert!(495 < found, "{found} have a place");
+    }
+
+    #[test]
+    fn of_a_full_cache_one_record_in_a_thousand_at_most_has_no_place() {
+        let count = 40_000;
+        let mut cache = Cache::new(usize::try_from(count).unwrap() * CACHED_BYTES);
+        cache.insert(Position(0), &window(0..count), false);
+        let lost = (0..count).filter(|&number| cache.get(&fingerprint(number)).is_none()).count();
+        assert!(lost <= 40, "{lost} of {count}");
     }
 }

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::index::arrivals::{Arrivals, Outcome, Repeat};
-use crate::index::cache::{ByOwnBits, Cache};
+use crate::index::cache::Cache;
 use crate::index::cycle::Cycles;
 use crate::index::follow::FollowMeter;
 use crate::index::log::LogWindow;
 use crate::index::options::{IndexOptions, Prelookup, Schedule};
+use crate::index::own_bits::ByOwnBits;
 use crate::index::pending::{Pending, PendingChunk, Slot};
 use crate::index::pool::Turns;
 use crate::index::store::{FilterState, IndexState, Store};
@@ -246,7 +247,7 @@ impl Index {
         }
         self.arrivals.arrive(sequence);
         let membership = self.cycles.place(sequence);
-        let stretch = self.turns.stretch_of(sequence);
+        let stretch = self.turns.join_stretch(sequence);
         let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership), stretch);
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
@@ -400,6 +401,10 @@ impl Identifier for Index {
         counters
     }
 }
+
+#[cfg(test)]
+#[path = "identify_caller.rs"]
+mod caller;
 
 #[cfg(test)]
 #[path = "identify_tests.rs"]

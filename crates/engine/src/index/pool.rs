@@ -25,8 +25,8 @@ const ANSWERED_BETWEEN_MAX: u64 = 64;
 /// Turns that are told apart.
 const TURNS: usize = 6;
 
-/// Chunks that began to wait with no unique one between them, and few that the cache answered: these leave out what was
-/// recorded later than its neighbors, and that stands together elsewhere.
+/// Chunks that began to wait with no unique one between them, and few that the cache answered. Where a window lacks some
+/// of a run, those were recorded later than their neighbors: together, so that one of them speaks for the others.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     /// Its number; none once a unique chunk has come.
@@ -69,8 +69,8 @@ impl Turns {
         self.stretch.number = None;
     }
 
-    /// Returns the number of the stretch that a chunk belongs to which begins to wait.
-    pub(super) fn stretch_of(&mut self, Sequence(sequence): Sequence) -> u64 {
+    /// Puts a chunk that begins to wait into the stretch that goes on, or into a new one; returns the stretch's number.
+    pub(super) fn join_stretch(&mut self, Sequence(sequence): Sequence) -> u64 {
         let number = self.stretch.number.filter(|_| sequence <= self.stretch.last + ANSWERED_BETWEEN_MAX);
         if number.is_none() {
             self.stretch = Stretch { number: Some(sequence), ..Stretch::default() };

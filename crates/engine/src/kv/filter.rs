@@ -14,7 +14,7 @@ use onefold_accel::memory::will_need;
 
 use crate::error::{Error, Result};
 use crate::kv::sealed::{SealedReader, SealedWriter};
-use crate::kv::{Fields, Key};
+use crate::kv::{Fields, Key, part_of};
 
 /// Bits of a block: one cache line.
 const BLOCK_BITS: u32 = 512;
@@ -73,8 +73,7 @@ impl Segment {
     }
 
     fn block_of(&self, key: &Key) -> usize {
-        let product = u128::from(key.head() << SEGMENT_BITS) * self.blocks.len() as u128;
-        usize::try_from(product >> 64).expect("the block is below the number of blocks")
+        part_of(key.head() << SEGMENT_BITS, self.blocks.len())
     }
 
     /// Sets the bits of a key, which must belong to the segment; says whether all were set already.

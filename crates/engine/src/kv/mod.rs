@@ -69,6 +69,12 @@ impl Key {
     }
 }
 
+/// Returns which of `count` equal parts of all 64-bit numbers a number falls into; 0 if there are none.
+pub(crate) fn part_of(bits: u64, count: usize) -> usize {
+    let product = u128::from(bits) * count as u128;
+    usize::try_from(product >> 64).expect("a part is below their number")
+}
+
 /// Host-local number of a container.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ordinal(pub u32);

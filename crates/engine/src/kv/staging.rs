@@ -9,7 +9,7 @@
 use onefold_accel::memory::will_need;
 
 use crate::kv::page::{ENTRY_BYTES, EntryBytes, decode_entry, encode_entry, head_of, key_of};
-use crate::kv::{Entry, KEY_LEN, Key};
+use crate::kv::{Entry, KEY_LEN, Key, part_of};
 
 /// Ends a list of slabs.
 const END: u32 = u32::MAX;
@@ -156,8 +156,7 @@ impl Staging {
     }
 
     fn home(&self, key: &Key) -> usize {
-        let product = u128::from(key.middle()) * self.lines.len() as u128;
-        usize::try_from(product >> 64).expect("the line is below the number of lines")
+        part_of(key.middle(), self.lines.len())
     }
 
     fn tag(&self, key: &Key) -> u32 {

@@ -1,0 +1,273 @@
+//! A caller of the index that knows the truth, for tests.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+
+use super::*;
+use crate::index::UnitChunk;
+use crate::index::cycle::CycleRule;
+use crate::index::options::WindowRule;
+use crate::io::sim::SimHost;
+use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+use crate::kv::staging::STAGED_BYTES;
+use crate::types::{ChunkKind, SessionId};
+
+pub(super) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);
+
+pub(super) fn dir() -> &'static Path {
+    Path::new("index")
+}
+
+pub(super) fn host() -> Arc<dyn Host> {
+    Arc::new(SimHost::new(0))
+}
+
+pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
+    IndexOptions {
+        schedule,
+        run_at_once: 256,
+        prelookup: Prelookup::Always,
+        window: WindowRule::Adaptive(64),
+        cycles: CycleRule::default(),
+        filter_bytes: 1 << 10,
+        filter_bytes_max: 1 << 10,
+        filter_hashes: 4,
+        staging_bytes: 300 * STAGED_BYTES,
+        cache_bytes: 20_000,
+        reads: None,
+        runs_max: 3,
+        pending_buckets: 3,
+        pending_max: 400,
+        pending_bytes_max: 1 << 20,
+        pending_age_max: 700,
+        repeat_bytes_per_chunk: 1,
+        repeat_pages_min: 1,
+    }
+}
+
+/// A caller of the index that knows the truth: which container holds which chunk.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) index: Index,
+    pub(super) session: u8,
+    pub(super) next_container: u32,
+    pub(super) next_sequence: u64,
+    pub(super) stream: Vec<Fingerprint>,
+    /// Verdicts by sequence.
+    pub(super) verdicts: HashMap<Sequence, Verdict>,
+    /// Chunks in the order in which their verdicts came.
+    pub(super) order: Vec<Sequence>,
+    /// Declared unique in this session and not recorded yet, in order.
+    pub(super) packing: Vec<Fingerprint>,
+    pub(super) containers: HashMap<ContainerId, Vec<Fingerprint>>,
+    pub(super) stored: HashSet<Fingerprint>,
+}
+
+impl Caller {
+    pub(super) fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
+        Self::open_on(host(), disk, options, session)
+    }
+
+    pub(super) fn open_on(
+        host: Arc<dyn Host>,
+        disk: &MemDisk,
+        options: &IndexOptions,
+        session: u8,
+    ) -> (Self, IndexState) {
+        let (index, state) = Index::open(Arc::new(disk.clone()), host, dir(), REPOSITORY, options).unwrap();
+        let caller = Self {
+            index,
+            session,
+            next_container: 0,
+            next_sequence: 0,
+            stream: Vec::new(),
+            verdicts: HashMap::new(),
+            order: Vec::new(),
+            packing: Vec::new(),
+            containers: HashMap::new(),
+            stored: HashSet::new(),
+        };
+        (caller, state)
+    }
+
+    /// Opens the index again for what an earlier caller has stored; returns how many containers were recorded again.
+    pub(super) fn again(self, disk: &MemDisk, options: &IndexOptions) -> (Self, IndexState, usize) {
+        let Self { session, containers, index, .. } = self;
+        drop(index);
+        let (mut caller, state) = Self::open(disk, options, session + 1);
+        caller.stored = containers.values().flatten().copied().collect();
+        caller.containers = containers;
+        let recorded = caller.attach();
+        (caller, state, recorded)
+    }
+
+    pub(super) fn attach(&mut self) -> usize {
+        let live: Vec<_> = self.containers.keys().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let missing = self.index.attach(&live).unwrap();
+        for container in &missing {
+            let chunks = self.containers[container].clone();
+            self.record_unit(*container, &chunks);
+        }
+        missing.len()
+    }
+
+    /// Goes on with the same index in another session, whose chunks are numbered from 0 again.
+    pub(super) fn begin_session(&mut self) {
+        self.verdicts.clear();
+        self.stream.clear();
+        self.packing.clear();
+        self.next_sequence = 0;
+        assert_eq!(self.attach(), 0, "containers are covered");
+    }
+
+    pub(super) fn record_unit(&mut self, container: ContainerId, fingerprints: &[Fingerprint]) {
+        let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
+        let chunks: Vec<_> = fingerprints.iter().map(chunk).collect();
+        self.index.record(Unit { container, chunks: &chunks }).unwrap();
+    }
+
+    pub(super) fn submit(&mut self, fingerprints: &[Fingerprint]) {
+        let chunks: Vec<_> = (self.next_sequence..)
+            .zip(fingerprints)
+            .map(|(number, &fingerprint)| SequencedChunk { sequence: Sequence(number), fingerprint, len: 8192 })
+            .collect();
+        self.next_sequence += chunks.len() as u64;
+        self.stream.extend(fingerprints);
+        let mut resolved = Vec::new();
+        self.index.submit(&chunks, &mut resolved).unwrap();
+        self.take(&resolved);
+    }
+
+    pub(super) fn drain(&mut self) {
+        let mut resolved = Vec::new();
+        self.index.drain(&mut resolved).unwrap();
+        self.take(&resolved);
+        assert_eq!(self.index.pending(), 0);
+        assert_eq!(self.verdicts.len() as u64, self.next_sequence);
+    }
+
+    pub(super) fn name(&self, sequence: Sequence) -> Fingerprint {
+        self.stream[usize::try_from(sequence.0).unwrap()]
+    }
+
+    pub(super) fn take(&mut self, resolved: &[Resolved]) {
+        for &Resolved { sequence, verdict } in resolved {
+            let fingerprint = self.name(sequence);
+            self.order.push(sequence);
+            assert!(self.verdicts.insert(sequence, verdict).is_none(), "{sequence:?} was resolved twice");
+            match verdict {
+                Verdict::Unique => self.packing.push(fingerprint),
+                Verdict::SameAs(first) => {
+                    assert_eq!(self.name(first), fingerprint);
+                    assert_eq!(self.verdicts.get(&first), Some(&Verdict::Unique));
+                    assert!(self.packing.contains(&fingerprint), "{sequence:?} is the same as a recorded chunk");
+                }
+                Verdict::Stored(container) => {
+                    assert!(self.containers[&container].contains(&fingerprint), "{container} does not hold it");
+                }
+            }
+        }
+        assert_eq!(self.verdicts.len() + self.index.pending(), self.stream.len());
+    }
+
+    /// Stores and records some of what is to be packed, in containers of random sizes.
+    pub(super) fn barrier(&mut self, random: &mut Random) {
+        while !self.packing.is_empty() {
+            let count = usize::try_from(random.below(200) + 1).unwrap().min(self.packing.len());
+            let container = ContainerId { session: SessionId([self.session; 16]), ordinal: self.next_container };
+            self.next_container += 1;
+            let chunks: Vec<_> = self.packing.drain(..count).collect();
+            for fingerprint in &chunks {
+                assert!(self.stored.insert(*fingerprint), "{fingerprint:?} was declared unique a second time");
+            }
+            self.containers.insert(container, chunks.clone());
+            self.record_unit(container, &chunks);
+            if random.below(4) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Feeds a stream of new chunks, runs of old ones, repetitions and zeros, with barriers and drains in between.
+    pub(super) fn run(&mut self, random: &mut Random, pieces: u64, next_chunk: &mut u64) {
+        for _ in 0..pieces {
+            let start = random.below(*next_chunk + 1);
+            let len = random.below(120) + 1;
+            let numbers: Vec<u64> = match random.below(8) {
+                0..=2 => {
+                    *next_chunk += len;
+                    (*next_chunk - len..*next_chunk).collect()
+                }
+                3 | 4 => (start..start + len).collect(),
+                5 => (0..len).map(|_| random.below(*next_chunk + 1)).collect(),
+                6 => (start..start + len / 4).flat_map(|number| [number, number]).collect(),
+                _ => vec![0; usize::try_from(len / 4).unwrap()],
+            };
+            *next_chunk = (*next_chunk).max(numbers.iter().max().map_or(0, |last| last + 1));
+            self.submit(&numbers.into_iter().map(fingerprint).collect::<Vec<_>>());
+            match random.below(12) {
+                0..=2 => self.barrier(random),
+                3 => self.drain(),
+                _ => {}
+            }
+        }
+        self.drain();
+        self.check_exact_of_stream();
+        self.barrier_all(random);
+    }
+
+    pub(super) fn barrier_all(&mut self, random: &mut Random) {
+        while !self.packing.is_empty() {
+            self.barrier(random);
+        }
+    }
+
+    pub(super) fn check_exact_of_stream(&self) {
+        let unique = self.verdicts.iter().filter(|(_, verdict)| **verdict == Verdict::Unique);
+        let names: Vec<_> = unique.map(|(&sequence, _)| self.name(sequence)).collect();
+        assert_eq!(names.len(), names.iter().collect::<HashSet<_>>().len());
+        for fingerprint in &self.stream {
+            assert!(self.stored.contains(fingerprint) || self.packing.contains(fingerprint));
+        }
+    }
+}
+
+/// Checks that the counters add up once nothing is pending.
+pub(super) fn check_counters(counters: &Counters) {
+    let Counters { submitted, in_flight_hits, filter_probes, filter_negatives, prelookup_hits, .. } = *counters;
+    assert_eq!(submitted, in_flight_hits + filter_probes);
+    let waited = filter_probes - filter_negatives - prelookup_hits;
+    assert_eq!(waited, counters.lookups + counters.postlookup_hits);
+    let Counters { lookups, staging_hits, disk_hits, filter_false_positives, .. } = *counters;
+    assert!(staging_hits + disk_hits + filter_false_positives <= lookups);
+    assert!(counters.lookup_batches <= lookups);
+    assert!(counters.joined <= in_flight_hits);
+}
+
+#[expect(clippy::print_stderr, reason = "a random test names its seed")]
+pub(super) fn seeds(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Random)> {
+    seeds.map(|seed| {
+        eprintln!("seed {seed}");
+        (seed, Random::new(seed))
+    })
+}
+
+pub(super) fn schedule_of(seed: u64) -> Schedule {
+    match seed % 6 {
+        0 => Schedule::Eager,
+        1 => Schedule::Lazy { threshold: 1 },
+        2 => Schedule::Lazy { threshold: 32 },
+        3 => Schedule::Exhaustive { threshold: 5 },
+        4 => Schedule::Pool { candidates: 100 },
+        _ => Schedule::Adaptive { candidates: 200 },
+    }
+}
+
+/// Stands in where an index is taken out of its caller.
+pub(super) fn other_index(disk: &MemDisk) -> Index {
+    Index::open(Arc::new(disk.clone()), host(), dir(), REPOSITORY, &tiny(Schedule::Eager)).unwrap().0
+}
+
+pub(super) fn close(caller: &mut Caller) {
+    std::mem::replace(&mut caller.index, other_index(&MemDisk::default())).close().unwrap();
+}
