@@ -1,7 +1,5 @@
 //! Sealing a container, and reading it back before it is believed.
 
-use std::ops::Range;
-
 use crate::codec::len_u32;
 use crate::compress::{Algorithm, Compressor};
 use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
@@ -51,7 +49,7 @@ pub fn padme(len: usize) -> usize {
 #[derive(Default, Debug)]
 pub struct Sealer {
     compressor: Compressor,
-    /// A sealed region, opened in place.
+    /// A sealed region, opened.
     opened: Vec<u8>,
     /// A region, decompressed.
     plain: Vec<u8>,
@@ -86,7 +84,8 @@ impl Sealer {
         key.seal_in_place(Domain::FrontDirectory, 0, &header, front);
         for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
             let aad = region_aad(&header, entry.algorithm, entry.plain_len);
-            key.seal_in_place(Domain::Region, counter, &aad, layout.append(region.stored(), TAG_LEN));
+            let stored = region.stored();
+            key.seal_into(Domain::Region, counter, &aad, stored, layout.leave(stored.len() + TAG_LEN));
         }
         layout.pad(back_offset);
         let back = layout.append(&directory.encode(draft.kind, Side::Back), TAG_LEN);
@@ -130,11 +129,13 @@ impl Sealer {
         let mut fingerprints = Vec::new();
         for (counter, region) in (0u64..).zip(&directory.regions) {
             let end = offset + region.sealed_len as usize;
-            opened.clear();
-            opened.extend_from_slice(bytes.get(offset..end).ok_or_else(|| wrong("lost a region"))?);
+            let sealed = bytes.get(offset..end).ok_or_else(|| wrong("lost a region"))?;
             offset = end;
             let aad = region_aad(header, region.algorithm, region.plain_len);
-            let stored = key.open(Domain::Region, counter, &aad, opened).map_err(|_| wrong("broke a seal"))?;
+            opened.resize(sealed.len() - TAG_LEN, 0);
+            let opening = key.open_into(Domain::Region, counter, &aad, sealed, opened);
+            opening.map_err(|_| wrong("broke a seal"))?;
+            let stored = opened.as_slice();
             let plain_len = region.plain_len as usize;
             let plain = compressor.plaintext(region.algorithm, stored, plain_len, scratch);
             let mut rest = plain.ok_or_else(|| wrong("broke a compressed region"))?;
@@ -170,22 +171,21 @@ struct Layout<'a> {
 impl Layout<'_> {
     /// Appends bytes and leaves so much room behind them; returns both.
     fn append(&mut self, bytes: &[u8], room: usize) -> &mut [u8] {
-        let part = self.next(bytes.len() + room);
-        let part = self.bytes.get_mut(part).expect("a container is as long as its parts");
+        let part = self.leave(bytes.len() + room);
         part.get_mut(..bytes.len()).expect("the part is no shorter").copy_from_slice(bytes);
         part
     }
 
     /// Appends zeros up to a place.
     fn pad(&mut self, end: usize) {
-        let padding = self.next(end - self.end);
-        self.bytes.get_mut(padding).expect("a container is as long as its parts").fill(0);
+        self.leave(end - self.end).fill(0);
     }
 
-    fn next(&mut self, len: usize) -> Range<usize> {
+    /// Appends room, whatever is in it; returns it.
+    fn leave(&mut self, len: usize) -> &mut [u8] {
         let start = self.end;
         self.end += len;
-        start..self.end
+        self.bytes.get_mut(start..self.end).expect("a container is as long as its parts")
     }
 
     fn written(&self) -> &[u8] {

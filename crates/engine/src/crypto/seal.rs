@@ -1,6 +1,6 @@
 //! Sealing messages under a key that belongs to one object.
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::crypto::keys::{Keys, Purpose};
 use crate::types::RepositoryId;
@@ -97,6 +97,28 @@ impl ObjectKey {
         tail.copy_from_slice(tag.as_ref());
     }
 
+    /// Encrypts a message into room that is as long as the message and the tag.
+    pub fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], room: &mut [u8]) {
+        let (sealed, tail) = room.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
+        self.cipher
+            .seal_out_of_place_scatter(nonce(domain, counter), Aad::from(aad), message, sealed, &[], tail)
+            .expect("the room is as long as the message, which is far below the limit of the cipher");
+    }
+
+    /// Checks and decrypts a message into room that is shorter by the tag; after an error nothing in it means anything.
+    pub fn open_into(
+        &self,
+        domain: Domain,
+        counter: u64,
+        aad: &[u8],
+        sealed: &[u8],
+        room: &mut [u8],
+    ) -> Result<(), NotAuthentic> {
+        let (message, tag) = sealed.split_last_chunk::<TAG_LEN>().ok_or(NotAuthentic)?;
+        let nonce = nonce(domain, counter);
+        self.cipher.open_separate_gather(nonce, Aad::from(aad), message, tag, room).map_err(|_| NotAuthentic)
+    }
+
     /// Checks and decrypts in place; returns the plaintext, which is shorter by the tag.
     pub fn open<'a>(
         &self,
@@ -141,6 +163,30 @@ mod tests {
         assert_eq!(open(&key(1), Domain::Body, 3, b"aad"), Err(NotAuthentic));
         assert_eq!(open(&key(1), Domain::Region, 4, b"aad"), Err(NotAuthentic));
         assert_eq!(open(&key(1), Domain::Region, 3, b"dad"), Err(NotAuthentic));
+    }
+
+    #[test]
+    fn what_is_sealed_and_opened_from_room_to_room_is_the_same_as_in_place() {
+        for len in [0, 1, 15, 16, 17, 1000, 70_000] {
+            let message: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let mut in_place = message.clone();
+            key(1).seal(Domain::Region, 3, b"aad", &mut in_place, 0);
+            let mut sealed = vec![0xff; len + TAG_LEN];
+            key(1).seal_into(Domain::Region, 3, b"aad", &message, &mut sealed);
+            assert_eq!(sealed, in_place);
+            let mut opened = vec![0xff; len];
+            let mut open = |sealed: &[u8], aad| key(1).open_into(Domain::Region, 3, aad, sealed, &mut opened);
+            assert_eq!(open(&sealed, b"dad"), Err(NotAuthentic));
+            assert_eq!(open(&sealed[..sealed.len() - 1], b"aad"), Err(NotAuthentic));
+            assert_eq!(open(&sealed[..TAG_LEN - 1], b"aad"), Err(NotAuthentic));
+            for at in [0, len, len + TAG_LEN - 1] {
+                sealed[at] ^= 1;
+                assert_eq!(open(&sealed, b"aad"), Err(NotAuthentic), "byte {at} of {len}");
+                sealed[at] ^= 1;
+            }
+            assert_eq!(open(&sealed, b"aad"), Ok(()));
+            assert_eq!(opened, message);
+        }
     }
 
     #[test]
