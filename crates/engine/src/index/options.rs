@@ -139,7 +139,7 @@ impl IndexOptions {
         let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
-            run_at_once: 128,
+            run_at_once: 1024,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
             cycles: CycleRule::default(),
