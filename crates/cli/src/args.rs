@@ -2,6 +2,7 @@
 #![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
 
 pub(crate) mod inspect;
+pub(crate) mod lab;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs, StatsArgs};
+use crate::args::lab::LabArgs;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -92,6 +94,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Manage passwords
     Key(KeyArgs),
+    /// Ask what a design would cost: traces of chunks without their bytes
+    Lab(LabArgs),
     /// Write what a shell needs to complete this command's options
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory

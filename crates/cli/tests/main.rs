@@ -7,6 +7,7 @@ mod checking;
 mod failures;
 mod inspecting;
 mod keys;
+mod lab;
 mod listing;
 mod memory;
 mod place;

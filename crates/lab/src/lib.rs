@@ -1,11 +1,17 @@
-//! Experiments: streams of fingerprints through the identifier of the engine, on a real disk.
+//! The laboratory: what a design costs, asked of the engine that backs up.
 //!
-//! The identifier is the one that backs up; here it is fed with names instead of data, and every verdict is compared with
-//! what the generator knows. See docs/performance.md for the commands and their results.
-#![expect(clippy::disallowed_methods, reason = "it measures on a real disk, by a real clock")]
+//! [`trace`] has traces, which say what chunks a source has without their bytes. The other modules feed the identifier of the
+//! engine with streams of fingerprints on a real disk and compare every verdict with what the generator knows; see
+//! docs/performance.md for the commands and their results.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "it measures on a real disk, by a real clock, and reads and writes traces"
+)]
 
 pub mod bench;
 pub mod growth;
 pub mod paper;
 pub mod schedules;
 pub mod stream;
+pub mod trace;

@@ -59,12 +59,23 @@ impl Random {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a share")]
-    fn share(&mut self) -> f64 {
+    /// Returns a number from 0 to below 1.
+    pub fn share(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Returns a length of at least 1, geometric with this mean.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are far below 2^53")]
+    pub fn geometric(&mut self, mean: f64) -> u64 {
+        if mean <= 1.0 {
+            return 1;
+        }
+        let log = f64::ln(1.0 - self.share()) / f64::ln(1.0 - 1.0 / mean);
+        log as u64 + 1
     }
 }
 
-fn mix(mut bits: u64) -> u64 {
+pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ bits >> 31
@@ -132,7 +143,7 @@ impl Stream {
         let run = self.draw_length();
         if self.is_new {
             let mean_new = mean(self.shape.runs) * (1.0 - duplicates) / duplicates.max(1e-9);
-            self.left = if duplicates <= 0.0 { 1 << 20 } else { self.geometric(mean_new.max(1.0)) };
+            self.left = if duplicates <= 0.0 { 1 << 20 } else { self.random.geometric(mean_new.max(1.0)) };
             self.next = self.known;
             // Below one new chunk for each run the share is kept by skipping some.
             if mean_new < 1.0 && mean_new < self.random.share() {
@@ -172,17 +183,8 @@ impl Stream {
     fn draw_length(&mut self) -> u64 {
         match self.shape.runs {
             Runs::Uniform(from, to) => from + self.random.below(to.saturating_sub(from) + 1),
-            Runs::Geometric(mean) => self.geometric(mean),
+            Runs::Geometric(mean) => self.random.geometric(mean),
         }
-    }
-
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "lengths are far below 2^53")]
-    fn geometric(&mut self, mean: f64) -> u64 {
-        if mean <= 1.0 {
-            return 1;
-        }
-        let log = f64::ln(1.0 - self.random.share()) / f64::ln(1.0 - 1.0 / mean);
-        log as u64 + 1
     }
 }
 

@@ -10,6 +10,7 @@ mod dump_tar;
 mod find;
 mod init;
 mod key;
+mod lab;
 mod ls;
 mod restore;
 mod snapshots;
@@ -42,6 +43,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         Command::Cat(typed) => cat::run(&settings, &output, &typed.object),
         Command::Check(typed) => check::run(&settings, &output, &typed),
         Command::Key(typed) => key::run(&settings, &output, &typed.command),
+        Command::Lab(typed) => lab::run(&output, &typed.command),
         Command::Completions(typed) => completions::write(&output, &typed),
         Command::Man(typed) => completions::write_pages(&output, &typed),
         Command::Version => version::run(&output),

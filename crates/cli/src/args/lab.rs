@@ -1,0 +1,114 @@
+//! Options of the laboratory.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// The laboratory's commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Make up a trace: a source that changes from version to version, of any size
+    Synth(Box<SynthArgs>),
+    /// Turn traces of other formats into one of ours
+    Import(ImportArgs),
+    /// Say what a trace is like: duplicates, how far back, in how long runs
+    Describe(DescribeArgs),
+}
+
+/// Options of `lab`.
+#[derive(Args, Debug)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    pub(crate) command: LabCommand,
+}
+
+/// Options of `lab synth`.
+#[derive(Args, Debug)]
+pub(crate) struct SynthArgs {
+    /// File to write; it must not exist
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Same seed, same trace
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// States of the source
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) versions: u32,
+    /// Objects (files, images) of the first version
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) objects: u64,
+    /// Mean length of an object in chunks
+    #[arg(long, value_name = "MEAN", default_value_t = 100.0)]
+    pub(crate) object_chunks: f64,
+    /// Share of the first version's objects that each later version adds
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub(crate) added: f64,
+    /// Share of objects that each later version removes
+    #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
+    pub(crate) removed: f64,
+    /// Share of objects that each later version modifies
+    #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
+    pub(crate) modified: f64,
+    /// Share of a modified object's chunks that are written anew
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub(crate) changed: f64,
+    /// Mean length of a run of new chunks
+    #[arg(long, value_name = "MEAN", default_value_t = 16.0)]
+    pub(crate) change_run: f64,
+    /// Share of runs of new chunks that come from a common pool: duplicates within a version
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub(crate) pooled: f64,
+    /// Sources of runs in the pool
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) pool_size: u64,
+    /// Exponent of their popularity (Zipf); 0: all the same
+    #[arg(long, value_name = "EXPONENT", default_value_t = 1.0)]
+    pub(crate) pool_skew: f64,
+    /// Mean length of a chunk: a quarter of it at least, and an exponential rest, up to eight times the mean
+    #[arg(long, value_name = "SIZE", default_value = "8k")]
+    pub(crate) chunk_size: String,
+    /// Length of all chunks instead
+    #[arg(long, value_name = "SIZE", conflicts_with = "chunk_size")]
+    pub(crate) fixed_chunk_size: Option<String>,
+}
+
+/// Formats of others.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ImportFormat {
+    /// Hash files of the File systems and Storage Lab, versions 1 to 7
+    Fsl,
+    /// Text of destor
+    Destor,
+    /// Hashes of 20 bytes, one after the other
+    Raw,
+    /// Lines of hash,size
+    Csv,
+}
+
+/// Options of `lab import`.
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// What the files are
+    #[arg(short, long, value_name = "FORMAT")]
+    pub(crate) format: ImportFormat,
+    /// Length of all chunks, where the format has none (raw)
+    #[arg(long, value_name = "SIZE", default_value = "4k")]
+    pub(crate) chunk_size: String,
+    /// File to write; it must not exist
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Files to read: each is a version of the source, in this order
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// Options of `lab describe`.
+#[derive(Args, Debug)]
+pub(crate) struct DescribeArgs {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Where to put temporary files, up to 52 bytes for each chunk [default: where temporary files go on this machine]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+}

@@ -1,0 +1,126 @@
+//! `lab`.
+
+use anyhow::{Context, Result};
+use onefold_engine::source::exclude::parse_size;
+use onefold_lab::trace::block::Totals;
+use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary, describe};
+use onefold_lab::trace::file::{self, Foreign};
+use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
+
+use crate::args::lab::{DescribeArgs, ImportArgs, ImportFormat, LabCommand, SynthArgs};
+use crate::json::inspect::ratio;
+use crate::json::lab::{TraceDescribed, TraceWritten};
+use crate::output::Output;
+use crate::text;
+
+/// Carries out a command of the laboratory.
+pub(crate) fn run(output: &Output, command: &LabCommand) -> Result<()> {
+    match command {
+        LabCommand::Synth(typed) => synth(output, typed),
+        LabCommand::Import(typed) => import(output, typed),
+        LabCommand::Describe(typed) => describe_trace(output, typed),
+    }
+}
+
+fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
+    let spec = SynthSpec {
+        seed: typed.seed,
+        versions: typed.versions,
+        objects: typed.objects,
+        object_chunks: typed.object_chunks,
+        added: typed.added,
+        removed: typed.removed,
+        modified: typed.modified,
+        changed: typed.changed,
+        change_run: typed.change_run,
+        pooled: typed.pooled,
+        pool_size: typed.pool_size,
+        pool_skew: typed.pool_skew,
+        lengths: lengths(typed)?,
+    };
+    let totals = file::write_events(&typed.trace, &format!("lab synth {spec:?}"), &mut Synth::new(spec)?)?;
+    written(output, totals)
+}
+
+fn lengths(typed: &SynthArgs) -> Result<Lengths> {
+    if let Some(size) = &typed.fixed_chunk_size {
+        return Ok(Lengths::Fixed(chunk_len(size)?));
+    }
+    let mean = chunk_len(&typed.chunk_size)?;
+    Ok(Lengths::Exponential { min: mean.div_ceil(4), mean, max: mean.saturating_mul(8) })
+}
+
+fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
+    let (name, format) = match typed.format {
+        ImportFormat::Fsl => ("fsl", Foreign::Fsl),
+        ImportFormat::Destor => ("destor", Foreign::Destor),
+        ImportFormat::Raw => ("raw", Foreign::Raw(chunk_len(&typed.chunk_size)?)),
+        ImportFormat::Csv => ("csv", Foreign::Csv),
+    };
+    let sources = (0..).zip(&typed.files).map(|(version, path)| file::open_foreign(path, format, version));
+    let description = format!("lab import --format {name}, {} files", typed.files.len());
+    written(output, file::write(&typed.trace, &description, sources)?)
+}
+
+fn chunk_len(text: &str) -> Result<u32> {
+    let bytes = parse_size(text)?;
+    u32::try_from(bytes).ok().filter(|len| *len != 0).with_context(|| format!("{text:?}: no length of a chunk"))
+}
+
+fn written(output: &Output, totals: Totals) -> Result<()> {
+    if output.json {
+        return Ok(output.message(&TraceWritten::from(totals))?);
+    }
+    let Totals { streams, chunks, bytes } = totals;
+    Ok(output.line(format!("{chunks} chunks, {}, in {streams} streams", text::bytes(bytes)))?)
+}
+
+fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()> {
+    let (description, mut events) = file::open(&typed.trace)?;
+    let scratch = typed.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let summary = describe(&mut events, &scratch)?;
+    if output.json {
+        return Ok(output.message(&TraceDescribed::of(description, &summary))?);
+    }
+    output.line(description)?;
+    print(output, &summary)
+}
+
+fn print(output: &Output, summary: &TraceSummary) -> Result<()> {
+    output
+        .line(format!("\n{:>8} {:>10} {:>12} {:>14} {:>11}", "version", "streams", "chunks", "bytes", "duplicate"))?;
+    let row = |title: &str, version: &VersionSummary| {
+        let Totals { streams, chunks, bytes } = version.totals;
+        let duplicate = percent(version.duplicate_bytes, bytes);
+        output.line(format!("{title:>8} {streams:>10} {chunks:>12} {:>14} {duplicate:>11}", text::bytes(bytes)))
+    };
+    for version in &summary.versions {
+        row(&version.version.to_string(), version)?;
+    }
+    let sum = summary.sum();
+    row("all", &sum)?;
+    let unique = sum.totals.bytes - sum.duplicate_bytes;
+    output.line(format!("\nDeduplication ratio: {:.2}x", ratio(sum.totals.bytes, unique)))?;
+    if 0 < summary.run_count {
+        let mean = ratio(sum.duplicate_chunks, summary.run_count);
+        output.line(format!("Runs of duplicates: {}, of {mean:.1} chunks on average", summary.run_count))?;
+    }
+    histogram(output, "Length of a run, in chunks", "runs", &summary.runs)?;
+    histogram(output, "How far back the same chunk was last, in chunks", "duplicates", &summary.lags)
+}
+
+fn histogram(output: &Output, title: &str, what: &str, histogram: &Histogram) -> Result<()> {
+    let all: u64 = histogram.classes().map(|(_, count)| count).sum();
+    if all == 0 {
+        return Ok(());
+    }
+    output.line(format!("\n{title}:\n{:>14} {what:>12}", "from"))?;
+    for (from, count) in histogram.classes() {
+        output.line(format!("{from:>14} {count:>12} {:>7}", percent(count, all)))?;
+    }
+    Ok(())
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1}%", if whole == 0 { 0.0 } else { 100.0 * ratio(part, whole) })
+}

@@ -1,0 +1,75 @@
+//! Messages of the laboratory, which are ours alone.
+
+use onefold_lab::trace::block::Totals;
+use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary};
+use serde::Serialize;
+
+/// `lab synth`, `lab import`.
+#[derive(Serialize)]
+pub(crate) struct TraceWritten {
+    message_type: &'static str,
+    streams: u64,
+    chunks: u64,
+    bytes: u64,
+}
+
+impl From<Totals> for TraceWritten {
+    fn from(Totals { streams, chunks, bytes }: Totals) -> Self {
+        Self { message_type: "trace_written", streams, chunks, bytes }
+    }
+}
+
+/// `lab describe`.
+#[derive(Serialize)]
+pub(crate) struct TraceDescribed {
+    message_type: &'static str,
+    description: String,
+    #[serde(flatten)]
+    sum: Version,
+    versions: Vec<NumberedVersion>,
+    duplicate_runs: u64,
+    /// Lowest value of a class, values in it.
+    lags: Vec<(u64, u64)>,
+    run_lengths: Vec<(u64, u64)>,
+}
+
+#[derive(Serialize)]
+struct NumberedVersion {
+    version: u32,
+    #[serde(flatten)]
+    counts: Version,
+}
+
+#[derive(Serialize)]
+struct Version {
+    streams: u64,
+    chunks: u64,
+    bytes: u64,
+    duplicate_chunks: u64,
+    duplicate_bytes: u64,
+}
+
+impl From<&VersionSummary> for Version {
+    fn from(summary: &VersionSummary) -> Self {
+        let VersionSummary { totals: Totals { streams, chunks, bytes }, duplicate_chunks, duplicate_bytes, .. } =
+            *summary;
+        Self { streams, chunks, bytes, duplicate_chunks, duplicate_bytes }
+    }
+}
+
+impl TraceDescribed {
+    /// Says it all.
+    pub(crate) fn of(description: String, summary: &TraceSummary) -> Self {
+        let classes = |histogram: &Histogram| histogram.classes().collect();
+        let numbered = |version: &VersionSummary| NumberedVersion { version: version.version, counts: version.into() };
+        Self {
+            message_type: "trace_described",
+            description,
+            sum: (&summary.sum()).into(),
+            versions: summary.versions.iter().map(numbered).collect(),
+            duplicate_runs: summary.run_count,
+            lags: classes(&summary.lags),
+            run_lengths: classes(&summary.runs),
+        }
+    }
+}

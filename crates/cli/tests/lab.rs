@@ -1,0 +1,99 @@
+//! `lab`: traces that are made up, imported, described, damaged.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+/// Describes a trace of the place.
+fn described(place: &Place, trace: &str) -> Value {
+    place.run(["lab", "describe", trace, "--json"]).code(0).json()
+}
+
+#[test]
+fn a_trace_is_made_up_and_described() {
+    let place = Place::without_repository(None);
+    let synth = ["lab", "synth", "trace", "--objects", "20", "--object-chunks", "50", "--versions", "3"];
+    let options = ["--fixed-chunk-size", "4k", "--added", "0", "--removed", "0", "--pooled", "0"];
+    let made = place.run(synth.into_iter().chain(options).chain(["--json"])).code(0).json();
+    let described = described(&place, "trace");
+    for field in ["streams", "chunks", "bytes"] {
+        assert_eq!(made[field], described[field], "{field}");
+    }
+    assert_eq!((&made["streams"], &described["versions"][2]["streams"]), (&json!(60), &json!(20)));
+    // Nothing is twice in the first version, and the others have what it had but for 0.2%.
+    let versions = described["versions"].as_array().unwrap();
+    let counts: Vec<[u64; 2]> = versions
+        .iter()
+        .map(|version| ["chunks", "duplicate_chunks"].map(|field| version[field].as_u64().unwrap()))
+        .collect();
+    assert_eq!(counts[0][1], 0);
+    assert!(counts[1..].iter().all(|[chunks, duplicate]| duplicate <= chunks && chunks - duplicate < 40), "{counts:?}");
+    assert_eq!(made["bytes"].as_u64().unwrap(), 4096 * made["chunks"].as_u64().unwrap());
+    let text = place.run(["lab", "describe", "trace"]).code(0);
+    assert!(text.stdout().starts_with("lab synth SynthSpec"), "{}", text.stdout());
+    assert!(text.stdout().contains("Deduplication ratio: 2.9"), "{}", text.stdout());
+    // What is there is not written over.
+    let before = fs::read(place.path("trace")).unwrap();
+    let refused = place.run(synth).code(1);
+    assert!(refused.stderr().contains("write trace: File exists"), "{}", refused.stderr());
+    assert_eq!(fs::read(place.path("trace")).unwrap(), before);
+}
+
+#[test]
+fn foreign_traces_become_versions_in_their_order() {
+    let place = Place::without_repository(None);
+    fs::write(place.path("one"), "aa,100\nbb,200\ncc,300\n").unwrap();
+    fs::write(place.path("two"), "bb,200\ncc,300\ndd,400\n").unwrap();
+    place.run(["lab", "import", "--format", "csv", "trace", "one", "two"]).code(0);
+    let described = described(&place, "trace");
+    let version = |version: u32, bytes: u32, duplicate_chunks: u32, duplicate_bytes: u32| {
+        json!({"version": version, "streams": 1, "chunks": 3, "bytes": bytes, "duplicate_chunks": duplicate_chunks,
+            "duplicate_bytes": duplicate_bytes})
+    };
+    assert_eq!(described["versions"], json!([version(0, 600, 0, 0), version(1, 900, 2, 500)]));
+    // One run of two, the same two places further back.
+    let expected = (json!(1), json!([[1, 0], [2, 1]]), json!([[1, 0], [2, 2]]));
+    let found = (&described["duplicate_runs"], &described["run_lengths"], &described["lags"]);
+    assert_eq!(found, (&expected.0, &expected.1, &expected.2));
+    // Of a raw file all chunks are as long as is said.
+    fs::write(place.path("raw"), [7; 40]).unwrap();
+    let raw = place.run(["lab", "import", "--format", "raw", "--chunk-size", "1k", "raw.trace", "raw", "--json"]);
+    let raw = raw.code(0).json();
+    assert_eq!((&raw["chunks"], &raw["bytes"]), (&json!(2), &json!(2048)));
+}
+
+#[test]
+fn what_is_damaged_is_named_with_its_place_and_leaves_nothing() {
+    let place = Place::without_repository(None);
+    let said = |arguments: &[&str]| place.run(arguments).code(1).stderr();
+    fs::write(place.path("bad.csv"), "aa,100\nbb;200\n").unwrap();
+    let import = said(&["lab", "import", "--format", "csv", "trace", "bad.csv"]);
+    assert!(import.contains("bad.csv: byte 7: a line that is not"), "{import}");
+    assert!(!place.path("trace").exists());
+    let missing = said(&["lab", "import", "--format", "fsl", "trace", "nothing"]);
+    assert!(missing.contains("nothing: No such file"), "{missing}");
+    assert!(!place.path("trace").exists());
+    place.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
+    let whole = fs::read(place.path("trace")).unwrap();
+    for (bytes, wanted) in [
+        (&whole[..whole.len() - 1], format!("trace: byte {}: the trace ends too early", whole.len() - 1)),
+        (&whole[..0], "trace: byte 0: the trace ends too early".to_owned()),
+        (&b"no trace at all"[..], "trace: byte 0: not a trace of Onefold".to_owned()),
+    ] {
+        fs::write(place.path("trace"), bytes).unwrap();
+        let described = said(&["lab", "describe", "trace"]);
+        assert!(described.contains(&wanted), "{described}");
+    }
+    for (option, value, wanted) in [
+        ("--changed", "2", "changed is a share, 0 to 1, not 2"),
+        ("--versions", "0", "a trace has at least one version"),
+        ("--chunk-size", "0", "\"0\": no length of a chunk"),
+        ("--chunk-size", "5G", "\"5G\": no length of a chunk"),
+    ] {
+        let refused = said(&["lab", "synth", "other", option, value]);
+        assert!(refused.contains(wanted), "{refused}");
+        assert!(!place.path("other").exists());
+    }
+}

@@ -1,0 +1,197 @@
+//! What a trace is like: how much of it is duplicate, how far back, in how long runs.
+//!
+//! Exact, in memory that does not depend on the trace: chunks are sorted by name on temporary files (32 bytes for each
+//! chunk), then duplicates by place (20 bytes for each).
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::trace::block::Totals;
+use crate::trace::external::Records;
+use crate::trace::{Event, Events, HASH_LEN};
+
+/// Memory for sorting, beside the buffers of files.
+const SORT_BYTES: usize = 32 << 20;
+/// Classes of a histogram: by powers of two.
+const CLASSES: usize = 64;
+
+/// How many values lie in each class: the n-th from 2^n to below 2^(n+1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Histogram([u64; CLASSES]);
+
+impl Histogram {
+    fn add(&mut self, value: u64) {
+        let class = value.max(1).ilog2() as usize;
+        if let Some(count) = self.0.get_mut(class) {
+            *count += 1;
+        }
+    }
+
+    /// Returns the lowest value of each class up to the last that is not empty, and how many lie in it.
+    pub fn classes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let end = self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1);
+        (0..end).zip(self.0).map(|(class, count)| (1 << class, count))
+    }
+}
+
+/// What one version has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VersionSummary {
+    /// Its number.
+    pub version: u32,
+    /// Streams, chunks and their bytes.
+    pub totals: Totals,
+    /// Chunks that came before, in this version or another.
+    pub duplicate_chunks: u64,
+    /// Their bytes.
+    pub duplicate_bytes: u64,
+}
+
+/// What a trace is like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TraceSummary {
+    /// Each version, in order.
+    pub versions: Vec<VersionSummary>,
+    /// How far back, in chunks, the same chunk came before a duplicate.
+    pub lags: Histogram,
+    /// How long runs of duplicates are, in chunks: of those that follow each other and whose last occurrences did too.
+    pub runs: Histogram,
+    /// How many runs.
+    pub run_count: u64,
+}
+
+impl TraceSummary {
+    /// Returns what all versions have together.
+    pub fn sum(&self) -> VersionSummary {
+        self.versions.iter().fold(VersionSummary::default(), |sum, one| VersionSummary {
+            version: one.version,
+            totals: Totals {
+                streams: sum.totals.streams + one.totals.streams,
+                chunks: sum.totals.chunks + one.totals.chunks,
+                bytes: sum.totals.bytes.saturating_add(one.totals.bytes),
+            },
+            duplicate_chunks: sum.duplicate_chunks + one.duplicate_chunks,
+            duplicate_bytes: sum.duplicate_bytes.saturating_add(one.duplicate_bytes),
+        })
+    }
+}
+
+/// A chunk by name: hash, place in the trace, length.
+type Named = [u8; HASH_LEN + 8 + 4];
+/// A duplicate by place: place, place of its last occurrence, length.
+type Placed = [u8; 8 + 8 + 4];
+
+/// Reads a trace to its end, with temporary files in `dir`.
+pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
+    let mut named = Records::<{ size_of::<Named>() }>::new(dir)?;
+    // Each version, and the place of the first chunk behind it.
+    let mut versions: Vec<(VersionSummary, u64)> = Vec::new();
+    let mut place = 0_u64;
+    while let Some(event) = events.next_event()? {
+        if let Event::Begin { version, .. } = event
+            && versions.last().is_none_or(|(last, _)| last.version != version)
+        {
+            versions.push((VersionSummary { version, ..VersionSummary::default() }, place));
+        }
+        if let Event::Chunk(chunk) = event {
+            let mut record: Named = [0; size_of::<Named>()];
+            record[..HASH_LEN].copy_from_slice(&chunk.hash);
+            record[HASH_LEN..HASH_LEN + 8].copy_from_slice(&place.to_be_bytes());
+            record[HASH_LEN + 8..].copy_from_slice(&chunk.len.to_be_bytes());
+            named.push(&record)?;
+            place += 1;
+        }
+        if let Some((summary, end)) = versions.last_mut() {
+            summary.totals.count(&event);
+            *end = place;
+        }
+    }
+    let mut lags = Histogram([0; CLASSES]);
+    let mut placed = Records::<{ size_of::<Placed>() }>::new(dir)?;
+    let mut last: Option<([u8; HASH_LEN], u64)> = None;
+    named.sorted(SORT_BYTES, &mut |record| {
+        let (hash, rest) = record.split_first_chunk::<HASH_LEN>().expect("a record begins with a hash");
+        let (place, _) = rest.split_first_chunk::<8>().expect("the place follows");
+        let at = u64::from_be_bytes(*place);
+        if let Some((_, before)) = last.replace((*hash, at)).filter(|(last, _)| last == hash) {
+            lags.add(at - before);
+            let mut duplicate: Placed = [0; size_of::<Placed>()];
+            duplicate[..8].copy_from_slice(place);
+            duplicate[8..16].copy_from_slice(&before.to_be_bytes());
+            duplicate[16..].copy_from_slice(&record[HASH_LEN + 8..]);
+            placed.push(&duplicate)?;
+        }
+        Ok(())
+    })?;
+    let (mut runs, mut run_count) = (Histogram([0; CLASSES]), 0);
+    // Place and last occurrence of the duplicate before, and how many are in its run.
+    let mut run: Option<(u64, u64, u64)> = None;
+    let mut remaining = versions.iter_mut();
+    let mut version = remaining.next();
+    placed.sorted(SORT_BYTES, &mut |duplicate| {
+        let [at, before] =
+            [0, 8].map(|start| u64::from_be_bytes(duplicate[start..start + 8].try_into().expect("eight bytes")));
+        let len = u32::from_be_bytes(duplicate[16..].try_into().expect("four bytes"));
+        while version.as_ref().is_some_and(|(_, end)| *end <= at) {
+            version = remaining.next();
+        }
+        if let Some((summary, _)) = &mut version {
+            summary.duplicate_chunks += 1;
+            summary.duplicate_bytes += u64::from(len);
+        }
+        let goes_on = run.filter(|(last, source, _)| (last + 1, source + 1) == (at, before));
+        if let (None, Some((.., len))) = (goes_on, run) {
+            runs.add(len);
+        }
+        run_count += u64::from(goes_on.is_none());
+        run = Some((at, before, goes_on.map_or(1, |(.., len)| len + 1)));
+        Ok(())
+    })?;
+    if let Some((.., len)) = run {
+        runs.add(len);
+    }
+    let versions = versions.into_iter().map(|(summary, _)| summary).collect();
+    Ok(TraceSummary { versions, lags, runs, run_count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceChunk;
+
+    struct Listed(std::vec::IntoIter<Event>);
+
+    impl Events for Listed {
+        fn next_event(&mut self) -> Result<Option<Event>> {
+            Ok(self.0.next())
+        }
+    }
+
+    #[test]
+    fn duplicates_lags_and_runs_are_counted() {
+        let versions: [&[u8]; 3] = [&[1, 2, 3, 4, 4], &[1, 2, 9, 3, 4], &[]];
+        let mut events = Vec::new();
+        for (version, chunks) in (0..).zip(versions) {
+            events.push(Event::Begin { name: Vec::new(), version });
+            let chunk =
+                |number: &u8| Event::Chunk(TraceChunk { hash: [*number; HASH_LEN], len: 10 * u32::from(*number) });
+            events.extend(chunks.iter().map(chunk));
+            events.push(Event::End);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let summary = describe(&mut Listed(events.into_iter()), dir.path()).unwrap();
+        let version = |version, chunks, bytes, duplicate_chunks, duplicate_bytes| VersionSummary {
+            version,
+            totals: Totals { streams: 1, chunks, bytes },
+            duplicate_chunks,
+            duplicate_bytes,
+        };
+        assert_eq!(summary.versions, [version(0, 5, 140, 1, 40), version(1, 5, 190, 4, 100), version(2, 0, 0, 0, 0)]);
+        // 4 comes again at once; 1, 2 five places later; 3 six, 4 five places later.
+        assert_eq!(summary.lags.classes().collect::<Vec<_>>(), [(1, 1), (2, 0), (4, 4)]);
+        // 4; 1, 2; 3; 4, whose last occurrence does not follow that of 3.
+        assert_eq!(summary.runs.classes().collect::<Vec<_>>(), [(1, 3), (2, 1)]);
+        assert_eq!((summary.run_count, summary.sum().duplicate_chunks), (4, 5));
+    }
+}
