@@ -39,8 +39,8 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Failed, "Failed, wrong usage included; check found damage; restore could not bring everything back."),
     (
         Code::Unreadable,
-        "Something could not be read: of the source, or a container of the repository. The snapshot was made without it (with \
-         --dry-run, none was made).",
+        "Something could not be read: of the source, or a container of the repository. The snapshot or trace was made without it \
+         (with --dry-run, none was made).",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -48,19 +48,22 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Interrupted, "Interrupted, by SIGTERM too."),
 ];
 
-/// The end of a backup that could not read everything.
+/// The end of a backup, or a recording, that could not read everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unreadable {
     /// It made a snapshot of what it could read.
     LeftOut,
     /// It was only tried out.
     TriedOut,
+    /// A trace was made of what could be read.
+    NotRecorded,
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LeftOut => "the snapshot was made, but not everything could be read: the errors above say what",
+            Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })
     }

@@ -97,3 +97,73 @@ fn what_is_damaged_is_named_with_its_place_and_leaves_nothing() {
         assert!(!place.path("other").exists());
     }
 }
+
+/// Writes a source whose files share much, and change.
+fn shared_source(place: &Place) {
+    let mut state = 1_u64;
+    let mut noise = |len: usize| -> Vec<u8> {
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state.to_be_bytes()[0]
+        };
+        (0..len).map(|_| next()).collect()
+    };
+    let shared = noise(300_000);
+    place.write("a", &shared);
+    place.write("b/c", &[&noise(5_000)[..], &shared[1000..200_000], &noise(70_000)].concat());
+    place.write("b/zeros", &vec![0; 2_000_000]);
+    place.write("empty", b"");
+    for number in 0..50 {
+        place.write(&format!("small/{number}"), &shared[..number * 37]);
+    }
+}
+
+#[test]
+fn recorded_chunks_are_those_that_a_backup_stores() {
+    for options in [&[][..], &["--fixed-chunk-size", "4k"]] {
+        let place = Place::without_repository(Some("correct horse"));
+        place.run(["init", "-q"].iter().chain(options)).code(0);
+        shared_source(&place);
+        let repository = place.path("repository");
+        let repository = repository.to_str().unwrap();
+        place.run(["lab", "record", "trace", "source", "--repo", repository]).code(0);
+        let recorded = described(&place, "trace");
+        let number = |value: &Value| value.as_u64().unwrap();
+        let backup = place.run(["backup", "source", "--json", "-q"]).code(0).json();
+        let unique = number(&recorded["chunks"]) - number(&recorded["duplicate_chunks"]);
+        assert_eq!(unique, number(&backup["data_blobs"]), "{options:?}");
+        assert!(0 < number(&recorded["duplicate_chunks"]));
+        // Holes are no chunks; all else that the files hold is.
+        assert!(number(&recorded["bytes"]) <= number(&backup["total_bytes_processed"]));
+        // Another repository has other keys, and so other names and, by content, other cuts.
+        let other = Place::without_repository(Some("correct horse"));
+        other.run(["init", "-q"].iter().chain(options)).code(0);
+        let repository = other.path("repository");
+        place.run(["lab", "record", "other", "source", "--repo", repository.to_str().unwrap()]).code(0);
+        assert_ne!(fs::read(place.path("trace")).unwrap(), fs::read(place.path("other")).unwrap());
+    }
+}
+
+#[test]
+fn paths_are_versions_and_every_hash_finds_the_same_duplicates() {
+    let place = Place::without_repository(None);
+    shared_source(&place);
+    let mut counts = Vec::new();
+    for hash in ["blake3", "sha1", "sha256"] {
+        let options = ["--hash", hash, "--chunk-size", "2k", "--exclude", "small"];
+        place.run(["lab", "record", hash, "source", "source/a", "source"].iter().chain(&options)).code(0);
+        let described = described(&place, hash);
+        let versions = described["versions"].as_array().unwrap().clone();
+        assert_eq!([0, 1, 2].map(|version| versions[version]["streams"].as_u64().unwrap()), [4, 1, 4]);
+        assert_eq!(versions[1]["chunks"], versions[1]["duplicate_chunks"]);
+        assert_eq!(versions[2]["bytes"], versions[2]["duplicate_bytes"]);
+        counts.push(versions);
+    }
+    assert!(counts.iter().all(|versions| *versions == counts[0]));
+    let refused = place.run(["lab", "record", "t", "source", "--chunk-size", "100"]).code(1);
+    refused.says("--chunk-size: from 512 to 1048576 bytes, not 100");
+    place.run(["lab", "record", "t", "source", "--repo", "r", "--hash", "sha1"]).code(1);
+    place.run(["lab", "record", "t", "source", "--repo", "r"]).code(10);
+    let missing = place.run(["lab", "record", "t", "nowhere"]).code(3);
+    missing.says("nowhere").says("the trace was made, but not everything could be read");
+}

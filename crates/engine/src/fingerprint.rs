@@ -1,5 +1,7 @@
 //! Naming chunks in batches.
 
+use std::fmt::Debug;
+
 use crate::crypto::Keys;
 use crate::types::{ChunkKind, Fingerprint};
 
@@ -10,4 +12,17 @@ use crate::types::{ChunkKind, Fingerprint};
 pub fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fingerprint>) {
     let chunks: Vec<_> = chunks.collect();
     out.append(&mut keys.fingerprints(ChunkKind::Data, &chunks));
+}
+
+/// What names the chunks of a source.
+pub trait Naming: Debug + Send + Sync {
+    /// Returns the name of each of a batch of chunks, in order.
+    fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint>;
+}
+
+/// As in a repository with these keys.
+impl Naming for Keys {
+    fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint> {
+        self.fingerprints(ChunkKind::Data, chunks)
+    }
 }

@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod growth;
 pub mod paper;
+pub mod record;
 pub mod schedules;
 pub mod stream;
 pub mod trace;

@@ -4,11 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::args::ExcludeArgs;
+
 /// The laboratory's commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
     /// Make up a trace: a source that changes from version to version, of any size
     Synth(Box<SynthArgs>),
+    /// Record the chunks of real data
+    Record(Box<RecordArgs>),
     /// Turn traces of other formats into one of ours
     Import(ImportArgs),
     /// Say what a trace is like: duplicates, how far back, in how long runs
@@ -70,6 +74,40 @@ pub(crate) struct SynthArgs {
     /// Length of all chunks instead
     #[arg(long, value_name = "SIZE", conflicts_with = "chunk_size")]
     pub(crate) fixed_chunk_size: Option<String>,
+}
+
+/// What names chunks.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum HashName {
+    /// BLAKE3
+    Blake3,
+    /// SHA-1
+    Sha1,
+    /// SHA-256
+    Sha256,
+}
+
+/// Options of `lab record`.
+#[derive(Args, Debug)]
+pub(crate) struct RecordArgs {
+    /// File to write; it must not exist
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// What to read: each path is a version of the source, in this order. With --repo (the option, not the variable) it is cut
+    /// and named as by a backup into that repository
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Average length of a chunk, from 512 to 1M
+    #[arg(long, value_name = "SIZE", default_value = "8k", conflicts_with = "repo")]
+    pub(crate) chunk_size: String,
+    /// Cut into chunks of this length whatever they hold
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["chunk_size", "repo"])]
+    pub(crate) fixed_chunk_size: Option<String>,
+    /// What names chunks, of which 160 bits are kept
+    #[arg(long, value_name = "HASH", default_value = "blake3", conflicts_with = "repo")]
+    pub(crate) hash: HashName,
+    #[command(flatten)]
+    pub(crate) excludes: ExcludeArgs,
 }
 
 /// Formats of others.

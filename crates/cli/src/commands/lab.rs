@@ -1,25 +1,81 @@
 //! `lab`.
 
-use anyhow::{Context, Result};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
+use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
+use onefold_lab::record::{Hash, Rule, record_paths};
 use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary, describe};
 use onefold_lab::trace::file::{self, Foreign};
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
-use crate::args::lab::{DescribeArgs, ImportArgs, ImportFormat, LabCommand, SynthArgs};
+use crate::args::lab::{DescribeArgs, HashName, ImportArgs, ImportFormat, LabCommand, RecordArgs, SynthArgs};
+use crate::exit::Unreadable;
+use crate::interrupt::Interrupt;
 use crate::json::inspect::ratio;
 use crate::json::lab::{TraceDescribed, TraceWritten};
+use crate::open::open;
 use crate::output::Output;
+use crate::progress::{Activity, Progress};
+use crate::settings::Settings;
+use crate::sources::{self, Left};
 use crate::text;
 
-/// Carries out a command of the laboratory.
-pub(crate) fn run(output: &Output, command: &LabCommand) -> Result<()> {
+/// Carries out a command of the laboratory. `names_repository`: --repo was given.
+pub(crate) fn run(
+    settings: &Settings,
+    output: &Arc<Output>,
+    names_repository: bool,
+    command: &LabCommand,
+) -> Result<()> {
     match command {
+        LabCommand::Record(typed) => record(settings, output, names_repository, typed),
         LabCommand::Synth(typed) => synth(output, typed),
         LabCommand::Import(typed) => import(output, typed),
         LabCommand::Describe(typed) => describe_trace(output, typed),
     }
+}
+
+fn record(settings: &Settings, output: &Arc<Output>, names_repository: bool, typed: &RecordArgs) -> Result<()> {
+    let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
+    let (rule, what) = if names_repository {
+        let opened = open(settings, output)?;
+        (Rule::OfRepository(opened.store), "as in a repository".to_owned())
+    } else {
+        let hash = match typed.hash {
+            HashName::Blake3 => Hash::Blake3,
+            HashName::Sha1 => Hash::Sha1,
+            HashName::Sha256 => Hash::Sha256,
+        };
+        let chunking = chunking(typed)?;
+        (Rule::Open(chunking, hash), format!("{chunking:?}, {hash:?}"))
+    };
+    let interrupt = Interrupt::listen()?;
+    let progress = Progress::new(output, &interrupt, Activity::Files);
+    let paths = &typed.paths;
+    let description = format!("lab record, {} paths, {what}", paths.len());
+    let work = (&Driver::threads(settings.threads), settings.budget());
+    let recorded = {
+        let _shown = progress.show();
+        record_paths(&typed.trace, &description, paths, &Arc::new(excludes), &rule, work, &*progress)
+    };
+    let (totals, failures) = recorded?;
+    written(output, totals)?;
+    ensure!(failures == 0, Unreadable::NotRecorded);
+    Ok(())
+}
+
+fn chunking(typed: &RecordArgs) -> Result<Chunking> {
+    if let Some(size) = &typed.fixed_chunk_size {
+        return Ok(Chunking::Fixed { bytes: chunk_len(size)? });
+    }
+    let average = chunk_len(&typed.chunk_size)?;
+    let (least, most) = (*CHUNK_BYTES_AVERAGE.start(), *CHUNK_BYTES_AVERAGE.end());
+    ensure!(CHUNK_BYTES_AVERAGE.contains(&average), "--chunk-size: from {least} to {most} bytes, not {average}");
+    Ok(Chunking::Gear(ChunkSizes::for_average(average)))
 }
 
 fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {

@@ -29,6 +29,7 @@ use crate::settings::Settings;
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let Arguments { global, command } = arguments;
     let settings = Settings::decide(&global, &|name| std::env::var_os(name))?;
+    let names_repository = global.repo.is_some();
     let output = Arc::new(Output::new(settings.json, settings.verbosity));
     match command {
         Command::Init(typed) => init::run(&settings, &output, &typed),
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         Command::Cat(typed) => cat::run(&settings, &output, &typed.object),
         Command::Check(typed) => check::run(&settings, &output, &typed),
         Command::Key(typed) => key::run(&settings, &output, &typed.command),
-        Command::Lab(typed) => lab::run(&output, &typed.command),
+        Command::Lab(typed) => lab::run(&settings, &output, names_repository, &typed.command),
         Command::Completions(typed) => completions::write(&output, &typed),
         Command::Man(typed) => completions::write_pages(&output, &typed),
         Command::Version => version::run(&output),

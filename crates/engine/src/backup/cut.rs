@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::backup::block::{Block, BlockBytes, Piece};
 use crate::backup::read::FileReader;
 use crate::chunk::{Chunking, Cutter, GearTable};
-use crate::crypto::Keys;
-use crate::fingerprint::fingerprint_batch;
+use crate::fingerprint::Naming;
 use crate::pipeline::Work;
 use crate::types::Fingerprint;
 
@@ -170,8 +169,8 @@ impl CutStage {
 /// Names the chunks of a block.
 #[derive(Debug)]
 pub struct NameChunks {
-    /// Keys of the repository.
-    pub keys: Arc<Keys>,
+    /// Names them.
+    pub naming: Arc<dyn Naming>,
 }
 
 impl Work for NameChunks {
@@ -179,9 +178,8 @@ impl Work for NameChunks {
     type Out = CutBlock;
 
     fn run(&self, mut block: CutBlock) -> CutBlock {
-        let mut fingerprints = Vec::with_capacity(block.chunk_count());
-        fingerprint_batch(&self.keys, (0..block.chunk_count()).map(|number| block.chunk(number)), &mut fingerprints);
-        block.fingerprints = fingerprints;
+        let chunks: Vec<&[u8]> = (0..block.chunk_count()).map(|number| block.chunk(number)).collect();
+        block.fingerprints = self.naming.name(&chunks);
         block
     }
 }

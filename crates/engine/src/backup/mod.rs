@@ -4,10 +4,12 @@ pub mod assemble;
 pub mod block;
 pub mod cut;
 pub mod identify;
+pub mod intake;
 pub mod pack;
 pub mod parent;
 pub mod preview;
 pub mod read;
+pub mod record;
 pub mod run;
 
 use block::BLOCK_BYTES;

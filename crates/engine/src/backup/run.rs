@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
-use crate::backup::block::Block;
-use crate::backup::cut::{CutBlock, CutPiece, CutStage, FindCandidates, NameChunks};
+use crate::backup::cut::{CutBlock, CutPiece};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
+use crate::backup::intake::{ChunkRule, Intake};
 use crate::backup::pack::ContainerWriter;
 use crate::backup::parent::{Comparison, Parent};
 use crate::backup::read::{FileReader, SourceReader};
-use crate::chunk::{Chunking, GearTable};
 use crate::compress::Compression;
+use crate::crypto::Keys;
 use crate::error::{Error, Result};
+use crate::fingerprint::Naming;
 use crate::index::{Counters, Identifier};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
-use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Feed, Lane};
+use crate::pipeline::driver::Driver;
 use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
@@ -99,13 +99,13 @@ pub fn backup(
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
     let heads = store.read_commits()?.heads();
     let files = FileReader::new(Arc::clone(source), store.config.entry_bytes_max());
-    let mut reader = open_reader(store, session, source, files.clone(), options)?;
+    let reader = open_reader(store, session, source, files.clone(), options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
     let depth = options.budget.blocks_in_flight;
-    let candidates = FindCandidates { files, table: gear_table(store) };
-    let search = driver.lane(candidates, Pool::Read, depth);
-    let intake = Intake { feed: driver.feed(move || reader.next_block(), depth), search };
-    let built = flow(store, options, driver, intake, &mut identify, assembler, monitor)?;
+    let naming: Arc<dyn Naming> = Arc::<Keys>::clone(&store.keys);
+    let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), naming);
+    let intake = Intake::new(driver, reader, files, rule, depth);
+    let built = flow(options, intake, &mut identify, assembler, &**monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
     identify.finish()?;
     let counts = identify.counts;
@@ -171,63 +171,17 @@ fn snapshot_of(
     }
 }
 
-/// What comes out of the source, and who reads the rest of it.
-struct Intake {
-    feed: Feed<Block>,
-    search: Lane<FindCandidates>,
-}
-
-/// Returns the hash that finds candidates; `None` where chunks are of a fixed length.
-fn gear_table(store: &Store) -> Option<GearTable> {
-    match store.config.chunking {
-        Chunking::Gear(sizes) => Some(GearTable::expand(store.keys.chunk(), sizes)),
-        Chunking::Fixed { .. } => None,
-    }
-}
-
-/// Moves blocks through the lanes, and references and events from the identifier to the assembler, in stream order.
+/// Moves chunks, references and events from the source through the identifier to the assembler, in stream order.
 fn flow(
-    store: &Store,
     options: &BackupOptions,
-    driver: &Driver,
     intake: Intake,
     identify: &mut IdentifyStage<'_>,
     assembler: Assembler,
-    monitor: &Arc<dyn Monitor>,
+    monitor: &dyn Monitor,
 ) -> Result<BuiltTree> {
-    let Intake { feed, mut search } = intake;
-    let mut cutter = CutStage::new(store.config.chunking);
-    let depth = options.budget.blocks_in_flight;
-    let mut name = driver.lane(NameChunks { keys: Arc::clone(&store.keys) }, Pool::Compute, depth);
     let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;
     let mut sequencer = Sequencer { assembler, waiting: VecDeque::new(), waiting_max };
-    for block in feed {
-        if monitor.is_interrupted() {
-            return Err(Error::Interrupted);
-        }
-        if search.is_full()
-            && let Some(searched) = search.pop()
-        {
-            if name.is_full()
-                && let Some(named) = name.pop()
-            {
-                sequencer.take(named, identify)?;
-            }
-            name.push(cutter.cut(searched));
-        }
-        search.push(block);
-    }
-    while let Some(searched) = search.pop() {
-        if name.is_full()
-            && let Some(named) = name.pop()
-        {
-            sequencer.take(named, identify)?;
-        }
-        name.push(cutter.cut(searched));
-    }
-    while let Some(named) = name.pop() {
-        sequencer.take(named, identify)?;
-    }
+    intake.run(monitor, &mut |block| sequencer.take(block, identify))?;
     identify.settle_all()?;
     sequencer.advance(identify)?;
     sequencer.assembler.finish(identify)

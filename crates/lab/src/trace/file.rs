@@ -82,7 +82,8 @@ pub fn write_events(path: &Path, description: &str, events: &mut dyn Events) -> 
     write_with(path, description, |writer| writer.push_all(events))
 }
 
-fn write_with(
+/// Writes what `push` hands to a writer, as [`write`] does.
+pub fn write_with(
     path: &Path,
     description: &str,
     push: impl FnOnce(&mut TraceWriter<BufWriter<File>>) -> Result<()>,

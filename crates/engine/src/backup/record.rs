@@ -1,0 +1,99 @@
+//! The chunks of a source, found out without a repository: what a trace is made of.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::backup::Budget;
+use crate::backup::block::Piece;
+use crate::backup::cut::CutPiece;
+use crate::backup::intake::{ChunkRule, Intake};
+use crate::backup::read::{FileReader, SourceReader};
+use crate::error::Result;
+use crate::io::tree::SourceTree;
+use crate::monitor::{Action, Monitor};
+use crate::pipeline::driver::Driver;
+use crate::source::exclude::Excludes;
+use crate::source::walk::Walk;
+use crate::types::Fingerprint;
+
+/// Longest entry with its attributes, as in a repository of the default sizes.
+const ENTRY_BYTES_MAX: u32 = 1 << 20;
+
+/// What to record, and how.
+#[derive(Debug)]
+pub struct RecordOptions {
+    /// Paths as the user named them.
+    pub roots: Vec<PathBuf>,
+    /// What to leave out.
+    pub excludes: Arc<Excludes>,
+    /// How it becomes chunks.
+    pub rule: ChunkRule,
+    /// Division of the memory.
+    pub budget: Budget,
+}
+
+/// What a source has next.
+#[derive(Clone, Copy, Debug)]
+pub enum Recorded<'a> {
+    /// A file begins.
+    Begin(&'a Path),
+    /// Its next chunk.
+    Chunk {
+        /// Its name.
+        fingerprint: Fingerprint,
+        /// Its length.
+        len: u32,
+    },
+    /// It ends, or could not be read any further.
+    End,
+}
+
+/// Reads a source as a first backup does, and hands over what it would store of file contents. Returns how many things could
+/// not be read, of which the monitor was told.
+pub fn record(
+    source: &Arc<dyn SourceTree>,
+    options: RecordOptions,
+    driver: &Driver,
+    monitor: &dyn Monitor,
+    each: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
+) -> Result<u64> {
+    let files = FileReader::new(Arc::clone(source), ENTRY_BYTES_MAX);
+    let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
+    let reader = SourceReader::new(files.clone(), walk, None, options.roots);
+    let intake = Intake::new(driver, reader, files, options.rule, options.budget.blocks_in_flight);
+    let mut failures = 0;
+    let mut open = PathBuf::new();
+    let mut fail = |path: &Path, error: &_| {
+        failures += 1;
+        monitor.failure(path, error);
+    };
+    intake.run(monitor, &mut |mut block| {
+        let mut number = 0;
+        for piece in std::mem::take(&mut block.pieces) {
+            match piece {
+                CutPiece::Chunk => {
+                    let fingerprint = *block.fingerprints.get(number).expect("every chunk was named");
+                    let len = u32::try_from(block.chunk(number).len()).expect("chunks are shorter than 4 GiB");
+                    number += 1;
+                    each(Recorded::Chunk { fingerprint, len })?;
+                }
+                CutPiece::Other(Piece::File(start)) => {
+                    open = start.path;
+                    each(Recorded::Begin(&open))?;
+                }
+                CutPiece::Other(Piece::FileEnd) => {
+                    monitor.entry(&open, Action::New);
+                    each(Recorded::End)?;
+                }
+                CutPiece::Other(Piece::FileFailed(error)) => {
+                    fail(&open, &error);
+                    each(Recorded::End)?;
+                }
+                CutPiece::Other(Piece::Failed(path, error)) => fail(&path, &error),
+                CutPiece::Other(_) => {}
+            }
+        }
+        Ok(())
+    })?;
+    Ok(failures)
+}
