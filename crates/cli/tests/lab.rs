@@ -164,6 +164,6 @@ fn paths_are_versions_and_every_hash_finds_the_same_duplicates() {
     refused.says("--chunk-size: from 512 to 1048576 bytes, not 100");
     place.run(["lab", "record", "t", "source", "--repo", "r", "--hash", "sha1"]).code(1);
     place.run(["lab", "record", "t", "source", "--repo", "r"]).code(10);
-    let missing = place.run(["lab", "record", "t", "nowhere"]).code(3);
-    missing.says("nowhere").says("the trace was made, but not everything could be read");
+    place.run(["lab", "record", "t", "source", "nowhere"]).code(1).says("nowhere: No such file");
+    assert!(!place.path("t").exists());
 }

@@ -86,6 +86,8 @@ pub fn record_paths(
     monitor: &dyn Monitor,
 ) -> Result<(Totals, u64)> {
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
+    // A path that does not exist would be a version without anything: that is no trace that anybody wants.
+    paths.iter().try_for_each(|path| source.metadata(path).map(drop))?;
     let mut failures = 0;
     let totals = file::write_with(trace, description, |writer| {
         for (version, path) in (0..).zip(paths) {
