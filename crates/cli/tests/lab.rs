@@ -162,6 +162,8 @@ fn paths_are_versions_and_every_hash_finds_the_same_duplicates() {
     assert!(counts.iter().all(|versions| *versions == counts[0]));
     let refused = place.run(["lab", "record", "t", "source", "--chunk-size", "100"]).code(1);
     refused.says("--chunk-size: from 512 to 1048576 bytes, not 100");
+    let refused = place.run(["lab", "record", "t", "source", "--fixed-chunk-size", "1G"]).code(1);
+    refused.says("--fixed-chunk-size: from 64 to 8388608 bytes, not 1073741824");
     place.run(["lab", "record", "t", "source", "--repo", "r", "--hash", "sha1"]).code(1);
     place.run(["lab", "record", "t", "source", "--repo", "r"]).code(10);
     place.run(["lab", "record", "t", "source", "nowhere"]).code(1).says("nowhere: No such file");

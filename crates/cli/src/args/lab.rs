@@ -100,7 +100,7 @@ pub(crate) struct RecordArgs {
     /// Average length of a chunk, from 512 to 1M
     #[arg(long, value_name = "SIZE", default_value = "8k", conflicts_with = "repo")]
     pub(crate) chunk_size: String,
-    /// Cut into chunks of this length whatever they hold
+    /// Cut into chunks of this length whatever they hold, from 64 to 8M
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["chunk_size", "repo"])]
     pub(crate) fixed_chunk_size: Option<String>,
     /// What names chunks, of which 160 bits are kept

@@ -1,9 +1,11 @@
 //! `lab`.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
+use onefold_engine::object::config::CHUNK_BYTES;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
 use onefold_lab::record::{Hash, Rule, record_paths};
@@ -68,14 +70,18 @@ fn record(settings: &Settings, output: &Arc<Output>, names_repository: bool, typ
     Ok(())
 }
 
+/// The same sizes as a repository may have: an open chunk is held in memory.
 fn chunking(typed: &RecordArgs) -> Result<Chunking> {
     if let Some(size) = &typed.fixed_chunk_size {
-        return Ok(Chunking::Fixed { bytes: chunk_len(size)? });
+        return Ok(Chunking::Fixed { bytes: within("--fixed-chunk-size", size, &CHUNK_BYTES)? });
     }
-    let average = chunk_len(&typed.chunk_size)?;
-    let (least, most) = (*CHUNK_BYTES_AVERAGE.start(), *CHUNK_BYTES_AVERAGE.end());
-    ensure!(CHUNK_BYTES_AVERAGE.contains(&average), "--chunk-size: from {least} to {most} bytes, not {average}");
-    Ok(Chunking::Gear(ChunkSizes::for_average(average)))
+    Ok(Chunking::Gear(ChunkSizes::for_average(within("--chunk-size", &typed.chunk_size, &CHUNK_BYTES_AVERAGE)?)))
+}
+
+fn within(option: &str, text: &str, range: &RangeInclusive<u32>) -> Result<u32> {
+    let len = chunk_len(text)?;
+    ensure!(range.contains(&len), "{option}: from {} to {} bytes, not {len}", range.start(), range.end());
+    Ok(len)
 }
 
 fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
