@@ -1,30 +1,10 @@
-//! Options of the laboratory.
+//! Options of the laboratory's commands on traces.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 
 use crate::args::ExcludeArgs;
-
-/// The laboratory's commands.
-#[derive(Debug, Subcommand)]
-pub(crate) enum LabCommand {
-    /// Make up a trace: a source that changes from version to version, of any size
-    Synth(Box<SynthArgs>),
-    /// Record the chunks of real data
-    Record(Box<RecordArgs>),
-    /// Turn traces of other formats into one of ours
-    Import(ImportArgs),
-    /// Say what a trace is like: duplicates, how far back, in how long runs
-    Describe(DescribeArgs),
-}
-
-/// Options of `lab`.
-#[derive(Args, Debug)]
-pub(crate) struct LabArgs {
-    #[command(subcommand)]
-    pub(crate) command: LabCommand,
-}
 
 /// Options of `lab synth`.
 #[derive(Args, Debug)]

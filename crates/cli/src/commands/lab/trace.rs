@@ -1,4 +1,4 @@
-//! `lab`.
+//! `lab record`, `lab synth`, `lab import`, `lab describe`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary, desc
 use onefold_lab::trace::file::{self, Foreign};
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
-use crate::args::lab::{DescribeArgs, HashName, ImportArgs, ImportFormat, LabCommand, RecordArgs, SynthArgs};
+use crate::args::lab::trace::{DescribeArgs, HashName, ImportArgs, ImportFormat, RecordArgs, SynthArgs};
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::inspect::ratio;
-use crate::json::lab::{TraceDescribed, TraceWritten};
+use crate::json::lab::trace::{TraceDescribed, TraceWritten};
 use crate::open::open;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -26,22 +26,13 @@ use crate::settings::Settings;
 use crate::sources::{self, Left};
 use crate::text;
 
-/// Carries out a command of the laboratory. `names_repository`: --repo was given.
-pub(crate) fn run(
+/// Records the chunks of real data. `names_repository`: --repo was given.
+pub(crate) fn record(
     settings: &Settings,
     output: &Arc<Output>,
     names_repository: bool,
-    command: &LabCommand,
+    typed: &RecordArgs,
 ) -> Result<()> {
-    match command {
-        LabCommand::Record(typed) => record(settings, output, names_repository, typed),
-        LabCommand::Synth(typed) => synth(output, typed),
-        LabCommand::Import(typed) => import(output, typed),
-        LabCommand::Describe(typed) => describe_trace(output, typed),
-    }
-}
-
-fn record(settings: &Settings, output: &Arc<Output>, names_repository: bool, typed: &RecordArgs) -> Result<()> {
     let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
     let (rule, what) = if names_repository {
         let opened = open(settings, output)?;
@@ -84,7 +75,8 @@ fn within(option: &str, text: &str, range: &RangeInclusive<u32>) -> Result<u32> 
     Ok(len)
 }
 
-fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
+/// Makes up a trace.
+pub(crate) fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
     let spec = SynthSpec {
         seed: typed.seed,
         versions: typed.versions,
@@ -112,7 +104,8 @@ fn lengths(typed: &SynthArgs) -> Result<Lengths> {
     Ok(Lengths::Exponential { min: mean.div_ceil(4), mean, max: mean.saturating_mul(8) })
 }
 
-fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
+/// Imports traces of others.
+pub(crate) fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
     let (name, format) = match typed.format {
         ImportFormat::Fsl => ("fsl", Foreign::Fsl),
         ImportFormat::Destor => ("destor", Foreign::Destor),
@@ -137,7 +130,8 @@ fn written(output: &Output, totals: Totals) -> Result<()> {
     Ok(output.line(format!("{chunks} chunks, {}, in {streams} streams", text::bytes(bytes)))?)
 }
 
-fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()> {
+/// Says what a trace is like.
+pub(crate) fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()> {
     let (description, mut events) = file::open(&typed.trace)?;
     let scratch = typed.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let summary = describe(&mut events, &scratch)?;

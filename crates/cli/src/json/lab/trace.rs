@@ -1,4 +1,4 @@
-//! Messages of the laboratory, which are ours alone.
+//! Messages of the laboratory's commands on traces.
 
 use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary};

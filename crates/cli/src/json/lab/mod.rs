@@ -1,0 +1,3 @@
+//! Messages of the laboratory, which are ours alone.
+
+pub(crate) mod trace;
