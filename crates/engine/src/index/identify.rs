@@ -24,7 +24,7 @@ use crate::index::cache::Cache;
 use crate::index::cycle::Cycles;
 use crate::index::follow::FollowMeter;
 use crate::index::log::LogWindow;
-use crate::index::options::{IndexOptions, Prelookup, Schedule};
+use crate::index::options::{IndexOptions, Order, Prelookup, Schedule};
 use crate::index::own_bits::ByOwnBits;
 use crate::index::pending::{Pending, PendingChunk, Slot};
 use crate::index::pool::Turns;
@@ -224,9 +224,13 @@ impl Index {
             }
             None => {}
         }
-        self.counters.filter_probes += 1;
-        if !self.store.filter().test_and_set(&Key::from(&fingerprint)) {
-            self.counters.filter_negatives += 1;
+        let was_asked = self.options.order == Order::CacheFirst && self.asks_cache;
+        // What the cache holds was stored, so the filter has its bits.
+        if was_asked && self.pre_look_up(sequence, &fingerprint, resolved) {
+            self.cycles.pass_candidate();
+            return;
+        }
+        if !self.passes_filter(&fingerprint) {
             self.cycles.pass_unique();
             self.turns.pass_unique();
             self.arrivals.arrive_decided(sequence, Outcome::Unique, &mut self.repeats);
@@ -235,7 +239,7 @@ impl Index {
             return;
         }
         self.cycles.pass_candidate();
-        if self.asks_cache && self.pre_look_up(sequence, &fingerprint, resolved) {
+        if self.asks_cache && !was_asked && self.pre_look_up(sequence, &fingerprint, resolved) {
             return;
         }
         if self.at_once {
@@ -252,6 +256,17 @@ impl Index {
         self.cycles.join(membership, slot, sequence);
         self.flights.insert(fingerprint, Flight::Pending(slot));
         self.go_through(slot, chunk, bucket, resolved);
+    }
+
+    /// Asks the filter, which knows the chunk from now on; says whether the table may hold it.
+    fn passes_filter(&mut self, fingerprint: &Fingerprint) -> bool {
+        if self.options.order == Order::Unfiltered {
+            return true;
+        }
+        self.counters.filter_probes += 1;
+        let passes = self.store.filter().test_and_set(&Key::from(fingerprint));
+        self.counters.filter_negatives += u64::from(!passes);
+        passes
     }
 
     /// Asks the cache for a chunk as it arrives; says whether that was its verdict.
@@ -345,7 +360,9 @@ impl Identifier for Index {
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
         for piece in chunks.chunks(PIECE_CHUNKS) {
             for chunk in piece {
-                self.store.filter().prefetch(&Key::from(&chunk.fingerprint));
+                if self.options.order != Order::Unfiltered {
+                    self.store.filter().prefetch(&Key::from(&chunk.fingerprint));
+                }
                 self.cache.prefetch(&chunk.fingerprint);
             }
             self.pieces += 1;

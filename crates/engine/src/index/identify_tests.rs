@@ -24,7 +24,7 @@ fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold
         let distinct: HashSet<_> = caller.stream.iter().copied().collect();
         assert_eq!(caller.stored, distinct);
         let counters = caller.index.counters();
-        check_counters(&counters);
+        check_counters(&caller.index);
         assert_eq!(counters.dead_hits + counters.damaged_pages, 0);
         assert_eq!(counters.updates, distinct.len() as u64);
         assert_eq!(caller.index.degraded(), None);
@@ -47,6 +47,25 @@ fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold
     assert!(0 < sum.joined);
     assert!(0 < sum.postlookup_hits);
     assert!(0 < sum.drains);
+}
+
+#[test]
+fn the_order_decides_what_is_asked_and_not_what_is_found() {
+    for (seed, _) in seeds(30..48).filter(|(seed, _)| schedule_of(*seed) != Schedule::Lazy { threshold: 1 }) {
+        for order in [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered] {
+            let options = IndexOptions { order, ..tiny(schedule_of(seed)) };
+            let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
+            caller.run(&mut Random::new(seed), 100, &mut 0);
+            check_counters(&caller.index);
+            let Counters { filter_probes, prelookup_hits, .. } = caller.index.counters();
+            match order {
+                Order::FilterFirst => assert!(prelookup_hits < filter_probes),
+                Order::CacheFirst => assert!(0 < prelookup_hits && 0 < filter_probes),
+                Order::Unfiltered => assert_eq!(filter_probes, 0),
+            }
+            assert_eq!(caller.stored, caller.stream.iter().copied().collect());
+        }
+    }
 }
 
 #[test]
@@ -313,6 +332,7 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
     IndexOptions {
         schedule,
         run_at_once: count(random, 60),
+        order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },
         cycles: CycleRule {
@@ -356,7 +376,7 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
                 caller.barrier_all(&mut random);
             }
             let counters = caller.index.counters();
-            check_counters(&counters);
+            check_counters(&caller.index);
             assert_eq!(counters.damaged_pages, 0, "seed {seed}");
             assert_eq!(caller.index.degraded(), None, "seed {seed}");
             met.add(&counters);
@@ -451,7 +471,7 @@ fn verdicts_and_their_order_are_the_same_whether_jobs_run_beside_or_at_once() {
             caller.run(&mut Random::new(seed), 80, &mut next_chunk);
             let distinct: HashSet<_> = caller.stream.iter().copied().collect();
             assert_eq!(caller.stored, distinct);
-            check_counters(&caller.index.counters());
+            check_counters(&caller.index);
             orders.push(caller.order.iter().map(|sequence| sequence.0).collect());
             close(&mut caller);
             let (_, state, recorded) = caller.again(&disk, &options);

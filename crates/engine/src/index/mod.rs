@@ -35,7 +35,7 @@ mod upkeep;
 mod windows;
 
 pub use identify::Index;
-pub use options::{IndexOptions, Prelookup, Schedule, WindowRule};
+pub use options::{IndexOptions, Order, Prelookup, Schedule, WindowRule};
 pub use store::{FilterState, IndexState};
 
 /// A chunk of the stream, as the identifier sees it.

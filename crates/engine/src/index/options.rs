@@ -48,6 +48,18 @@ pub enum Prelookup {
     Adaptive,
 }
 
+/// What a chunk is asked of first as it arrives, beside the map of this session's chunks in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The filter, and the cache only for what the filter lets pass (Ma et al.).
+    FilterFirst,
+    /// The cache, and the filter only for what the cache does not hold: a hit spares the filter, a unique chunk costs both
+    /// (Li et al., "Towards Optimizing Deduplication on Persistent Memory", NPC 2020, section 5, there "Buffer-L").
+    CacheFirst,
+    /// The cache; there is no filter, and what the cache does not hold is looked up. Unique chunks count as false positives.
+    Unfiltered,
+}
+
 /// How much of the log a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowRule {
@@ -75,6 +87,8 @@ pub struct IndexOptions {
     /// Duplicates for each lookup that cannot be spared from which on the adaptive schedule looks up at once, if there are
     /// not more false positives than runs; it stops at half of it.
     pub run_at_once: u32,
+    /// What to ask first.
+    pub order: Order,
     /// When to ask the cache.
     pub prelookup: Prelookup,
     /// How much to read around a hit.
@@ -140,6 +154,7 @@ impl IndexOptions {
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
             run_at_once: 1024,
+            order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
             cycles: CycleRule::default(),
