@@ -10,6 +10,7 @@
 )]
 
 pub mod bench;
+pub mod device;
 pub mod findings;
 pub mod growth;
 pub mod paper;

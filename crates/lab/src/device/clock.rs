@@ -1,0 +1,111 @@
+//! The virtual clock of a modelled device, and what processor time passes beside it.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a device was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Traffic {
+    /// Requests to read; of mapped memory, lines that were waited for.
+    pub reads: u64,
+    /// Requests to write; of mapped memory, lines flushed.
+    pub writes: u64,
+    /// Syncs; of mapped memory, fences.
+    pub syncs: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Time that the device took by its model.
+    pub time: Duration,
+}
+
+impl Traffic {
+    /// Returns by how much it has grown since.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+            syncs: self.syncs - before.syncs,
+            bytes_read: self.bytes_read - before.bytes_read,
+            bytes_written: self.bytes_written - before.bytes_written,
+            time: self.time.saturating_sub(before.time),
+        }
+    }
+}
+
+/// A virtual clock. It advances by the processor time of the one thread that works, and by what the model says of each
+/// request; what carrying out a request really takes (bytes have to lie somewhere) is left out.
+#[derive(Debug, Default)]
+pub struct Clock(Mutex<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    traffic: Traffic,
+    /// Processor time that went into carrying requests out.
+    carried_out: Duration,
+}
+
+impl Clock {
+    /// Carries a request out, and charges what the model says of it.
+    pub fn charge<T>(&self, carry_out: impl FnOnce() -> T, note: impl FnOnce(&mut Traffic)) -> T {
+        let start = processor_time();
+        let result = carry_out();
+        let mut state = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        note(&mut state.traffic);
+        state.carried_out += processor_time().saturating_sub(start);
+        result
+    }
+
+    /// Returns what the device was asked for so far.
+    pub fn traffic(&self) -> Traffic {
+        self.state().traffic
+    }
+
+    /// Returns processor time and device time together.
+    pub fn now(&self) -> Duration {
+        let State { traffic, carried_out } = self.state();
+        processor_time().saturating_sub(carried_out) + traffic.time
+    }
+
+    fn state(&self) -> State {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Returns the processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_charged_passes_and_what_carrying_it_out_takes_does_not() {
+        let clock = Clock::default();
+        let start = clock.now();
+        let mut sum = 0_u64;
+        let work = || {
+            let begun = processor_time();
+            while processor_time() - begun < Duration::from_millis(50) {
+                sum = sum.wrapping_add(1);
+            }
+        };
+        clock.charge(work, |traffic| {
+            traffic.reads += 1;
+            traffic.time += Duration::from_secs(3);
+        });
+        let passed = clock.now() - start;
+        assert!((Duration::from_secs(3)..Duration::from_millis(3_040)).contains(&passed), "{passed:?}");
+        assert_eq!((clock.traffic().reads, clock.traffic().time), (1, Duration::from_secs(3)));
+        let before = processor_time();
+        while processor_time() - before < Duration::from_millis(20) {}
+        assert!(Duration::from_millis(20) <= clock.now() - start - passed);
+    }
+}
