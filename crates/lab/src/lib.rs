@@ -14,6 +14,7 @@ pub mod device;
 pub mod findings;
 pub mod growth;
 pub mod paper;
+pub mod point;
 pub mod record;
 pub mod schedules;
 pub mod stream;

@@ -1,0 +1,234 @@
+//! How a point divides its memory.
+//!
+//! What is given a size has it. Of what is not, staging takes a sixth of the memory, and the filter (or where that has a
+//! size, the cache) all that is left. What does not fit is refused with the size that would.
+
+use std::fmt;
+
+use anyhow::{Result, bail, ensure};
+use onefold_engine::index::cycle::CycleRule;
+use onefold_engine::index::options::{self, WindowRule};
+use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
+use onefold_engine::kv::table::BucketReads;
+use onefold_engine::source::exclude::parse_size;
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+
+use crate::point::{Order, Point, Prelookup, Reads, Schedule, Store, Window};
+
+/// Bytes; in a file a number, or text such as `256M`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Size(pub u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Size;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as 256M")
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+                u64::try_from(bytes).map(Size).map_err(|_| E::custom("a size below 0"))
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
+                Ok(Size(bytes))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+                parse_size(text).map(Size).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            if 1 << shift <= self.0 && self.0.trailing_zeros() + 4 >= shift {
+                #[expect(clippy::cast_precision_loss, reason = "a figure for people, of few digits")]
+                let amount = self.0 as f64 / (1_u64 << shift) as f64;
+                return write!(f, "{amount} {unit}");
+            }
+        }
+        write!(f, "{} bytes", self.0)
+    }
+}
+
+/// Smallest memory of a point.
+const MEMORY_MIN: u64 = 1 << 20;
+/// Most that memory is divided by.
+pub const SCALE_MAX: u32 = 128;
+/// Least staging, and fewest buckets, that a scale leaves.
+const STAGING_MIN: usize = 1 << 20;
+const BUCKETS_MIN: u32 = 128;
+/// Smallest filter and cache that are what is left.
+const REST_MIN: usize = 32 << 10;
+/// A filter where there is none.
+const NO_FILTER_BYTES: usize = 4 << 10;
+
+impl Point {
+    /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
+    /// divided by `scale`, at most [`SCALE_MAX`].
+    ///
+    /// A stream that is as much shorter then meets the same shares of them. What waits, is read and is written at a time
+    /// does not depend on how long a stream is, and stays as it is.
+    pub fn index_options_scaled(&self, scale: u32) -> Result<IndexOptions> {
+        let mut options = self.index_options()?;
+        let scale = scale.clamp(1, SCALE_MAX);
+        let by = scale as usize;
+        options.filter_bytes /= by;
+        options.filter_bytes_max = options.filter_bytes;
+        options.cache_bytes /= by;
+        options.staging_bytes = (options.staging_bytes / by).max(STAGING_MIN.min(options.staging_bytes));
+        // Runs of duplicates are as long at every scale: what waits must span some of them.
+        options.pending_buckets = (self.buckets / scale).max(self.buckets.min(BUCKETS_MIN));
+        Ok(options)
+    }
+
+    /// Returns the parameters of the engine's index that this point stands for.
+    pub fn index_options(&self) -> Result<IndexOptions> {
+        self.check()?;
+        ensure!(self.store == Store::Table, "store=cuckoo is no table");
+        let memory = bytes("memory", self.memory)?;
+        ensure!(
+            MEMORY_MIN <= self.memory.0,
+            "memory: {} is less than the smallest that works, {}",
+            self.memory,
+            Size(MEMORY_MIN)
+        );
+        let staging_bytes = self.staging_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
+        let mut options = IndexOptions {
+            schedule: match self.schedule {
+                Schedule::Eager => options::Schedule::Eager,
+                Schedule::Lazy => options::Schedule::Lazy { threshold: self.threshold },
+                Schedule::Exhaustive => options::Schedule::Exhaustive { threshold: self.threshold },
+                Schedule::Pool => options::Schedule::Pool { candidates: self.candidates },
+                Schedule::Adaptive => options::Schedule::Adaptive { candidates: self.candidates },
+            },
+            run_at_once: self.run_at_once,
+            order: match self.order {
+                Order::FilterFirst => EngineOrder::FilterFirst,
+                Order::CacheFirst => EngineOrder::CacheFirst,
+                Order::None | Order::Auto => EngineOrder::Unfiltered,
+            },
+            prelookup: match self.prelookup {
+                Prelookup::Always => EnginePrelookup::Always,
+                Prelookup::Never => EnginePrelookup::Never,
+                Prelookup::Adaptive => EnginePrelookup::Adaptive,
+            },
+            window: match self.window {
+                Window::Fixed => WindowRule::Fixed(self.window_records),
+                Window::Adaptive => WindowRule::Adaptive(self.window_records),
+            },
+            cycles: CycleRule {
+                unique_run_max: self.unique_run_max,
+                rank_max: self.rank_max,
+                tries_max: self.tries_max,
+            },
+            filter_hashes: self.filter_hashes,
+            staging_bytes,
+            reads: match self.reads {
+                Reads::Device => None,
+                Reads::Pages => Some(BucketReads::Pages),
+                Reads::Bucket => Some(BucketReads::Whole),
+            },
+            runs_max: self.runs_max,
+            pending_buckets: self.buckets,
+            pending_max: self.pending_max as usize,
+            // Nobody holds the bytes of a trace's chunks.
+            pending_bytes_max: usize::MAX,
+            pending_age_max: u64::from(self.pending_age_max),
+            ..IndexOptions::for_memory(memory)
+        };
+        self.divide(memory, &mut options)?;
+        Ok(options)
+    }
+
+    /// Gives filter and cache their sizes, or what is left.
+    fn divide(&self, memory: usize, options: &mut IndexOptions) -> Result<()> {
+        let filter = match (self.order, self.filter_size) {
+            (Order::None, _) => Some(NO_FILTER_BYTES),
+            (_, size) => size.map(|size| bytes("filter-size", size)).transpose()?,
+        };
+        let cache = self.cache_size.map(|size| bytes("cache-size", size)).transpose()?;
+        (options.filter_bytes, options.filter_bytes_max) = (filter.unwrap_or(0), filter.unwrap_or(0));
+        options.cache_bytes = match (cache, filter) {
+            (Some(cache), _) => cache,
+            (None, Some(_)) => 0,
+            // As the engine does where the filter takes what is left.
+            (None, None) => (memory / 16).min(8 << 20),
+        };
+        let taken = options.memory_bytes();
+        let left = memory.saturating_sub(taken);
+        let rest = match (filter, cache) {
+            (None, _) => &mut options.filter_bytes,
+            (Some(_), None) => &mut options.cache_bytes,
+            (Some(_), Some(_)) => &mut 0,
+        };
+        let takes_rest = filter.is_none() || cache.is_none();
+        *rest += left;
+        let needed = taken + if takes_rest { REST_MIN } else { 0 };
+        if memory < needed {
+            bail!(
+                "memory: filter {}, cache {}, staging {}, and what waits, is read and is written come to {needed} bytes, more \
+                 than {}",
+                Size(options.filter_bytes as u64),
+                Size(options.cache_bytes as u64),
+                Size(options.staging_bytes as u64),
+                self.memory,
+            );
+        }
+        options.filter_bytes_max = options.filter_bytes;
+        Ok(())
+    }
+}
+
+pub(super) fn bytes(dimension: &str, size: Size) -> Result<usize> {
+    match usize::try_from(size.0) {
+        Ok(bytes) if bytes <= 1 << 46 => Ok(bytes),
+        _ => bail!("{dimension}: {size} is more than any machine has"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_size_takes_what_is_left() {
+        let point = Point { memory: Size(64 << 20), ..Point::default() };
+        let options = point.index_options().unwrap();
+        assert_eq!(options.memory_bytes(), 64 << 20);
+        assert!(24 << 20 < options.filter_bytes, "{options:?}");
+        let scaled = point.index_options_scaled(8).unwrap();
+        assert_eq!((scaled.filter_bytes, scaled.cache_bytes), (options.filter_bytes / 8, options.cache_bytes / 8));
+        let eager = Point { filter_size: Some(Size(16 << 20)), schedule: Schedule::Eager, ..point.clone() };
+        let options = eager.index_options().unwrap();
+        assert_eq!(options.filter_bytes, 16 << 20);
+        assert!(((64 << 20) - 1024..=64 << 20).contains(&options.memory_bytes()), "{options:?}");
+        assert!(8 << 20 < options.cache_bytes, "{options:?}");
+        let all = Point { cache_size: Some(Size(1 << 20)), ..eager };
+        let options = all.index_options().unwrap();
+        assert_eq!((options.filter_bytes, options.cache_bytes), (16 << 20, 1 << 20));
+        assert!(options.memory_bytes() < 64 << 20);
+        let none = Point { order: Order::None, ..point.clone() };
+        let options = none.index_options().unwrap();
+        assert_eq!(options.filter_bytes, NO_FILTER_BYTES);
+        assert!(20 << 20 < options.cache_bytes && options.memory_bytes() <= 64 << 20, "{options:?}");
+        let refused = Point { filter_size: Some(Size(64 << 20)), ..point.clone() }.index_options().unwrap_err();
+        assert!(refused.to_string().contains("more than 64 MiB"), "{refused}");
+        let refused = Point { memory: Size(1000), ..point }.index_options().unwrap_err();
+        assert_eq!(refused.to_string(), "memory: 1000 bytes is less than the smallest that works, 1 MiB");
+    }
+
+    #[test]
+    fn sizes_are_read_and_shown() {
+        for (bytes, shown) in [(1 << 30, "1 GiB"), (3 << 19, "1.5 MiB"), (10 << 20, "10 MiB"), (1000, "1000 bytes")] {
+            assert_eq!(Size(bytes).to_string(), shown);
+        }
+        let size = |text: &str| toml::from_str::<Point>(&format!("memory = {text}")).map(|point| point.memory.0);
+        assert_eq!((size("4096").unwrap(), size("'3M'").unwrap()), (4096, 3 << 20));
+        assert!(size("-1").is_err() && size("'3 apples'").is_err() && size("1.5").is_err());
+    }
+}

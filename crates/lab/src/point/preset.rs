@@ -1,0 +1,132 @@
+//! Points that have names: `presets/*.toml`, and files of the same form.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use toml::Table;
+
+use crate::point::Point;
+use crate::point::dimension::{self, unknown};
+
+/// A point with a name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Preset {
+    /// What it is called.
+    pub name: String,
+    /// What it is, in a line.
+    pub about: String,
+    /// Where it comes from.
+    pub source: String,
+    /// Its dimensions, in a file's form.
+    pub dimensions: Table,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    about: String,
+    source: String,
+    #[serde(default)]
+    point: Table,
+}
+
+macro_rules! presets {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../../../presets/", $name, ".toml"))),)*]
+    };
+}
+
+/// The presets that come with the program, in the order in which they are told.
+const PRESETS: &[(&str, &str)] =
+    presets!["adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
+
+/// Longest file of a preset.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+impl Preset {
+    /// Reads one.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let File { about, source, point } = toml::from_str(text)
+            .map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))
+            .with_context(|| format!("preset {name}"))?;
+        dimension::parse(&point).with_context(|| format!("preset {name}"))?;
+        Ok(Self { name: name.to_owned(), about, source, dimensions: point })
+    }
+
+    /// Returns the preset of this name, or if it has a slash or ends in `.toml`, the one in that file.
+    pub fn named(name: &str) -> Result<Self> {
+        if name.contains('/') || Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+            let path = Path::new(name);
+            let len = std::fs::metadata(path).with_context(|| name.to_owned())?.len();
+            anyhow::ensure!(len <= FILE_BYTES_MAX, "{name}: {len} bytes are no preset");
+            let text = std::fs::read_to_string(path).with_context(|| name.to_owned())?;
+            return Self::parse(name, &text);
+        }
+        let found = PRESETS.iter().find(|(known, _)| *known == name);
+        let (_, text) = found.ok_or_else(|| unknown("preset", name, names()))?;
+        Self::parse(name, text)
+    }
+
+    /// Returns the point with dimensions set as told.
+    pub fn with(&self, assignments: &[String]) -> Result<Point> {
+        let mut dimensions = self.dimensions.clone();
+        for assignment in assignments {
+            dimension::set(&mut dimensions, assignment)?;
+        }
+        let point = dimension::parse(&dimensions)?;
+        point.check().with_context(|| format!("preset {}", self.name))?;
+        Ok(point)
+    }
+}
+
+/// Returns the names of the presets that come with the program.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PRESETS.iter().map(|(name, _)| *name)
+}
+
+/// Returns them all.
+pub fn all() -> Result<Vec<Preset>> {
+    PRESETS.iter().map(|(name, text)| Preset::parse(name, text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Schedule, Store};
+
+    #[test]
+    fn all_files_are_known_and_can_work() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../presets");
+        let mut files: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap().replace(".toml", ""))
+            .collect();
+        let mut known: Vec<_> = names().map(str::to_owned).collect();
+        files.sort();
+        known.sort();
+        assert_eq!(files, known);
+        for preset in all().unwrap() {
+            let point = preset.with(&[]).unwrap();
+            if point.store == Store::Table {
+                point.index_options().unwrap();
+                point.index_options_scaled(64).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn the_default_of_the_engine_is_the_first() {
+        let adaptive = Preset::named("adaptive").unwrap().with(&[]).unwrap();
+        assert_eq!(adaptive, Point::default());
+        let lazy = Preset::named("lazy").unwrap();
+        let sets = |assignment: &str| lazy.with(&[assignment.to_owned()]);
+        assert_eq!(sets("threshold=4").unwrap().threshold, 4);
+        assert_eq!(sets("schedule=pool").unwrap().schedule, Schedule::Pool);
+        let error = format!("{:#}", sets("store=cuckoo").unwrap_err());
+        assert!(error.starts_with("preset lazy: store=cuckoo answers each chunk at once"), "{error}");
+        let error = Preset::named("lasy").unwrap_err().to_string();
+        assert_eq!(error, "there is no preset \"lasy\"; did you mean \"lazy\"?");
+        assert!(Preset::named("./nothing.toml").unwrap_err().to_string().contains("./nothing.toml"));
+    }
+}
