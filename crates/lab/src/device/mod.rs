@@ -5,3 +5,94 @@
 pub mod clock;
 pub mod disk;
 pub mod model;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::{Disk, Host};
+
+use crate::device::clock::Clock;
+use crate::device::disk::{ModelDisk, ModelHost};
+use crate::device::model::Model;
+use crate::point::dimension::unknown;
+
+/// The name of the device under the scratch directory.
+pub const REAL: &str = "real";
+
+/// Longest file of a device.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A device.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Device {
+    /// What is under the scratch directory, past the page cache.
+    Real,
+    /// A model.
+    Modelled {
+        /// What it is called.
+        name: String,
+        /// What it does.
+        model: Model,
+    },
+}
+
+impl Device {
+    /// Returns the device of this name, or if it has a slash or ends in `.toml`, the one in that file.
+    pub fn named(name: &str) -> Result<Self> {
+        if name == REAL {
+            return Ok(Self::Real);
+        }
+        let model = if name.contains('/') || Path::new(name).extension().is_some_and(|it| it == "toml") {
+            let read = || -> Result<Model> {
+                let len = std::fs::metadata(name)?.len();
+                ensure!(len <= FILE_BYTES_MAX, "{len} bytes are no device");
+                Model::parse(&std::fs::read_to_string(name)?)
+            };
+            read().with_context(|| name.to_owned())?
+        } else {
+            model::known(name).ok_or_else(|| unknown("device", name, model::names().chain([REAL])))??
+        };
+        Ok(Self::Modelled { name: name.to_owned(), model })
+    }
+
+    /// Returns what it is called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Real => REAL,
+            Self::Modelled { name, .. } => name,
+        }
+    }
+
+    /// Makes a disk whose bytes lie in a directory, the host that goes with it, and the clock if it is modelled.
+    pub fn disk(&self, dir: &Path) -> (Arc<dyn Disk>, Arc<dyn Host>, Option<Arc<Clock>>) {
+        match self {
+            Self::Real => (Arc::new(OsDisk::new(dir.to_path_buf())), Arc::new(OsHost::new()), None),
+            Self::Modelled { model, .. } => {
+                let clock = Arc::new(Clock::default());
+                let disk = ModelDisk::new(dir, model.clone(), Arc::clone(&clock));
+                (Arc::new(disk), Arc::new(ModelHost::new(Arc::clone(&clock))), Some(clock))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_found_by_name_and_by_file() {
+        assert_eq!(Device::named("real").unwrap(), Device::Real);
+        assert_eq!(Device::named("hdd").unwrap().name(), "hdd");
+        let error = Device::named("nmve").unwrap_err().to_string();
+        assert_eq!(error, "there is no device \"nmve\"; did you mean \"nvme\"?");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine.toml");
+        std::fs::write(&path, include_str!("../../../../devices/ssd.toml").replace("32", "0")).unwrap();
+        let error = format!("{:#}", Device::named(path.to_str().unwrap()).unwrap_err());
+        assert!(error.contains("mine.toml: queue-depth: 1 to 65536, not 0"), "{error}");
+        assert!(Device::named("./none.toml").is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! What a run of one point measured, and the names by which tables, plots and claims ask for it.
+
+use std::time::Duration;
+
+use onefold_engine::index::Counters;
+
+use crate::device::clock::Traffic;
+use crate::replay::{Outcome, UniqueSet};
+
+/// What one point did with one source on one device.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// All in all, until nothing waited.
+    pub outcome: Outcome,
+    /// The same in stretches, where they were asked for.
+    pub intervals: Vec<Outcome>,
+    /// What was declared unique.
+    pub unique: UniqueSet,
+    /// What the device was asked for, if it is modelled.
+    pub traffic: Option<Traffic>,
+    /// Memory of filter, cache and staging, and of all the point.
+    pub memory: u64,
+}
+
+/// Something that can be asked of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// What a column of it is titled, with its unit.
+    pub title: &'static str,
+    /// Whether it is a count of something.
+    pub is_count: bool,
+    get: fn(&Measured) -> Option<f64>,
+}
+
+impl Measure {
+    /// Returns the measure of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        MEASURES.iter().find(|measure| measure.name == name)
+    }
+
+    /// Returns what a run has of it; `None` if it does not apply.
+    pub fn of(&self, measured: &Measured) -> Option<f64> {
+        (self.get)(measured)
+    }
+}
+
+macro_rules! measures {
+    ($($name:literal, $title:literal, $is_count:literal, $get:expr;)*) => {
+        &[$(Measure { name: $name, title: $title, is_count: $is_count, get: $get },)*]
+    };
+}
+
+/// All measures.
+pub const MEASURES: &[Measure] = measures! {
+    "chunks", "chunks", true, |it| some(it.outcome.chunks);
+    "gigabytes", "GB", false, |it| some(it.outcome.bytes).map(|bytes| bytes / 1e9);
+    "unique-chunks", "unique chunks", true, |it| some(it.unique.chunks);
+    "unique-gigabytes", "unique GB", false, |it| some(it.unique.bytes).map(|bytes| bytes / 1e9);
+    "deduplication-ratio", "ratio", false, |it| ratio(it.outcome.bytes, it.unique.bytes);
+    "memory-mib", "memory, MiB", false, |it| some(it.memory).map(|bytes| bytes / f64::from(1 << 20));
+    "seconds", "seconds", false, |it| Some(it.outcome.time.as_secs_f64());
+    "device-seconds", "of which device, s", false, |it| Some(it.traffic?.time.as_secs_f64());
+    "processor-seconds", "processor, s", false, |it| Some(processor(it)?.as_secs_f64());
+    "million-per-second", "million chunks/s", false, |it| Some(rate(it.outcome.chunks, it.outcome.time) / 1e6);
+    "megabytes-per-second", "MB/s", false, |it| Some(rate(it.outcome.bytes, it.outcome.time) / 1e6);
+    "nanoseconds-per-chunk", "ns per chunk", false, |it| nanos_each(it.outcome.time, it.outcome.chunks);
+    "lookup-seconds", "on-disk lookup, s", false, |it| seconds(it.outcome.counters.lookup_nanos);
+    "prefetch-seconds", "prefetching, s", false, |it| seconds(it.outcome.counters.prefetch_nanos);
+    "prelookup-seconds", "prelookup, s", false, |it| seconds(it.outcome.counters.prelookup_nanos);
+    "postlookup-seconds", "postlookup, s", false, |it| seconds(it.outcome.counters.postlookup_nanos);
+    "cache-seconds", "cache lookup, s", false, |it| {
+        let Counters { prelookup_nanos, postlookup_nanos, .. } = it.outcome.counters;
+        seconds(prelookup_nanos + postlookup_nanos)
+    };
+    "disk-seconds", "lookup and prefetching, s", false, |it| {
+        let Counters { lookup_nanos, prefetch_nanos, .. } = it.outcome.counters;
+        seconds(lookup_nanos + prefetch_nanos)
+    };
+    "other-seconds", "other, s", false, |it| Some(other(it).as_secs_f64());
+    "lookups", "lookups", true, |it| some(it.outcome.counters.lookups);
+    "lookups-per-gb", "lookups per GB", false, |it| per_gigabyte(it, it.outcome.counters.lookups);
+    "batches", "batches of lookups", true, |it| some(it.outcome.counters.lookup_batches);
+    "windows", "windows", true, |it| some(it.outcome.counters.prefetches);
+    "pages-read", "pages read", true, |it| some(it.outcome.counters.pages_read);
+    "mib-read", "MiB read", false, |it| some(it.outcome.counters.bytes_read).map(|bytes| bytes / f64::from(1 << 20));
+    "device-reads", "reads of the device", true, |it| some(it.traffic?.reads);
+    "device-mib-read", "MiB read from the device", false, |it| {
+        some(it.traffic?.bytes_read).map(|bytes| bytes / f64::from(1 << 20))
+    };
+    "updates-per-gb", "updates per GB", false, |it| per_gigabyte(it, it.outcome.counters.updates);
+    "false-positives", "false positives", true, |it| some(it.outcome.counters.filter_false_positives);
+    "false-positive-rate", "false positive rate", false, |it| {
+        let Counters { filter_false_positives, filter_negatives, .. } = it.outcome.counters;
+        ratio(filter_false_positives, filter_false_positives + filter_negatives).or(Some(0.0))
+    };
+    "prelookup-percent", "of hits of the cache at arrival, %", false, |it| {
+        let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
+        Some(100.0 * ratio(prelookup_hits, prelookup_hits + postlookup_hits)?)
+    };
+    "postlookup-percent", "and afterwards, %", false, |it| {
+        let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
+        Some(100.0 * ratio(postlookup_hits, prelookup_hits + postlookup_hits)?)
+    };
+    "duplicate-percent", "duplicates, %", false, |it| {
+        Some(100.0 * (1.0 - ratio(it.unique.chunks, it.outcome.chunks)?))
+    };
+    "hit-percent", "duplicates that the cache answers, %", false, |it| {
+        let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
+        Some(100.0 * ratio(prelookup_hits + postlookup_hits, it.outcome.chunks - it.unique.chunks)?)
+    };
+};
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "what the table of measures asks for")]
+fn some(count: u64) -> Option<f64> {
+    Some(float(count))
+}
+
+fn seconds(nanos: u64) -> Option<f64> {
+    some(nanos).map(|nanos| nanos / 1e9)
+}
+
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole != 0).then(|| float(part) / float(whole))
+}
+
+fn rate(count: u64, time: Duration) -> f64 {
+    float(count) / time.as_secs_f64().max(1e-9)
+}
+
+fn nanos_each(time: Duration, count: u64) -> Option<f64> {
+    (count != 0).then(|| time.as_secs_f64() * 1e9 / float(count))
+}
+
+fn per_gigabyte(measured: &Measured, count: u64) -> Option<f64> {
+    (measured.outcome.bytes != 0).then(|| float(count) / (float(measured.outcome.bytes) / 1e9))
+}
+
+/// Returns the part of the time that was measured: that of the processor.
+fn processor(measured: &Measured) -> Option<Duration> {
+    Some(measured.outcome.time.saturating_sub(measured.traffic?.time))
+}
+
+/// Returns what is neither lookup nor prefetching nor asking the cache.
+fn other(measured: &Measured) -> Duration {
+    let Counters { lookup_nanos, prefetch_nanos, prelookup_nanos, postlookup_nanos, .. } = measured.outcome.counters;
+    let parts = [lookup_nanos, prefetch_nanos, prelookup_nanos, postlookup_nanos].map(Duration::from_nanos);
+    measured.outcome.time.saturating_sub(parts.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_add_up_and_nothing_is_divided_by_nothing() {
+        for measure in MEASURES {
+            assert!(measure.of(&Measured::default()).is_none_or(f64::is_finite), "{}", measure.name);
+            assert_eq!(MEASURES.iter().filter(|other| other.name == measure.name).count(), 1);
+        }
+        let counters = Counters { lookup_nanos: 2_000_000_000, prefetch_nanos: 500_000_000, ..Counters::default() };
+        let outcome = Outcome { chunks: 4, time: Duration::from_secs(4), counters, ..Outcome::default() };
+        let traffic = Some(Traffic { time: Duration::from_secs(1), ..Traffic::default() });
+        let measured = Measured { outcome, traffic, ..Measured::default() };
+        let value = |name: &str| Measure::named(name).unwrap().of(&measured);
+        assert_eq!((value("other-seconds"), value("disk-seconds")), (Some(1.5), Some(2.5)));
+        assert_eq!((value("processor-seconds"), value("device-seconds")), (Some(3.0), Some(1.0)));
+        assert_eq!(value("nanoseconds-per-chunk"), Some(1e9));
+    }
+}

@@ -1,0 +1,276 @@
+//! Chunks through an identifier, timed and checked: what a backup does between cutting and packing, without the bytes.
+//!
+//! What is declared unique is recorded as stored once a container's worth of it has come together, as a backup would. The
+//! clock runs only while the identifier works: making chunks up, reading them from a trace and checking do not count.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, UnitChunk, Verdict};
+use onefold_engine::io::Host;
+use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, Sequence, SessionId};
+
+use crate::stream::{Stream, name};
+use crate::trace::{Event, Events};
+
+/// Chunks that are drawn before the clock runs.
+const BATCH_CHUNKS: usize = 1 << 14;
+/// Chunks that are submitted together, and that the clock is read around.
+pub const PIECE_CHUNKS: usize = 256;
+
+/// The session of all containers that a replay records.
+pub const SESSION: SessionId = SessionId([7; 16]);
+
+/// A chunk on its way into an identifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drawn {
+    /// What it is called.
+    pub fingerprint: Fingerprint,
+    /// Its length in bytes.
+    pub len: u32,
+    /// Whether it is new, if that is known.
+    pub is_new: Option<bool>,
+}
+
+/// Where chunks come from.
+pub trait Source {
+    /// Returns the next chunk, `None` after the last.
+    fn draw(&mut self) -> Result<Option<Drawn>>;
+}
+
+/// Chunks of a stream that is made up and has no end, all of one length.
+#[derive(Debug)]
+pub struct MadeUp<'a> {
+    /// Who makes them up.
+    pub stream: &'a mut Stream,
+    /// Their length.
+    pub len: u32,
+}
+
+impl Source for MadeUp<'_> {
+    fn draw(&mut self) -> Result<Option<Drawn>> {
+        let (number, is_new) = self.stream.draw();
+        Ok(Some(Drawn { fingerprint: name(number), len: self.len, is_new: Some(is_new) }))
+    }
+}
+
+/// The chunks of a trace, streams one after the other.
+pub struct Traced<'a>(pub &'a mut dyn Events);
+
+impl std::fmt::Debug for Traced<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Traced")
+    }
+}
+
+impl Source for Traced<'_> {
+    fn draw(&mut self) -> Result<Option<Drawn>> {
+        loop {
+            match self.0.next_event()? {
+                Some(Event::Chunk(chunk)) => {
+                    return Ok(Some(Drawn { fingerprint: chunk.fingerprint(), len: chunk.len, is_new: None }));
+                }
+                Some(Event::Begin { .. } | Event::End) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// What was declared unique.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UniqueSet {
+    /// Chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Sum of their names, modulo 2^128: the same for the same set whatever the order, another if one is missing or there
+    /// twice.
+    pub digest: u128,
+}
+
+impl UniqueSet {
+    /// Adds a chunk.
+    pub fn add(&mut self, fingerprint: &Fingerprint, len: u32) {
+        let (name, _) = fingerprint.0.split_first_chunk().expect("a fingerprint has 32 bytes");
+        self.chunks += 1;
+        self.bytes += u64::from(len);
+        self.digest = self.digest.wrapping_add(u128::from_le_bytes(*name));
+    }
+}
+
+/// A chunk whose verdict is due.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    chunk: Drawn,
+    is_resolved: bool,
+}
+
+/// An identifier under test, and what the test knows.
+#[derive(Debug)]
+pub struct Replay<I> {
+    identifier: I,
+    clock: Arc<dyn Host>,
+    container_bytes: u64,
+    next_sequence: u64,
+    containers: u32,
+    /// From the oldest without a verdict on.
+    due: VecDeque<Due>,
+    first_due: u64,
+    packing: Vec<UnitChunk>,
+    packing_bytes: u64,
+    unique: UniqueSet,
+    /// Chunks declared unique that were known: exactness would be broken.
+    pub stored_again: u64,
+}
+
+/// What a stretch of chunks took.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Outcome {
+    /// Chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time in the identifier.
+    pub time: Duration,
+    /// Longest time that a piece of [`PIECE_CHUNKS`] took.
+    pub longest: Duration,
+    /// What it counted.
+    pub counters: Counters,
+}
+
+impl Outcome {
+    /// Returns millions of chunks per second.
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    pub fn millions_per_second(&self) -> f64 {
+        self.chunks as f64 / self.time.as_secs_f64() / 1e6
+    }
+
+    /// Adds a later stretch.
+    pub fn add(&mut self, later: &Self) {
+        self.chunks += later.chunks;
+        self.bytes += later.bytes;
+        self.time += later.time;
+        self.longest = self.longest.max(later.longest);
+        self.counters.add(&later.counters);
+    }
+}
+
+impl<I: Identifier> Replay<I> {
+    /// Takes an identifier that knows `containers` containers of [`SESSION`], a clock, and how many bytes of chunks are
+    /// recorded together.
+    pub fn new(identifier: I, clock: Arc<dyn Host>, containers: u32, container_bytes: u64) -> Self {
+        Self {
+            identifier,
+            clock,
+            container_bytes,
+            next_sequence: 0,
+            containers,
+            due: VecDeque::new(),
+            first_due: 0,
+            packing: Vec::new(),
+            packing_bytes: 0,
+            unique: UniqueSet::default(),
+            stored_again: 0,
+        }
+    }
+
+    /// Feeds so many chunks of a source, or as many as it has; with `drains`, until nothing waits.
+    pub fn feed(&mut self, source: &mut dyn Source, chunks: u64, drains: bool) -> Result<Outcome> {
+        let before = self.identifier.counters();
+        let mut outcome = Outcome::default();
+        let mut resolved = Vec::new();
+        let mut batch = Vec::with_capacity(BATCH_CHUNKS);
+        while outcome.chunks < chunks {
+            batch.clear();
+            while batch.len() < BATCH_CHUNKS && outcome.chunks < chunks {
+                let Some(chunk) = source.draw()? else { break };
+                let Drawn { fingerprint, len, .. } = chunk;
+                self.due.push_back(Due { chunk, is_resolved: false });
+                batch.push(SequencedChunk { sequence: Sequence(self.next_sequence), fingerprint, len });
+                self.next_sequence += 1;
+                outcome.chunks += 1;
+                outcome.bytes += u64::from(len);
+            }
+            if batch.is_empty() {
+                break;
+            }
+            for piece in batch.chunks(PIECE_CHUNKS) {
+                let start = self.clock.monotonic();
+                self.identifier.submit(piece, &mut resolved)?;
+                let taken = self.clock.monotonic().saturating_sub(start) + self.settle(&mut resolved)?;
+                outcome.time += taken;
+                outcome.longest = outcome.longest.max(taken);
+            }
+        }
+        if drains {
+            let start = self.clock.monotonic();
+            self.identifier.drain(&mut resolved)?;
+            outcome.time += self.clock.monotonic().saturating_sub(start) + self.settle(&mut resolved)?;
+            ensure!(self.due.is_empty(), "{} chunks have no verdict", self.due.len());
+        }
+        outcome.counters = self.identifier.counters().since(&before);
+        Ok(outcome)
+    }
+
+    /// Compares verdicts with what is known, and records what was declared unique; returns the time of recording.
+    fn settle(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
+        let mut recording = Duration::ZERO;
+        for Resolved { sequence, verdict } in resolved.drain(..) {
+            let index = sequence.0.checked_sub(self.first_due).and_then(|index| usize::try_from(index).ok());
+            let due = index.and_then(|index| self.due.get_mut(index)).context("a verdict on a chunk that has one")?;
+            ensure!(!due.is_resolved, "two verdicts on a chunk");
+            due.is_resolved = true;
+            let Drawn { fingerprint, len, is_new } = due.chunk;
+            match verdict {
+                Verdict::Unique => {
+                    self.stored_again += u64::from(is_new == Some(false));
+                    self.unique.add(&fingerprint, len);
+                    self.packing.push(UnitChunk { fingerprint, len, kind: ChunkKind::Data });
+                    self.packing_bytes += u64::from(len);
+                    if self.container_bytes <= self.packing_bytes {
+                        recording += self.record()?;
+                    }
+                }
+                Verdict::SameAs(_) => {}
+                Verdict::Stored(_) => ensure!(is_new != Some(true), "a new chunk was said to be stored"),
+            }
+        }
+        while self.due.front().is_some_and(|due| due.is_resolved) {
+            self.due.pop_front();
+            self.first_due += 1;
+        }
+        Ok(recording)
+    }
+
+    fn record(&mut self) -> Result<Duration> {
+        let container = ContainerId { session: SESSION, ordinal: self.containers };
+        self.containers = self.containers.checked_add(1).context("more containers than have a number")?;
+        let start = self.clock.monotonic();
+        self.identifier.record(Unit { container, chunks: &self.packing })?;
+        let taken = self.clock.monotonic().saturating_sub(start);
+        self.packing.clear();
+        self.packing_bytes = 0;
+        Ok(taken)
+    }
+
+    /// Returns what was declared unique so far.
+    pub fn unique(&self) -> UniqueSet {
+        self.unique
+    }
+
+    /// Returns the identifier.
+    pub fn identifier(&self) -> &I {
+        &self.identifier
+    }
+
+    /// Records the rest; returns the identifier and how many containers there are.
+    pub fn finish(mut self) -> Result<(I, u32)> {
+        if !self.packing.is_empty() {
+            self.record()?;
+        }
+        Ok((self.identifier, self.containers))
+    }
+}

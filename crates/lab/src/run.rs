@@ -1,0 +1,150 @@
+//! One point of the parameter space with one source of chunks on one device.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::bench::open_index;
+use crate::device::Device;
+use crate::measure::Measured;
+use crate::point::{Point, Store};
+use crate::replay::{Outcome, Replay, Source};
+
+/// How a point is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// The point.
+    pub point: &'a Point,
+    /// What its memory is divided by.
+    pub scale: u32,
+    /// What its index lies on.
+    pub device: &'a Device,
+    /// Where files of a run go; they are removed at its end. A real device is the one under it.
+    pub scratch: &'a Path,
+    /// Chunks after which a stretch ends that is told by itself, if any.
+    pub interval: Option<u64>,
+}
+
+/// Runs a point on a source: so many of its chunks, or as many as it has.
+pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+    match setting.point.store {
+        Store::Table => run_table(setting, source, chunks),
+        Store::Cuckoo => bail!("store=cuckoo does not exist yet"),
+    }
+}
+
+fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+    let options = setting.point.index_options_scaled(setting.scale)?;
+    let scratch = tempfile::Builder::new().prefix("onefold-lab-").tempdir_in(setting.scratch);
+    let scratch = scratch.with_context(|| setting.scratch.display().to_string())?;
+    let (disk, host, clock) = setting.device.disk(scratch.path());
+    let index = open_index(disk, std::sync::Arc::clone(&host), &options, 0)?;
+    let before = clock.as_ref().map(|clock| clock.traffic());
+    let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
+    let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
+    let mut left = chunks;
+    while left != 0 {
+        let count = setting.interval.map_or(left, |interval| interval.clamp(1, left));
+        let outcome = replay.feed(source, count, false)?;
+        measured.add(setting, &outcome);
+        left -= outcome.chunks;
+        if outcome.chunks < count {
+            break;
+        }
+    }
+    let drained = replay.feed(source, 0, true)?;
+    measured.add_to_last(&drained);
+    measured.unique = replay.unique();
+    measured.traffic = clock.zip(before).map(|(clock, before)| clock.traffic().since(&before));
+    let (index, _) = replay.finish()?;
+    ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
+    Ok(measured)
+}
+
+impl Measured {
+    fn add(&mut self, setting: &Setting<'_>, outcome: &Outcome) {
+        self.outcome.add(outcome);
+        if setting.interval.is_some() && outcome.chunks != 0 {
+            self.intervals.push(*outcome);
+        }
+    }
+
+    fn add_to_last(&mut self, drained: &Outcome) {
+        self.outcome.add(drained);
+        if let Some(last) = self.intervals.last_mut() {
+            last.add(drained);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::point::preset;
+    use crate::replay::{Traced, UniqueSet};
+    use crate::trace::synth::{Synth, SynthSpec};
+    use crate::trace::{Event, Events};
+
+    fn spec(seed: u64) -> SynthSpec {
+        SynthSpec { seed, versions: 5, objects: 500, modified: 0.4, pooled: 0.3, ..SynthSpec::default() }
+    }
+
+    fn truth(spec: SynthSpec) -> UniqueSet {
+        let mut known = HashMap::new();
+        let mut events = Synth::new(spec).unwrap();
+        while let Some(event) = events.next_event().unwrap() {
+            if let Event::Chunk(chunk) = event {
+                known.insert(chunk.hash, (chunk.fingerprint(), chunk.len));
+            }
+        }
+        let mut set = UniqueSet::default();
+        known.values().for_each(|(fingerprint, len)| set.add(fingerprint, *len));
+        set
+    }
+
+    #[test]
+    fn every_preset_finds_the_same_unique_chunks_on_every_device() {
+        let scratch = tempfile::tempdir().unwrap();
+        let devices = ["real", "hdd", "nvme"].map(|name| Device::named(name).unwrap());
+        let expected = truth(spec(1));
+        assert!(40_000 < expected.chunks, "{expected:?}");
+        for preset in preset::all().unwrap() {
+            let point = preset.with(&[]).unwrap();
+            if point.store == Store::Cuckoo {
+                continue;
+            }
+            for device in &devices {
+                let setting = Setting { point: &point, scale: 128, device, scratch: scratch.path(), interval: None };
+                let mut events = Synth::new(spec(1)).unwrap();
+                let measured = run(&setting, &mut Traced(&mut events), u64::MAX).unwrap();
+                assert_eq!(measured.unique, expected, "{} on {}", preset.name, device.name());
+                assert!(expected.chunks < measured.outcome.chunks);
+                assert!(0 < measured.outcome.counters.disk_hits, "{}: all was in memory", preset.name);
+            }
+        }
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_device_part_of_a_modelled_time_is_always_the_same() {
+        let scratch = tempfile::tempdir().unwrap();
+        for (name, set) in [("lazy", "threshold=8"), ("adaptive", "candidates=500"), ("eager", "window=adaptive")] {
+            let point = preset::Preset::named(name).unwrap().with(&[set.to_owned()]).unwrap();
+            let device = Device::named("ssd").unwrap();
+            let setting =
+                Setting { point: &point, scale: 128, device: &device, scratch: scratch.path(), interval: Some(40_000) };
+            let [one, other] = [0; 2].map(|_| {
+                let mut events = Synth::new(spec(3)).unwrap();
+                run(&setting, &mut Traced(&mut events), 150_000).unwrap()
+            });
+            let traffic = one.traffic.unwrap();
+            assert_eq!(one.traffic, other.traffic, "{name}");
+            assert!(0 < traffic.reads && traffic.time < one.outcome.time, "{name}: {traffic:?}");
+            let chunks: Vec<_> = one.intervals.iter().map(|it| it.chunks).collect();
+            assert_eq!(chunks, [40_000, 40_000, 40_000, 30_000]);
+            assert_eq!(one.intervals.iter().map(|it| it.time).sum::<std::time::Duration>(), one.outcome.time);
+        }
+    }
+}
