@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod device;
+pub mod experiment;
 pub mod findings;
 pub mod growth;
 pub mod measure;

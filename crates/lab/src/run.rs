@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bench::open_index;
-use crate::device::Device;
+use crate::device::{Device, SetUp};
 use crate::measure::Measured;
 use crate::point::{Point, Store};
 use crate::replay::{Outcome, Replay, Source};
@@ -37,7 +37,7 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     let options = setting.point.index_options_scaled(setting.scale)?;
     let scratch = tempfile::Builder::new().prefix("onefold-lab-").tempdir_in(setting.scratch);
     let scratch = scratch.with_context(|| setting.scratch.display().to_string())?;
-    let (disk, host, clock) = setting.device.disk(scratch.path());
+    let SetUp { disk, host, clock } = setting.device.set_up(scratch.path());
     let index = open_index(disk, std::sync::Arc::clone(&host), &options, 0)?;
     let before = clock.as_ref().map(|clock| clock.traffic());
     let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);

@@ -38,6 +38,17 @@ pub enum Device {
     },
 }
 
+/// A device that can be used.
+#[derive(Debug)]
+pub struct SetUp {
+    /// Its disk.
+    pub disk: Arc<dyn Disk>,
+    /// The host whose time is that of the device.
+    pub host: Arc<dyn Host>,
+    /// The clock, if it is modelled.
+    pub clock: Option<Arc<Clock>>,
+}
+
 impl Device {
     /// Returns the device of this name, or if it has a slash or ends in `.toml`, the one in that file.
     pub fn named(name: &str) -> Result<Self> {
@@ -65,14 +76,16 @@ impl Device {
         }
     }
 
-    /// Makes a disk whose bytes lie in a directory, the host that goes with it, and the clock if it is modelled.
-    pub fn disk(&self, dir: &Path) -> (Arc<dyn Disk>, Arc<dyn Host>, Option<Arc<Clock>>) {
+    /// Makes a disk of it whose bytes lie in a directory.
+    pub fn set_up(&self, dir: &Path) -> SetUp {
         match self {
-            Self::Real => (Arc::new(OsDisk::new(dir.to_path_buf())), Arc::new(OsHost::new()), None),
+            Self::Real => {
+                SetUp { disk: Arc::new(OsDisk::new(dir.to_path_buf())), host: Arc::new(OsHost::new()), clock: None }
+            }
             Self::Modelled { model, .. } => {
                 let clock = Arc::new(Clock::default());
-                let disk = ModelDisk::new(dir, model.clone(), Arc::clone(&clock));
-                (Arc::new(disk), Arc::new(ModelHost::new(Arc::clone(&clock))), Some(clock))
+                let disk = Arc::new(ModelDisk::new(dir, model.clone(), Arc::clone(&clock)));
+                SetUp { disk, host: Arc::new(ModelHost::new(Arc::clone(&clock))), clock: Some(clock) }
             }
         }
     }

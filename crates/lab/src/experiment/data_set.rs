@@ -1,0 +1,108 @@
+//! Data sets of papers, as streams that are made up: `data-sets/*.toml`.
+//!
+//! The data themselves are not to be had. How much of them there is and how much of it is duplicate is known; in how long
+//! runs and how far back duplicates come is not, and stated in each file.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::point::dimension::unknown;
+use crate::stream::{Lags, Runs, Shape};
+
+/// A data set.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DataSet {
+    /// What it is called.
+    #[serde(skip)]
+    pub name: String,
+    /// What it is, in a line.
+    pub about: String,
+    /// Where the numbers come from.
+    pub source: String,
+    /// Chunks at full size.
+    pub chunks: u64,
+    /// Bytes of each.
+    pub chunk_size: u32,
+    /// Share of duplicates among all chunks.
+    duplicates: f64,
+    runs: RunsSpec,
+    lags: LagsSpec,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RunsSpec {
+    Uniform(u64, u64),
+    Geometric(f64),
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LagsSpec {
+    Uniform,
+    Recent(u64),
+    Passes,
+}
+
+macro_rules! data_sets {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../../../data-sets/", $name, ".toml"))),)*]
+    };
+}
+
+const DATA_SETS: &[(&str, &str)] = data_sets!["vm" "src" "fslhomes" "pm-src" "pm-fsl"];
+
+impl DataSet {
+    /// Returns the data set of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = DATA_SETS.iter().find(|(known, _)| *known == name);
+        let (_, text) = found.ok_or_else(|| unknown("data set", name, DATA_SETS.iter().map(|(name, _)| *name)))?;
+        Self::parse(name, text).with_context(|| format!("data set {name}"))
+    }
+
+    fn parse(name: &str, text: &str) -> Result<Self> {
+        let mut set: Self =
+            toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
+        ensure!((0.0..=1.0).contains(&set.duplicates), "duplicates is a share, 0 to 1, not {}", set.duplicates);
+        ensure!(set.chunks != 0 && set.chunk_size != 0, "a data set has chunks, and they have bytes");
+        let sound = match set.runs {
+            RunsSpec::Uniform(from, to) => 1 <= from && from <= to,
+            RunsSpec::Geometric(mean) => (1.0..1e9).contains(&mean),
+        };
+        ensure!(sound, "runs: {:?}", set.runs);
+        name.clone_into(&mut set.name);
+        Ok(set)
+    }
+
+    /// Returns what its stream is like.
+    pub fn shape(&self) -> Shape {
+        let runs = match self.runs {
+            RunsSpec::Uniform(from, to) => Runs::Uniform(from, to),
+            RunsSpec::Geometric(mean) => Runs::Geometric(mean),
+        };
+        let lags = match self.lags {
+            LagsSpec::Uniform => Lags::Uniform,
+            LagsSpec::Recent(chunks) => Lags::Recent(chunks),
+            LagsSpec::Passes => Lags::Passes,
+        };
+        Shape { duplicates: self.duplicates, runs, lags }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_are_known_and_sound() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data-sets");
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), DATA_SETS.len());
+        for (name, _) in DATA_SETS {
+            assert_eq!(DataSet::named(name).unwrap().name, *name);
+        }
+        assert!(DataSet::named("vn").unwrap_err().to_string().contains("did you mean \"vm\""));
+        let text = DATA_SETS[0].1.replace("0.35", "3.5");
+        assert_eq!(DataSet::parse("x", &text).unwrap_err().to_string(), "duplicates is a share, 0 to 1, not 3.5");
+    }
+}

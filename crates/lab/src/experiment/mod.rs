@@ -1,0 +1,244 @@
+//! Experiments: what papers measured, measured again, and what none has measured.
+//!
+//! [`spec`] is what an experiment is, a file; [`data_set`] the streams; here its runs are made, each once for all
+//! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them.
+
+mod claims;
+pub mod data_set;
+mod plots;
+pub mod spec;
+mod tables;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::device::Device;
+use crate::experiment::data_set::DataSet;
+use crate::experiment::spec::{PointSpec, Spec};
+use crate::findings::{Findings, Origin};
+use crate::measure::Measured;
+use crate::point::Point;
+use crate::point::preset::Preset;
+use crate::replay::MadeUp;
+use crate::run::{Setting, run};
+use crate::stream::Stream;
+
+/// How large experiments are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// So that all of them take minutes.
+    Quick,
+    /// As each says.
+    Own,
+    /// At so great a fraction of the paper's size, 1 being all of it.
+    Fraction(u32),
+}
+
+/// Stretches that a run is told in.
+const INTERVALS: u64 = 20;
+
+/// Runs experiments, and keeps what they measured for others that ask for the same.
+#[derive(Debug)]
+pub struct Laboratory {
+    scratch: PathBuf,
+    size: Size,
+    made: HashMap<String, Rc<Measured>>,
+}
+
+/// Which run: places of data set, device, point and value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct RunId {
+    pub(crate) data_set: usize,
+    pub(crate) device: usize,
+    pub(crate) value: usize,
+    pub(crate) point: usize,
+}
+
+/// An experiment and what its runs measured.
+#[derive(Debug)]
+pub(crate) struct Results<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) data_sets: Vec<DataSet>,
+    pub(crate) runs: HashMap<RunId, Rc<Measured>>,
+}
+
+impl Results<'_> {
+    /// Returns all runs, in the order of the file.
+    pub(crate) fn ids(&self) -> Vec<RunId> {
+        let mut ids: Vec<_> = self.runs.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns a measure of a run.
+    pub(crate) fn value(&self, id: RunId, measure: &str) -> Result<Option<f64>> {
+        let measure = spec::measure(measure)?;
+        Ok(self.runs.get(&id).and_then(|measured| measure.of(measured)))
+    }
+
+    /// Returns what the paper states of it.
+    pub(crate) fn published(&self, id: RunId, measure: &str) -> Option<f64> {
+        let spec = self.spec;
+        let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
+        let fits = |stated: &&spec::Published| {
+            spec.data_sets.get(id.data_set) == Some(&stated.data_set)
+                && spec.points.get(id.point).is_some_and(|point| point.name == stated.point)
+                && stated.device.as_ref().is_none_or(|device| spec.devices.get(id.device) == Some(device))
+                && stated.value.as_ref().is_none_or(|stated| value == Some(stated))
+        };
+        spec.published.iter().filter(fits).find_map(|stated| stated.measures.get(measure).copied())
+    }
+
+    /// Says whether there is more than one device.
+    pub(crate) fn names_devices(&self) -> bool {
+        1 < self.spec.devices.len()
+    }
+}
+
+impl Laboratory {
+    /// Makes one that puts its files into a directory. A real device is the one under it.
+    pub fn new(scratch: PathBuf, size: Size) -> Self {
+        Self { scratch, size, made: HashMap::new() }
+    }
+
+    /// Runs an experiment. `progress` is told of each run.
+    pub fn run(
+        &mut self,
+        spec: &Spec,
+        origin: Origin,
+        command: String,
+        progress: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Findings> {
+        let start = Instant::now();
+        let data_sets: Vec<_> = spec.data_sets.iter().map(|name| DataSet::named(name)).collect::<Result<_>>()?;
+        let mut results = Results { spec, data_sets, runs: HashMap::new() };
+        let values = spec.vary.as_ref().map_or(1, |vary| vary.values.len());
+        for data_set in 0..spec.data_sets.len() {
+            for device in 0..spec.devices.len() {
+                for value in 0..values {
+                    for (place, point) in spec.points.iter().enumerate() {
+                        let is_wanted = spec.devices.get(device).is_some_and(|name| runs_on(point, name));
+                        if is_wanted {
+                            let id = RunId { data_set, device, value, point: place };
+                            let measured = self.measure(&results, id, progress);
+                            let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
+                            results.runs.insert(id, measured);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Findings {
+            experiment: spec.name.clone(),
+            title: spec.title.clone(),
+            source: spec.source.clone(),
+            command,
+            origin,
+            notes: self.notes(&results),
+            tables: tables::tables(&results)?,
+            plots: plots::plots(&results)?,
+            claims: claims::claims(&results)?,
+            seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Returns how many chunks of a data set are run, and what memory is divided by.
+    fn extent(&self, spec: &Spec, set: &DataSet) -> (u64, u32) {
+        let chunks = match self.size {
+            Size::Quick => set.chunks.min(spec.size.quick_chunks),
+            Size::Own => set.chunks.min(spec.size.chunks),
+            Size::Fraction(scale) => (set.chunks / u64::from(scale.max(1))).max(1),
+        };
+        let scale = if spec.scales_memory { u32::try_from(set.chunks / chunks).unwrap_or(u32::MAX) } else { 1 };
+        (chunks, scale)
+    }
+
+    fn notes(&self, results: &Results<'_>) -> Vec<String> {
+        let mut notes = results.spec.notes.clone();
+        for set in &results.data_sets {
+            let (chunks, scale) = self.extent(results.spec, set);
+            notes.push(format!(
+                "{}: {chunks} of {} chunks of {} bytes, {:?}; filter, cache and staging are divided by {scale}. {}.",
+                set.name,
+                set.chunks,
+                set.chunk_size,
+                set.shape(),
+                set.source
+            ));
+        }
+        if results.spec.devices.iter().any(|device| device != crate::device::REAL) {
+            notes.push(
+                "On a modelled device a time is processor time, which is measured, and what the model says of each request, \
+                 which is not; nothing goes on beside, so that they add up."
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
+    fn measure(
+        &mut self,
+        results: &Results<'_>,
+        id: RunId,
+        progress: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Rc<Measured>> {
+        let spec = results.spec;
+        let missing = "a run that the experiment has";
+        let set = results.data_sets.get(id.data_set).context(missing)?;
+        let point_spec = spec.points.get(id.point).context(missing)?;
+        let mut device = Device::named(spec.devices.get(id.device).context(missing)?)?;
+        let mut assignments = point_spec.set.clone();
+        if let Some(vary) = spec.vary.as_ref().filter(|_| !point_spec.is_constant) {
+            let value = vary.values.get(id.value).context(missing)?;
+            match vary.dimension.strip_prefix("device.") {
+                Some(field) => device = varied(device, field, value)?,
+                None => assignments.push(format!("{}={value}", vary.dimension)),
+            }
+            assignments.extend(vary.with.get(id.value).into_iter().flatten().cloned());
+        }
+        let point: Point = Preset::named(&point_spec.preset)?.with(&assignments)?;
+        let (chunks, scale) = self.extent(spec, set);
+        let key = format!("{} {chunks} {scale} {device:?} {point:?}", set.name);
+        if let Some(measured) = self.made.get(&key) {
+            return Ok(Rc::clone(measured));
+        }
+        let interval = Some(chunks.div_ceil(INTERVALS));
+        let setting = Setting { point: &point, scale, device: &device, scratch: &self.scratch, interval };
+        let mut stream = Stream::new(1, set.shape(), 0);
+        let measured = run(&setting, &mut MadeUp { stream: &mut stream, len: set.chunk_size }, chunks)?;
+        let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
+        progress(&format!(
+            "{}: {}, {}{} on {}: {:.2} s",
+            spec.name,
+            set.name,
+            point_spec.name,
+            value.map(|value| format!(" at {value}")).unwrap_or_default(),
+            device.name(),
+            measured.outcome.time.as_secs_f64()
+        ))?;
+        let measured = Rc::new(measured);
+        self.made.insert(key, Rc::clone(&measured));
+        Ok(measured)
+    }
+}
+
+/// Says whether a point is run on a device.
+fn runs_on(point: &PointSpec, device: &str) -> bool {
+    point.devices.is_empty() || point.devices.iter().any(|name| name == device)
+}
+
+/// Returns a device with a field set to another value.
+fn varied(device: Device, field: &str, value: &str) -> Result<Device> {
+    let Device::Modelled { name, mut model } = device else { bail!("a real device has no {field} that could be set") };
+    let number: f64 = value.parse().with_context(|| format!("device.{field}={value}"))?;
+    match field {
+        "read-latency-us" => model.read_latency_us = number,
+        "read-mb-per-s" => model.read_mb_per_s = number,
+        _ => bail!("device.{field} is not varied"),
+    }
+    Ok(Device::Modelled { name, model })
+}

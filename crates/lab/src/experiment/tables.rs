@@ -1,0 +1,112 @@
+//! Tables of an experiment.
+
+use anyhow::Result;
+
+use crate::experiment::{Results, RunId, spec};
+use crate::findings::{Cell, Table};
+
+/// Makes the tables that an experiment asks for.
+pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
+    let mut tables = Vec::new();
+    for table in &results.spec.tables {
+        let is_wanted = |id: &RunId| {
+            names(&table.points, &results.spec.points[id.point].name)
+                && names(&table.devices, &results.spec.devices[id.device])
+        };
+        let ids: Vec<_> = results.ids().into_iter().filter(is_wanted).collect();
+        let mut columns = heads(results);
+        columns.push("way".to_owned());
+        let mut stated = Vec::new();
+        for name in &table.measures {
+            columns.push(spec::measure(name)?.title.to_owned());
+            let is_stated = ids.iter().any(|id| results.published(*id, name).is_some());
+            if is_stated {
+                columns.push("paper".to_owned());
+            }
+            stated.push(is_stated);
+        }
+        let mut rows = Vec::new();
+        for id in ids {
+            let mut row = places(results, id);
+            row.push(Cell::Text(results.spec.points[id.point].name.clone()));
+            for (name, is_stated) in table.measures.iter().zip(&stated) {
+                let is_count = spec::measure(name)?.is_count;
+                row.push(cell(results.value(id, name)?, is_count));
+                if *is_stated {
+                    row.push(cell(results.published(id, name), false));
+                }
+            }
+            rows.push(row);
+        }
+        tables.push(Table { title: table.title.clone(), columns, rows });
+    }
+    for ratio in &results.spec.ratios {
+        tables.push(ratios(results, ratio)?);
+    }
+    Ok(tables)
+}
+
+fn ratios(results: &Results<'_>, ratio: &spec::RatioSpec) -> Result<Table> {
+    let (of, to) = (results.spec.point(&ratio.of)?, results.spec.point(&ratio.to)?);
+    let title = spec::measure(&ratio.measure)?.title;
+    let mut columns = heads(results);
+    columns.extend([
+        format!("{}: {title}", ratio.of),
+        format!("{}: {title}", ratio.to),
+        format!("{} : {}", ratio.of, ratio.to),
+        "paper".to_owned(),
+    ]);
+    let mut rows = Vec::new();
+    for id in results.ids().into_iter().filter(|id| id.point == of) {
+        let other = RunId { point: to, ..id };
+        let (above, below) = (results.value(id, &ratio.measure)?, results.value(other, &ratio.measure)?);
+        let mut row = places(results, id);
+        row.extend([cell(above, false), cell(below, false), cell(divided(above, below), false)]);
+        let stated = divided(results.published(id, &ratio.measure), results.published(other, &ratio.measure));
+        row.push(cell(stated, false));
+        rows.push(row);
+    }
+    Ok(Table { title: ratio.title.clone(), columns, rows })
+}
+
+/// Returns a ratio where there is one.
+pub(super) fn divided(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    Some(above? / below.filter(|below| *below != 0.0)?)
+}
+
+/// Says whether a list names something; an empty one names all.
+pub(super) fn names(list: &[String], name: &str) -> bool {
+    list.is_empty() || list.iter().any(|other| other == name)
+}
+
+/// Titles of the columns that say which runs a row is about.
+fn heads(results: &Results<'_>) -> Vec<String> {
+    let mut columns = vec!["data set".to_owned()];
+    if results.names_devices() {
+        columns.push("device".to_owned());
+    }
+    columns.extend(results.spec.vary.as_ref().map(|vary| vary.title.clone()));
+    columns
+}
+
+fn places(results: &Results<'_>, id: RunId) -> Vec<Cell> {
+    let mut row = vec![Cell::Text(results.data_sets[id.data_set].name.clone())];
+    if results.names_devices() {
+        row.push(Cell::Text(results.spec.devices[id.device].clone()));
+    }
+    row.extend(results.spec.vary.as_ref().map(|vary| Cell::Text(vary.values[id.value].clone())));
+    row
+}
+
+fn cell(value: Option<f64>, is_count: bool) -> Cell {
+    match value {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts are whole and not negative"
+        )]
+        Some(value) if is_count => Cell::Count(value as u64),
+        Some(value) => Cell::Number(value),
+        None => Cell::Empty(()),
+    }
+}
