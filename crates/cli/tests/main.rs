@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod backup;
+mod browser;
 mod checking;
 mod failures;
 mod inspecting;
 mod keys;
 mod lab;
+mod lab_report;
 mod listing;
 mod memory;
 mod place;

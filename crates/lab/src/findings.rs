@@ -2,7 +2,7 @@
 //!
 //! Experiments make [`Findings`]; the report draws them. The JSON of one is what serde makes of it.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What one experiment found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -117,7 +117,8 @@ pub struct Series {
     pub name: String,
     /// Whether it is a paper's and not ours.
     pub is_published: bool,
-    /// Points, from left to right.
+    /// Points, from left to right. A number that is not finite is null in JSON, which is read as [`f64::NAN`].
+    #[serde(deserialize_with = "points_or_null")]
     pub points: Vec<(f64, f64)>,
 }
 
@@ -135,4 +136,9 @@ pub struct Claim {
     /// Why not, if it does not and that is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remark: String,
+}
+
+fn points_or_null<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<(f64, f64)>, D::Error> {
+    let points: Vec<(Option<f64>, Option<f64>)> = Deserialize::deserialize(input)?;
+    Ok(points.into_iter().map(|(x, y)| (x.unwrap_or(f64::NAN), y.unwrap_or(f64::NAN))).collect())
 }

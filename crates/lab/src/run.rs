@@ -100,7 +100,9 @@ mod tests {
             }
         }
         let mut set = UniqueSet::default();
-        known.values().for_each(|(fingerprint, len)| set.add(fingerprint, *len));
+        for (fingerprint, len) in known.values() {
+            set.add(fingerprint, *len);
+        }
         set
     }
 

@@ -2,8 +2,10 @@
 
 use clap::{Args, Subcommand};
 
+use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
+pub(crate) mod report;
 pub(crate) mod trace;
 
 /// Options of `lab`.
@@ -24,4 +26,6 @@ pub(crate) enum LabCommand {
     Import(ImportArgs),
     /// Say what a trace is like: duplicates, how far back, in how long runs
     Describe(DescribeArgs),
+    /// Make a page with plots of what experiments found
+    Report(ReportArgs),
 }

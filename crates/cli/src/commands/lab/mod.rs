@@ -8,6 +8,7 @@ use crate::args::lab::LabCommand;
 use crate::output::Output;
 use crate::settings::Settings;
 
+mod report;
 mod trace;
 
 /// Carries out a command of the laboratory. `names_repository`: --repo was given.
@@ -22,5 +23,6 @@ pub(crate) fn run(
         LabCommand::Synth(typed) => trace::synth(output, typed),
         LabCommand::Import(typed) => trace::import(output, typed),
         LabCommand::Describe(typed) => trace::describe_trace(output, typed),
+        LabCommand::Report(typed) => report::report(output, typed),
     }
 }

@@ -1,3 +1,4 @@
 //! Messages of the laboratory, which are ours alone.
 
+pub(crate) mod report;
 pub(crate) mod trace;

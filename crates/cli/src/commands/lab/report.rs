@@ -1,0 +1,23 @@
+//! `lab report`.
+
+use anyhow::Result;
+use onefold_lab::report;
+
+use crate::args::lab::report::ReportArgs;
+use crate::json::lab::report::ReportWritten;
+use crate::output::Output;
+use crate::text;
+
+/// Makes a page of findings.
+pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
+    let all = report::read::read(&typed.files)?;
+    let page = report::html::to_html(&all)?;
+    report::write(&typed.output, &page)?;
+    let plots = all.iter().map(|findings| findings.plots.len()).sum();
+    let written = ReportWritten::new(all.len(), plots, page.len());
+    if output.json {
+        return Ok(output.message(&written)?);
+    }
+    let ReportWritten { experiments, plots, bytes, .. } = written;
+    Ok(output.line(format!("{experiments} experiments, {plots} plots, {}", text::bytes(bytes)))?)
+}

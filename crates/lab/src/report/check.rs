@@ -1,0 +1,122 @@
+//! Whether findings hold together: what was read from a file may be anything of the right shape.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::findings::{Axis, Findings, Plot, PlotKind, Series, Table};
+
+/// Refuses findings that cannot be shown as they are meant, and says at which place.
+///
+/// Rows have as many cells as there are columns. On an axis with names, numbers are places of them; on a logarithmic axis they are
+/// positive; bars stand at places of names. Points with a number that is not finite are let pass: they were not measured, and
+/// are not drawn.
+pub fn check(findings: &Findings) -> Result<()> {
+    let Findings { experiment, tables, plots, .. } = findings;
+    let tables = (1..).zip(tables).try_for_each(|(number, table)| {
+        check_table(table).with_context(|| format!("table {number}, {:?}", table.title))
+    });
+    let plots = || {
+        (1..)
+            .zip(plots)
+            .try_for_each(|(number, plot)| check_plot(plot).with_context(|| format!("plot {number}, {:?}", plot.title)))
+    };
+    tables.and_then(|()| plots()).with_context(|| format!("experiment {experiment:?}"))
+}
+
+fn check_table(table: &Table) -> Result<()> {
+    let columns = table.columns.len();
+    for (number, row) in (1..).zip(&table.rows) {
+        ensure!(row.len() == columns, "row {number} has {} cells for {columns} columns", row.len());
+    }
+    Ok(())
+}
+
+fn check_plot(plot: &Plot) -> Result<()> {
+    for (axis, name) in [(&plot.x, 'x'), (&plot.y, 'y')] {
+        ensure!(!axis.is_logarithmic || axis.names.is_empty(), "axis {name} has names and cannot be logarithmic");
+    }
+    let stands = match plot.kind {
+        PlotKind::Lines => true,
+        PlotKind::Bars | PlotKind::StackedBars => !plot.x.names.is_empty() || plot.series.is_empty(),
+    };
+    ensure!(stands, "bars stand at names, and axis x has none");
+    (1..).zip(&plot.series).try_for_each(|(number, series)| {
+        check_series(plot, series).with_context(|| format!("series {number}, {:?}", series.name))
+    })
+}
+
+fn check_series(plot: &Plot, series: &Series) -> Result<()> {
+    for (number, (x, y)) in (1..).zip(&series.points) {
+        for (axis, value, name) in [(&plot.x, *x, 'x'), (&plot.y, *y, 'y')] {
+            check_value(axis, value).with_context(|| format!("point {number}, {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a list that fits in memory has fewer than 2^53 names")]
+fn check_value(axis: &Axis, value: f64) -> Result<()> {
+    if !value.is_finite() {
+        return Ok(());
+    }
+    ensure!(!axis.is_logarithmic || 0.0 < value, "{value} on a logarithmic axis, which has positive numbers only");
+    let places = axis.names.len();
+    let is_place = value.fract() == 0.0 && (0.0..places as f64).contains(&value);
+    ensure!(places == 0 || is_place, "{value} is no place of a name: there are {places}, counted from 0");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::findings::Cell;
+    use crate::report::example;
+
+    /// Says what is wrong with the example after a change.
+    fn refusal(change: impl FnOnce(&mut Findings)) -> String {
+        let mut findings = example::findings();
+        change(&mut findings);
+        format!("{:#}", check(&findings).unwrap_err())
+    }
+
+    #[test]
+    fn findings_that_hold_together_pass_also_with_points_that_were_not_measured() {
+        let mut findings = example::findings();
+        check(&findings).unwrap();
+        for plot in &mut findings.plots {
+            plot.series[0].points.push((0.0, f64::NAN));
+            plot.series[0].points.push((f64::INFINITY, 0.0));
+            if !plot.x.is_logarithmic && !plot.y.is_logarithmic {
+                continue;
+            }
+            plot.series[0].points.retain(|(x, y)| 0.0 < *x && 0.0 < *y);
+        }
+        check(&findings).unwrap();
+    }
+
+    #[test]
+    fn what_does_not_hold_together_is_refused_with_its_place() {
+        let short = refusal(|findings| drop(findings.tables[0].rows[1].pop()));
+        assert_eq!(short, "experiment \"example\": table 1, \"Time by threshold\": row 2 has 3 cells for 4 columns");
+        let long = refusal(|findings| findings.tables[0].rows[0].push(Cell::Count(1)));
+        assert!(long.ends_with("row 1 has 5 cells for 4 columns"), "{long}");
+        for value in [0.0, -1.0] {
+            let logarithmic = refusal(|findings| findings.plots[1].series[1].points[2].1 = value);
+            let wanted = format!(
+                "series 2, \"eager\": point 3, y: {value} on a logarithmic axis, which has positive numbers only"
+            );
+            assert!(logarithmic.ends_with(&wanted), "{logarithmic}");
+        }
+        for value in [3.0, -1.0, 0.5] {
+            let place = refusal(|findings| findings.plots[2].series[0].points[0].0 = value);
+            let wanted = format!(
+                "plot 3, \"Reads by schedule\": series 1, \"lookups\": point 1, x: {value} is no place of a name: \
+                there are 3, counted from 0"
+            );
+            assert!(place.ends_with(&wanted), "{place}");
+        }
+        let nameless = refusal(|findings| findings.plots[2].x.names.clear());
+        assert!(nameless.ends_with("bars stand at names, and axis x has none"), "{nameless}");
+        let both = refusal(|findings| findings.plots[3].x.is_logarithmic = true);
+        assert!(both.ends_with("axis x has names and cannot be logarithmic"), "{both}");
+    }
+}
