@@ -71,6 +71,18 @@ pub enum Cell {
     Empty(()),
 }
 
+impl Cell {
+    /// Makes a cell of what may not have been measured; a count is whole and not negative.
+    pub fn of(value: Option<f64>, is_count: bool) -> Self {
+        match value {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as its documentation says")]
+            Some(value) if is_count => Self::Count(value as u64),
+            Some(value) => Self::Number(value),
+            None => Self::Empty(()),
+        }
+    }
+}
+
 /// Series of points in one frame.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plot {

@@ -25,3 +25,4 @@ pub mod run;
 pub mod schedules;
 pub mod stream;
 pub mod trace;
+pub mod trial;

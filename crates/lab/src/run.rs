@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::Error;
+use onefold_engine::monitor::Monitor;
 
 use crate::bench::open_index;
 use crate::device::{Device, SetUp};
@@ -23,7 +25,12 @@ pub struct Setting<'a> {
     pub scratch: &'a Path,
     /// Chunks after which a stretch ends that is told by itself, if any.
     pub interval: Option<u64>,
+    /// Says when to stop.
+    pub monitor: &'a dyn Monitor,
 }
+
+/// Chunks after which the monitor is asked.
+const STEP_CHUNKS: u64 = 1 << 16;
 
 /// Runs a point on a source: so many of its chunks, or as many as it has.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
@@ -43,17 +50,25 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
     let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
     let mut left = chunks;
+    let mut stretch = Outcome::default();
     while left != 0 {
-        let count = setting.interval.map_or(left, |interval| interval.clamp(1, left));
+        if setting.monitor.is_interrupted() {
+            return Err(Error::Interrupted.into());
+        }
+        let room = setting.interval.map_or(left, |interval| interval.saturating_sub(stretch.chunks).max(1));
+        let count = left.min(room).min(STEP_CHUNKS);
         let outcome = replay.feed(source, count, false)?;
-        measured.add(setting, &outcome);
+        stretch.add(&outcome);
+        if setting.interval.is_some_and(|interval| interval <= stretch.chunks) {
+            measured.end_stretch(&mut stretch);
+        }
         left -= outcome.chunks;
         if outcome.chunks < count {
             break;
         }
     }
-    let drained = replay.feed(source, 0, true)?;
-    measured.add_to_last(&drained);
+    stretch.add(&replay.feed(source, 0, true)?);
+    measured.end_stretch(&mut stretch);
     measured.unique = replay.unique();
     measured.traffic = clock.zip(before).map(|(clock, before)| clock.traffic().since(&before));
     let (index, _) = replay.finish()?;
@@ -62,17 +77,13 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
 }
 
 impl Measured {
-    fn add(&mut self, setting: &Setting<'_>, outcome: &Outcome) {
-        self.outcome.add(outcome);
-        if setting.interval.is_some() && outcome.chunks != 0 {
-            self.intervals.push(*outcome);
-        }
-    }
-
-    fn add_to_last(&mut self, drained: &Outcome) {
-        self.outcome.add(drained);
-        if let Some(last) = self.intervals.last_mut() {
-            last.add(drained);
+    fn end_stretch(&mut self, stretch: &mut Outcome) {
+        let ended = std::mem::take(stretch);
+        self.outcome.add(&ended);
+        match self.intervals.last_mut() {
+            // What still waited at the end is of the stretch before.
+            Some(last) if ended.chunks == 0 => last.add(&ended),
+            _ => self.intervals.push(ended),
         }
     }
 }
@@ -80,6 +91,8 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+
+    use onefold_engine::monitor::Silent;
 
     use super::*;
     use crate::point::preset;
@@ -118,7 +131,14 @@ mod tests {
                 continue;
             }
             for device in &devices {
-                let setting = Setting { point: &point, scale: 128, device, scratch: scratch.path(), interval: None };
+                let setting = Setting {
+                    point: &point,
+                    scale: 128,
+                    device,
+                    scratch: scratch.path(),
+                    interval: None,
+                    monitor: &Silent,
+                };
                 let mut events = Synth::new(spec(1)).unwrap();
                 let measured = run(&setting, &mut Traced(&mut events), u64::MAX).unwrap();
                 assert_eq!(measured.unique, expected, "{} on {}", preset.name, device.name());
@@ -135,8 +155,14 @@ mod tests {
         for (name, set) in [("lazy", "threshold=8"), ("adaptive", "candidates=500"), ("eager", "window=adaptive")] {
             let point = preset::Preset::named(name).unwrap().with(&[set.to_owned()]).unwrap();
             let device = Device::named("ssd").unwrap();
-            let setting =
-                Setting { point: &point, scale: 128, device: &device, scratch: scratch.path(), interval: Some(40_000) };
+            let setting = Setting {
+                point: &point,
+                scale: 128,
+                device: &device,
+                scratch: scratch.path(),
+                interval: Some(40_000),
+                monitor: &Silent,
+            };
             let [one, other] = [0; 2].map(|_| {
                 let mut events = Synth::new(spec(3)).unwrap();
                 run(&setting, &mut Traced(&mut events), 150_000).unwrap()

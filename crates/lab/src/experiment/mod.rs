@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use onefold_engine::monitor::Monitor;
 
 use crate::device::Device;
 use crate::experiment::data_set::DataSet;
@@ -105,14 +106,8 @@ impl Laboratory {
         Self { scratch, size, made: HashMap::new() }
     }
 
-    /// Runs an experiment. `progress` is told of each run.
-    pub fn run(
-        &mut self,
-        spec: &Spec,
-        origin: Origin,
-        command: String,
-        progress: &mut dyn FnMut(&str) -> Result<()>,
-    ) -> Result<Findings> {
+    /// Runs an experiment. The monitor is told of each run, and says when to stop.
+    pub fn run(&mut self, spec: &Spec, origin: Origin, command: String, monitor: &dyn Monitor) -> Result<Findings> {
         let start = Instant::now();
         let data_sets: Vec<_> = spec.data_sets.iter().map(|name| DataSet::named(name)).collect::<Result<_>>()?;
         let mut results = Results { spec, data_sets, runs: HashMap::new() };
@@ -124,7 +119,7 @@ impl Laboratory {
                         let is_wanted = spec.devices.get(device).is_some_and(|name| runs_on(point, name));
                         if is_wanted {
                             let id = RunId { data_set, device, value, point: place };
-                            let measured = self.measure(&results, id, progress);
+                            let measured = self.measure(&results, id, monitor);
                             let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
                             results.runs.insert(id, measured);
                         }
@@ -180,12 +175,7 @@ impl Laboratory {
         notes
     }
 
-    fn measure(
-        &mut self,
-        results: &Results<'_>,
-        id: RunId,
-        progress: &mut dyn FnMut(&str) -> Result<()>,
-    ) -> Result<Rc<Measured>> {
+    fn measure(&mut self, results: &Results<'_>, id: RunId, monitor: &dyn Monitor) -> Result<Rc<Measured>> {
         let spec = results.spec;
         let missing = "a run that the experiment has";
         let set = results.data_sets.get(id.data_set).context(missing)?;
@@ -207,11 +197,11 @@ impl Laboratory {
             return Ok(Rc::clone(measured));
         }
         let interval = Some(chunks.div_ceil(INTERVALS));
-        let setting = Setting { point: &point, scale, device: &device, scratch: &self.scratch, interval };
+        let setting = Setting { point: &point, scale, device: &device, scratch: &self.scratch, interval, monitor };
         let mut stream = Stream::new(1, set.shape(), 0);
         let measured = run(&setting, &mut MadeUp { stream: &mut stream, len: set.chunk_size }, chunks)?;
         let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
-        progress(&format!(
+        monitor.note(&format!(
             "{}: {}, {}{} on {}: {:.2} s",
             spec.name,
             set.name,
@@ -219,7 +209,7 @@ impl Laboratory {
             value.map(|value| format!(" at {value}")).unwrap_or_default(),
             device.name(),
             measured.outcome.time.as_secs_f64()
-        ))?;
+        ));
         let measured = Rc::new(measured);
         self.made.insert(key, Rc::clone(&measured));
         Ok(measured)

@@ -31,9 +31,9 @@ pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
             row.push(Cell::Text(results.spec.points[id.point].name.clone()));
             for (name, is_stated) in table.measures.iter().zip(&stated) {
                 let is_count = spec::measure(name)?.is_count;
-                row.push(cell(results.value(id, name)?, is_count));
+                row.push(Cell::of(results.value(id, name)?, is_count));
                 if *is_stated {
-                    row.push(cell(results.published(id, name), false));
+                    row.push(Cell::of(results.published(id, name), false));
                 }
             }
             rows.push(row);
@@ -61,9 +61,9 @@ fn ratios(results: &Results<'_>, ratio: &spec::RatioSpec) -> Result<Table> {
         let other = RunId { point: to, ..id };
         let (above, below) = (results.value(id, &ratio.measure)?, results.value(other, &ratio.measure)?);
         let mut row = places(results, id);
-        row.extend([cell(above, false), cell(below, false), cell(divided(above, below), false)]);
+        row.extend([Cell::of(above, false), Cell::of(below, false), Cell::of(divided(above, below), false)]);
         let stated = divided(results.published(id, &ratio.measure), results.published(other, &ratio.measure));
-        row.push(cell(stated, false));
+        row.push(Cell::of(stated, false));
         rows.push(row);
     }
     Ok(Table { title: ratio.title.clone(), columns, rows })
@@ -96,17 +96,4 @@ fn places(results: &Results<'_>, id: RunId) -> Vec<Cell> {
     }
     row.extend(results.spec.vary.as_ref().map(|vary| Cell::Text(vary.values[id.value].clone())));
     row
-}
-
-fn cell(value: Option<f64>, is_count: bool) -> Cell {
-    match value {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "counts are whole and not negative"
-        )]
-        Some(value) if is_count => Cell::Count(value as u64),
-        Some(value) => Cell::Number(value),
-        None => Cell::Empty(()),
-    }
 }

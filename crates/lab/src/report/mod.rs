@@ -1,10 +1,10 @@
 //! Findings of experiments, brought to people: text for a terminal, CSV, and a page of HTML with plots.
 
-use std::fs::{OpenOptions, remove_file};
+use std::fs::{OpenOptions, create_dir_all, remove_file};
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 pub mod check;
 pub mod csv;
@@ -16,6 +16,20 @@ pub mod text;
 
 #[cfg(test)]
 mod example;
+
+/// The page of all experiments in a directory of what was found.
+pub const REPORT_NAME: &str = "report.html";
+
+/// Makes a directory for findings of these experiments. Refuses one that has some: that shows before all is measured.
+pub fn make_room(dir: &Path, experiments: &[&str]) -> Result<()> {
+    create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let files = experiments.iter().flat_map(|name| ["json", "csv"].map(|ending| format!("{name}.{ending}")));
+    for file in files.chain([REPORT_NAME.to_owned()]) {
+        let path = dir.join(file);
+        ensure!(!path.exists(), "write {}: File exists", path.display());
+    }
+    Ok(())
+}
 
 /// Writes a report. A file that exists is not written over; after an error there is none.
 pub fn write(path: &Path, report: &str) -> Result<()> {

@@ -2,9 +2,11 @@
 
 use clap::{Args, Subcommand};
 
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
+pub(crate) mod experiment;
 pub(crate) mod report;
 pub(crate) mod trace;
 
@@ -26,6 +28,12 @@ pub(crate) enum LabCommand {
     Import(ImportArgs),
     /// Say what a trace is like: duplicates, how far back, in how long runs
     Describe(DescribeArgs),
+    /// Find the duplicates of a trace in the ways and on the devices that are named, and say what it took
+    Run(RunArgs),
+    /// List the ways of finding duplicates that have names
+    Presets(PresetsArgs),
+    /// Do what papers did, and say what they found beside what is found here
+    Paper(PaperArgs),
     /// Make a page with plots of what experiments found
     Report(ReportArgs),
 }

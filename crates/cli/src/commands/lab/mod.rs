@@ -8,6 +8,7 @@ use crate::args::lab::LabCommand;
 use crate::output::Output;
 use crate::settings::Settings;
 
+mod experiment;
 mod report;
 mod trace;
 
@@ -23,6 +24,9 @@ pub(crate) fn run(
         LabCommand::Synth(typed) => trace::synth(output, typed),
         LabCommand::Import(typed) => trace::import(output, typed),
         LabCommand::Describe(typed) => trace::describe_trace(output, typed),
+        LabCommand::Run(typed) => experiment::run(output, typed),
+        LabCommand::Presets(typed) => experiment::presets(output, typed),
+        LabCommand::Paper(typed) => experiment::paper(output, typed),
         LabCommand::Report(typed) => report::report(output, typed),
     }
 }

@@ -1,4 +1,5 @@
 //! Messages of the laboratory, which are ours alone.
 
+pub(crate) mod experiment;
 pub(crate) mod report;
 pub(crate) mod trace;

@@ -1,0 +1,147 @@
+//! `lab run`, `lab presets`, `lab paper`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use onefold_engine::monitor::Monitor;
+use onefold_lab::device::Device;
+use onefold_lab::experiment::spec::{self, Spec};
+use onefold_lab::experiment::{Laboratory, Size};
+use onefold_lab::findings::{Findings, Origin};
+use onefold_lab::point::dimension::DIMENSIONS;
+use onefold_lab::point::preset::{self, Preset};
+use onefold_lab::report;
+use onefold_lab::trial::{Trial, try_out};
+
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
+use crate::interrupt::Interrupt;
+use crate::json::lab::experiment::{DimensionListed, Found, PresetListed};
+use crate::output::Output;
+
+/// Tells of each run on standard error, and stops where the user asks to.
+#[derive(Debug)]
+struct Watch<'a> {
+    output: &'a Output,
+    interrupt: Interrupt,
+}
+
+impl Monitor for Watch<'_> {
+    fn note(&self, text: &str) {
+        self.output.note(text);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupt.is_raised()
+    }
+}
+
+fn watch(output: &Output) -> Result<Watch<'_>> {
+    Ok(Watch { output, interrupt: Interrupt::listen()? })
+}
+
+fn origin() -> Origin {
+    let now = jiff::Timestamp::now().round(jiff::Unit::Second);
+    Origin::of_this_machine(env!("CARGO_PKG_VERSION"), now.map(|now| now.to_string()).unwrap_or_default())
+}
+
+/// Returns the command as it was typed, without what does not change what is found.
+fn command() -> String {
+    let typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("onefold".to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
+}
+
+fn scratch(typed: Option<&PathBuf>) -> PathBuf {
+    typed.cloned().unwrap_or_else(std::env::temp_dir)
+}
+
+/// Prints what was found.
+fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
+    if output.json {
+        return Ok(output.message(&Found::from(findings))?);
+    }
+    let text = if as_csv { report::csv::to_csv(findings)? } else { report::text::to_text(findings) };
+    output.bytes(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+/// Runs points on a trace.
+pub(crate) fn run(output: &Output, typed: &RunArgs) -> Result<()> {
+    let points = typed.presets.iter().map(|name| Ok((name.clone(), Preset::named(name)?.with(&typed.set)?)));
+    let devices = typed.devices.iter().map(|name| Device::named(name));
+    let trial = Trial {
+        trace: typed.trace.clone(),
+        points: points.collect::<Result<_>>()?,
+        devices: devices.collect::<Result<_>>()?,
+        scratch: scratch(typed.scratch.as_ref()),
+    };
+    let findings = try_out(&trial, origin(), command(), &watch(output)?)?;
+    print(output, typed.csv, &findings)
+}
+
+/// Lists presets, or dimensions.
+pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
+    if typed.dimensions {
+        for dimension in DIMENSIONS {
+            if output.json {
+                output.message(&DimensionListed::from(dimension))?;
+            } else {
+                output.line(format!(
+                    "{:<16} {}\n{:16} values: {}",
+                    dimension.name, dimension.about, "", dimension.values
+                ))?;
+            }
+        }
+        return Ok(());
+    }
+    for preset in preset::all()? {
+        if output.json {
+            output.message(&PresetListed::from(&preset))?;
+        } else {
+            output.line(format!("{:<14} {}\n{:14} {}", preset.name, preset.about, "", preset.source))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs experiments.
+pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
+    if typed.names.is_empty() {
+        for name in spec::names() {
+            let spec = Spec::named(name)?;
+            output.line(format!("{name:<16} {}\n{:16} {}", spec.title, "", spec.source))?;
+        }
+        return Ok(());
+    }
+    let names: Vec<&str> = if typed.names.iter().any(|name| name == "all") {
+        ensure!(typed.names.len() == 1, "all are all: name no other experiment beside");
+        spec::names().collect()
+    } else {
+        typed.names.iter().map(|name| &**name).collect()
+    };
+    let specs = names.iter().map(|name| Spec::named(name)).collect::<Result<Vec<_>>>()?;
+    let size = match (typed.quick, typed.fraction) {
+        (true, _) => Size::Quick,
+        (false, Some(fraction)) => Size::Fraction(fraction),
+        (false, None) => Size::Own,
+    };
+    if let Some(dir) = &typed.output {
+        report::make_room(dir, &names)?;
+    }
+    let watch = watch(output)?;
+    let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size);
+    let mut all = Vec::new();
+    for spec in &specs {
+        let findings = laboratory.run(spec, origin(), command(), &watch)?;
+        print(output, typed.csv, &findings)?;
+        if let Some(dir) = &typed.output {
+            let write = |ending: &str, text: &str| report::write(&dir.join(format!("{}.{ending}", spec.name)), text);
+            write("json", &serde_json::to_string_pretty(&findings)?)?;
+            write("csv", &report::csv::to_csv(&findings)?)?;
+        }
+        all.push(findings);
+    }
+    if let Some(dir) = &typed.output {
+        report::write(&dir.join(report::REPORT_NAME), &report::html::to_html(&all)?)?;
+    }
+    Ok(())
+}

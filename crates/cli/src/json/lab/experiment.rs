@@ -1,0 +1,54 @@
+//! Messages of the laboratory's commands that run something.
+
+use onefold_lab::findings::Findings;
+use onefold_lab::point::dimension::Dimension;
+use onefold_lab::point::preset::Preset;
+use serde::Serialize;
+
+/// `lab run`, `lab paper`: what was found, of one experiment.
+#[derive(Serialize)]
+pub(crate) struct Found<'a> {
+    message_type: &'static str,
+    #[serde(flatten)]
+    findings: &'a Findings,
+}
+
+impl<'a> From<&'a Findings> for Found<'a> {
+    fn from(findings: &'a Findings) -> Self {
+        Self { message_type: "findings", findings }
+    }
+}
+
+/// `lab presets`: one of them.
+#[derive(Serialize)]
+pub(crate) struct PresetListed<'a> {
+    message_type: &'static str,
+    name: &'a str,
+    about: &'a str,
+    source: &'a str,
+    dimensions: std::collections::BTreeMap<&'a str, String>,
+}
+
+impl<'a> From<&'a Preset> for PresetListed<'a> {
+    fn from(preset: &'a Preset) -> Self {
+        let Preset { name, about, source, dimensions } = preset;
+        let shown = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let dimensions = dimensions.iter().map(|(name, value)| (&**name, shown(value))).collect();
+        Self { message_type: "preset", name, about, source, dimensions }
+    }
+}
+
+/// `lab presets --dimensions`: one of them.
+#[derive(Serialize)]
+pub(crate) struct DimensionListed {
+    message_type: &'static str,
+    name: &'static str,
+    values: &'static str,
+    about: &'static str,
+}
+
+impl From<&Dimension> for DimensionListed {
+    fn from(&Dimension { name, values, about }: &Dimension) -> Self {
+        Self { message_type: "dimension", name, values, about }
+    }
+}

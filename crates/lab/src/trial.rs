@@ -1,0 +1,131 @@
+//! A trace, found the duplicates of in some ways on some devices.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::monitor::Monitor;
+
+use crate::device::Device;
+use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
+use crate::measure::{Measure, Measured};
+use crate::point::Point;
+use crate::replay::Traced;
+use crate::run::{Setting, run};
+use crate::trace::file;
+
+/// What is tried out.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trial {
+    /// The trace.
+    pub trace: PathBuf,
+    /// Points and what they are called.
+    pub points: Vec<(String, Point)>,
+    /// Devices.
+    pub devices: Vec<Device>,
+    /// Where files of a run go.
+    pub scratch: PathBuf,
+}
+
+/// What is told of each run.
+const MEASURES: [&str; 20] = [
+    "unique-chunks",
+    "unique-gigabytes",
+    "deduplication-ratio",
+    "memory-mib",
+    "seconds",
+    "processor-seconds",
+    "device-seconds",
+    "million-per-second",
+    "lookup-seconds",
+    "prefetch-seconds",
+    "prelookup-seconds",
+    "postlookup-seconds",
+    "other-seconds",
+    "lookups",
+    "lookups-per-gb",
+    "windows",
+    "mib-read",
+    "updates-per-gb",
+    "false-positive-rate",
+    "hit-percent",
+];
+/// What is drawn of each run, on each other.
+const PARTS: [&str; 5] =
+    ["lookup-seconds", "prefetch-seconds", "prelookup-seconds", "postlookup-seconds", "other-seconds"];
+
+/// Runs each point on each device over the trace. Fails if two find different chunks unique: all are exact.
+pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Monitor) -> Result<Findings> {
+    let start = Instant::now();
+    let mut runs: Vec<(String, String, Measured)> = Vec::new();
+    let mut description = String::new();
+    for device in &trial.devices {
+        for (name, point) in &trial.points {
+            let (said, mut events) = file::open(&trial.trace)?;
+            description = said;
+            let setting = Setting { point, scale: 1, device, scratch: &trial.scratch, interval: None, monitor };
+            let measured = run(&setting, &mut Traced(&mut events), u64::MAX).with_context(|| name.clone())?;
+            let seconds = measured.outcome.time.as_secs_f64();
+            monitor.note(&format!("{name} on {}: {seconds:.2} s", device.name()));
+            if let Some((other, ..)) = runs.iter().find(|(.., other)| other.unique != measured.unique) {
+                ensure!(
+                    false,
+                    "{name} and {other} do not find the same chunks unique: this is a defect of the program"
+                );
+            }
+            runs.push((name.clone(), device.name().to_owned(), measured));
+        }
+    }
+    let (chunks, bytes) = runs.first().map_or((0, 0), |(.., it)| (it.outcome.chunks, it.outcome.bytes));
+    Ok(Findings {
+        experiment: "run".to_owned(),
+        title: format!("Duplicates of {}", trial.trace.display()),
+        source: description,
+        command,
+        origin,
+        notes: vec![
+            format!("{chunks} chunks, {bytes} bytes."),
+            "On a modelled device, seconds are those of the processor, which are measured, and those of the device, which the \
+             model says; nothing goes on beside. On a real one they are what a clock showed."
+                .to_owned(),
+        ],
+        tables: vec![table(&runs)?],
+        plots: vec![plot(&runs)?],
+        claims: Vec::new(),
+        seconds: start.elapsed().as_secs_f64(),
+    })
+}
+
+fn measure(name: &str) -> Result<&'static Measure> {
+    Measure::named(name).with_context(|| format!("no measure {name}"))
+}
+
+/// One row for each measure, one column for each run: there are more measures than runs.
+fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
+    let mut columns = vec![String::new()];
+    columns.extend(runs.iter().map(|(name, device, _)| format!("{name}, {device}")));
+    let mut rows = Vec::new();
+    for name in MEASURES {
+        let measure = measure(name)?;
+        let mut row = vec![Cell::Text(measure.title.to_owned())];
+        row.extend(runs.iter().map(|(.., measured)| Cell::of(measure.of(measured), measure.is_count)));
+        if row.iter().skip(1).any(|cell| *cell != Cell::Empty(())) {
+            rows.push(row);
+        }
+    }
+    Ok(Table { title: "What was found, and what it took".to_owned(), columns, rows })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a handful of places")]
+fn plot(runs: &[(String, String, Measured)]) -> Result<Plot> {
+    let names = runs.iter().map(|(name, device, _)| format!("{name}, {device}")).collect();
+    let mut series = Vec::new();
+    for name in PARTS {
+        let measure = measure(name)?;
+        let points = runs.iter().enumerate().filter_map(|(place, (.., it))| Some((place as f64, measure.of(it)?)));
+        series.push(Series { name: measure.title.to_owned(), is_published: false, points: points.collect() });
+    }
+    let x = Axis { title: String::new(), is_logarithmic: false, names };
+    let y = Axis { title: "seconds".to_owned(), is_logarithmic: false, names: Vec::new() };
+    Ok(Plot { title: "Where the time goes".to_owned(), x, y, kind: PlotKind::StackedBars, series })
+}
