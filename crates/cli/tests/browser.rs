@@ -4,7 +4,7 @@
 //! descriptor.
 
 use std::env;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// Longest wait for one answer; a machine that does much else starts a browser slowly.
 const ANSWER_TIME_MAX: Duration = Duration::from_mins(1);
 
+/// Longest wait for the end of a browser.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// A browser with one page.
 pub(crate) struct Browser {
     process: Child,
@@ -25,7 +28,7 @@ pub(crate) struct Browser {
     session: Value,
     /// Number of the last request.
     number: u64,
-    /// What the page did since the events were last taken.
+    /// What the page did, in order.
     events: Vec<Value>,
     _profile: TempDir,
 }
@@ -50,8 +53,9 @@ impl Browser {
         let (send, messages) = channel();
         thread::spawn(move || {
             for message in answers.split(0) {
-                let Ok(message) = message else { return };
-                if send.send(serde_json::from_slice(&message).unwrap()).is_err() {
+                // A browser that is ended may end within a message.
+                let Some(message) = message.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) else { return };
+                if send.send(message).is_err() {
                     return;
                 }
             }
@@ -77,14 +81,11 @@ impl Browser {
     /// Asks the browser to do something, and returns its answer.
     #[track_caller]
     pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Value {
-        self.number += 1;
-        let mut request = json!({"id": self.number, "method": method, "params": parameters});
+        let mut request = json!({"method": method, "params": parameters});
         if !self.session.is_null() {
             request["sessionId"] = self.session.clone();
         }
-        let mut bytes = serde_json::to_vec(&request).unwrap();
-        bytes.push(0);
-        self.requests.write_all(&bytes).unwrap();
+        self.send(request).unwrap();
         loop {
             let mut message = self.next(method);
             if message["id"] == self.number {
@@ -98,12 +99,15 @@ impl Browser {
     /// Opens a file, and waits until it is loaded.
     #[track_caller]
     pub(crate) fn open(&mut self, path: &Path) {
+        let before = self.events.len();
         let opened = self.call("Page.navigate", &json!({"url": format!("file://{}", path.display())}));
         assert!(opened["errorText"].is_null(), "{opened}");
-        while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+        while !self.events[before..].iter().any(|event| event["method"] == "Page.loadEventFired") {
             let event = self.next("load");
             self.events.push(event);
         }
+        // The event may have been the empty page's; and what the page did until now comes before the answer.
+        self.wait_for("document.readyState === 'complete'");
     }
 
     /// Returns what an expression of the page comes to; of a promise, what it brings.
@@ -137,6 +141,14 @@ impl Browser {
         requests.map(|event| event["params"]["request"]["url"].as_str().unwrap()).collect()
     }
 
+    fn send(&mut self, mut request: Value) -> io::Result<()> {
+        self.number += 1;
+        request["id"] = self.number.into();
+        let mut bytes = serde_json::to_vec(&request)?;
+        bytes.push(0);
+        self.requests.write_all(&bytes)
+    }
+
     fn next(&mut self, what: &str) -> Value {
         self.messages.recv_timeout(ANSWER_TIME_MAX).unwrap_or_else(|error| panic!("{what}: no answer: {error}"))
     }
@@ -144,7 +156,11 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It may have ended by itself; a test that fails says more than this could.
+        // It ends with all its processes, so that its profile can be removed. It may have ended by itself; a test that fails says more than
+        // this could.
+        let _sent = self.send(json!({"method": "Browser.close"}));
+        let start = Instant::now();
+        while start.elapsed() < END_TIME_MAX && self.messages.recv_timeout(END_TIME_MAX).is_ok() {}
         let _ended = self.process.kill();
         let _ended = self.process.wait();
     }

@@ -101,6 +101,7 @@ fn a_report_is_drawn_in_a_browser_without_complaint_or_request() {
 
     let mut browser = Browser::start();
     browser.open(&page);
+    assert_eq!(browser.complaints(), Vec::<&Value>::new());
     browser.wait_for("document.documentElement.dataset.drawn === '4'");
     let plots = browser.evaluate(COUNT);
     assert_drawn(&plots);
@@ -167,7 +168,6 @@ fn the_browser_notices_complaints_exceptions_and_requests() {
     let mut count = 0;
     let mut complains = |browser: &mut Browser, path: &Path, method: &str| {
         browser.open(path);
-        browser.wait_for("document.readyState === 'complete'");
         let complaints = browser.complaints();
         assert!(count < complaints.len(), "{}", path.display());
         assert!(complaints[count..].iter().any(|event| event["method"] == method), "{complaints:?}");

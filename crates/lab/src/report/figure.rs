@@ -113,6 +113,9 @@ fn axis(axis: &Axis) -> Value {
         shown["tickvals"] = json!(places);
         shown["ticktext"] = json!(names);
         shown["showgrid"] = json!(false);
+        // No name is left out: where there is no room they are turned, to end below their place.
+        shown["ticklabeloverflow"] = json!("allow");
+        shown["autotickangles"] = json!([0, -45, -90]);
     }
     shown
 }
