@@ -4,6 +4,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::findings::{Axis, Findings, Plot, PlotKind, Series, Table};
 
+/// Most series of a plot. Nobody tells more apart.
+pub const SERIES_MAX: usize = 64;
+
 /// Refuses findings that cannot be shown as they are meant, and says at which place.
 ///
 /// Rows have as many cells as there are columns. On an axis with names, numbers are places of them; on a logarithmic axis they are
@@ -38,6 +41,8 @@ fn check_plot(plot: &Plot) -> Result<()> {
         PlotKind::Lines => true,
         PlotKind::Bars | PlotKind::StackedBars => !plot.x.names.is_empty() || plot.series.is_empty(),
     };
+    let series = plot.series.len();
+    ensure!(series <= SERIES_MAX, "{series} series, at most {SERIES_MAX}");
     ensure!(stands, "bars stand at names, and axis x has none");
     (1..).zip(&plot.series).try_for_each(|(number, series)| {
         check_series(plot, series).with_context(|| format!("series {number}, {:?}", series.name))
@@ -116,6 +121,9 @@ mod tests {
         }
         let nameless = refusal(|findings| findings.plots[2].x.names.clear());
         assert!(nameless.ends_with("bars stand at names, and axis x has none"), "{nameless}");
+        let many =
+            refusal(|findings| findings.plots[0].series = vec![findings.plots[0].series[0].clone(); SERIES_MAX + 1]);
+        assert!(many.ends_with("plot 1, \"Time by threshold\": 65 series, at most 64"), "{many}");
         let both = refusal(|findings| findings.plots[3].x.is_logarithmic = true);
         assert!(both.ends_with("axis x has names and cannot be logarithmic"), "{both}");
     }

@@ -4,7 +4,6 @@ use anyhow::Result;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::findings::{Cell, Claim, Findings, Plot, Table};
@@ -25,8 +24,7 @@ const PLOTLY_LICENSE: &str = include_str!("vendor/plotly/LICENSE");
 /// their checksums, and styles that stand in it. Whatever the findings say is text.
 pub fn to_html(all: &[Findings]) -> Result<String> {
     all.iter().try_for_each(check)?;
-    let figures: Vec<Value> = all.iter().flat_map(|findings| &findings.plots).map(figure::figure).collect();
-    let figures = in_script(&serde_json::to_string(&figures)?);
+    let figures = figures(all)?;
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -50,6 +48,19 @@ pub fn to_html(all: &[Findings]) -> Result<String> {
         }
     };
     Ok(page.into_string())
+}
+
+/// Returns the figures of the page as a list in JSON. One at a time is held as a value, which takes many times its text.
+fn figures(all: &[Findings]) -> Result<String> {
+    let mut figures = String::from("[");
+    for plot in all.iter().flat_map(|findings| &findings.plots) {
+        if figures.len() != 1 {
+            figures.push(',');
+        }
+        figures.push_str(&in_script(&serde_json::to_string(&figure::figure(plot))?));
+    }
+    figures.push(']');
+    Ok(figures)
 }
 
 /// Says what the page may do. plotly.js makes rules of style while it draws.
@@ -310,7 +321,7 @@ mod tests {
         let safe = in_script(&value.to_string());
         assert!(safe.is_ascii());
         assert!(!safe.contains(['<', '>', '&']));
-        assert_eq!(serde_json::from_str::<Value>(&safe).unwrap(), value);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
     }
 
     #[test]
