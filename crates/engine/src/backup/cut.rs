@@ -1,11 +1,12 @@
 //! From bytes to named chunks: candidates aside, cuts in order, fingerprints aside.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backup::block::{Block, BlockBytes, Piece};
 use crate::backup::read::FileReader;
-use crate::chunk::{Chunking, Cutter, GearTable};
+use crate::chunk::{Cutter, GearTable};
 use crate::fingerprint::Naming;
 use crate::pipeline::Work;
 use crate::types::Fingerprint;
@@ -15,7 +16,7 @@ use crate::types::Fingerprint;
 pub struct FindCandidates {
     /// Reads what is not read yet.
     pub files: FileReader,
-    /// The hash; `None` where chunks are of a fixed length.
+    /// The hash; `None` where cuts do not depend on candidates.
     pub table: Option<GearTable>,
 }
 
@@ -93,18 +94,46 @@ impl CutBlock {
     }
 }
 
+/// Cuts streams in a way that no repository has. Whatever the pieces in which a stream comes, the cuts are the same.
+pub trait StreamCutter: fmt::Debug {
+    /// Takes the next bytes of the stream and appends the cuts among them: how many of them come before each, ascending.
+    /// What follows the last cut stays open; 0 cuts before the first of them, at the end of what came before.
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>);
+
+    /// Ends the stream; the next bytes start another.
+    fn finish(&mut self);
+}
+
+/// What says where streams are cut.
+#[derive(Debug)]
+pub enum Cuts {
+    /// Minimum and maximum, applied to candidates that were found aside: as in a repository.
+    OfCandidates(Cutter),
+    /// The bytes themselves.
+    OfBytes(Box<dyn StreamCutter>),
+}
+
+impl Cuts {
+    fn finish(&mut self) {
+        match self {
+            Self::OfCandidates(cutter) => cutter.finish(),
+            Self::OfBytes(cutter) => cutter.finish(),
+        }
+    }
+}
+
 /// Cuts streams that run on from block to block.
 #[derive(Debug)]
 pub struct CutStage {
-    cutter: Cutter,
-    /// Bytes of the open chunk that came with earlier blocks; shorter than the longest chunk.
+    cutter: Cuts,
+    /// Bytes of the open chunk that came with earlier blocks; no longer than the longest chunk.
     carry: Vec<u8>,
 }
 
 impl CutStage {
     /// Starts before the first stream.
-    pub fn new(chunking: Chunking) -> Self {
-        Self { cutter: Cutter::new(chunking), carry: Vec::new() }
+    pub fn new(cutter: Cuts) -> Self {
+        Self { cutter, carry: Vec::new() }
     }
 
     /// Cuts the next block.
@@ -121,7 +150,14 @@ impl CutStage {
                 Piece::Bytes { start, len, .. } => {
                     self.keep(&mut open, &cut.bytes);
                     cuts.clear();
-                    self.cutter.advance(len, &candidates.next().unwrap_or_default(), &mut cuts);
+                    let found = candidates.next().unwrap_or_default();
+                    match &mut self.cutter {
+                        Cuts::OfCandidates(cutter) => cutter.advance(len, &found, &mut cuts),
+                        Cuts::OfBytes(cutter) => {
+                            let stretch = cut.bytes.get(start..start + len as usize);
+                            cutter.advance(stretch.expect("a piece lies inside its block"), &mut cuts);
+                        }
+                    }
                     open = start..start;
                     for end in &cuts {
                         open.end = start + *end as usize;
@@ -181,5 +217,60 @@ impl Work for NameChunks {
         let chunks: Vec<&[u8]> = (0..block.chunk_count()).map(|number| block.chunk(number)).collect();
         block.fingerprints = self.naming.name(&chunks);
         block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::block::Buffers;
+
+    /// Cuts before each zero, so that a chunk's end is known with the first byte behind it only.
+    #[derive(Debug)]
+    struct BeforeZeros;
+
+    impl StreamCutter for BeforeZeros {
+        fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+            cuts.extend((0..).zip(bytes).filter(|(_, byte)| **byte == 0).map(|(at, _)| at));
+        }
+
+        fn finish(&mut self) {}
+    }
+
+    fn block(pieces: &[&[u8]], ends: bool) -> Searched {
+        let mut block = Block { bytes: Buffers::default().take(), pieces: Vec::new() };
+        for piece in pieces {
+            let (start, len) = (block.bytes.len(), u32::try_from(piece.len()).unwrap());
+            block.bytes.extend_from_slice(piece);
+            block.pieces.push(Piece::Bytes { start, len, halo: 0 });
+        }
+        if ends {
+            block.pieces.push(Piece::FileEnd);
+        }
+        Searched { block, candidates: Vec::new() }
+    }
+
+    #[test]
+    fn cuts_of_bytes_give_the_same_chunks_wherever_blocks_and_stretches_end() {
+        let stream = [0, 0, 5, 6, 0, 7, 7, 7, 0, 8];
+        let expected: [&[u8]; 4] = [&[0], &[0, 5, 6], &[0, 7, 7, 7], &[0, 8]];
+        for first in 0..=stream.len() {
+            for second in first..=stream.len() {
+                let parts = [&stream[..first], &stream[first..second], &stream[second..]];
+                for blocks in [
+                    vec![block(&parts, true)],
+                    vec![block(&parts[..1], false), block(&parts[1..], true)],
+                    vec![block(&parts[..1], false), block(&parts[1..2], false), block(&parts[2..], true)],
+                ] {
+                    let mut stage = CutStage::new(Cuts::OfBytes(Box::new(BeforeZeros)));
+                    let cut: Vec<CutBlock> = blocks.into_iter().map(|block| stage.cut(block)).collect();
+                    let chunks =
+                        cut.iter().flat_map(|block| (0..block.chunk_count()).map(|number| block.chunk(number)));
+                    assert_eq!(chunks.collect::<Vec<_>>(), expected, "cut at {first} and {second}");
+                    let told = cut.iter().flat_map(|block| &block.pieces);
+                    assert_eq!(told.filter(|piece| matches!(piece, CutPiece::Chunk)).count(), expected.len());
+                }
+            }
+        }
     }
 }

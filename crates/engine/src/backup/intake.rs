@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::backup::block::Block;
-use crate::backup::cut::{CutBlock, CutStage, FindCandidates, NameChunks};
+use crate::backup::cut::{CutBlock, CutStage, Cuts, FindCandidates, NameChunks, StreamCutter};
 use crate::backup::read::{FileReader, SourceReader};
-use crate::chunk::{Chunking, GearTable};
+use crate::chunk::{Chunking, Cutter, GearTable};
 use crate::error::{Error, Result};
 use crate::fingerprint::Naming;
 use crate::monitor::Monitor;
@@ -15,8 +15,8 @@ use crate::pipeline::{Feed, Lane};
 /// How a source becomes chunks.
 #[derive(Debug)]
 pub struct ChunkRule {
-    chunking: Chunking,
-    /// The hash that finds candidates; `None` where chunks are of a fixed length.
+    cutter: Cuts,
+    /// The hash that finds candidates; `None` where cuts do not depend on any.
     table: Option<GearTable>,
     naming: Arc<dyn Naming>,
 }
@@ -28,7 +28,12 @@ impl ChunkRule {
             Chunking::Gear(sizes) => Some(GearTable::expand(key, sizes)),
             Chunking::Fixed { .. } => None,
         };
-        Self { chunking, table, naming }
+        Self { cutter: Cuts::OfCandidates(Cutter::new(chunking)), table, naming }
+    }
+
+    /// Cuts streams in a way that no repository has, and names chunks so.
+    pub fn with_cutter(cutter: Box<dyn StreamCutter>, naming: Arc<dyn Naming>) -> Self {
+        Self { cutter: Cuts::OfBytes(cutter), table: None, naming }
     }
 }
 
@@ -44,11 +49,11 @@ pub struct Intake {
 impl Intake {
     /// Starts to read. `files` reads the small files that `reader` found; each stage has up to `depth` blocks in flight.
     pub fn new(driver: &Driver, mut reader: SourceReader, files: FileReader, rule: ChunkRule, depth: usize) -> Self {
-        let ChunkRule { chunking, table, naming } = rule;
+        let ChunkRule { cutter, table, naming } = rule;
         let search = driver.lane(FindCandidates { files, table }, Pool::Read, depth);
         let name = driver.lane(NameChunks { naming }, Pool::Compute, depth);
         let feed = driver.feed(move || reader.next_block(), depth);
-        Self { feed, search, cutter: CutStage::new(chunking), name }
+        Self { feed, search, cutter: CutStage::new(cutter), name }
     }
 
     /// Hands every block over, in stream order.
