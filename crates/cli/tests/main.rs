@@ -10,6 +10,7 @@ mod inspecting;
 mod keys;
 mod lab;
 mod lab_report;
+mod lab_record;
 mod listing;
 mod memory;
 mod place;

@@ -12,6 +12,7 @@
 pub mod bench;
 pub mod device;
 pub mod experiment;
+pub mod chunkers;
 pub mod findings;
 pub mod growth;
 pub mod measure;

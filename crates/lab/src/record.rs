@@ -9,7 +9,6 @@ use onefold_engine::Error;
 use onefold_engine::backup::Budget;
 use onefold_engine::backup::intake::ChunkRule;
 use onefold_engine::backup::record::{RecordOptions, Recorded, record};
-use onefold_engine::chunk::Chunking;
 use onefold_engine::fingerprint::Naming;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::tree::SourceTree;
@@ -20,12 +19,10 @@ use onefold_engine::store::Store;
 use onefold_engine::types::Fingerprint;
 use sha2::digest::Digest;
 
+use crate::chunkers::Chunker;
 use crate::trace::block::{NAME_LEN_MAX, Totals};
 use crate::trace::file;
 use crate::trace::{Event, HASH_LEN, TraceChunk};
-
-/// Key of the hash that cuts where no repository has one of its own: anybody may know it.
-const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
 
 /// What names chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +56,7 @@ pub enum Rule {
     /// As in a repository: its keys and its chunking.
     OfRepository(Store),
     /// With no secret.
-    Open(Chunking, Hash),
+    Open(Chunker, Hash),
 }
 
 impl Rule {
@@ -69,7 +66,7 @@ impl Rule {
                 let naming: Arc<dyn Naming> = Arc::<onefold_engine::crypto::Keys>::clone(&store.keys);
                 ChunkRule::new(store.config.chunking, store.keys.chunk(), naming)
             }
-            Self::Open(chunking, hash) => ChunkRule::new(*chunking, &OPEN_KEY, Arc::new(*hash)),
+            Self::Open(chunker, hash) => chunker.rule(Arc::new(*hash)),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
 pub(crate) mod experiment;
 pub(crate) mod report;
+pub(crate) mod chunker;
 pub(crate) mod trace;
 
 /// Options of `lab`.

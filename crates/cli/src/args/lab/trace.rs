@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::args::ExcludeArgs;
+use crate::args::lab::chunker::ChunkerArgs;
 
 /// Options of `lab synth`.
 #[derive(Args, Debug)]
@@ -77,12 +78,8 @@ pub(crate) struct RecordArgs {
     /// and named as by a backup into that repository
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Average length of a chunk, from 512 to 1M
-    #[arg(long, value_name = "SIZE", default_value = "8k", conflicts_with = "repo")]
-    pub(crate) chunk_size: String,
-    /// Cut into chunks of this length whatever they hold, from 64 to 8M
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["chunk_size", "repo"])]
-    pub(crate) fixed_chunk_size: Option<String>,
+    #[command(flatten)]
+    pub(crate) chunker: ChunkerArgs,
     /// What names chunks, of which 160 bits are kept
     #[arg(long, value_name = "HASH", default_value = "blake3", conflicts_with = "repo")]
     pub(crate) hash: HashName,

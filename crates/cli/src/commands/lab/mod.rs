@@ -10,6 +10,7 @@ use crate::settings::Settings;
 
 mod experiment;
 mod report;
+mod chunker;
 mod trace;
 
 /// Carries out a command of the laboratory. `names_repository`: --repo was given.

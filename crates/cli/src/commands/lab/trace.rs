@@ -1,13 +1,10 @@
 //! `lab record`, `lab synth`, `lab import`, `lab describe`.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
-use onefold_engine::object::config::CHUNK_BYTES;
+use anyhow::{Result, ensure};
+use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
-use onefold_engine::source::exclude::parse_size;
 use onefold_lab::record::{Hash, Rule, record_paths};
 use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary, describe};
@@ -15,6 +12,7 @@ use onefold_lab::trace::file::{self, Foreign};
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
 use crate::args::lab::trace::{DescribeArgs, HashName, ImportArgs, ImportFormat, RecordArgs, SynthArgs};
+use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::inspect::ratio;
@@ -43,8 +41,8 @@ pub(crate) fn record(
             HashName::Sha1 => Hash::Sha1,
             HashName::Sha256 => Hash::Sha256,
         };
-        let chunking = chunking(typed)?;
-        (Rule::Open(chunking, hash), format!("{chunking:?}, {hash:?}"))
+        let chunker = chunker_of(&typed.chunker)?;
+        (Rule::Open(chunker, hash), format!("{chunker}, {hash:?}"))
     };
     let interrupt = Interrupt::listen()?;
     let progress = Progress::new(output, &interrupt, Activity::Files);
@@ -59,20 +57,6 @@ pub(crate) fn record(
     written(output, totals)?;
     ensure!(failures == 0, Unreadable::NotRecorded);
     Ok(())
-}
-
-/// The same sizes as a repository may have: an open chunk is held in memory.
-fn chunking(typed: &RecordArgs) -> Result<Chunking> {
-    if let Some(size) = &typed.fixed_chunk_size {
-        return Ok(Chunking::Fixed { bytes: within("--fixed-chunk-size", size, &CHUNK_BYTES)? });
-    }
-    Ok(Chunking::Gear(ChunkSizes::for_average(within("--chunk-size", &typed.chunk_size, &CHUNK_BYTES_AVERAGE)?)))
-}
-
-fn within(option: &str, text: &str, range: &RangeInclusive<u32>) -> Result<u32> {
-    let len = chunk_len(text)?;
-    ensure!(range.contains(&len), "{option}: from {} to {} bytes, not {len}", range.start(), range.end());
-    Ok(len)
 }
 
 /// Makes up a trace.
@@ -117,14 +101,9 @@ pub(crate) fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
     written(output, file::write(&typed.trace, &description, sources)?)
 }
 
-fn chunk_len(text: &str) -> Result<u32> {
-    let bytes = parse_size(text)?;
-    u32::try_from(bytes).ok().filter(|len| *len != 0).with_context(|| format!("{text:?}: no length of a chunk"))
-}
-
 fn written(output: &Output, totals: Totals) -> Result<()> {
     if output.json {
-        return Ok(output.message(&TraceWritten::from(totals))?);
+        return Ok(output.message(&TraceWritten::of(totals, process_peak_rss_bytes()))?);
     }
     let Totals { streams, chunks, bytes } = totals;
     Ok(output.line(format!("{chunks} chunks, {}, in {streams} streams", text::bytes(bytes)))?)

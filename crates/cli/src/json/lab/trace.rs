@@ -4,18 +4,20 @@ use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary};
 use serde::Serialize;
 
-/// `lab synth`, `lab import`.
+/// `lab synth`, `lab import`, `lab record`.
 #[derive(Serialize)]
 pub(crate) struct TraceWritten {
     message_type: &'static str,
     streams: u64,
     chunks: u64,
     bytes: u64,
+    peak_rss_bytes: Option<u64>,
 }
 
-impl From<Totals> for TraceWritten {
-    fn from(Totals { streams, chunks, bytes }: Totals) -> Self {
-        Self { message_type: "trace_written", streams, chunks, bytes }
+impl TraceWritten {
+    /// Tells of what was written, by a process that held so much memory at most.
+    pub(crate) fn of(Totals { streams, chunks, bytes }: Totals, peak_rss_bytes: Option<u64>) -> Self {
+        Self { message_type: "trace_written", streams, chunks, bytes, peak_rss_bytes }
     }
 }
 

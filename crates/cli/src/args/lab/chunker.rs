@@ -1,0 +1,44 @@
+//! Options that say how the laboratory cuts data into chunks.
+
+use clap::{Args, ValueEnum};
+
+/// Where chunks end.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ChunkerName {
+    /// As in repositories, with a key that everybody knows
+    Gear,
+    /// A length, whatever they hold
+    Fixed,
+    /// Rabin's fingerprint over 48 bytes, as in most papers
+    Rabin,
+    /// `FastCDC` of 2020, as the crate of this name
+    Fastcdc,
+    /// Asymmetric extremum
+    Ae,
+    /// Rapid asymmetric maximum
+    Ram,
+}
+
+/// How data is cut.
+#[derive(Args, Debug)]
+pub(crate) struct ChunkerArgs {
+    /// What says where chunks end
+    #[arg(long, value_name = "CHUNKER", default_value = "gear", conflicts_with = "repo")]
+    pub(crate) chunker: ChunkerName,
+    /// Average length of a chunk, from 512 to 1M; with --chunker fixed its length, from 64 to 8M
+    #[arg(long, value_name = "SIZE", default_value = "8k", conflicts_with = "repo")]
+    pub(crate) chunk_size: String,
+    /// Shortest chunk, for gear, rabin and fastcdc [default: a half, an eighth, a quarter of the average]
+    #[arg(long, value_name = "SIZE", conflicts_with = "repo")]
+    pub(crate) min_chunk_size: Option<String>,
+    /// Longest chunk, up to 8M [default: eight times the average, with gear four times]
+    #[arg(long, value_name = "SIZE", conflicts_with = "repo")]
+    pub(crate) max_chunk_size: Option<String>,
+    /// The same as --chunker fixed --chunk-size SIZE
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with_all = ["chunker", "chunk_size", "min_chunk_size", "max_chunk_size", "repo"]
+    )]
+    pub(crate) fixed_chunk_size: Option<String>,
+}

@@ -1,0 +1,187 @@
+//! Chunkers of the literature, for traces: what data looks like to the systems that papers measure.
+//!
+//! Repositories are cut in the engine's way alone, which is a part of their format; [`Algorithm::Gear`] and
+//! [`Algorithm::Fixed`] are it. The others are here, a file each, with their source and where they deviate from it. All cut
+//! one stream at a time, from its beginning: where a chunk ends depends on the chunk's bytes (`FastCDC`: and the next one), not
+//! on what came before it nor on the pieces in which the stream comes. No one keeps more of a stream than a few bytes.
+
+pub mod ae;
+#[cfg(test)]
+mod chunkers_tests;
+pub mod fastcdc;
+pub mod rabin;
+pub mod ram;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use onefold_engine::backup::cut::StreamCutter;
+use onefold_engine::backup::intake::ChunkRule;
+use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
+use onefold_engine::fingerprint::Naming;
+use onefold_engine::object::config::CHUNK_BYTES;
+
+use crate::chunkers::ae::AeCutter;
+use crate::chunkers::fastcdc::FastCdcCutter;
+use crate::chunkers::rabin::RabinCutter;
+use crate::chunkers::ram::RamCutter;
+
+/// Key of the engine's hash where no repository has one of its own: anybody may know it.
+const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
+/// Shortest minimum that can be asked for. More than any window.
+const MIN_LEAST: u32 = 64;
+
+/// A way to say where chunks end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Algorithm {
+    /// The engine's: Gear, keyed with what everybody knows.
+    Gear,
+    /// The engine's other one: a length.
+    Fixed,
+    /// Rabin's fingerprint, see [`rabin`].
+    Rabin,
+    /// `FastCDC`, see [`fastcdc`].
+    FastCdc,
+    /// Asymmetric extremum, see [`ae`].
+    Ae,
+    /// Rapid asymmetric maximum, see [`ram`].
+    Ram,
+}
+
+/// Sizes of chunks in bytes. None is longer than `max`, and none but the last of a stream shorter than `min`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Shortest.
+    pub min: u32,
+    /// The mean that is asked for; docs/traces.md has what each algorithm makes of it.
+    pub average: u32,
+    /// Longest.
+    pub max: u32,
+}
+
+impl Algorithm {
+    /// Returns its name, as the command has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gear => "gear",
+            Self::Fixed => "fixed",
+            Self::Rabin => "rabin",
+            Self::FastCdc => "fastcdc",
+            Self::Ae => "ae",
+            Self::Ram => "ram",
+        }
+    }
+
+    /// Returns the averages that can be asked for. Not each of them, see [`Algorithm::check_average`].
+    pub fn averages(self) -> RangeInclusive<u32> {
+        if self == Self::Fixed { CHUNK_BYTES } else { CHUNK_BYTES_AVERAGE }
+    }
+
+    /// Says what is wrong with an average that lies in the range, if anything is.
+    pub fn check_average(self, average: u32) -> Result<()> {
+        ensure!(self != Self::Rabin || average.is_power_of_two(), "a power of two for rabin, not {average}");
+        self.check_bound(average)
+    }
+
+    /// Says what is wrong with a minimum or maximum that lies in the range, if anything is.
+    pub fn check_bound(self, bytes: u32) -> Result<()> {
+        ensure!(self != Self::FastCdc || bytes.is_multiple_of(2), "an even number for fastcdc, not {bytes}");
+        Ok(())
+    }
+
+    /// Returns the sizes that it has where nothing else is asked for: those of its source.
+    pub fn sizes(self, average: u32) -> Sizes {
+        let (min, max) = match self {
+            Self::Gear => (average / 2, 4 * average),
+            Self::Fixed => (average, average),
+            // destor's 1024, 8192 and 65,536.
+            Self::Rabin => (average / 8, 8 * average),
+            // The paper's 2 KB, 8 KB and 64 KB.
+            Self::FastCdc => (average / 8 * 2, 8 * average),
+            // The papers have no maximum: the same as the others'.
+            Self::Ae => (ae::min_for(average), 8 * average),
+            Self::Ram => (ram::min_for(average), 8 * average),
+        };
+        Sizes { min, average, max }
+    }
+
+    /// Returns the minima that can be asked for; `None`: it follows from the average.
+    pub fn minima(self, average: u32) -> Option<RangeInclusive<u32>> {
+        match self {
+            // The rest is the mean distance of candidates, for which the table is drawn.
+            Self::Gear => Some(MIN_LEAST..=average - average / 8),
+            Self::Rabin | Self::FastCdc => Some(MIN_LEAST..=average),
+            Self::Fixed | Self::Ae | Self::Ram => None,
+        }
+    }
+
+    /// Begins a stream, where the engine does not cut it; `None` where it does. The sizes are those of a [`Chunker`].
+    pub fn cutter(self, sizes: Sizes) -> Option<Box<dyn StreamCutter>> {
+        Some(match self {
+            Self::Gear | Self::Fixed => return None,
+            Self::Rabin => Box::new(RabinCutter::new(sizes)),
+            Self::FastCdc => Box::new(FastCdcCutter::new(sizes)),
+            Self::Ae => Box::new(AeCutter::new(sizes)),
+            Self::Ram => Box::new(RamCutter::new(sizes)),
+        })
+    }
+
+    /// Returns the maxima that can be asked for; `None`: it follows from the average.
+    pub fn maxima(self, average: u32) -> Option<RangeInclusive<u32>> {
+        (self != Self::Fixed).then_some(average..=*CHUNK_BYTES.end())
+    }
+}
+
+/// An algorithm with its sizes: what makes chunks of streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunker {
+    algorithm: Algorithm,
+    sizes: Sizes,
+}
+
+impl fmt::Display for Chunker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sizes { min, average, max } = self.sizes;
+        match self.algorithm {
+            Algorithm::Fixed => write!(f, "fixed, {average} bytes"),
+            algorithm => write!(f, "{}, {average} bytes on average, {min} to {max}", algorithm.name()),
+        }
+    }
+}
+
+impl Chunker {
+    /// Checks that the algorithm can have the sizes.
+    pub fn new(algorithm: Algorithm, sizes: Sizes) -> Result<Self> {
+        let Sizes { min, average, max } = sizes;
+        let own = algorithm.averages().contains(&average).then(|| algorithm.sizes(average));
+        let is_possible = own.is_some_and(|own| {
+            algorithm.minima(average).map_or(min == own.min, |minima| minima.contains(&min))
+                && algorithm.maxima(average).map_or(max == own.max, |maxima| maxima.contains(&max))
+        });
+        algorithm.check_average(average)?;
+        [min, max].into_iter().try_for_each(|bound| algorithm.check_bound(bound))?;
+        ensure!(is_possible, "{} cannot have {sizes:?}", algorithm.name());
+        Ok(Self { algorithm, sizes })
+    }
+
+    /// Returns how a recording makes chunks, with this for their names.
+    pub fn rule(&self, naming: Arc<dyn Naming>) -> ChunkRule {
+        let Sizes { min, average, max } = self.sizes;
+        if let Some(cutter) = self.algorithm.cutter(self.sizes) {
+            return ChunkRule::with_cutter(cutter, naming);
+        }
+        let chunking = if self.algorithm == Algorithm::Gear {
+            Chunking::Gear(ChunkSizes { min, target: average - min, max })
+        } else {
+            Chunking::Fixed { bytes: average }
+        };
+        ChunkRule::new(chunking, &OPEN_KEY, naming)
+    }
+}
+
+/// Returns an offset among the bytes of a piece, of which there are fewer than 4 GiB.
+fn offset(at: usize) -> u32 {
+    u32::try_from(at).expect("a piece is shorter than 4 GiB")
+}
