@@ -39,7 +39,7 @@ fn source(place: &Place) -> u64 {
     write("a", &shared);
     write("b/shifted", &[&noise(2, 1001)[..], &shared].concat());
     write("b/text", &b"all work and no play ".repeat(20_000));
-    write("b/ones", &[0xff; 300_000]);
+    write("b/ones", &vec![0xff; 300_000]);
     write("empty", b"");
     for number in 0..100 {
         write(&format!("small/{number}"), &shared[number * 1000..][..number * 97]);

@@ -14,6 +14,7 @@ pub mod device;
 pub mod experiment;
 pub mod chunkers;
 pub mod findings;
+pub mod fuzzing;
 pub mod growth;
 pub mod measure;
 pub mod origin;

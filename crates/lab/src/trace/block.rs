@@ -25,6 +25,11 @@ pub const CHUNKS_MAX: usize = 16 << 10;
 pub const PLAIN_LEN_MAX: usize = 2 << 20;
 /// Bytes of beginnings and ends of streams after which a block is full.
 pub const MARKS_LEN_MAX: usize = 512 << 10;
+/// Most bytes of beginnings and ends of streams in a block: one more than fill it, with the longest name. So the events of a
+/// block take no more than some mebibytes, however few bytes they were compressed to.
+pub const MARKS_LEN_LIMIT: usize = MARKS_LEN_MAX + NAME_LEN_MAX + 32;
+/// Fewest bytes of one of them.
+const MARK_LEN_MIN: usize = 2;
 
 /// What a block is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,16 +181,21 @@ pub fn decode_events(plain: &[u8], events: &mut Vec<Event>) -> Decoded<()> {
     events.clear();
     let mut reader = Reader::new(plain);
     let chunks = reader.count(1 + HASH_LEN)?;
-    let mark_count = reader.count(2)?;
+    let mark_count = reader.count(MARK_LEN_MIN)?;
     if CHUNKS_MAX < chunks {
         return Err(reader.error("more chunks than a block has"));
     }
+    let marks_start = reader.offset();
     // The marks say where they stand, the lengths follow them, and the hashes those.
     let mut marks = reader.clone();
     let mut lens = reader;
     for _ in 0..mark_count {
         take_mark(&mut lens)?;
+        if MARKS_LEN_LIMIT < lens.offset() - marks_start {
+            return Err(lens.error("more beginnings and ends of streams than a block has"));
+        }
     }
+    events.reserve_exact(chunks + mark_count);
     let mut hashes = lens.clone();
     for _ in 0..chunks {
         hashes.varint32()?;

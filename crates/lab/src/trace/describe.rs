@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::trace::block::Totals;
 use crate::trace::external::Records;
@@ -13,6 +13,8 @@ use crate::trace::{Event, Events, HASH_LEN};
 
 /// Memory for sorting, beside the buffers of files.
 const SORT_BYTES: usize = 32 << 20;
+/// Most versions that are told apart: each takes memory.
+const VERSIONS_MAX: usize = 1 << 17;
 /// Classes of a histogram: by powers of two.
 const CLASSES: usize = 64;
 
@@ -92,6 +94,7 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
         if let Event::Begin { version, .. } = event
             && versions.last().is_none_or(|(last, _)| last.version != version)
         {
+            ensure!(versions.len() < VERSIONS_MAX, "the trace has more than {VERSIONS_MAX} versions");
             versions.push((VersionSummary { version, ..VersionSummary::default() }, place));
         }
         if let Event::Chunk(chunk) = event {
@@ -166,6 +169,29 @@ mod tests {
         fn next_event(&mut self) -> Result<Option<Event>> {
             Ok(self.0.next())
         }
+    }
+
+    /// Versions without chunks, and how many are left.
+    struct Versions(u32, u32);
+
+    impl Events for Versions {
+        fn next_event(&mut self) -> Result<Option<Event>> {
+            let Self(next, count) = self;
+            if next == count {
+                return Ok(None);
+            }
+            *next += 1;
+            Ok(Some(Event::Begin { name: Vec::new(), version: *next }))
+        }
+    }
+
+    #[test]
+    fn more_versions_than_memory_is_for_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let most = u32::try_from(VERSIONS_MAX).unwrap();
+        assert_eq!(describe(&mut Versions(0, most), dir.path()).unwrap().versions.len(), VERSIONS_MAX);
+        let refused = describe(&mut Versions(0, most + 1), dir.path()).unwrap_err().to_string();
+        assert_eq!(refused, "the trace has more than 131072 versions");
     }
 
     #[test]

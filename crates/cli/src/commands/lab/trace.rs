@@ -117,7 +117,7 @@ pub(crate) fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()
     if output.json {
         return Ok(output.message(&TraceDescribed::of(description, &summary))?);
     }
-    output.line(description)?;
+    output.line(output.printable(description.as_bytes()))?;
     print(output, &summary)
 }
 
