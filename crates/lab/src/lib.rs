@@ -1,6 +1,7 @@
 //! The laboratory: what a design costs, asked of the engine that backs up.
 //!
-//! [`trace`] has traces, which say what chunks a source has without their bytes. The other modules feed the identifier of the
+//! [`trace`] has traces, which say what chunks a source has without their bytes; [`record`] makes them of real data, cut by one
+//! of the [`chunkers`]. The other modules feed the identifier of the
 //! engine with streams of fingerprints on a real disk and compare every verdict with what the generator knows; see
 //! docs/performance.md for the commands and their results.
 #![expect(

@@ -11,7 +11,8 @@ pub(crate) enum ChunkerName {
     Fixed,
     /// Rabin's fingerprint over 48 bytes, as in most papers
     Rabin,
-    /// `FastCDC` of 2020, as the crate of this name
+    /// `FastCDC` of 2020, as the crate of this name.
+    #[value(help = "FastCDC of 2020, as the crate of this name")]
     Fastcdc,
     /// Asymmetric extremum
     Ae,
