@@ -320,6 +320,7 @@ impl Index {
             lookups_by: match outcome.reads {
                 BucketReads::Pages => "pages",
                 BucketReads::Whole => "buckets",
+                BucketReads::Entire => "entire_buckets",
                 BucketReads::ByDevice(_) => "by_device",
             },
             per_gigabyte: per_gigabyte.map(|(name, count)| (*name, *count as f64 / gigabytes)).collect(),

@@ -11,9 +11,9 @@
 )]
 
 pub mod bench;
+pub mod chunkers;
 pub mod device;
 pub mod experiment;
-pub mod chunkers;
 pub mod findings;
 pub mod fuzzing;
 pub mod growth;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
+use onefold_engine::kv::table::BucketReads;
 use onefold_engine::monitor::Monitor;
 
 use crate::bench::open_index;
@@ -41,7 +42,11 @@ pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Resul
 }
 
 fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
-    let options = setting.point.index_options_scaled(setting.scale)?;
+    let mut options = setting.point.index_options_scaled(setting.scale)?;
+    if let (None, Device::Modelled { model, .. }) = (options.reads, setting.device) {
+        // A real device is measured when an index that has a table is opened.
+        options.reads = Some(BucketReads::ByDevice(model.profile()));
+    }
     let scratch = tempfile::Builder::new().prefix("onefold-lab-").tempdir_in(setting.scratch);
     let scratch = scratch.with_context(|| setting.scratch.display().to_string())?;
     let SetUp { disk, host, clock } = setting.device.set_up(scratch.path());

@@ -345,7 +345,8 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
         filter_hashes: count(random, 10),
         staging_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * STAGED_BYTES,
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
-        reads: (random.below(3) == 0).then_some(BucketReads::Whole),
+        reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
+            [usize::try_from(random.below(4)).unwrap()],
         runs_max: count(random, 5),
         pending_buckets: count(random, 40),
         pending_max: usize::try_from(random.below(600)).unwrap(),

@@ -198,6 +198,11 @@ impl Reader<'_> {
         let mut spans: Vec<Span> = Vec::with_capacity(searches.len());
         let mut start = 0;
         for group in searches.chunk_by(|left, right| (left.bucket, left.run) == (right.bucket, right.run)) {
+            if self.reads == BucketReads::Entire {
+                self.entire(group, start, &mut spans);
+                start += group.len();
+                continue;
+            }
             let is_whole = self.prefers_whole(group);
             let whole_pages_max = WHOLE_PAGES_MAX.min(u32::try_from(self.batch_pages).unwrap_or(u32::MAX));
             let (gap, pages_max) = if is_whole { (u32::MAX, whole_pages_max) } else { (self.gap(), SPAN_PAGES_MAX) };
@@ -229,6 +234,22 @@ impl Reader<'_> {
         spans
     }
 
+    /// Divides all pages of the run that a group of searches, the first of them number `start`, is about.
+    fn entire(&self, group: &[Search], start: usize, spans: &mut Vec<Span>) {
+        let Some(&Search { bucket, run, .. }) = group.first() else { return };
+        let pages = self.buckets.get(bucket).runs[run].pages();
+        let most = WHOLE_PAGES_MAX.min(u32::try_from(self.batch_pages).unwrap_or(u32::MAX)).max(1);
+        let mut taken = 0;
+        for first in (0..pages).step_by(most as usize) {
+            let last = pages.min(first.saturating_add(most)) - 1;
+            // Sorted by page: those on these pages come next.
+            let here = group[taken..].partition_point(|search| search.page() <= last);
+            let searches = start + taken..start + taken + here;
+            spans.push(Span { bucket, run, first, last, is_whole: true, searches });
+            taken += here;
+        }
+    }
+
     /// Returns the most pages between two wanted ones that are read along: fewer than take as long as another read.
     fn gap(&self) -> u32 {
         let BucketReads::ByDevice(profile) = self.reads else { return GAP_PAGES };
@@ -244,6 +265,7 @@ impl Reader<'_> {
         match self.reads {
             BucketReads::Pages => false,
             BucketReads::Whole => first != last,
+            BucketReads::Entire => true,
             BucketReads::ByDevice(profile) => {
                 let wanted = 1 + pages().zip(pages().skip(1)).filter(|(page, next)| page != next).count();
                 1 < wanted

@@ -68,6 +68,9 @@ pub enum BucketReads {
     Pages,
     /// From the first page that a batch of lookups wants of a run to the last, in large pieces.
     Whole,
+    /// All pages of a run, in large pieces, however few are wanted: what a bucket without an index of its pages costs
+    /// (Ma et al., section 3.1). For comparisons.
+    Entire,
     /// As takes less time on this device, decided for each run and batch.
     ByDevice(DeviceProfile),
 }

@@ -191,7 +191,7 @@ fn a_damaged_page_only_misses_names_its_bucket_and_is_rewritten() {
 
 #[test]
 fn keys_that_share_their_place_are_found_on_whichever_page() {
-    for reads in [BucketReads::Pages, BucketReads::Whole] {
+    for reads in [BucketReads::Pages, BucketReads::Whole, BucketReads::Entire] {
         let disk = MemDisk::default();
         let mut table = table(&disk, TableSpec { reads, ..spec() });
         let crowded = |number: u64| {
@@ -265,6 +265,8 @@ fn keys_that_fall_close_together_are_read_together() {
     assert_eq!(pages.whole_reads, 0);
     assert!(pages.page_reads * 10 < pages.lookup_pages, "{pages:?}");
     assert!(whole.whole_reads < pages.page_reads, "{whole:?}");
+    let entire = read(BucketReads::Entire);
+    assert!(whole.lookup_pages < entire.lookup_pages && entire.page_reads == 0, "{entire:?}");
     let slow_seeks = DeviceProfile {
         random_reads_per_s_single: 120,
         random_reads_per_s_deep: 250,
@@ -325,7 +327,11 @@ impl Model {
             runs_max: 1 + u32::try_from(self.random.below(5)).unwrap(),
             young_filter_bytes: [0, 500, 20 << 10][usize::try_from(self.random.below(3)).unwrap()],
             merge_buffer_bytes: [16 << 10, 100 << 10, 1 << 20][usize::try_from(self.random.below(3)).unwrap()],
-            reads: if self.random.below(3) == 0 { BucketReads::Whole } else { BucketReads::Pages },
+            reads: match self.random.below(4) {
+                0 => BucketReads::Whole,
+                1 => BucketReads::Entire,
+                _ => BucketReads::Pages,
+            },
             ..TableSpec::for_staging(staging_bytes)
         }
     }

@@ -45,7 +45,7 @@ pub const DIMENSIONS: &[Dimension] = dimensions! {
     "neighbors", "number", "fingerprints behind a hit that a read buffer takes in (fifo)";
     "window", "fixed, adaptive", "whether a hit reads as much of the log as runs are long";
     "window-records", "number", "records of the log that a hit reads: always, or at most";
-    "reads", "device, pages, bucket", "how lookups read the table: as suits the device, single pages, the whole bucket";
+    "reads", "device, pages, whole, bucket", "how lookups read the table: as suits the device, single pages, from the first to the last, all of the bucket";
     "staging-size", "size", "memory of entries that are not written out yet; else a sixth";
     "runs-max", "number", "longest chain of sorted runs in a bucket of the table";
     "memory", "size", "all memory of the point";

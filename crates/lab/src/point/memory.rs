@@ -58,9 +58,9 @@ impl fmt::Display for Size {
 /// Smallest memory of a point.
 const MEMORY_MIN: u64 = 1 << 20;
 /// Most that memory is divided by.
-pub const SCALE_MAX: u32 = 128;
+pub const SCALE_MAX: u32 = 512;
 /// Least staging, and fewest buckets, that a scale leaves.
-const STAGING_MIN: usize = 1 << 20;
+const STAGING_MIN: usize = 128 << 10;
 const BUCKETS_MIN: u32 = 128;
 /// Smallest filter and cache that are what is left.
 const REST_MIN: usize = 32 << 10;
@@ -131,7 +131,8 @@ impl Point {
             reads: match self.reads {
                 Reads::Device => None,
                 Reads::Pages => Some(BucketReads::Pages),
-                Reads::Bucket => Some(BucketReads::Whole),
+                Reads::Whole => Some(BucketReads::Whole),
+                Reads::Bucket => Some(BucketReads::Entire),
             },
             runs_max: self.runs_max,
             pending_buckets: self.buckets,

@@ -102,7 +102,9 @@ pub enum Reads {
     Device,
     /// The pages that are needed.
     Pages,
-    /// The bucket in one go.
+    /// From the first page that is needed to the last.
+    Whole,
+    /// All pages of the bucket.
     Bucket,
 }
 

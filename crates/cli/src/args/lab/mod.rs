@@ -6,9 +6,9 @@ use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
+pub(crate) mod chunker;
 pub(crate) mod experiment;
 pub(crate) mod report;
-pub(crate) mod chunker;
 pub(crate) mod trace;
 
 /// Options of `lab`.

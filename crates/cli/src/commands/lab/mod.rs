@@ -8,9 +8,9 @@ use crate::args::lab::LabCommand;
 use crate::output::Output;
 use crate::settings::Settings;
 
+mod chunker;
 mod experiment;
 mod report;
-mod chunker;
 mod trace;
 
 /// Carries out a command of the laboratory. `names_repository`: --repo was given.
