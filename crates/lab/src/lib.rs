@@ -17,6 +17,7 @@ pub mod experiment;
 pub mod findings;
 pub mod fuzzing;
 pub mod growth;
+pub mod mapped;
 pub mod measure;
 pub mod origin;
 pub mod paper;

@@ -1,10 +1,14 @@
-//! What the engine's I/O needs and safe Rust cannot say: memory aligned for direct I/O, and batches through `io_uring`.
+//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory.
 //!
 //! Thin on purpose: every item is safe to call, and every `unsafe` block says what makes it so.
 #![expect(unsafe_code, reason = "one of the two crates that may; the engine has none")]
 
 mod buffer;
+mod mapping;
 mod ring;
+mod ticks;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
+pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use ring::{DEPTH, Memory, Operation, Ring};
+pub use ticks::{ticks, ticks_in_order};

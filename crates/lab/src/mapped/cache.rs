@@ -1,0 +1,123 @@
+//! What of the log is kept in memory: the paper's read buffer, or the traditional cache that it replaces.
+
+use crate::mapped::buffer::{BUFFERED_BYTES, ReadBuffer};
+use crate::mapped::log::Name;
+use crate::mapped::lru::Lru;
+
+/// Entries that follow a hit and are copied with it: 50, as in section 5a of the paper.
+pub const NEIGHBORS: usize = 50;
+
+/// Which cache, and how large.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheShape {
+    /// None.
+    None,
+    /// The read buffer: the oldest entries are overwritten.
+    Fifo {
+        /// Memory in bytes.
+        bytes: usize,
+        /// Entries that are copied after a hit.
+        neighbors: usize,
+    },
+    /// Windows, the least recently used first to go.
+    Lru {
+        /// Memory in bytes.
+        bytes: usize,
+        /// Entries that are copied after a hit.
+        neighbors: usize,
+    },
+}
+
+/// An entry that the cache holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cached {
+    /// Where in the cache it stands.
+    pub place: usize,
+    /// Its position in the log.
+    pub position: u64,
+    /// Its last word, as it was when it was copied.
+    pub state: u64,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub enum Cache {
+    /// Holds nothing.
+    None,
+    /// The read buffer.
+    Fifo(ReadBuffer, usize),
+    /// The traditional cache.
+    Lru(Lru, usize),
+}
+
+impl Cache {
+    /// Makes a cache; none if its memory does not hold one window.
+    pub fn new(shape: CacheShape) -> Self {
+        // The hit itself is copied with what follows it.
+        match shape {
+            CacheShape::Fifo { bytes, neighbors } if (neighbors + 1) * BUFFERED_BYTES <= bytes => {
+                Self::Fifo(ReadBuffer::new(bytes), neighbors + 1)
+            }
+            CacheShape::Lru { bytes, neighbors } if (neighbors + 1) * 4 * BUFFERED_BYTES <= bytes => {
+                Self::Lru(Lru::new(bytes, neighbors + 1), neighbors + 1)
+            }
+            CacheShape::None | CacheShape::Fifo { .. } | CacheShape::Lru { .. } => Self::None,
+        }
+    }
+
+    /// Returns its memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Fifo(buffer, _) => buffer.bytes(),
+            Self::Lru(lru, _) => lru.bytes(),
+        }
+    }
+
+    /// Returns how many windows went for others; of the read buffer, as many entries as fill one.
+    pub fn evictions(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Fifo(buffer, window) => buffer.overwritten() / *window as u64,
+            Self::Lru(lru, _) => lru.evictions(),
+        }
+    }
+
+    /// Asks for what a lookup of a chunk begins with.
+    #[inline]
+    pub fn prefetch(&self, name: &Name) {
+        if let Self::Fifo(buffer, _) = self {
+            buffer.prefetch(name);
+        }
+    }
+
+    /// Finds a chunk.
+    #[inline]
+    pub fn get(&mut self, name: &Name) -> Option<Cached> {
+        match self {
+            Self::None => None,
+            Self::Fifo(buffer, _) => buffer.get(name),
+            Self::Lru(lru, _) => lru.get(name),
+        }
+    }
+
+    /// Replaces the state of an entry that was just found.
+    pub fn refresh(&mut self, place: usize, state: u64) {
+        match self {
+            Self::None => {}
+            Self::Fifo(buffer, _) => buffer.refresh(place, state),
+            Self::Lru(lru, _) => lru.refresh(place, state),
+        }
+    }
+
+    /// Takes in the entries from a hit on, as `copy` writes them; it returns how many there were. Says whether there is
+    /// a cache to take them.
+    pub fn fill(&mut self, position: u64, copy: impl FnOnce(&mut [u64]) -> usize) -> bool {
+        match self {
+            Self::None => return false,
+            Self::Fifo(buffer, window) => buffer.fill(position, *window, copy),
+            Self::Lru(lru, window) => lru.fill(position, *window, copy),
+        }
+        true
+    }
+}
