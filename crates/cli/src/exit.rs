@@ -57,12 +57,15 @@ pub(crate) enum Unreadable {
     TriedOut,
     /// A trace was made of what could be read.
     NotRecorded,
+    /// Advice was given on what could be read.
+    NotAdvisedOn,
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LeftOut => "the snapshot was made, but not everything could be read: the errors above say what",
+            Self::NotAdvisedOn => "the advice is on what could be read: the errors above say what could not",
             Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })

@@ -9,6 +9,7 @@ mod failures;
 mod inspecting;
 mod keys;
 mod lab;
+mod lab_advise;
 mod lab_record;
 mod lab_report;
 mod listing;

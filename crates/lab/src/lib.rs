@@ -10,6 +10,7 @@
     reason = "it measures on a real disk, by a real clock, and reads and writes traces"
 )]
 
+pub mod advise;
 pub mod bench;
 pub mod chunkers;
 pub mod device;

@@ -29,7 +29,7 @@ use crate::chunkers::rabin::RabinCutter;
 use crate::chunkers::ram::RamCutter;
 
 /// Key of the engine's hash where no repository has one of its own: anybody may know it.
-const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
+pub(crate) const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
 /// Shortest minimum that can be asked for. More than any window.
 const MIN_LEAST: u32 = 64;
 

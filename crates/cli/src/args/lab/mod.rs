@@ -2,10 +2,12 @@
 
 use clap::{Args, Subcommand};
 
+use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
+pub(crate) mod advise;
 pub(crate) mod chunker;
 pub(crate) mod experiment;
 pub(crate) mod report;
@@ -37,4 +39,6 @@ pub(crate) enum LabCommand {
     Paper(PaperArgs),
     /// Make a page with plots of what experiments found
     Report(ReportArgs),
+    /// Sample data and say what each chunk size would save and take: repository, index, memory, time
+    Advise(AdviseArgs),
 }

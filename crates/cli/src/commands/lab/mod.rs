@@ -8,6 +8,7 @@ use crate::args::lab::LabCommand;
 use crate::output::Output;
 use crate::settings::Settings;
 
+mod advise;
 mod chunker;
 mod experiment;
 mod report;
@@ -29,5 +30,6 @@ pub(crate) fn run(
         LabCommand::Presets(typed) => experiment::presets(output, typed),
         LabCommand::Paper(typed) => experiment::paper(output, typed),
         LabCommand::Report(typed) => report::report(output, typed),
+        LabCommand::Advise(typed) => advise::advise(settings, output, typed),
     }
 }

@@ -1,5 +1,6 @@
 //! Messages of the laboratory, which are ours alone.
 
+pub(crate) mod advise;
 pub(crate) mod experiment;
 pub(crate) mod report;
 pub(crate) mod trace;

@@ -1,0 +1,237 @@
+//! `lab advise`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::source::exclude::parse_size;
+use onefold_lab::advise::findings::Advised;
+use onefold_lab::advise::predict::{Prediction, Whole};
+use onefold_lab::advise::recommend::{bytes, recommend};
+use onefold_lab::advise::survey::{Keying, Sample};
+use onefold_lab::advise::{AdviseOptions, scan};
+
+use crate::args::lab::advise::AdviseArgs;
+use crate::exit::Unreadable;
+use crate::files;
+use crate::interrupt::Interrupt;
+use crate::json::lab::advise::Advice;
+use crate::output::Output;
+use crate::progress::{Activity, Progress};
+use crate::settings::Settings;
+use crate::sources::{self, Left};
+use crate::text;
+
+/// Widths of the table's columns.
+const COLUMNS: [usize; 14] = [9, 6, 6, 8, 10, 6, 8, 8, 8, 6, 7, 4, 8, 7];
+/// More bits than this are as good as this.
+const FILTER_BITS_SHOWN: f64 = 999.0;
+
+/// Says what each chunk size would save and take.
+pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, typed: &AdviseArgs) -> Result<()> {
+    let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
+    let options = AdviseOptions {
+        roots: typed.paths.clone(),
+        excludes: Arc::new(excludes),
+        sample: sample(&typed.sample).context("--sample")?,
+        compression: settings.compression,
+        memory_bytes: settings.memory_bytes,
+        threads: settings.threads,
+    };
+    if let Some(path) = &typed.findings {
+        ensure!(!files::exists(path), "write {}: it exists", path.display());
+    }
+    let interrupt = Interrupt::listen()?;
+    let progress = Progress::new(output, &interrupt, Activity::Files);
+    let scanned = {
+        let _shown = progress.show();
+        scan(&options, &*progress)
+    }?;
+    let whole = Whole::of(&scanned);
+    let (memory, threads) = (settings.memory_bytes, settings.threads);
+    let is_empty = scanned.reading.bytes == 0;
+    let rules = if is_empty { &[] } else { scanned.rules.as_slice() };
+    let predictions: Vec<Prediction> =
+        rules.iter().map(|rule| Prediction::of(&scanned, &whole, rule, memory, threads)).collect();
+    let recommendation = recommend(&predictions, memory as u64);
+    let advised = Advised {
+        scanned: &scanned,
+        predictions: &predictions,
+        recommendation: recommendation.as_ref(),
+        memory_bytes: memory,
+        threads,
+    };
+    if output.json {
+        let process = (memory, threads, process_peak_rss_bytes().unwrap_or_default());
+        output.message(&Advice::of(&scanned, &whole, &predictions, recommendation.as_ref(), process))?;
+    } else {
+        print(output, &advised, &whole)?;
+    }
+    if let Some(path) = &typed.findings {
+        let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let findings = advised.findings(command(typed, settings), env!("CARGO_PKG_VERSION").to_owned(), time);
+        files::write_new(path, &serde_json::to_vec_pretty(&findings)?)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    ensure!(scanned.reading.failures == 0, Unreadable::NotAdvisedOn);
+    Ok(())
+}
+
+fn sample(text: &str) -> Result<Sample> {
+    if text == "all" {
+        return Ok(Sample::Everything);
+    }
+    Ok(match parse_size(text)? {
+        0 => Sample::Everything,
+        bytes => Sample::Bytes(bytes),
+    })
+}
+
+/// Returns the command that makes the findings again, but for what is left out.
+fn command(typed: &AdviseArgs, settings: &Settings) -> String {
+    let paths: Vec<String> = typed.paths.iter().map(|path| path.display().to_string()).collect();
+    let (sample, memory) = (&typed.sample, settings.memory_bytes >> 20);
+    format!("onefold lab advise --sample {sample} --memory {memory}M {}", paths.join(" "))
+}
+
+fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
+    let Advised { scanned, predictions, .. } = advised;
+    let (totals, reading) = (&scanned.survey.totals, &scanned.reading);
+    output.line(format!("{} in {} files", text::bytes(totals.bytes), totals.files))?;
+    if predictions.is_empty() {
+        return Ok(output.line(nothing(scanned.survey.totals.bytes, reading.hole_bytes))?);
+    }
+    let holes = if reading.hole_bytes == 0 {
+        String::new()
+    } else {
+        format!(", and {} of holes", text::bytes(reading.hole_bytes))
+    };
+    let read = format!("{} of {} files{holes}", text::bytes(reading.bytes), reading.files);
+    let time = text::duration(scanned.time);
+    if scanned.survey.is_everything() {
+        output.line(format!("All was read, {read}, in {time}"))?;
+    } else {
+        let alike = match scanned.survey.keying {
+            Keying::Alike => {
+                "files whose names differ in digits only, or in their directories, were read together or not at all"
+            }
+            Keying::Name => "files of the same name were read together or not at all",
+            Keying::Path => "each file was chosen by itself",
+        };
+        output.line(format!("A sample was read, {read}, in {time}; {alike}"))?;
+        output.line("Duplicates of what was not read are not seen: ratios are lower bounds, sizes upper ones")?;
+    }
+    if reading.is_cut_short {
+        output.line(
+            "The sample became larger than it was to be and was cut short: late directories are missing from it",
+        )?;
+    }
+    table(output, predictions, whole)?;
+    trend(output, advised)?;
+    output.line(format!(
+        "\nbits a chunk: of the index's filter, at --memory {}; times: with {} threads, if the repository's disk keeps up; reading \
+         alone takes {}",
+        bytes_of(advised.memory_bytes),
+        advised.threads,
+        seconds(whole.read_seconds)
+    ))?;
+    if let Some(recommendation) = advised.recommendation {
+        output.line(format!("\nRecommended: {}, {}", recommendation.rule.options(), recommendation.reason))?;
+        for otherwise in &recommendation.otherwise {
+            output.line(format!("  {otherwise}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints a line for each rule.
+fn table(output: &Output, predictions: &[Prediction], whole: &Whole) -> Result<()> {
+    let above =
+        ["", "dedup", "", "stored :", "", "", "of it", "index", "memory", "bits a", "first", "", "all read", "nothing"];
+    let below = [
+        "chunks",
+        "ratio",
+        "error",
+        "unique",
+        "repository",
+        "error",
+        "metadata",
+        "on disk",
+        "wanted",
+        "chunk",
+        "backup",
+        "MB/s",
+        "again",
+        "changed",
+    ];
+    output.line("")?;
+    line(output, &above.map(str::to_owned))?;
+    line(output, &below.map(str::to_owned))?;
+    for it in predictions {
+        let cells = [
+            it.rule.to_string(),
+            format!("{:.2}x", it.dedup_ratio()),
+            error(it.unique_share.error()),
+            format!("{:.3}", it.compressed_share.value),
+            bytes(it.stored_bytes.value),
+            error(it.stored_bytes.error()),
+            bytes(it.overhead_bytes),
+            bytes(it.index_bytes),
+            text::bytes(it.memory_bytes).replace(".000", ""),
+            format!("{:.0}", it.filter_bits.min(FILTER_BITS_SHOWN)),
+            seconds(it.first.time),
+            format!("{:.0}", it.bytes_per_second(whole) / 1e6),
+            seconds(it.read_again.time),
+            seconds(it.unchanged.time),
+        ];
+        line(output, &cells)?;
+    }
+    Ok(())
+}
+
+fn line(output: &Output, cells: &[String; COLUMNS.len()]) -> Result<()> {
+    let cells: Vec<String> = cells.iter().zip(COLUMNS).map(|(cell, width)| format!("{cell:>width$}")).collect();
+    Ok(output.line(cells.join(" "))?)
+}
+
+/// Says whether a larger sample would find more duplicates.
+fn trend(output: &Output, advised: &Advised<'_>) -> Result<()> {
+    let default = advised.predictions.iter().find(|it| it.rule == onefold_lab::advise::rules::Rule::Content(8 << 10));
+    if advised.scanned.survey.is_everything() {
+        return Ok(());
+    }
+    if let Some((it, half)) = default.and_then(|it| Some((it, it.unique_share_in_half?))) {
+        let (half, whole) = (100.0 * half, 100.0 * it.unique_share.value);
+        output.line(format!(
+            "\nIn half of the sample {half:.1}% of the bytes are unique ({}), in all of it {whole:.1}%: what it falls by when the \
+             sample doubles is about what it falls by when it doubles again",
+            it.rule
+        ))?;
+    }
+    Ok(())
+}
+
+fn nothing(bytes: u64, holes: u64) -> &'static str {
+    match (bytes, holes) {
+        (0, _) => "There are no bytes to advise on",
+        (_, 0) => "Nothing was read: the sample is too small for the files that there are, or they cannot be read",
+        _ => "There are only holes, which take no room",
+    }
+}
+
+fn error(share: f64) -> String {
+    if share == 0.0 { "exact".to_owned() } else { format!("{:.1}%", 100.0 * share) }
+}
+
+fn bytes_of(count: usize) -> String {
+    text::bytes(count as u64).replace(".000", "")
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 60.0 {
+        format!("{seconds:.1} s")
+    } else {
+        text::duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+    }
+}

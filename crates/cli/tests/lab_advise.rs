@@ -1,0 +1,170 @@
+//! `lab advise`: exact where everything is read, within bounds where not, and what it foretells comes true.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::place::{Place, Ran};
+
+/// Returns bytes that do not repeat, the same for the same seed. (Knuth's MMIX generator.)
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Returns text that compresses, and does not repeat.
+fn prose(seed: u64, len: usize) -> Vec<u8> {
+    let words = ["chunk ", "region ", "container ", "of ", "the ", "index ", "and\n", "restores "];
+    noise(seed, len).iter().flat_map(|byte| words[usize::from(byte & 7)].bytes()).take(len).collect()
+}
+
+/// Files with duplicates: copies, an insertion, text.
+fn write_source(place: &Place) {
+    let large = noise(1, 3 << 20);
+    place.write("large", &large);
+    place.write("copies/large", &large);
+    place.write("copies/shifted", &[&large[..70_001], b"inserted", &large[70_001..]].concat());
+    for number in 0..200 {
+        place.write(&format!("text/{number}"), &prose(number / 2, 20_000));
+    }
+    place.write("empty", b"");
+}
+
+fn advice(place: &Place, arguments: &[&str]) -> Value {
+    let ran = place.run(["lab", "advise", "--json"].iter().chain(arguments)).code(0);
+    let advice = ran.messages().pop().unwrap();
+    assert_eq!(advice["message_type"], "advice");
+    advice
+}
+
+fn rule<'a>(advice: &'a Value, name: &str) -> &'a Value {
+    advice["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == name).unwrap()
+}
+
+#[test]
+fn what_is_read_in_full_is_counted_as_a_trace_counts_it() {
+    let place = Place::without_repository(None);
+    write_source(&place);
+    let advice = advice(&place, &["source", "--exclude", "empty"]);
+    assert_eq!((&advice["is_everything"], &advice["sample_files"]), (&true.into(), &203.into()));
+    for (name, option, size) in
+        [("4k", "--chunk-size", "4k"), ("128k", "--chunk-size", "128k"), ("fixed 16k", "--fixed-chunk-size", "16k")]
+    {
+        let trace = format!("trace of {name}");
+        place.run(["lab", "record", &trace, "source", option, size, "-q"]).code(0);
+        let described = place.run(["lab", "describe", &trace, "--json"]).code(0).json();
+        let [chunks, duplicate_chunks, bytes, duplicate_bytes] =
+            ["chunks", "duplicate_chunks", "bytes", "duplicate_bytes"].map(|field| described[field].as_u64().unwrap());
+        let rule = rule(&advice, name);
+        assert_eq!(advice["sample_bytes"], bytes);
+        assert_eq!(rule["sample_chunks"], chunks, "{name}");
+        assert_eq!(rule["sample_unique_chunks"], chunks - duplicate_chunks, "{name}");
+        assert_eq!(rule["sample_unique_bytes"], bytes - duplicate_bytes, "{name}");
+        assert_eq!(rule["sample_unique_error"], 0.0, "{name}");
+    }
+}
+
+#[test]
+fn a_repository_is_as_large_as_foretold() {
+    for (name, options) in
+        [("8k", &[][..]), ("64k", &["--chunk-size", "64k"]), ("fixed 4k", &["--fixed-chunk-size", "4k"])]
+    {
+        let place = Place::without_repository(None);
+        place.run(["init", "--no-encryption", "-q"].iter().chain(options)).code(0);
+        write_source(&place);
+        // How long the chunk is that holds an insertion follows from the key, which is another one in each repository, and in so
+        // little data one chunk is a few percent: the file with the insertion is left out.
+        let advice = advice(&place, &["source", "--exclude", "shifted"]);
+        let foretold = rule(&advice, name)["stored_bytes"].as_f64().unwrap();
+        let summary =
+            place.run(["backup", "source", "--json", "--exclude", "shifted"]).code(0).messages().pop().unwrap();
+        let stored = summary["data_added_packed"].as_f64().unwrap();
+        assert!((foretold / stored - 1.0).abs() < 0.03, "{name}: {foretold} foretold, {stored} stored");
+    }
+}
+
+#[test]
+fn a_table_and_a_choice_are_printed() {
+    let place = Place::without_repository(None);
+    write_source(&place);
+    let ran = place.run(["lab", "advise", "source"]).code(0);
+    let text = ran.stdout();
+    for wanted in ["All was read", "fixed 64k", "Recommended: --", "64 MiB"] {
+        assert!(text.contains(wanted), "{wanted:?} is not in: {text}");
+    }
+    assert_eq!(text.lines().filter(|line| line.contains('x') && line.contains("exact")).count(), 13, "{text}");
+    // A sample of a mebibyte and a half, of nearly fourteen.
+    let ran = place.run(["lab", "advise", "source/text", "--sample", "1500k"]).code(0);
+    for wanted in ["A sample was read", "lower bounds", "In half of the sample"] {
+        assert!(ran.stdout().contains(wanted), "{wanted:?} is not in: {}", ran.stdout());
+    }
+}
+
+#[test]
+fn findings_are_what_a_report_draws() {
+    let place = Place::without_repository(None);
+    write_source(&place);
+    place.run(["lab", "advise", "source", "--findings", "found.json"]).code(0);
+    let found: Value = serde_json::from_slice(&fs::read(place.path("found.json")).unwrap()).unwrap();
+    let columns = found["tables"][0]["columns"].as_array().unwrap().len();
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 13);
+    assert!(rows.iter().all(|row| row.as_array().unwrap().len() == columns));
+    let points =
+        |plot: &Value| plot["series"].as_array().unwrap().iter().map(|it| it["points"].as_array().unwrap().len()).sum();
+    let plots: Vec<usize> = found["plots"].as_array().unwrap().iter().map(points).collect();
+    assert_eq!(plots, [13, 13]);
+    assert!(
+        found["origin"]["time"].as_str().unwrap().ends_with('Z') && found["origin"]["memory"].as_u64() > Some(1 << 20)
+    );
+    place.run(["lab", "advise", "source", "--findings", "found.json"]).code(1).says("write found.json: it exists");
+}
+
+#[test]
+fn what_cannot_be_advised_on_is_said() {
+    let place = Place::without_repository(None);
+    place.run(["lab", "advise", "source", "nowhere"]).code(1).says("nowhere: No such file");
+    place.run(["lab", "advise", "source", "--sample", "much"]).code(1).says("--sample");
+    let ran = place.run(["lab", "advise", "source"]).code(0);
+    assert!(ran.stdout().contains("There are no bytes to advise on"), "{}", ran.stdout());
+    place.write("holes", b"");
+    fs::File::options().write(true).open(place.path("source/holes")).unwrap().set_len(1 << 20).unwrap();
+    let ran = place.run(["lab", "advise", "source"]).code(0);
+    assert!(ran.stdout().contains("only holes"), "{}", ran.stdout());
+    // The memory of a process cannot be read from its beginning, whoever asks.
+    place.write("file", b"contents");
+    let ran = place.run(["lab", "advise", "source", "/proc/self/mem", "--json"]).code(3);
+    assert_eq!(ran.messages().pop().unwrap()["unreadable"], 1);
+    assert!(ran.stderr().contains("/proc/self/mem") && ran.stderr().contains("the advice is on what could be read"));
+}
+
+#[test]
+fn the_process_stays_within_its_budget() {
+    let place = Place::without_repository(None);
+    place.write("noise", &noise(3, 40 << 20));
+    place.write("text", &prose(4, 20 << 20));
+    let peak = advice(&place, &["source", "--memory", "64M"])["peak_rss_bytes"].as_u64().unwrap();
+    assert!(peak < 128 << 20, "{} MiB", peak >> 20);
+}
+
+#[test]
+fn a_signal_ends_it_with_130() {
+    let place = Place::without_repository(None);
+    place.write("text", &prose(5, 64 << 20));
+    let mut child = place.command(["lab", "advise", "source", "--json"]).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut status = String::new();
+    stdout.read_line(&mut status).unwrap();
+    assert!(status.contains("\"status\""), "{status}");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    Ran(child.wait_with_output().unwrap()).code(130);
+    assert!(!rest.contains("\"advice\""), "{rest}");
+}

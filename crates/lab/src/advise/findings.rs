@@ -1,0 +1,160 @@
+//! Advice in the form that a report draws.
+
+use std::fs::read_to_string;
+
+use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
+
+use super::Scanned;
+use super::predict::{Prediction, float};
+use super::recommend::Recommendation;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// What was advised, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct Advised<'a> {
+    /// What was read.
+    pub scanned: &'a Scanned,
+    /// What each rule leads to.
+    pub predictions: &'a [Prediction],
+    /// Which one to choose.
+    pub recommendation: Option<&'a Recommendation>,
+    /// Memory that was given, in bytes.
+    pub memory_bytes: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Advised<'_> {
+    /// Returns it as findings. `command` is what makes it again, `time` the time in UTC, as in RFC 3339.
+    pub fn findings(&self, command: String, version: String, time: String) -> Findings {
+        Findings {
+            experiment: "advise".to_owned(),
+            title: "What a repository of this data would take, for each chunk size".to_owned(),
+            source: "new".to_owned(),
+            command,
+            origin: origin(version, time, self.threads),
+            notes: self.notes(),
+            tables: vec![self.table()],
+            plots: vec![
+                self.plot("Size of the repository", "MiB", Prediction::stored_mebibytes),
+                self.plot("Memory that the index wants", "MiB", Prediction::memory_mebibytes),
+            ],
+            claims: Vec::new(),
+            seconds: self.scanned.time.as_secs_f64(),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let (totals, reading) = (&self.scanned.survey.totals, &self.scanned.reading);
+        let mut notes = vec![format!("{} bytes in {} files, {} bytes read", totals.bytes, totals.files, reading.bytes)];
+        if !self.scanned.survey.is_everything() {
+            notes.push(
+                "duplicates of what was not read are not seen: ratios are lower bounds, sizes upper ones".to_owned(),
+            );
+        }
+        let given = float(self.memory_bytes as u64) / MIB;
+        notes.push(format!(
+            "bits of the filter, and times, are for {given:.0} MiB of memory and {} threads",
+            self.threads
+        ));
+        notes.push(
+            "times: reading, cutting, naming, compressing and sealing measured on this machine, the rest as in \
+                    docs/advise.md; the repository's disk is taken to keep up"
+                .to_owned(),
+        );
+        if let Some(recommendation) = self.recommendation {
+            notes.push(format!("recommended: {}: {}", recommendation.rule, recommendation.reason));
+        }
+        notes
+    }
+
+    fn table(&self) -> Table {
+        let columns = [
+            "chunks",
+            "dedup ratio",
+            "error of it, 2 sigma",
+            "stored : unique bytes",
+            "repository (MiB)",
+            "error of it, 2 sigma",
+            "of that metadata (MiB)",
+            "index (MiB)",
+            "memory wanted (MiB)",
+            "filter bits per chunk",
+            "first backup (s)",
+            "read again (s)",
+            "unchanged (s)",
+        ];
+        let row = |it: &Prediction| {
+            let numbers = [
+                it.dedup_ratio(),
+                it.unique_share.error(),
+                it.compressed_share.value,
+                it.stored_mebibytes(),
+                it.stored_bytes.error(),
+                it.overhead_bytes / MIB,
+                it.index_bytes / MIB,
+                it.memory_mebibytes(),
+                it.filter_bits,
+                it.first.time,
+                it.read_again.time,
+                it.unchanged.time,
+            ];
+            [Cell::Text(it.rule.to_string())].into_iter().chain(numbers.map(Cell::Number)).collect()
+        };
+        Table {
+            title: "Each chunk size".to_owned(),
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: self.predictions.iter().map(row).collect(),
+        }
+    }
+
+    fn plot(&self, title: &str, unit: &str, value: impl Fn(&Prediction) -> f64) -> Plot {
+        let series = |name: &str, is_fixed: bool| Series {
+            name: name.to_owned(),
+            is_published: false,
+            points: self
+                .predictions
+                .iter()
+                .filter(|it| it.rule.is_fixed() == is_fixed)
+                .map(|it| (f64::from(it.rule.bytes()) / 1024.0, value(it)))
+                .collect(),
+        };
+        let axis = |title: String| Axis { title, is_logarithmic: true, names: Vec::new() };
+        Plot {
+            title: title.to_owned(),
+            x: axis("length of a chunk, on average (KiB)".to_owned()),
+            y: axis(format!("{title} ({unit})")),
+            kind: PlotKind::Lines,
+            series: vec![series("content-defined", false), series("fixed", true)],
+        }
+    }
+}
+
+impl Prediction {
+    fn stored_mebibytes(&self) -> f64 {
+        self.stored_bytes.value / MIB
+    }
+
+    fn memory_mebibytes(&self) -> f64 {
+        float(self.memory_bytes) / MIB
+    }
+}
+
+fn origin(version: String, time: String, processors: usize) -> Origin {
+    let line = |path: &str, name: &str| {
+        let text = read_to_string(path).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map_or(line, |(_, value)| value).trim().to_owned()
+    };
+    let kibibytes = line("/proc/meminfo", "MemTotal");
+    let kibibytes: u64 = kibibytes.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_default();
+    Origin {
+        version,
+        processor: line("/proc/cpuinfo", "model name"),
+        processors,
+        memory: kibibytes << 10,
+        kernel: line("/proc/sys/kernel/osrelease", ""),
+        time,
+    }
+}

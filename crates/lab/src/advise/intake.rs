@@ -1,0 +1,270 @@
+//! Reading what was chosen, in batches of bytes, on a thread of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onefold_engine::Error;
+use onefold_engine::io::tree::{SourceFile, SourceTree};
+use onefold_engine::monitor::{Action, Monitor};
+use onefold_engine::source::walk::{Event, Walk};
+
+use super::clock::{processor_time, waiting_time};
+use super::survey::{Stretch, Survey, is_stream};
+
+/// A file that says it is empty is still read, up to this length, as by a backup: files of /proc and /sys say so.
+const UNSIZED_BYTES_MAX: u64 = 64 << 20;
+/// So much of it at a time, since most are empty.
+const UNSIZED_READ_BYTES: usize = 64 << 10;
+/// Most runs in a batch, so that a tree of empty files comes in batches too.
+const RUNS_MAX: usize = 1 << 14;
+
+/// Bytes of one stream without a hole, or their continuation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// How many.
+    pub len: usize,
+    /// How it ends.
+    pub end: RunEnd,
+    /// Whether a sample half as large would have them.
+    pub in_half: bool,
+}
+
+/// What follows a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunEnd {
+    /// The next batch goes on with it.
+    Open,
+    /// A hole of the same stream.
+    Hole,
+    /// The stream ends.
+    Stream,
+}
+
+/// What was read together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Bytes of all runs, one after the other.
+    pub bytes: Vec<u8>,
+    /// What they are.
+    pub runs: Vec<Run>,
+}
+
+/// What reading took, and brought.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// Time in calls that read, without that in which others had the processors, as far as the kernel tells.
+    pub time: Duration,
+    /// Processor time of it.
+    pub processor: Duration,
+    /// Files of which something was read.
+    pub files: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Things that could not be read, of which the monitor was told.
+    pub failures: u64,
+    /// Whether reading ended before all that was chosen was read, since it had become too much.
+    pub is_cut_short: bool,
+}
+
+/// Reads a source.
+pub struct Reader<'a> {
+    source: Arc<dyn SourceTree>,
+    survey: &'a Survey,
+    monitor: &'a dyn Monitor,
+    batch_bytes: usize,
+    batch: Batch,
+    reading: Reading,
+    send: &'a mut dyn FnMut(Batch) -> bool,
+}
+
+impl std::fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("reading", &self.reading).finish_non_exhaustive()
+    }
+}
+
+/// Nobody wants more, or the user has asked to stop.
+struct Stop;
+
+impl<'a> Reader<'a> {
+    /// Reads into batches of so many bytes; `send` takes them, and says whether it wants more.
+    pub fn new(
+        source: Arc<dyn SourceTree>,
+        survey: &'a Survey,
+        batch_bytes: usize,
+        monitor: &'a dyn Monitor,
+        send: &'a mut dyn FnMut(Batch) -> bool,
+    ) -> Self {
+        let (batch, reading) = (Batch::default(), Reading::default());
+        Self { source, survey, monitor, batch_bytes, batch, reading, send }
+    }
+
+    /// Reads what a walk finds and the survey chose.
+    pub fn read(mut self, walk: Walk, roots: &[PathBuf]) -> Reading {
+        let waiting = waiting_time();
+        for event in walk {
+            if self.monitor.is_interrupted() {
+                break;
+            }
+            let read = match event {
+                Event::Entry(item) if is_stream(&item, roots) => {
+                    let mut stretches = self.survey.stretches(&item).peekable();
+                    if stretches.peek().is_some() { self.read_file(&item.path, stretches) } else { Ok(()) }
+                }
+                Event::Error { path, error } => {
+                    self.fail(&path, &error);
+                    Ok(())
+                }
+                Event::EnterDirectory(_) | Event::Entry(_) | Event::LeaveDirectory => Ok(()),
+            };
+            if read.is_err() {
+                break;
+            }
+            if self.survey.bytes_max <= self.reading.bytes {
+                self.reading.is_cut_short = true;
+                break;
+            }
+        }
+        let _sent = self.hand_over();
+        // What reading takes where cutting does not compete with it. Some of the waiting was outside of calls.
+        let ready = waiting_time().saturating_sub(waiting);
+        self.reading.time = self.reading.time.saturating_sub(ready).max(self.reading.processor);
+        self.reading
+    }
+
+    fn fail(&mut self, path: &Path, error: &Error) {
+        self.reading.failures += 1;
+        self.monitor.failure(path, error);
+    }
+
+    fn read_file(&mut self, path: &Path, stretches: impl Iterator<Item = Stretch>) -> Result<(), Stop> {
+        self.monitor.begin(path);
+        let opened = self.timed(|reader| {
+            let file = reader.source.open(path)?;
+            Ok((file.metadata()?.size, file))
+        });
+        let (size, mut file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.fail(path, &error);
+                return Ok(());
+            }
+        };
+        self.reading.files += 1;
+        for stretch in stretches {
+            let end = stretch.end.unwrap_or(u64::MAX).min(size);
+            match self.read_stretch(&mut *file, stretch, size, end)? {
+                Ok(()) => {}
+                Err(error) => {
+                    self.end_run(RunEnd::Stream, stretch.in_half)?;
+                    self.fail(path, &error);
+                    return Ok(());
+                }
+            }
+        }
+        self.monitor.entry(path, Action::New);
+        Ok(())
+    }
+
+    /// Reads a stretch of a file of so many bytes as a stream.
+    fn read_stretch(
+        &mut self,
+        file: &mut dyn SourceFile,
+        stretch: Stretch,
+        size: u64,
+        end: u64,
+    ) -> Result<Result<(), Error>, Stop> {
+        let mut offset = stretch.offset;
+        // Where nothing is said to be, one tries.
+        let is_unsized = size == 0;
+        let end = if is_unsized { UNSIZED_BYTES_MAX } else { end };
+        while offset < end {
+            let range = match self.timed(|_| file.next_data(offset)) {
+                Ok(range) => range,
+                Err(error) => return Ok(Err(error)),
+            };
+            let data = match range {
+                Some(range) => range.start.clamp(offset, end)..range.end.clamp(offset, end),
+                None if is_unsized => offset..end,
+                None => end..end,
+            };
+            if offset < data.start && !is_unsized {
+                self.reading.hole_bytes += data.start - offset;
+                self.end_run(RunEnd::Hole, stretch.in_half)?;
+            }
+            offset = data.start;
+            while offset < data.end {
+                let room = self.batch_bytes - self.batch.bytes.len();
+                let room = if is_unsized { room.min(UNSIZED_READ_BYTES) } else { room };
+                let wanted = usize::try_from(data.end - offset).unwrap_or(usize::MAX).min(room);
+                match self.read_some(file, offset, wanted, stretch.in_half)? {
+                    Ok(read) if read < wanted => {
+                        // It has become shorter.
+                        self.end_run(RunEnd::Stream, stretch.in_half)?;
+                        return Ok(Ok(()));
+                    }
+                    Ok(read) => offset += read as u64,
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+        }
+        self.end_run(RunEnd::Stream, stretch.in_half)?;
+        Ok(Ok(()))
+    }
+
+    /// Reads so many bytes, for which there is room, as the next run.
+    fn read_some(
+        &mut self,
+        file: &mut dyn SourceFile,
+        offset: u64,
+        wanted: usize,
+        in_half: bool,
+    ) -> Result<Result<usize, Error>, Stop> {
+        let start = self.batch.bytes.len();
+        self.batch.bytes.resize(start + wanted, 0);
+        let read = self.timed(|reader| {
+            let buffer = reader.batch.bytes.get_mut(start..).unwrap_or_default();
+            file.read_at(offset, buffer)
+        });
+        let len = *read.as_ref().unwrap_or(&0);
+        self.batch.bytes.truncate(start + len);
+        self.reading.bytes += len as u64;
+        self.monitor.advance(len as u64, 0);
+        if 0 < len {
+            self.batch.runs.push(Run { len, end: RunEnd::Open, in_half });
+        }
+        if self.batch.bytes.len() == self.batch_bytes {
+            self.hand_over()?;
+        }
+        Ok(read)
+    }
+
+    /// Ends the run before, or, where it went with the batch before, one of no bytes.
+    fn end_run(&mut self, end: RunEnd, in_half: bool) -> Result<(), Stop> {
+        match self.batch.runs.last_mut() {
+            Some(run) if run.end == RunEnd::Open => run.end = end,
+            _ => self.batch.runs.push(Run { len: 0, end, in_half }),
+        }
+        if RUNS_MAX <= self.batch.runs.len() { self.hand_over() } else { Ok(()) }
+    }
+
+    fn hand_over(&mut self) -> Result<(), Stop> {
+        let next = Batch { bytes: Vec::with_capacity(self.batch_bytes), runs: Vec::new() };
+        let batch = std::mem::replace(&mut self.batch, next);
+        if batch.runs.is_empty() {
+            return Ok(());
+        }
+        if (self.send)(batch) && !self.monitor.is_interrupted() { Ok(()) } else { Err(Stop) }
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(&mut Self) -> T) -> T {
+        let (start, processor) = (Instant::now(), processor_time());
+        let result = call(self);
+        self.reading.time += start.elapsed();
+        self.reading.processor += processor_time().saturating_sub(processor);
+        result
+    }
+}

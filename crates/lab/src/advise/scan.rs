@@ -1,0 +1,217 @@
+//! One rule on the bytes that are read: chunks, their duplicates, and what their regions compress to.
+
+use std::time::Duration;
+
+use onefold_engine::chunk::Cutter;
+use onefold_engine::compress::Compressor;
+use onefold_engine::crypto::Keys;
+use onefold_engine::types::ChunkKind;
+use twox_hash::XxHash3_64;
+
+use super::clock::processor_time;
+use super::distinct::{Distinct, Novelty, PLACE_BYTES, RECENT_BYTES, Recent};
+use super::intake::RunEnd;
+use super::regions::{Compressing, REGION_BYTES, Regions};
+use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
+use super::window::{Stretch, Window};
+
+/// Chunk refs that stand in a tree entry itself at most, as in a repository of the default sizes.
+const INLINE_REFS_MAX: u64 = 24;
+/// Mean number of chunk refs in a recipe segment: at least 256, and 768 more on average.
+const SEGMENT_REFS: u64 = 1024;
+/// Processor time of the engine's own functions on some of the bytes.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Naming {
+    /// Bytes.
+    pub bytes: u64,
+    /// Time for their candidates.
+    pub cut: Duration,
+    /// Time for their fingerprints.
+    pub name: Duration,
+}
+
+/// What one rule makes of the data.
+#[derive(Debug)]
+pub struct RuleScan {
+    /// The rule.
+    pub rule: Rule,
+    /// Its number among the averages, if it is content-defined.
+    table: Option<usize>,
+    cutter: Cutter,
+    /// Chunks, each as often as it comes.
+    pub chunks: u64,
+    /// Bytes of those in the sample's first half.
+    pub half_bytes: u64,
+    /// Chunk refs that stand in recipes which are not stored already.
+    pub refs: u64,
+    /// The different ones.
+    pub distinct: Distinct,
+    recent: Recent,
+    /// Refs of the open stream; of its last segment, and whether that has a new chunk.
+    stream_refs: u64,
+    segment_refs: u64,
+    is_segment_new: bool,
+    compressing: Compressing,
+    /// What was compressed of some intervals.
+    pub some: Regions,
+    /// What was compressed of everything, if this is the default rule.
+    pub all: Option<Regions>,
+    /// What naming takes.
+    pub naming: Naming,
+}
+
+/// Memory of all rules beside their tables: a region and what it is compressed to, as large as the longest chunk if that is
+/// longer.
+pub fn buffers_bytes() -> usize {
+    let region = |rule: Rule| 2 * REGION_BYTES.max(rule.chunking().chunk_bytes_max() as usize);
+    Rule::all().map(region).sum::<usize>() + region(Rule::Content(AVERAGE_DEFAULT))
+}
+
+/// Bytes of a place in a rule's table, with its two places among recent chunks.
+pub const PLACES_BYTES: usize = PLACE_BYTES + 2 * RECENT_BYTES;
+
+/// Returns how many places tables may have, a power of two, that the rules' tables take no more than so many bytes together.
+pub fn places_within(bytes: usize) -> usize {
+    let places = bytes / (RULES * PLACES_BYTES);
+    1 << places.max(1 << 10).ilog2()
+}
+
+impl RuleScan {
+    /// Starts with tables of so many places.
+    pub fn new(number: usize, rule: Rule, places: usize, compressing: Compressing) -> Self {
+        Self {
+            rule,
+            table: matches!(rule, Rule::Content(_)).then_some(number),
+            cutter: Cutter::new(rule.chunking()),
+            chunks: 0,
+            half_bytes: 0,
+            refs: 0,
+            distinct: Distinct::new(places),
+            recent: Recent::new(2 * places),
+            stream_refs: 0,
+            segment_refs: 0,
+            is_segment_new: false,
+            compressing,
+            some: Regions::default(),
+            all: (rule == Rule::Content(AVERAGE_DEFAULT)).then(Regions::default),
+            naming: Naming::default(),
+        }
+    }
+
+    /// Returns how many bytes at the end are still open.
+    pub fn open_len(&self) -> usize {
+        self.cutter.open_len() as usize
+    }
+
+    /// Takes a batch. `cuts` is room.
+    pub fn take(&mut self, window: &Window, compressor: &mut Compressor, cuts: &mut Vec<u32>) {
+        for run in &window.runs {
+            let mut start = run.start - self.open_len();
+            self.cut(run, cuts);
+            for cut in &*cuts {
+                let end = run.start + *cut as usize;
+                self.take_chunk(window, start, end, run.in_half, compressor);
+                start = end;
+            }
+            if run.end != RunEnd::Open {
+                let end = run.start + run.len;
+                if start < end {
+                    self.take_chunk(window, start, end, run.in_half, compressor);
+                }
+                self.cutter.finish();
+                if run.end == RunEnd::Stream {
+                    self.end_stream();
+                }
+            }
+        }
+    }
+
+    fn cut(&mut self, run: &Stretch, cuts: &mut Vec<u32>) {
+        cuts.clear();
+        let candidates = self.table.and_then(|number| run.candidates.get(number)).map_or(&[][..], Vec::as_slice);
+        let len = u32::try_from(run.len).expect("batches are far below 4 GiB");
+        self.cutter.advance(len, candidates, cuts);
+    }
+
+    fn take_chunk(&mut self, window: &Window, start: usize, end: usize, in_half: bool, compressor: &mut Compressor) {
+        let bytes = window.bytes.get(start..end).expect("chunks lie inside the window");
+        let len = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
+        let hash = XxHash3_64::oneshot(bytes);
+        self.chunks += 1;
+        self.half_bytes += if in_half { u64::from(len) } else { 0 };
+        let is_new = match self.distinct.insert(hash, len, in_half) {
+            Novelty::New => true,
+            Novelty::Known => false,
+            Novelty::NotKept => !self.recent.insert(hash),
+        };
+        self.stream_refs += 1;
+        self.segment_refs += 1;
+        self.is_segment_new |= is_new;
+        if self.segment_refs == SEGMENT_REFS {
+            self.end_segment();
+        }
+        if is_new {
+            let compression = self.compressing.compression;
+            if let Some(group) = self.compressing.group(window.offset + start as u64) {
+                self.some.push(bytes, group, compression, compressor);
+            }
+            if let Some(all) = &mut self.all {
+                all.push(bytes, 0, compression, compressor);
+            }
+        }
+    }
+
+    /// A segment that is known is stored once; one that has a new chunk is new.
+    fn end_segment(&mut self) {
+        if self.is_segment_new {
+            self.refs += self.segment_refs;
+        }
+        (self.segment_refs, self.is_segment_new) = (0, false);
+    }
+
+    fn end_stream(&mut self) {
+        if self.stream_refs <= INLINE_REFS_MAX {
+            // They stand in the tree's entry, which every file has of its own.
+            self.is_segment_new = true;
+        }
+        self.end_segment();
+        self.stream_refs = 0;
+    }
+
+    /// Compresses what is gathered.
+    pub fn end_regions(&mut self, compressor: &mut Compressor) {
+        for regions in [Some(&mut self.some), self.all.as_mut()].into_iter().flatten() {
+            regions.end(self.compressing.compression, compressor);
+        }
+    }
+
+    /// Measures what the engine takes to cut and to name the bytes of a batch so.
+    pub fn measure(&mut self, window: &Window, search: &super::candidates::Search, keys: &Keys) {
+        let mut cuts = Vec::new();
+        let mut chunks: Vec<&[u8]> = Vec::new();
+        let mut found = Vec::new();
+        for run in &window.runs {
+            let bytes = window.bytes.get(run.start..run.start + run.len).unwrap_or_default();
+            let start = processor_time();
+            if let Some(table) = self.table.and_then(|number| search.table(number)) {
+                found.clear();
+                table.candidates(bytes, 0, &mut found);
+            }
+            let mut cutter = Cutter::new(self.rule.chunking());
+            cuts.clear();
+            cutter.advance(u32::try_from(run.len).expect("batches are far below 4 GiB"), &found, &mut cuts);
+            self.naming.cut += processor_time().saturating_sub(start);
+            let mut begin = 0;
+            for cut in cuts.iter().map(|cut| *cut as usize).chain([run.len]).filter(|cut| *cut != 0) {
+                chunks.push(bytes.get(begin..cut).unwrap_or_default());
+                begin = cut;
+            }
+            self.naming.bytes += run.len as u64;
+        }
+        chunks.retain(|chunk| !chunk.is_empty());
+        let start = processor_time();
+        let names = keys.fingerprints(ChunkKind::Data, &chunks);
+        self.naming.name += processor_time().saturating_sub(start);
+        assert_eq!(names.len(), chunks.len(), "every chunk is named");
+    }
+}

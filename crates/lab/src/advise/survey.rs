@@ -1,0 +1,418 @@
+//! What there is, found out without reading it, and what of it is to be read.
+//!
+//! The unit is a small file, or a stretch of a large one. Which units are read depends on a hash of the file's name and of the
+//! stretch's number: so versions of a file, which mostly keep their name or differ in a date or a number, are read together or
+//! not at all, and their duplicates are seen (see [`Keying`]). Every byte is read with about the same probability: classes of
+//! units by length, each read in the same proportion (stratified sampling, proportional allocation), keep a few large files from
+//! deciding.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use onefold_engine::io::tree::EntryKind;
+use onefold_engine::monitor::Monitor;
+use onefold_engine::source::walk::{Event, Item, Walk};
+use twox_hash::XxHash3_64;
+
+/// How much is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sample {
+    /// About so many bytes, where there are more.
+    Bytes(u64),
+    /// Everything.
+    Everything,
+}
+
+/// Longest stretch of a large file in bytes: an image is changed in places, which differ from each other.
+const STRETCH_BYTES_MAX: u64 = 16 << 20;
+/// Shortest one: chunks of a mebibyte on average must fit a few times.
+const STRETCH_BYTES_MIN: u64 = 4 << 20;
+/// A sample has so many stretches at least.
+const STRETCHES_MIN: u64 = 64;
+/// Most stretches of a file; those of larger files are longer.
+const STRETCHES_MAX: u64 = 1 << 16;
+/// Where classes of units end, in bytes; the last class has the rest.
+const CLASSES: [u64; 2] = [128 << 10, 1 << 20];
+/// Fineness of the histogram of hashes: within a power of two, so many parts.
+const PARTS_BITS: u32 = 6;
+const PARTS: usize = 64 << PARTS_BITS;
+/// Reading ends for good when so many times the sample have been read: files may have grown, or the choice been unlucky.
+pub const OVERRUN: (u64, u64) = (5, 4);
+
+/// Bytes of a class below its threshold are spread over as many parts of the histogram as if this many were equally full. A
+/// sample of few large groups says little of what is not in them.
+const PARTS_EFFECTIVE_MIN: u128 = 48;
+/// Classes with a smaller share of the bytes do not matter.
+const CLASS_SHARE_MIN: u128 = 10;
+
+/// What files have in common that are read together. The first is chosen that makes groups small enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keying {
+    /// The name without its digits, in whatever directory: `dump-2026-01-01.sql` and `dump-2026-01-02.sql`.
+    Alike,
+    /// The name, in whatever directory.
+    Name,
+    /// Nothing: each file is chosen by itself.
+    Path,
+}
+
+const KEYINGS: [Keying; 3] = [Keying::Alike, Keying::Name, Keying::Path];
+
+impl Keying {
+    fn hash(self, item: &Item) -> u64 {
+        let name = item.name.as_bytes();
+        match self {
+            Self::Alike => {
+                let letters: Vec<u8> = name.iter().copied().filter(|byte| !byte.is_ascii_digit()).collect();
+                XxHash3_64::oneshot(&letters)
+            }
+            Self::Name => XxHash3_64::oneshot(name),
+            Self::Path => XxHash3_64::oneshot(item.path.as_os_str().as_bytes()),
+        }
+    }
+}
+
+/// What a source has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Files, and devices that were named.
+    pub files: u64,
+    /// Everything else.
+    pub other_entries: u64,
+    /// Length of the files in bytes, holes included.
+    pub bytes: u64,
+}
+
+/// What there is and what is to be read.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// What there is.
+    pub totals: Totals,
+    /// What files are chosen by.
+    pub keying: Keying,
+    /// Bytes of a stretch; `None` where everything is read, and files are not divided.
+    stretch_bytes: Option<u64>,
+    /// A unit is read if its hash is below that of its class.
+    thresholds: [u64; CLASSES.len() + 1],
+    /// Bytes after which reading ends.
+    pub bytes_max: u64,
+}
+
+/// A stretch of a file that is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Where it begins.
+    pub offset: u64,
+    /// Where it ends; the last one of a file has no end.
+    pub end: Option<u64>,
+    /// Whether a sample half as large would have it.
+    pub in_half: bool,
+}
+
+impl Survey {
+    /// Walks the source. Bytes are counted by the hash of their unit, so that a threshold can be chosen afterwards that
+    /// the sample holds just enough of.
+    pub fn of(walk: Walk, roots: &[PathBuf], sample: Sample, monitor: &dyn Monitor) -> Result<Self> {
+        let Sample::Bytes(wanted) = sample else {
+            let mut totals = Totals::default();
+            each_file(walk, roots, monitor, &mut totals, &mut |_| ())?;
+            return Ok(Self::of_everything(totals));
+        };
+        let stretch_bytes = stretch_bytes(wanted);
+        let mut totals = Totals::default();
+        let mut histograms = KEYINGS.map(|keying| (keying, Histogram::default()));
+        each_file(walk, roots, monitor, &mut totals, &mut |item| {
+            for (keying, histogram) in &mut histograms {
+                for unit in units(keying.hash(item), item.metadata.size, Some(stretch_bytes)) {
+                    histogram.add(&unit);
+                }
+            }
+        })?;
+        if totals.bytes <= wanted {
+            return Ok(Self::of_everything(totals));
+        }
+        let bytes_max = wanted.saturating_mul(OVERRUN.0) / OVERRUN.1;
+        let mut survey = Self::of_everything(totals);
+        for (keying, histogram) in histograms {
+            let (thresholds, is_spread) = histogram.choose(wanted);
+            survey = Self { totals, keying, stretch_bytes: Some(stretch_bytes), thresholds, bytes_max };
+            if is_spread {
+                break;
+            }
+        }
+        Ok(survey)
+    }
+
+    fn of_everything(totals: Totals) -> Self {
+        let thresholds = [u64::MAX; CLASSES.len() + 1];
+        Self { totals, keying: Keying::Alike, stretch_bytes: None, thresholds, bytes_max: u64::MAX }
+    }
+
+    /// Says whether everything is to be read.
+    pub fn is_everything(&self) -> bool {
+        self.stretch_bytes.is_none()
+    }
+
+    /// Returns the stretches of a file that are to be read, in order.
+    pub fn stretches(&self, item: &Item) -> impl Iterator<Item = Stretch> + use<'_> {
+        units(self.keying.hash(item), item.metadata.size, self.stretch_bytes).filter_map(move |unit| {
+            let threshold = if self.is_everything() {
+                u64::MAX
+            } else {
+                self.thresholds.get(class(unit.len)).copied().unwrap_or_default()
+            };
+            let in_half = unit.hash < threshold / 2;
+            let chosen = self.is_everything() || unit.hash < threshold;
+            chosen.then_some(Stretch { offset: unit.offset, end: unit.end, in_half })
+        })
+    }
+}
+
+/// Bytes of units by their hash and class.
+#[derive(Debug)]
+struct Histogram(Vec<[u64; CLASSES.len() + 1]>);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self(vec![[0; CLASSES.len() + 1]; PARTS])
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, unit: &Unit) {
+        if let Some(sum) = self.0.get_mut(part(unit.hash)).and_then(|sums| sums.get_mut(class(unit.len))) {
+            *sum = sum.saturating_add(unit.len);
+        }
+    }
+
+    fn of_class(&self, class: usize) -> impl Iterator<Item = u128> + '_ {
+        self.0.iter().map(move |sums| sums.get(class).copied().map(u128::from).unwrap_or_default())
+    }
+
+    /// Returns the threshold of each class below which there are as many bytes as it has a share of the wanted ones, but no
+    /// more; and whether these come from many parts.
+    fn choose(&self, wanted: u64) -> ([u64; CLASSES.len() + 1], bool) {
+        let classes: [u128; CLASSES.len() + 1] = std::array::from_fn(|class| self.of_class(class).sum());
+        let all: u128 = classes.iter().sum::<u128>().max(1);
+        let mut is_spread = true;
+        let thresholds = std::array::from_fn(|class| {
+            let of_class = classes.get(class).copied().unwrap_or_default();
+            let share = of_class * u128::from(wanted) / all;
+            let (mut sum, mut squares, mut parts) = (0, 0, 0);
+            for bytes in self.of_class(class) {
+                if share < sum + bytes {
+                    break;
+                }
+                sum += bytes;
+                squares += bytes * bytes;
+                parts += 1;
+            }
+            let matters = all <= of_class * CLASS_SHARE_MIN;
+            is_spread &= !matters || (PARTS_EFFECTIVE_MIN * squares <= sum * sum && share <= sum * 4 / 3);
+            first_of_part(parts)
+        });
+        (thresholds, is_spread)
+    }
+}
+
+/// Calls `each` for every file of a walk, and counts. What cannot be read is told when it is read.
+fn each_file(
+    walk: Walk,
+    roots: &[PathBuf],
+    monitor: &dyn Monitor,
+    totals: &mut Totals,
+    each: &mut dyn FnMut(&Item),
+) -> Result<()> {
+    for event in walk {
+        if monitor.is_interrupted() {
+            return Err(onefold_engine::Error::Interrupted.into());
+        }
+        match event {
+            Event::Entry(item) if is_stream(&item, roots) => {
+                totals.files += 1;
+                totals.bytes = totals.bytes.saturating_add(item.metadata.size);
+                each(&item);
+            }
+            Event::Entry(_) | Event::EnterDirectory(_) => totals.other_entries += 1,
+            Event::LeaveDirectory | Event::Error { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Says whether an entry is read: a file, or a block device that was named.
+pub fn is_stream(item: &Item, roots: &[PathBuf]) -> bool {
+    match item.metadata.kind {
+        EntryKind::File => true,
+        EntryKind::BlockDevice => roots.contains(&item.path),
+        _ => false,
+    }
+}
+
+struct Unit {
+    hash: u64,
+    offset: u64,
+    end: Option<u64>,
+    len: u64,
+}
+
+fn stretch_bytes(wanted: u64) -> u64 {
+    (wanted / STRETCHES_MIN).clamp(STRETCH_BYTES_MIN, STRETCH_BYTES_MAX)
+}
+
+/// Divides a file.
+fn units(key: u64, size: u64, stretch_bytes: Option<u64>) -> impl Iterator<Item = Unit> + use<> {
+    // Stretches begin at multiples of every fixed block.
+    let len = stretch_bytes.map_or(u64::MAX, |len| len.max(size / STRETCHES_MAX).next_multiple_of(STRETCH_BYTES_MIN));
+    let count = size.div_ceil(len).max(1);
+    (0..count).map(move |number| {
+        let offset = number * len;
+        let is_last = number + 1 == count;
+        let end = if is_last { size } else { offset + len };
+        let hash = XxHash3_64::oneshot_with_seed(key, &number.to_le_bytes());
+        Unit { hash, offset, end: (!is_last).then_some(end), len: end - offset }
+    })
+}
+
+fn class(len: u64) -> usize {
+    CLASSES.iter().take_while(|end| **end < len).count()
+}
+
+/// Returns the part of the histogram that a hash belongs to: its power of two and the bits that follow. Parts ascend as hashes do.
+fn part(hash: u64) -> usize {
+    let power = hash.max(1).ilog2();
+    let below = hash.max(1) ^ 1 << power;
+    let fine = if power < PARTS_BITS { below << (PARTS_BITS - power) } else { below >> (power - PARTS_BITS) };
+    (power as usize) << PARTS_BITS | usize::try_from(fine).expect("a few bits")
+}
+
+/// Returns the lowest hash of a part, or the highest of all.
+fn first_of_part(part: usize) -> u64 {
+    let power = u32::try_from(part >> PARTS_BITS).expect("parts are few");
+    if 63 < power {
+        return u64::MAX;
+    }
+    let fine = part as u64 & ((1 << PARTS_BITS) - 1);
+    let below = if power < PARTS_BITS { fine >> (PARTS_BITS - power) } else { fine << (power - PARTS_BITS) };
+    1 << power | below
+}
+
+#[cfg(test)]
+mod tests {
+    use onefold_engine::io::tree::Metadata;
+    use onefold_engine::types::Timestamp;
+
+    use super::*;
+
+    fn item(name: &str, size: u64) -> Item {
+        let time = Timestamp { seconds: 0, nanoseconds: 0 };
+        let metadata = Metadata {
+            kind: EntryKind::File,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            mtime: time,
+            ctime: time,
+            size,
+            device: 0,
+            inode: 0,
+            links: 1,
+            rdev: 0,
+        };
+        Item { path: PathBuf::from(name), name: name.into(), metadata, xattrs: Vec::new(), link_target: None }
+    }
+
+    /// Chooses from files of the same length.
+    fn survey(names: &[String], size: u64, wanted: u64) -> Survey {
+        let (mut totals, stretch_bytes) = (Totals::default(), Some(stretch_bytes(wanted)));
+        for keying in KEYINGS {
+            let mut histogram = Histogram::default();
+            for name in names {
+                units(keying.hash(&item(name, size)), size, stretch_bytes).for_each(|unit| histogram.add(&unit));
+                totals.bytes += size;
+            }
+            let (thresholds, is_spread) = histogram.choose(wanted);
+            if is_spread || keying == Keying::Path {
+                return Survey { totals, keying, stretch_bytes, thresholds, bytes_max: u64::MAX };
+            }
+        }
+        unreachable!("the last keying is taken")
+    }
+
+    fn chosen(survey: &Survey, name: &str, size: u64) -> Vec<Stretch> {
+        survey.stretches(&item(name, size)).collect()
+    }
+
+    fn word(number: usize) -> String {
+        let letters =
+            [number, number / 26, number / 676].map(|digit| char::from(b'a' + u8::try_from(digit % 26).unwrap()));
+        letters.iter().collect()
+    }
+
+    #[test]
+    fn parts_ascend_with_hashes() {
+        let mut last = 0;
+        for hash in
+            (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) + (1 << bit) / 3, (1_u64 << bit) + ((1 << bit) - 1)])
+        {
+            let part = part(hash);
+            assert!(last <= part && part < PARTS, "{hash}");
+            assert!(first_of_part(part) <= hash && hash <= first_of_part(part + 1), "{hash}");
+            last = part;
+        }
+    }
+
+    #[test]
+    fn versions_of_a_file_are_chosen_together_and_the_sample_is_as_large_as_wanted() {
+        let size = 1000;
+        let names: Vec<String> = (0..8000).map(|number| format!("{}-{}.sql", word(number / 2), number % 2)).collect();
+        let survey = survey(&names, size, 8000 * size / 4);
+        assert_eq!(survey.keying, Keying::Alike);
+        let is_chosen = |name: &String| !chosen(&survey, name, size).is_empty();
+        assert!(names.chunks(2).all(|pair| is_chosen(&pair[0]) == is_chosen(&pair[1])));
+        let count = names.iter().filter(|name| is_chosen(name)).count();
+        assert!((1900..=2000).contains(&count), "{count} of 8000");
+        let halves =
+            names.iter().flat_map(|name| chosen(&survey, name, size)).filter(|stretch| stretch.in_half).count();
+        assert!(count * 4 / 10 < halves && halves < count * 6 / 10, "{halves} of {count}");
+    }
+
+    /// Photos of a camera differ in their numbers only: read together, it would be all of them or none.
+    #[test]
+    fn where_all_names_are_alike_files_are_chosen_by_themselves() {
+        let names: Vec<String> = (0..8000).map(|number| format!("IMG_{number}.JPG")).collect();
+        let survey = survey(&names, 1000, 2_000_000);
+        assert_eq!(survey.keying, Keying::Name);
+        let count = names.iter().filter(|name| !chosen(&survey, name, 1000).is_empty()).count();
+        assert!((1900..=2000).contains(&count), "{count} of 8000");
+        let names = vec!["index.html".to_owned(); 8000];
+        assert_eq!(self::survey(&names, 1000, 2_000_000).keying, Keying::Path);
+    }
+
+    #[test]
+    fn large_files_that_are_alike_are_read_at_the_same_places() {
+        let size = 4000 * STRETCH_BYTES_MIN + 5;
+        let names = ["disk-1.img", "disk-2.img"].map(str::to_owned);
+        let survey = survey(&names, size, size / 4);
+        let [first, second] = names.map(|name| chosen(&survey, &name, size));
+        assert_eq!(first, second);
+        let bytes = first.len() as u64 * survey.stretch_bytes.unwrap();
+        assert!(size / 10 < bytes && bytes < size / 7, "{bytes} of {size}");
+    }
+
+    #[test]
+    fn a_file_of_any_length_has_few_stretches() {
+        for size in [0, 1, STRETCH_BYTES_MIN, STRETCH_BYTES_MIN + 1, 1 << 40, u64::MAX / 2] {
+            let mut end = 0;
+            let mut count = 0;
+            for unit in units(1, size, Some(STRETCH_BYTES_MIN)) {
+                assert_eq!(unit.offset, end);
+                end += unit.len;
+                count += 1;
+            }
+            assert_eq!(end, size);
+            assert!((1..=STRETCHES_MAX + 1).contains(&count), "{count} for {size}");
+        }
+    }
+}
