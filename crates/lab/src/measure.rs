@@ -5,6 +5,8 @@ use std::time::Duration;
 use onefold_engine::index::Counters;
 
 use crate::device::clock::Traffic;
+use crate::mapped::order::Latencies;
+use crate::mapped::{Order, OrderReport};
 use crate::replay::{Outcome, UniqueSet};
 
 /// What one point did with one source on one device.
@@ -18,8 +20,27 @@ pub struct Measured {
     pub unique: UniqueSet,
     /// What the device was asked for, if it is modelled.
     pub traffic: Option<Traffic>,
-    /// Memory of filter, cache and staging, and of all the point.
+    /// Memory of the point.
     pub memory: u64,
+    /// What was measured of the steps on mapped memory, and what the model of the paper says of it.
+    pub steps: Option<Steps>,
+}
+
+/// Steps of identification on mapped memory: times of one, in nanoseconds, and how many there were.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    /// What was measured. Times are those of the processor and, where the memory is real, of the memory.
+    pub report: OrderReport,
+    /// What the model of the device adds to a lookup.
+    pub lookup_device: f64,
+}
+
+impl Steps {
+    /// Latencies with the device's part in them.
+    fn latencies(&self) -> Latencies {
+        let Latencies { lookup, .. } = self.report.latencies;
+        Latencies { lookup: lookup + self.lookup_device, ..self.report.latencies }
+    }
 }
 
 /// Something that can be asked of a run.
@@ -103,6 +124,34 @@ pub const MEASURES: &[Measure] = measures! {
         let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
         Some(100.0 * ratio(postlookup_hits, prelookup_hits + postlookup_hits)?)
     };
+    "filter-ns", "filter, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().filter);
+    "cache-ns", "cache, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().cache);
+    "lookup-ns", "lookup, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().lookup);
+    "filter-step-seconds", "filter, s", false, |it| {
+        steps(it, |latencies, tally| latencies.filter * tally.filter)
+    };
+    "cache-step-seconds", "cache, s", false, |it| steps(it, |latencies, tally| latencies.cache * tally.cache);
+    "lookup-step-seconds", "lookup, s", false, |it| steps(it, |latencies, tally| latencies.lookup * tally.lookup);
+    "rest-step-seconds", "entering and other, s", false, |it| {
+        let known = steps(it, |latencies, tally| {
+            latencies.filter * tally.filter + latencies.cache * tally.cache + latencies.lookup * tally.lookup
+        })?;
+        Some((it.outcome.time.as_secs_f64() - known).max(0.0))
+    };
+    "miss-percent", "cache misses, %", false, |it| Some(100.0 * it.steps.as_ref()?.report.shares.miss);
+    "threshold-percent", "equation 8: cache first above, % duplicates", false, |it| {
+        let steps = it.steps.as_ref()?;
+        Some(100.0 * steps.latencies().threshold(steps.report.shares.miss))
+    };
+    "predicted-filter-first-ns", "equation 4, ns per chunk", false, |it| {
+        let steps = it.steps.as_ref()?;
+        Some(steps.latencies().filter_first(&steps.report.shares))
+    };
+    "predicted-cache-first-ns", "equation 5, ns per chunk", false, |it| {
+        let steps = it.steps.as_ref()?;
+        Some(steps.latencies().cache_first(&steps.report.shares))
+    };
+    "order-changes", "changes of order", true, |it| some(it.steps.as_ref()?.report.changes);
     "duplicate-percent", "duplicates, %", false, |it| {
         Some(100.0 * (1.0 - ratio(it.unique.chunks, it.outcome.chunks)?))
     };
@@ -140,6 +189,26 @@ fn nanos_each(time: Duration, count: u64) -> Option<f64> {
 
 fn per_gigabyte(measured: &Measured, count: u64) -> Option<f64> {
     (measured.outcome.bytes != 0).then(|| float(count) / (float(measured.outcome.bytes) / 1e9))
+}
+
+/// How many of each step there were.
+struct StepCounts {
+    filter: f64,
+    cache: f64,
+    lookup: f64,
+}
+
+fn steps(measured: &Measured, seconds: fn(&Latencies, &StepCounts) -> f64) -> Option<f64> {
+    let steps = measured.steps.as_ref()?;
+    let Counters { filter_probes, lookups, prelookup_hits, .. } = measured.outcome.counters;
+    // The cache answers a chunk or does not; what it does not answer is looked up, or new.
+    let asked = match steps.report.wanted {
+        Order::None => 0,
+        Order::FilterFirst => prelookup_hits + lookups,
+        Order::CacheFirst | Order::Auto => measured.outcome.chunks,
+    };
+    let counts = StepCounts { filter: float(filter_probes), cache: float(asked), lookup: float(lookups) };
+    Some(seconds(&steps.latencies(), &counts) / 1e9)
 }
 
 /// Returns the part of the time that was measured: that of the processor.

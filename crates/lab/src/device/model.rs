@@ -11,6 +11,9 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::io::DeviceProfile;
 use serde::Deserialize;
 
+use crate::mapped;
+use crate::mapped::medium::LINE_BYTES;
+
 /// A modelled device.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -21,9 +24,9 @@ pub struct Model {
     pub source: String,
     /// Microseconds until a read delivers; of mapped memory, until a line does.
     pub read_latency_us: f64,
-    /// Microseconds until a write is taken; of mapped memory, a line flushed.
+    /// Microseconds until a write is taken; mapped memory takes them without being waited for.
     pub write_latency_us: f64,
-    /// Microseconds of a sync; of mapped memory, a fence.
+    /// Microseconds of a sync; of mapped memory, of a fence behind lines that were flushed.
     pub sync_latency_us: f64,
     /// Millions of bytes each second that reads deliver.
     pub read_mb_per_s: f64,
@@ -103,6 +106,19 @@ impl Model {
         let longest = requests.iter().map(latency).fold(0.0, f64::max);
         let bytes: u64 = requests.iter().map(|request| request.bytes).sum();
         micros((sum / f64::from(self.queue_depth)).max(longest) + bytes as f64 / mb_per_s)
+    }
+
+    /// Returns the time that accesses to mapped memory take: each wait its latency, copies their bytes; lines that are
+    /// flushed pass while others are, and a fence waits for the last.
+    #[expect(clippy::cast_precision_loss, reason = "a model is not that exact")]
+    pub fn mapped(&self, traffic: &mapped::Traffic) -> Duration {
+        let flushed = traffic.lines_flushed * LINE_BYTES as u64;
+        micros(
+            traffic.waits() as f64 * self.read_latency_us
+                + traffic.bytes_copied as f64 / self.read_mb_per_s
+                + flushed as f64 / self.write_mb_per_s
+                + traffic.fences as f64 * self.sync_latency_us,
+        )
     }
 
     /// Returns what the engine would measure of such a device.

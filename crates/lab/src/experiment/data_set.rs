@@ -3,7 +3,7 @@
 //! The data themselves are not to be had. How much of them there is and how much of it is duplicate is known; in how long
 //! runs and how far back duplicates come is not, and stated in each file.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::point::dimension::unknown;
@@ -64,15 +64,32 @@ impl DataSet {
     fn parse(name: &str, text: &str) -> Result<Self> {
         let mut set: Self =
             toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
-        ensure!((0.0..=1.0).contains(&set.duplicates), "duplicates is a share, 0 to 1, not {}", set.duplicates);
-        ensure!(set.chunks != 0 && set.chunk_size != 0, "a data set has chunks, and they have bytes");
-        let sound = match set.runs {
+        name.clone_into(&mut set.name);
+        set.check()?;
+        Ok(set)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!((0.0..=1.0).contains(&self.duplicates), "duplicates is a share, 0 to 1, not {}", self.duplicates);
+        ensure!(self.chunks != 0 && self.chunk_size != 0, "a data set has chunks, and they have bytes");
+        let sound = match self.runs {
             RunsSpec::Uniform(from, to) => 1 <= from && from <= to,
             RunsSpec::Geometric(mean) => (1.0..1e9).contains(&mean),
         };
-        ensure!(sound, "runs: {:?}", set.runs);
-        name.clone_into(&mut set.name);
-        Ok(set)
+        ensure!(sound, "runs: {:?}", self.runs);
+        Ok(())
+    }
+
+    /// Returns one with a field set to another value: the share of duplicates, or the mean length of their runs.
+    pub fn varied(mut self, field: &str, value: &str) -> Result<Self> {
+        let number: f64 = value.parse().with_context(|| format!("data-set.{field}={value}"))?;
+        match field {
+            "duplicates" => self.duplicates = number,
+            "runs" => self.runs = RunsSpec::Geometric(number),
+            _ => bail!("data-set.{field} is not varied"),
+        }
+        self.check()?;
+        Ok(self)
     }
 
     /// Returns what its stream is like.

@@ -178,21 +178,22 @@ impl Laboratory {
     fn measure(&mut self, results: &Results<'_>, id: RunId, monitor: &dyn Monitor) -> Result<Rc<Measured>> {
         let spec = results.spec;
         let missing = "a run that the experiment has";
-        let set = results.data_sets.get(id.data_set).context(missing)?;
+        let mut set = results.data_sets.get(id.data_set).context(missing)?.clone();
         let point_spec = spec.points.get(id.point).context(missing)?;
         let mut device = Device::named(spec.devices.get(id.device).context(missing)?)?;
         let mut assignments = point_spec.set.clone();
         if let Some(vary) = spec.vary.as_ref().filter(|_| !point_spec.is_constant) {
             let value = vary.values.get(id.value).context(missing)?;
-            match vary.dimension.strip_prefix("device.") {
-                Some(field) => device = varied(device, field, value)?,
-                None => assignments.push(format!("{}={value}", vary.dimension)),
+            match vary.dimension.split_once('.') {
+                Some(("device", field)) => device = varied(device, field, value)?,
+                Some(("data-set", field)) => set = set.varied(field, value)?,
+                _ => assignments.push(format!("{}={value}", vary.dimension)),
             }
             assignments.extend(vary.with.get(id.value).into_iter().flatten().cloned());
         }
         let point: Point = Preset::named(&point_spec.preset)?.with(&assignments)?;
-        let (chunks, scale) = self.extent(spec, set);
-        let key = format!("{} {chunks} {scale} {device:?} {point:?}", set.name);
+        let (chunks, scale) = self.extent(spec, &set);
+        let key = format!("{set:?} {chunks} {scale} {device:?} {point:?}");
         if let Some(measured) = self.made.get(&key) {
             return Ok(Rc::clone(measured));
         }

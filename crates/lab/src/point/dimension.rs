@@ -46,6 +46,8 @@ pub const DIMENSIONS: &[Dimension] = dimensions! {
     "window", "fixed, adaptive", "whether a hit reads as much of the log as runs are long";
     "window-records", "number", "records of the log that a hit reads: always, or at most";
     "reads", "device, pages, whole, bucket", "how lookups read the table: as suits the device, single pages, from the first to the last, all of the bucket";
+    "probes", "one-by-one, together", "whether lines of mapped memory are waited for one at a time";
+    "injected-ns", "number", "nanoseconds that each wait for mapped memory takes longer";
     "staging-size", "size", "memory of entries that are not written out yet; else a sixth";
     "runs-max", "number", "longest chain of sorted runs in a bucket of the table";
     "memory", "size", "all memory of the point";
@@ -53,7 +55,7 @@ pub const DIMENSIONS: &[Dimension] = dimensions! {
 };
 
 /// Values that are numbers in a file; others are text.
-const NUMBERS: [&str; 13] = [
+const NUMBERS: [&str; 14] = [
     "threshold",
     "candidates",
     "buckets",
@@ -67,6 +69,7 @@ const NUMBERS: [&str; 13] = [
     "neighbors",
     "window-records",
     "runs-max",
+    "injected-ns",
 ];
 
 /// Returns the name that is most like one that does not exist.

@@ -4,6 +4,7 @@
 //! size, the cache) all that is left. What does not fit is refused with the size that would.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
@@ -14,7 +15,8 @@ use onefold_engine::source::exclude::parse_size;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use crate::point::{Order, Point, Prelookup, Reads, Schedule, Store, Window};
+use crate::mapped::{self, CacheShape, FilterShape, MappedOptions};
+use crate::point::{CacheRule, FilterLayout, Order, Point, Prelookup, Probes, Reads, Schedule, Store, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,6 +68,8 @@ const BUCKETS_MIN: u32 = 128;
 const REST_MIN: usize = 32 << 10;
 /// A filter where there is none.
 const NO_FILTER_BYTES: usize = 4 << 10;
+/// Least filter and cache that a scale leaves on mapped memory.
+const FILTER_MIN: usize = 4 << 10;
 
 impl Point {
     /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
@@ -144,6 +148,46 @@ impl Point {
         };
         self.divide(memory, &mut options)?;
         Ok(options)
+    }
+
+    /// Returns the parameters of the identifier on mapped memory that this point stands for, filter and cache divided by
+    /// `scale`.
+    pub fn mapped_options(&self, scale: u32) -> Result<MappedOptions> {
+        self.check()?;
+        ensure!(self.store == Store::Cuckoo, "store=table is not on mapped memory");
+        let by = scale.clamp(1, SCALE_MAX) as usize;
+        let memory = bytes("memory", self.memory)?;
+        let has_both = self.order != Order::None;
+        let cache = self.cache_size.map_or(Ok(memory / 16), |size| bytes("cache-size", size))?;
+        let filter = self.filter_size.map_or(Ok(memory.saturating_sub(cache)), |size| bytes("filter-size", size))?;
+        ensure!(
+            !has_both || filter.saturating_add(cache) <= memory,
+            "memory: filter {} and cache {} come to more than {}",
+            Size(filter as u64),
+            Size(cache as u64),
+            self.memory
+        );
+        let (filter, cache) = ((filter / by).max(FILTER_MIN), (cache / by).max(FILTER_MIN));
+        let (hashes, neighbors) = (self.filter_hashes, self.neighbors as usize);
+        Ok(MappedOptions {
+            order: match self.order {
+                Order::FilterFirst => mapped::Order::FilterFirst,
+                Order::CacheFirst => mapped::Order::CacheFirst,
+                Order::None => mapped::Order::None,
+                Order::Auto => mapped::Order::Auto,
+            },
+            filter: match self.filter {
+                FilterLayout::Blocked => FilterShape::Blocked { bytes: filter, hashes },
+                FilterLayout::Scattered => FilterShape::Scattered { bytes: filter, hashes },
+            },
+            cache: match self.cache {
+                CacheRule::Fifo => CacheShape::Fifo { bytes: cache, neighbors },
+                CacheRule::Lru => CacheShape::Lru { bytes: cache, neighbors },
+            },
+            injected: Duration::from_nanos(self.injected_ns.into()),
+            prefetches: self.probes == Probes::Together,
+            ..MappedOptions::default()
+        })
     }
 
     /// Gives filter and cache their sizes, or what is left.

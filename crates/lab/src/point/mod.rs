@@ -108,6 +108,16 @@ pub enum Reads {
     Bucket,
 }
 
+/// How mapped memory is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Probes {
+    /// For one chunk after the other: each is waited for.
+    OneByOne,
+    /// For 64 chunks at a time, whose lines come in together.
+    Together,
+}
+
 /// A point. A size that is missing is a share of the memory; see [`memory`].
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -156,6 +166,10 @@ pub struct Point {
     pub window_records: u32,
     /// How lookups read the table.
     pub reads: Reads,
+    /// How lookups in mapped memory are made.
+    pub probes: Probes,
+    /// Nanoseconds that each wait for mapped memory takes longer than it does.
+    pub injected_ns: u32,
     /// Memory of entries that are not written out yet.
     pub staging_size: Option<Size>,
     /// Longest chain of sorted runs in a bucket of the table.
@@ -191,6 +205,8 @@ impl Default for Point {
             window: Window::Adaptive,
             window_records: 2048,
             reads: Reads::Device,
+            probes: Probes::Together,
+            injected_ns: 0,
             staging_size: None,
             runs_max: 4,
             memory: Size(256 << 20),
@@ -220,6 +236,7 @@ impl Point {
             ("neighbors", self.neighbors, 1, WINDOW_RECORDS_MAX),
             ("window-records", self.window_records, 1, WINDOW_RECORDS_MAX),
             ("runs-max", self.runs_max, 1, 64),
+            ("injected-ns", self.injected_ns, 0, 1_000_000_000),
         ] {
             ensure!((least..=most).contains(&value), "{dimension}: {least} to {most}, not {value}");
         }
@@ -250,6 +267,9 @@ impl Point {
                 "order=auto weighs the filter against the cache, and both cost nothing beside a lookup of store=table: take \
                  filter-first, cache-first or none, or store=cuckoo"
             );
+        }
+        if self.injected_ns != 0 {
+            bail!("injected-ns makes mapped memory slower, and store=table has none: take another device instead");
         }
         if self.order == Order::CacheFirst && self.prelookup == Prelookup::Never {
             bail!("order=cache-first asks the cache as a chunk arrives, and prelookup=never does not: choose");

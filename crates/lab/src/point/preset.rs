@@ -111,6 +111,8 @@ mod tests {
             if point.store == Store::Table {
                 point.index_options().unwrap();
                 point.index_options_scaled(64).unwrap();
+            } else {
+                point.mapped_options(1).unwrap();
             }
         }
     }
