@@ -247,7 +247,8 @@ macro_rules! experiments {
 
 const EXPERIMENTS: &[(&str, &str)] = experiments![
     "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
-    "lazy-figure-14" "lazy-figure-15"
+    "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
+    "pm-inequality-8" "pm-injected" "crossover" "lazy-orders"
 ];
 
 /// Returns the names of all experiments that are described by a file.
