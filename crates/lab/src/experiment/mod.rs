@@ -1,8 +1,10 @@
 //! Experiments: what papers measured, measured again, and what none has measured.
 //!
-//! [`spec`] is what an experiment is, a file; [`data_set`] the streams; here its runs are made, each once for all
+//! [`catalog`] has them all, [`spec`] what is in a file, [`data_set`] the streams; here runs are made, each once for all
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them.
 
+pub mod catalog;
+pub mod chunking;
 mod claims;
 pub mod data_set;
 mod plots;
@@ -18,6 +20,8 @@ use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
 use crate::device::Device;
+use crate::experiment::catalog::Experiment;
+use crate::experiment::chunking::Speeds;
 use crate::experiment::data_set::DataSet;
 use crate::experiment::spec::{PointSpec, Spec};
 use crate::findings::{Findings, Origin};
@@ -107,38 +111,64 @@ impl Laboratory {
     }
 
     /// Runs an experiment. The monitor is told of each run, and says when to stop.
-    pub fn run(&mut self, spec: &Spec, origin: Origin, command: String, monitor: &dyn Monitor) -> Result<Findings> {
+    pub fn run(
+        &mut self,
+        experiment: &Experiment,
+        origin: Origin,
+        command: String,
+        monitor: &dyn Monitor,
+    ) -> Result<Findings> {
         let start = Instant::now();
+        let mut findings = Findings {
+            experiment: experiment.name().to_owned(),
+            title: experiment.title().to_owned(),
+            source: experiment.source().to_owned(),
+            command,
+            origin,
+            notes: Vec::new(),
+            tables: Vec::new(),
+            plots: Vec::new(),
+            claims: Vec::new(),
+            seconds: 0.0,
+        };
+        match experiment {
+            Experiment::Points(spec) => {
+                let results = self.results(spec, monitor)?;
+                findings.notes = self.notes(&results);
+                findings.tables = tables::tables(&results)?;
+                findings.plots = plots::plots(&results)?;
+                findings.claims = claims::claims(&results)?;
+            }
+            Experiment::Chunking(spec) => {
+                let mebibytes = if self.size == Size::Quick { spec.quick_mib } else { spec.mib };
+                let Speeds { tables, plots, claims } = chunking::measure(spec, mebibytes, monitor)?;
+                findings.notes.clone_from(&spec.notes);
+                (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
+            }
+        }
+        findings.seconds = start.elapsed().as_secs_f64();
+        Ok(findings)
+    }
+
+    /// Makes the runs of an experiment.
+    fn results<'a>(&mut self, spec: &'a Spec, monitor: &dyn Monitor) -> Result<Results<'a>> {
         let data_sets: Vec<_> = spec.data_sets.iter().map(|name| DataSet::named(name)).collect::<Result<_>>()?;
         let mut results = Results { spec, data_sets, runs: HashMap::new() };
         let values = spec.vary.as_ref().map_or(1, |vary| vary.values.len());
         for data_set in 0..spec.data_sets.len() {
-            for device in 0..spec.devices.len() {
+            for (device, device_name) in spec.devices.iter().enumerate() {
                 for value in 0..values {
-                    for (place, point) in spec.points.iter().enumerate() {
-                        let is_wanted = spec.devices.get(device).is_some_and(|name| runs_on(point, name));
-                        if is_wanted {
-                            let id = RunId { data_set, device, value, point: place };
-                            let measured = self.measure(&results, id, monitor);
-                            let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
-                            results.runs.insert(id, measured);
-                        }
+                    let on_it = spec.points.iter().enumerate().filter(|(_, point)| runs_on(point, device_name));
+                    for (place, point) in on_it {
+                        let id = RunId { data_set, device, value, point: place };
+                        let measured = self.measure(&results, id, monitor);
+                        let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
+                        results.runs.insert(id, measured);
                     }
                 }
             }
         }
-        Ok(Findings {
-            experiment: spec.name.clone(),
-            title: spec.title.clone(),
-            source: spec.source.clone(),
-            command,
-            origin,
-            notes: self.notes(&results),
-            tables: tables::tables(&results)?,
-            plots: plots::plots(&results)?,
-            claims: claims::claims(&results)?,
-            seconds: start.elapsed().as_secs_f64(),
-        })
+        Ok(results)
     }
 
     /// Returns how many chunks of a data set are run, and what memory is divided by.

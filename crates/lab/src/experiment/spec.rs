@@ -1,11 +1,11 @@
-//! What an experiment is: `experiments/*.toml`.
+//! What an experiment with points of the parameter space is.
 //!
 //! An experiment runs points on data sets and devices, one dimension varied perhaps, and says which measures go into which
 //! tables and plots, what a paper states of them, and what is claimed. All names are checked when it is read.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::findings::PlotKind;
@@ -239,31 +239,7 @@ pub enum ClaimKind {
     },
 }
 
-macro_rules! experiments {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../../experiments/", $name, ".toml"))),)*]
-    };
-}
-
-const EXPERIMENTS: &[(&str, &str)] = experiments![
-    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
-    "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
-    "pm-inequality-8" "pm-injected" "crossover" "lazy-orders"
-];
-
-/// Returns the names of all experiments that are described by a file.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    EXPERIMENTS.iter().map(|(name, _)| *name)
-}
-
 impl Spec {
-    /// Returns the experiment of this name.
-    pub fn named(name: &str) -> Result<Self> {
-        let found = EXPERIMENTS.iter().find(|(known, _)| *known == name);
-        let (_, text) = found.ok_or_else(|| unknown("experiment", name, names()))?;
-        Self::parse(name, text).with_context(|| format!("experiment {name}"))
-    }
-
     /// Reads one, and checks all names in it.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut spec: Self =
@@ -349,41 +325,4 @@ fn is_among(kind: &str, name: &String, names: &[String]) -> Result<()> {
 /// Returns the measure of this name.
 pub fn measure(name: &str) -> Result<&'static Measure> {
     Measure::named(name).ok_or_else(|| unknown("measure", name, MEASURES.iter().map(|measure| measure.name)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::Device;
-    use crate::experiment::data_set::DataSet;
-    use crate::point::preset::Preset;
-
-    #[test]
-    fn all_files_are_known_and_name_what_exists() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
-        assert_eq!(std::fs::read_dir(dir).unwrap().count(), EXPERIMENTS.len());
-        for name in names() {
-            let spec = Spec::named(name).unwrap();
-            spec.data_sets.iter().for_each(|set| drop(DataSet::named(set).unwrap()));
-            spec.devices.iter().for_each(|device| drop(Device::named(device).unwrap()));
-            for point in &spec.points {
-                Preset::named(&point.preset).unwrap().with(&point.set).unwrap();
-                assert!(point.devices.iter().all(|device| spec.devices.contains(device)), "{name}: {point:?}");
-            }
-            assert!(!spec.tables.is_empty() && !spec.plots.is_empty(), "{name} shows nothing");
-        }
-        let error = Spec::named("lazy-table-33").unwrap_err().to_string();
-        assert_eq!(error, "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?");
-    }
-
-    #[test]
-    fn a_name_that_does_not_exist_is_refused() {
-        let sound = EXPERIMENTS[0].1;
-        let refused =
-            |from: &str, to: &str| format!("{:#}", Spec::parse("x", &sound.replacen(from, to, 1)).unwrap_err());
-        assert!(refused("of = \"eager\"", "of = \"eagre\"").contains("did you mean \"eager\""));
-        assert!(refused("measure = \"seconds\"", "measure = \"second\"").contains("did you mean \"seconds\""));
-        assert!(refused("data-set = \"vm\"", "data-set = \"vmm\"").contains("did you mean \"vm\""));
-        assert!(refused("title", "titel").contains("unknown field"));
-    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use onefold_engine::monitor::Monitor;
 use onefold_lab::device::Device;
-use onefold_lab::experiment::spec::{self, Spec};
+use onefold_lab::experiment::catalog::{self, Experiment};
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::findings::{Findings, Origin};
 use onefold_lab::point::dimension::DIMENSIONS;
@@ -106,19 +106,19 @@ pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
 /// Runs experiments.
 pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     if typed.names.is_empty() {
-        for name in spec::names() {
-            let spec = Spec::named(name)?;
-            output.line(format!("{name:<16} {}\n{:16} {}", spec.title, "", spec.source))?;
+        for name in catalog::names() {
+            let experiment = Experiment::named(name)?;
+            output.line(format!("{name:<16} {}\n{:16} {}", experiment.title(), "", experiment.source()))?;
         }
         return Ok(());
     }
     let names: Vec<&str> = if typed.names.iter().any(|name| name == "all") {
         ensure!(typed.names.len() == 1, "all are all: name no other experiment beside");
-        spec::names().collect()
+        catalog::names().collect()
     } else {
         typed.names.iter().map(|name| &**name).collect()
     };
-    let specs = names.iter().map(|name| Spec::named(name)).collect::<Result<Vec<_>>>()?;
+    let experiments = names.iter().map(|name| Experiment::named(name)).collect::<Result<Vec<_>>>()?;
     let size = match (typed.quick, typed.fraction) {
         (true, _) => Size::Quick,
         (false, Some(fraction)) => Size::Fraction(fraction),
@@ -130,11 +130,12 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     let watch = watch(output)?;
     let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size);
     let mut all = Vec::new();
-    for spec in &specs {
-        let findings = laboratory.run(spec, origin(), command(), &watch)?;
+    for experiment in &experiments {
+        let findings = laboratory.run(experiment, origin(), command(), &watch)?;
         print(output, typed.csv, &findings)?;
         if let Some(dir) = &typed.output {
-            let write = |ending: &str, text: &str| report::write(&dir.join(format!("{}.{ending}", spec.name)), text);
+            let write =
+                |ending: &str, text: &str| report::write(&dir.join(format!("{}.{ending}", experiment.name())), text);
             write("json", &serde_json::to_string_pretty(&findings)?)?;
             write("csv", &report::csv::to_csv(&findings)?)?;
         }

@@ -1,0 +1,123 @@
+//! All experiments: `experiments/*.toml`.
+
+use anyhow::{Context, Result};
+use toml::Table;
+
+use crate::experiment::chunking::ChunkingSpec;
+use crate::experiment::spec::Spec;
+use crate::point::dimension::unknown;
+
+/// An experiment.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Experiment {
+    /// Ways of finding duplicates beside each other.
+    Points(Box<Spec>),
+    /// Threads that cut.
+    Chunking(ChunkingSpec),
+}
+
+macro_rules! experiments {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../../../experiments/", $name, ".toml"))),)*]
+    };
+}
+
+const EXPERIMENTS: &[(&str, &str)] = experiments![
+    "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
+    "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
+    "pm-inequality-8" "pm-injected" "crossover" "lazy-orders"
+];
+
+/// Returns the names of all experiments that are described by a file.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EXPERIMENTS.iter().map(|(name, _)| *name)
+}
+
+impl Experiment {
+    /// Returns the experiment of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = EXPERIMENTS.iter().find(|(known, _)| *known == name);
+        let (_, text) = found.ok_or_else(|| unknown("experiment", name, names()))?;
+        Self::parse(name, text).with_context(|| format!("experiment {name}"))
+    }
+
+    /// Reads one, and checks all names in it. One that names chunkers is about chunking.
+    fn parse(name: &str, text: &str) -> Result<Self> {
+        let sentence = |error: toml::de::Error| anyhow::anyhow!("{}", error.to_string().trim_end());
+        let table: Table = toml::from_str(text).map_err(sentence)?;
+        if !table.contains_key("chunkers") {
+            return Ok(Self::Points(Box::new(Spec::parse(name, text)?)));
+        }
+        let mut spec: ChunkingSpec = toml::from_str(text).map_err(sentence)?;
+        name.clone_into(&mut spec.name);
+        spec.check()?;
+        Ok(Self::Chunking(spec))
+    }
+
+    /// Returns what it is called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Points(spec) => &spec.name,
+            Self::Chunking(spec) => &spec.name,
+        }
+    }
+
+    /// Returns what it is about, in a line.
+    pub fn title(&self) -> &str {
+        match self {
+            Self::Points(spec) => &spec.title,
+            Self::Chunking(spec) => &spec.title,
+        }
+    }
+
+    /// Returns what it reproduces, or that it is new.
+    pub fn source(&self) -> &str {
+        match self {
+            Self::Points(spec) => &spec.source,
+            Self::Chunking(spec) => &spec.source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::experiment::data_set::DataSet;
+    use crate::point::preset::Preset;
+
+    #[test]
+    fn all_files_are_known_and_name_what_exists() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), EXPERIMENTS.len());
+        for name in names() {
+            let spec = match Experiment::named(name).unwrap() {
+                Experiment::Points(spec) => spec,
+                Experiment::Chunking(spec) => {
+                    assert!(!spec.chunkers.is_empty());
+                    continue;
+                }
+            };
+            spec.data_sets.iter().for_each(|set| drop(DataSet::named(set).unwrap()));
+            spec.devices.iter().for_each(|device| drop(Device::named(device).unwrap()));
+            for point in &spec.points {
+                Preset::named(&point.preset).unwrap().with(&point.set).unwrap();
+                assert!(point.devices.iter().all(|device| spec.devices.contains(device)), "{name}: {point:?}");
+            }
+            assert!(!spec.tables.is_empty() && !spec.plots.is_empty(), "{name} shows nothing");
+        }
+        let error = Experiment::named("lazy-table-33").unwrap_err().to_string();
+        assert_eq!(error, "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?");
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_is_refused() {
+        let sound = EXPERIMENTS[0].1;
+        let refused =
+            |from: &str, to: &str| format!("{:#}", Experiment::parse("x", &sound.replacen(from, to, 1)).unwrap_err());
+        assert!(refused("of = \"eager\"", "of = \"eagre\"").contains("did you mean \"eager\""));
+        assert!(refused("measure = \"seconds\"", "measure = \"second\"").contains("did you mean \"seconds\""));
+        assert!(refused("data-set = \"vm\"", "data-set = \"vmm\"").contains("did you mean \"vm\""));
+        assert!(refused("title", "titel").contains("unknown field"));
+    }
+}

@@ -1,0 +1,219 @@
+//! How fast bytes are cut by several threads: figure 13 of Ma et al., "Lazy Exact Deduplication".
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::backup::cut::StreamCutter;
+use onefold_engine::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
+use onefold_engine::monitor::Monitor;
+use serde::Deserialize;
+
+use crate::chunkers::Algorithm;
+use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
+use crate::point::dimension::unknown;
+
+/// Bytes that a thread cuts again and again: more than its cache.
+const STRETCH_BYTES: usize = 16 << 20;
+/// Bytes that a cutter is given at a time, as in a recording.
+const PIECE_BYTES: usize = 1 << 20;
+/// Most threads.
+const THREADS_MAX: usize = 256;
+
+/// An experiment on chunking.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ChunkingSpec {
+    /// What it is called.
+    #[serde(skip)]
+    pub name: String,
+    /// What it is about, in a line.
+    pub title: String,
+    /// What it reproduces.
+    pub source: String,
+    /// What a reader must know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Chunkers of the laboratory, by name.
+    pub chunkers: Vec<String>,
+    /// Average of chunks in bytes.
+    pub average: u32,
+    /// Numbers of threads, from one on.
+    pub threads: Vec<usize>,
+    /// MiB that each thread cuts, with `--quick`.
+    pub quick_mib: usize,
+    /// The same if nothing is said.
+    pub mib: usize,
+}
+
+const ALGORITHMS: [Algorithm; 5] =
+    [Algorithm::Gear, Algorithm::Rabin, Algorithm::FastCdc, Algorithm::Ae, Algorithm::Ram];
+
+impl ChunkingSpec {
+    /// Refuses what cannot be measured.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.threads.first() == Some(&1), "threads: from one on");
+        ensure!(
+            self.threads.iter().all(|threads| (1..=THREADS_MAX).contains(threads)),
+            "threads: at most {THREADS_MAX}"
+        );
+        ensure!(self.mib != 0 && self.quick_mib != 0, "nothing is cut");
+        self.algorithms().map(drop)
+    }
+
+    fn algorithms(&self) -> Result<Vec<Algorithm>> {
+        let named = |name: &String| {
+            let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name() == name);
+            found.ok_or_else(|| unknown("chunker", name, ALGORITHMS.iter().map(|algorithm| algorithm.name())))
+        };
+        let algorithms = self.chunkers.iter().map(named).collect::<Result<Vec<_>>>()?;
+        algorithms.iter().try_for_each(|algorithm| algorithm.check_average(self.average))?;
+        Ok(algorithms)
+    }
+}
+
+/// Speeds in MB/s: for each chunker, at each number of threads.
+#[derive(Debug)]
+pub(super) struct Speeds {
+    pub(super) tables: Vec<Table>,
+    pub(super) plots: Vec<Plot>,
+    pub(super) claims: Vec<Claim>,
+}
+
+/// Cuts, and returns what to show.
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monitor) -> Result<Speeds> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let columns = ["chunker", "threads", "MB/s", "times one thread"].map(str::to_owned).to_vec();
+    let mut table = Table { title: "Figure 13".to_owned(), columns, rows: Vec::new() };
+    let (mut series, mut claims) = (Vec::new(), Vec::new());
+    for algorithm in spec.algorithms()? {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for &threads in &spec.threads {
+            if monitor.is_interrupted() {
+                return Err(onefold_engine::Error::Interrupted.into());
+            }
+            let speed = speed(algorithm, spec.average, threads, mebibytes)?;
+            monitor.note(&format!("{}: {}, {threads} threads: {speed:.0} MB/s", spec.name, algorithm.name()));
+            points.push((threads as f64, speed));
+            let single = points.first().map_or(speed, |(_, single)| *single);
+            table.rows.push(vec![
+                Cell::Text(algorithm.name().to_owned()),
+                Cell::Count(threads as u64),
+                Cell::Number(speed),
+                Cell::Number(speed / single),
+            ]);
+        }
+        let single = points.first().map_or(1.0, |(_, single)| *single);
+        let best = points.iter().map(|(_, speed)| *speed).fold(0.0, f64::max);
+        claims.push(Claim {
+            what: format!("{} grows with the processors, of which there are {processors}", algorithm.name()),
+            published: "4.16 times at 8 threads of 4 cores".to_owned(),
+            found: format!("{:.2} times", best / single),
+            holds: 0.7 * processors as f64 <= best / single,
+            remark: String::new(),
+        });
+        series.push(Series { name: algorithm.name().to_owned(), is_published: false, points });
+    }
+    let axis = |title: &str| Axis { title: title.to_owned(), is_logarithmic: false, names: Vec::new() };
+    let plot =
+        Plot { title: "Chunking".to_owned(), x: axis("threads"), y: axis("MB/s"), kind: PlotKind::Lines, series };
+    Ok(Speeds { tables: vec![table], plots: vec![plot], claims })
+}
+
+/// Returns the MB/s of so many threads that cut so many MiB each.
+#[expect(clippy::cast_precision_loss, reason = "a speed")]
+fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
+    let pieces = (mebibytes << 20) / PIECE_BYTES;
+    let barrier = std::sync::Barrier::new(threads + 1);
+    let taken = std::thread::scope(|scope| -> Result<std::time::Duration> {
+        let workers: Vec<_> = (0..threads)
+            .map(|number| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let mut noise = vec![0; STRETCH_BYTES];
+                    blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut noise);
+                    let mut cutter = cutter(algorithm, average);
+                    let (mut cuts, mut chunks) = (Vec::new(), 0);
+                    barrier.wait();
+                    for piece in noise.chunks(PIECE_BYTES).cycle().take(pieces) {
+                        cuts.clear();
+                        cutter.advance(piece, &mut cuts);
+                        chunks += cuts.len();
+                    }
+                    chunks
+                })
+            })
+            .collect();
+        barrier.wait();
+        let start = Instant::now();
+        for worker in workers {
+            let chunks = worker.join().ok().context("a thread that cuts")?;
+            ensure!(chunks != 0, "{} cut nothing", algorithm.name());
+        }
+        Ok(start.elapsed())
+    })?;
+    Ok((threads * pieces * PIECE_BYTES) as f64 / 1e6 / taken.as_secs_f64().max(1e-9))
+}
+
+fn cutter(algorithm: Algorithm, average: u32) -> Box<dyn StreamCutter> {
+    algorithm.cutter(algorithm.sizes(average)).unwrap_or_else(|| Box::new(GearCutter::new(average)))
+}
+
+/// The engine's own: candidates by its kernel, then cuts.
+#[derive(Debug)]
+struct GearCutter {
+    table: GearTable,
+    cutter: Cutter,
+    candidates: Vec<u32>,
+}
+
+impl GearCutter {
+    fn new(average: u32) -> Self {
+        let sizes = ChunkSizes::for_average(average);
+        let table = GearTable::expand(&crate::chunkers::OPEN_KEY, sizes);
+        Self { table, cutter: Cutter::new(Chunking::Gear(sizes)), candidates: Vec::new() }
+    }
+}
+
+impl StreamCutter for GearCutter {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+        self.candidates.clear();
+        // Without what stands before a piece a few candidates at its start are others: for a speed they will do.
+        self.table.candidates(bytes, 0, &mut self.candidates);
+        self.cutter.advance(u32::try_from(bytes.len()).expect("a piece"), &self.candidates, cuts);
+    }
+
+    fn finish(&mut self) {
+        self.cutter.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onefold_engine::monitor::Silent;
+
+    use super::*;
+
+    #[test]
+    fn every_chunker_has_a_speed_at_every_number_of_threads() {
+        let spec = ChunkingSpec {
+            name: String::new(),
+            title: String::new(),
+            source: String::new(),
+            notes: Vec::new(),
+            chunkers: ALGORITHMS.iter().map(|algorithm| algorithm.name().to_owned()).collect(),
+            average: 4096,
+            threads: vec![1, 3],
+            quick_mib: 1,
+            mib: 2,
+        };
+        spec.check().unwrap();
+        let Speeds { tables, plots, claims } = measure(&spec, 2, &Silent).unwrap();
+        assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len(), ALGORITHMS.len()));
+        assert!(plots[0].series.iter().all(|series| series.points.iter().all(|(_, speed)| 1.0 < *speed)));
+        let refused = |spec: ChunkingSpec| spec.check().unwrap_err().to_string();
+        let unknown = ChunkingSpec { chunkers: vec!["rabbin".to_owned()], ..spec.clone() };
+        assert!(refused(unknown).contains("did you mean \"rabin\""));
+        assert_eq!(refused(ChunkingSpec { threads: vec![2], ..spec }), "threads: from one on");
+    }
+}
