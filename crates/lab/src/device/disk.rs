@@ -281,7 +281,7 @@ mod tests {
         file.write_at(0, &[7; 16_000]).unwrap();
         file.write_at(16_000, &[8; 16_000]).unwrap();
         // The second goes on where the first ended; 16,000 bytes take 100 us.
-        assert_eq!(clock.traffic().time, Duration::from_micros(12_000 + 100 + 100));
+        assert_eq!(clock.traffic().time, Duration::from_micros(5_000 + 100 + 100));
         let before = clock.traffic();
         let file = disk.open(Path::new("table"), Access::Direct).unwrap();
         assert!(file.is_direct());

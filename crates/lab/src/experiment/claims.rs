@@ -12,11 +12,11 @@ pub(super) fn claims(results: &Results<'_>) -> Result<Vec<Claim>> {
     let mut claims = Vec::new();
     for claim in &results.spec.claims {
         match &claim.kind {
-            ClaimKind::Ratio { of, to, at_least, at_least_published } => {
+            ClaimKind::Ratio { of, to, at_least, of_published } => {
                 let (of, to) = (results.spec.point(of)?, results.spec.point(to)?);
                 for id in wanted(results, claim, of) {
                     let ids = [id, RunId { point: to, ..id }];
-                    claims.extend(ratio(results, claim, ids, *at_least, *at_least_published)?);
+                    claims.extend(ratio(results, claim, ids, *at_least, *of_published)?);
                 }
             }
             ClaimKind::Least { point, at } => claims.extend(least(results, claim, results.spec.point(point)?, *at)?),
@@ -58,12 +58,12 @@ fn ratio(
     claim: &ClaimSpec,
     [of, to]: [RunId; 2],
     at_least: Option<f64>,
-    at_least_published: bool,
+    of_published: Option<f64>,
 ) -> Result<Option<Claim>> {
     let found = divided(results.value(of, &claim.measure)?, results.value(to, &claim.measure)?);
     let stated = divided(results.published(of, &claim.measure), results.published(to, &claim.measure));
     let Some(found) = found else { return Ok(None) };
-    let least = at_least.or(stated.filter(|_| at_least_published));
+    let least = at_least.or(stated.zip(of_published).map(|(stated, share)| stated * share));
     let stated = stated.map(|stated| format!("{stated:.2}"));
     let wanted = at_least.map(|least| format!("at least {least:.2} wanted"));
     let published = stated.into_iter().chain(wanted).collect::<Vec<_>>().join("; ");

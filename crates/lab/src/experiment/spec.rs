@@ -219,9 +219,8 @@ pub enum ClaimKind {
         to: String,
         /// At least so much; if nothing is said, more than 1.
         at_least: Option<f64>,
-        /// At least as much as the paper states.
-        #[serde(default)]
-        at_least_published: bool,
+        /// At least this share of what the paper states: 1 for as much, less where the shape is what counts.
+        of_published: Option<f64>,
     },
     /// A point has least of it where the paper says, or within a factor of two of there.
     Least {
