@@ -10,6 +10,7 @@ mod inspecting;
 mod keys;
 mod lab;
 mod lab_advise;
+mod lab_paper;
 mod lab_record;
 mod lab_report;
 mod listing;

@@ -13,7 +13,7 @@ use crate::bench::open_index;
 use crate::device::clock::Traffic;
 use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
-use crate::mapped::{self, Dram, Durability, MappedFile, MappedIndex, Medium};
+use crate::mapped::{Dram, Durability, MappedFile, MappedIndex, Medium};
 use crate::measure::{Measured, Steps};
 use crate::point::{Point, Store};
 use crate::replay::{Outcome, Replay, Source};
@@ -98,11 +98,10 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         bytes_written: traffic.bytes_written,
         time: model.mapped(&traffic),
     });
-    // All waits are in lookups: of a bucket or two, of an entry, of the copy behind a hit.
-    let reads = mapped::Traffic { lines_flushed: 0, fences: 0, ..traffic };
     let lookups = measured.outcome.counters.lookups.max(1);
+    let of_lookups = replay.identifier().lookup_traffic();
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
-    let lookup_device = model.map_or(0.0, |model| model.mapped(&reads).as_secs_f64() * 1e9 / lookups as f64);
+    let lookup_device = model.map_or(0.0, |model| model.mapped(&of_lookups).as_secs_f64() * 1e9 / lookups as f64);
     measured.steps = Some(Steps { report, lookup_device });
     Ok(measured)
 }

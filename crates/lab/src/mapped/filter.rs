@@ -10,6 +10,9 @@ use crate::stream::mix;
 /// Most bits that the classic filter sets for a fingerprint.
 pub const SCATTERED_HASHES_MAX: u32 = 16;
 
+/// Words of a page of memory.
+const PAGE_WORDS: usize = 512;
+
 /// Which filter, how large, and how many bits it sets for a fingerprint.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FilterShape {
@@ -45,7 +48,13 @@ impl std::fmt::Debug for Scattered {
 
 impl Scattered {
     fn new(bytes: usize, hashes: u32) -> Self {
-        Self { words: vec![0; (bytes / 8).max(1)], hashes: hashes.clamp(1, SCATTERED_HASHES_MAX) }
+        let mut words = vec![0; (bytes / 8).max(1)];
+        // Memory that nobody has touched is given out page by page when somebody does, which would be taken for the
+        // latency of the filter.
+        for page in words.chunks_mut(PAGE_WORDS) {
+            page.fill(std::hint::black_box(0));
+        }
+        Self { words, hashes: hashes.clamp(1, SCATTERED_HASHES_MAX) }
     }
 
     /// Returns the bits of a fingerprint: two hashes out of its own bits, and sums of them (Kirsch and Mitzenmacher, "Less

@@ -60,6 +60,8 @@ pub struct MappedIndex<M> {
     tally: Tally,
     counters: Counters,
     takeovers: u64,
+    /// Part of the traffic that lookups had.
+    lookup_traffic: Traffic,
 }
 
 impl<M: Medium> MappedIndex<M> {
@@ -93,6 +95,7 @@ impl<M: Medium> MappedIndex<M> {
             tally: Tally::default(),
             counters: Counters::default(),
             takeovers: 0,
+            lookup_traffic: Traffic::default(),
         };
         Ok((index, state))
     }
@@ -121,6 +124,11 @@ impl<M: Medium> MappedIndex<M> {
     /// Returns how often the medium was accessed, opening included.
     pub fn traffic(&self) -> Traffic {
         *self.space.medium.traffic()
+    }
+
+    /// Returns the part of it that lookups had: probes, entries, and the copies behind hits.
+    pub fn lookup_traffic(&self) -> Traffic {
+        self.lookup_traffic
     }
 
     /// Returns what was measured of the orders, what the model says of it, and what happened.
@@ -280,6 +288,7 @@ impl<M: Medium> MappedIndex<M> {
     fn look_up(&mut self, name: &Name, sequence: Sequence) -> Result<Verdict> {
         self.counters.lookups += 1;
         self.table_chunks += 1;
+        let before = *self.space.medium.traffic();
         let start = self.start();
         let found = self.table.find(&mut self.space, &self.log, name, self.near);
         let verdict = found.and_then(|(position, word)| self.verdict_of(position, word));
@@ -289,6 +298,7 @@ impl<M: Medium> MappedIndex<M> {
             self.counters.prefetches += u64::from(is_filled);
         }
         self.end(Step::Lookup, start);
+        self.lookup_traffic.add(&self.space.medium.traffic().since(&before));
         if let Some(verdict) = verdict {
             self.counters.disk_hits += 1;
             self.tally.duplicates += 1;

@@ -48,6 +48,19 @@ impl Traffic {
         self.misses + self.copies + self.rounds
     }
 
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.misses += other.misses;
+        self.copies += other.copies;
+        self.bytes_copied += other.bytes_copied;
+        self.lines_prefetched += other.lines_prefetched;
+        self.rounds += other.rounds;
+        self.bytes_written += other.bytes_written;
+        self.lines_flushed += other.lines_flushed;
+        self.fences += other.fences;
+        self.injected_nanos += other.injected_nanos;
+    }
+
     /// Returns by how much each has grown since an earlier reading.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -11,14 +11,14 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
     /// A way of finding duplicates (see `lab presets`), or a file of one; several are run one after the other
-    #[arg(short, long = "preset", value_name = "NAME", default_value = "adaptive")]
+    #[arg(long = "preset", value_name = "NAME", default_value = "adaptive")]
     pub(crate) presets: Vec<String>,
     /// Set a dimension of it to another value
-    #[arg(short, long = "set", value_name = "DIMENSION=VALUE")]
+    #[arg(long = "set", value_name = "DIMENSION=VALUE")]
     pub(crate) set: Vec<String>,
     /// What the index lies on: real (the disk under --scratch), hdd, ssd, nvme, pm, object-store, or a file of one; several
     /// are taken one after the other
-    #[arg(short, long = "device", value_name = "NAME", default_value = "real")]
+    #[arg(long = "device", value_name = "NAME", default_value = "real")]
     pub(crate) devices: Vec<String>,
     /// Where to put the index while it runs [default: where temporary files go on this machine]
     #[arg(long, value_name = "DIR")]

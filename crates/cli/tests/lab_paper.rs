@@ -1,0 +1,117 @@
+//! `lab run`, `lab presets`, `lab paper`: ways of finding duplicates, on traces and in experiments.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+/// Returns what a table of findings has in the row of a title.
+fn row<'a>(findings: &'a Value, title: &str) -> &'a [Value] {
+    let rows = findings["tables"][0]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row[0] == title).unwrap_or_else(|| panic!("no {title:?} in {rows:?}"));
+    &row.as_array().unwrap()[1..]
+}
+
+#[test]
+fn every_preset_finds_the_same_chunks_of_a_trace() {
+    let place = Place::without_repository(None);
+    let synth = ["lab", "synth", "trace", "--objects", "300", "--versions", "3", "--modified", "0.3", "--json"];
+    let made = place.run(synth).code(0).json();
+    let described = place.run(["lab", "describe", "trace", "--json"]).code(0).json();
+    let presets = ["adaptive", "lazy", "eager", "exhaustive", "dedupcdp", "pm-oblivious", "pm-buffer-f", "pm-buffer-l"];
+    let mut run = vec!["lab", "run", "trace", "--device", "nvme", "--json", "--scratch", "."];
+    for preset in presets {
+        run.extend(["--preset", preset]);
+    }
+    let found = place.run(&run).code(0).json();
+    assert_eq!(found["message_type"], "findings");
+    let unique = described["chunks"].as_u64().unwrap() - described["duplicate_chunks"].as_u64().unwrap();
+    assert_eq!(row(&found, "unique chunks"), vec![json!(unique); presets.len()]);
+    assert!(unique < made["chunks"].as_u64().unwrap());
+    // Nothing is left of the runs.
+    let left: Vec<_> = fs::read_dir(place.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("onefold-lab-")), "{left:?}");
+    let text = place.run(["lab", "run", "trace", "--device", "hdd"]).code(0);
+    assert!(text.stdout().contains("unique chunks") && text.stdout().contains("adaptive, hdd"), "{}", text.stdout());
+    let csv = place.run(["lab", "run", "trace", "--device", "hdd", "--csv"]).code(0);
+    assert!(csv.stdout().lines().count() > 10, "{}", csv.stdout());
+}
+
+#[test]
+fn a_directory_that_is_recorded_and_replayed_has_the_unique_chunks_that_its_backup_stores() {
+    let place = Place::new();
+    let large: Vec<u8> = (0..750_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    place.write("large", &large);
+    place.write("copy", &[&large[..1_000_000], b"something else", &large[1_000_000..]].concat());
+    (0..200).for_each(|number| place.write(&format!("small/{number}"), &large[number * 100..number * 150]));
+    let repository = place.path("repository");
+    place.run(["lab", "record", "trace", "source", "--repo", repository.to_str().unwrap()]).code(0);
+    let run = ["lab", "run", "trace", "--device", "ssd", "--preset", "lazy", "--preset", "adaptive", "--json"];
+    let found = place.run(run).code(0).json();
+    let messages = place.run(["backup", "source", "--json"]).code(0).messages();
+    let stored = messages.last().unwrap()["data_blobs"].as_u64().unwrap();
+    assert!(400 < stored, "{messages:?}");
+    assert_eq!(row(&found, "unique chunks"), [json!(stored), json!(stored)]);
+}
+
+#[test]
+fn what_does_not_exist_is_refused_with_the_nearest_name() {
+    let place = Place::without_repository(None);
+    place.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
+    for (arguments, sentence) in [
+        (vec!["run", "trace", "--preset", "lasy"], "there is no preset \"lasy\"; did you mean \"lazy\"?"),
+        (
+            vec!["run", "trace", "--set", "treshold=3"],
+            "there is no dimension \"treshold\"; did you mean \"threshold\"?",
+        ),
+        (vec!["run", "trace", "--set", "schedule=never"], "it takes: eager, lazy, pool, exhaustive, adaptive"),
+        (vec!["run", "trace", "--set", "store=cuckoo"], "take schedule=eager"),
+        (vec!["run", "trace", "--set", "memory=2M"], "more than 2 MiB"),
+        (vec!["run", "trace", "--device", "nmve"], "there is no device \"nmve\"; did you mean \"nvme\"?"),
+        (vec!["run", "nothing"], "nothing: No such file"),
+        (vec!["run", "trace", "--scratch", "nowhere"], "nowhere"),
+        (vec!["paper", "lazy-table-33"], "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?"),
+        (vec!["paper", "all", "crossover"], "name no other experiment beside"),
+    ] {
+        let refused = place.run([vec!["lab"], arguments.clone()].concat()).code(1);
+        assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
+    }
+    let device = "about = \"x\"\nsource = \"x\"\nread-latency-us = -1.0\nwrite-latency-us = 1.0\nsync-latency-us = 1.0\n\
+                  read-mb-per-s = 1.0\nwrite-mb-per-s = 1.0\nqueue-depth = 1\nsequential-discount = 0.0\n";
+    fs::write(place.path("mine.toml"), device).unwrap();
+    let refused = place.run(["lab", "run", "trace", "--device", "mine.toml"]).code(1);
+    let expected = "mine.toml: read-latency-us: 0 to 3600000000 us, not -1";
+    assert!(refused.stderr().contains(expected), "{}", refused.stderr());
+    // A trace that is cut short is told of with the place.
+    let whole = fs::read(place.path("trace")).unwrap();
+    fs::write(place.path("cut"), &whole[..whole.len() - 3]).unwrap();
+    let refused = place.run(["lab", "run", "cut", "--device", "ssd"]).code(1);
+    assert!(refused.stderr().contains("cut: byte "), "{}", refused.stderr());
+}
+
+#[test]
+fn an_experiment_says_what_the_paper_states_and_what_is_found() {
+    let place = Place::without_repository(None);
+    let listed = place.run(["lab", "paper"]).code(0);
+    assert!(listed.stdout().contains("lazy-table-3") && listed.stdout().contains("crossover"), "{}", listed.stdout());
+    // So small that it is done in seconds.
+    let run = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--output", "results", "--json"];
+    let found = place.run(run).code(0).json();
+    assert_eq!(found["experiment"], "lazy-table-6");
+    let columns = found["tables"][0]["columns"].as_array().unwrap();
+    assert!(columns.contains(&json!("paper")), "{columns:?}");
+    let written: Value = serde_json::from_slice(&fs::read(place.path("results/lazy-table-6.json")).unwrap()).unwrap();
+    assert_eq!(written["tables"], found["tables"]);
+    let page = fs::read_to_string(place.path("results/report.html")).unwrap();
+    assert!(page.contains("Which of the two answers"));
+    // What is there is not written over, and that shows before anything runs.
+    let again = place.run(run).code(1);
+    assert!(again.stderr().contains("lazy-table-6.json: File exists"), "{}", again.stderr());
+    // And what was written is what a report can be made of.
+    place.run(["lab", "report", "results/lazy-table-6.json", "--output", "page.html"]).code(0);
+    let presets = place.run(["lab", "presets"]).code(0);
+    assert!(presets.stdout().contains("pm-buffer-l"), "{}", presets.stdout());
+    let dimensions = place.run(["lab", "presets", "--dimensions", "--json"]).code(0);
+    assert!(dimensions.stdout().lines().count() > 20, "{}", dimensions.stdout());
+}
