@@ -110,6 +110,10 @@ pub const MEASURES: &[Measure] = measures! {
     "device-mib-read", "MiB read from the device", false, |it| {
         some(it.traffic?.bytes_read).map(|bytes| bytes / f64::from(1 << 20))
     };
+    "device-writes", "writes of the device", true, |it| some(it.traffic?.writes);
+    "device-mib-written", "MiB written to the device", false, |it| {
+        some(it.traffic?.bytes_written).map(|bytes| bytes / f64::from(1 << 20))
+    };
     "updates-per-gb", "updates per GB", false, |it| per_gigabyte(it, it.outcome.counters.updates);
     "false-positives", "false positives", true, |it| some(it.outcome.counters.filter_false_positives);
     "false-positive-rate", "false positive rate", false, |it| {

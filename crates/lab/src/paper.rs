@@ -119,6 +119,7 @@ fn options(way: Way, filter_bytes: usize, scale: u64) -> IndexOptions {
     options.filter_bytes_max = options.filter_bytes;
     options.filter_hashes = 6;
     options.staging_bytes = staging_bytes;
+    options.merge_buffer_bytes = options.merge_buffer_bytes.min(staging_bytes);
     options.cache_bytes = cache;
     // Runs are as long at every scale: what waits must span some of them.
     options.pending_buckets = (BUCKETS / u32::try_from(scale).unwrap_or(1)).max(BUCKETS_MIN);

@@ -34,6 +34,7 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
         filter_bytes_max: 1 << 10,
         filter_hashes: 4,
         staging_bytes: 300 * STAGED_BYTES,
+        merge_buffer_bytes: 300 * STAGED_BYTES,
         cache_bytes: 20_000,
         reads: None,
         runs_max: 3,

@@ -344,6 +344,7 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
         filter_bytes_max: filter_bytes << random.below(7),
         filter_hashes: count(random, 10),
         staging_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * STAGED_BYTES,
+        merge_buffer_bytes: [10_000, 100_000, 1 << 20][usize::try_from(random.below(3)).unwrap()],
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
         reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
             [usize::try_from(random.below(4)).unwrap()],

@@ -5,7 +5,7 @@ use crate::index::cache::CACHED_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
-use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, TableSpec};
+use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, MERGE_BUFFER_BYTES, TableSpec};
 
 /// When chunks that the filter lets pass are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +103,8 @@ pub struct IndexOptions {
     pub filter_hashes: u32,
     /// Memory of table entries that are not written out yet. The number of buckets of the table follows it.
     pub staging_bytes: usize,
+    /// Memory that runs of the table are merged in while staged entries are written out.
+    pub merge_buffer_bytes: usize,
     /// Memory of prefetched windows.
     pub cache_bytes: usize,
     /// How lookups read the table; unless said, as the device under it was measured to like.
@@ -151,6 +153,7 @@ impl IndexOptions {
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
         let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
+        let staging_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
             run_at_once: 1024,
@@ -161,7 +164,8 @@ impl IndexOptions {
             filter_bytes: 0,
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
-            staging_bytes: bytes / if is_small { 8 } else { 6 },
+            staging_bytes,
+            merge_buffer_bytes: MERGE_BUFFER_BYTES.min(staging_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
             reads: None,
             runs_max: 4,
@@ -205,7 +209,12 @@ impl IndexOptions {
     /// Returns what the table is made with.
     pub fn table(&self) -> TableSpec {
         let reads = self.reads.unwrap_or(BucketReads::Pages);
-        TableSpec { runs_max: self.runs_max.max(1), reads, ..TableSpec::for_staging(self.staging_bytes) }
+        TableSpec {
+            runs_max: self.runs_max.max(1),
+            reads,
+            merge_buffer_bytes: self.merge_buffer_bytes,
+            ..TableSpec::for_staging(self.staging_bytes)
+        }
     }
 
     /// Returns how many buckets pending chunks are gathered in.

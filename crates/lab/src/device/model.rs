@@ -145,11 +145,12 @@ fn micros(micros: f64) -> Duration {
 }
 
 /// The devices that come with the program: name and file.
-const KNOWN: [(&str, &str); 5] = [
+const KNOWN: [(&str, &str); 6] = [
     ("hdd", include_str!("../../../../devices/hdd.toml")),
     ("ssd", include_str!("../../../../devices/ssd.toml")),
     ("nvme", include_str!("../../../../devices/nvme.toml")),
     ("pm", include_str!("../../../../devices/pm.toml")),
+    ("cxl", include_str!("../../../../devices/cxl.toml")),
     ("object-store", include_str!("../../../../devices/object-store.toml")),
 ];
 

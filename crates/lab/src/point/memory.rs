@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
 use onefold_engine::index::options::{self, WindowRule};
 use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
-use onefold_engine::kv::table::BucketReads;
+use onefold_engine::kv::table::{BucketReads, MERGE_BUFFER_BYTES};
 use onefold_engine::source::exclude::parse_size;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -75,8 +75,8 @@ impl Point {
     /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
     /// divided by `scale`, at most [`SCALE_MAX`].
     ///
-    /// A stream that is as much shorter then meets the same shares of them. What waits, is read and is written at a time
-    /// does not depend on how long a stream is, and stays as it is.
+    /// A stream that is as much shorter then meets the same shares of them. What waits, is read, merged and written at
+    /// a time does not depend on how long a stream is, and stays as it is.
     pub fn index_options_scaled(&self, scale: u32) -> Result<IndexOptions> {
         let mut options = self.index_options()?;
         let scale = scale.clamp(1, SCALE_MAX);
@@ -132,6 +132,7 @@ impl Point {
             },
             filter_hashes: self.filter_hashes,
             staging_bytes,
+            merge_buffer_bytes: MERGE_BUFFER_BYTES.min(staging_bytes),
             reads: match self.reads {
                 Reads::Device => None,
                 Reads::Pages => Some(BucketReads::Pages),
