@@ -243,7 +243,7 @@ impl Index {
             return;
         }
         if self.at_once {
-            let expected = self.arrivals.expected();
+            let expected = self.arrivals.expected().filter(|_| self.options.reads_on);
             self.arrivals.arrive(sequence);
             let chunk = PendingChunk { fingerprint, sequence, len, membership: None, followers: Vec::new() };
             self.look_up_at_once(chunk, expected, resolved);

@@ -29,6 +29,7 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
         order: Order::FilterFirst,
         prelookup: Prelookup::Always,
         window: WindowRule::Adaptive(64),
+        reads_on: true,
         cycles: CycleRule::default(),
         filter_bytes: 1 << 10,
         filter_bytes_max: 1 << 10,

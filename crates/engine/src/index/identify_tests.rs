@@ -335,6 +335,7 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
         order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },
+        reads_on: random.below(4) != 0,
         cycles: CycleRule {
             unique_run_max: count(random, 300) - 1,
             rank_max: count(random, 3_000),

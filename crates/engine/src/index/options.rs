@@ -93,6 +93,9 @@ pub struct IndexOptions {
     pub prelookup: Prelookup,
     /// How much to read around a hit.
     pub window: WindowRule,
+    /// Whether the log is read on without a lookup where a run goes beyond its window, and where a stream had gone on
+    /// before. Ma et al. do neither.
+    pub reads_on: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
     /// Memory of the filter of a new index.
@@ -160,6 +163,7 @@ impl IndexOptions {
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
+            reads_on: true,
             cycles: CycleRule::default(),
             filter_bytes: 0,
             filter_bytes_max: 0,

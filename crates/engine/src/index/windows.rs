@@ -240,7 +240,7 @@ impl Index {
         }
         self.follows.note_useful(self.cache.proven() - self.proven_before);
         self.proven_before = self.cache.proven();
-        if !self.follows.take_chance() {
+        if !self.options.reads_on || !self.follows.take_chance() {
             return Vec::new();
         }
         let (mut found, pages) = self.store.repeats_in(windows);

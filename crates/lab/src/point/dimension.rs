@@ -45,6 +45,7 @@ pub const DIMENSIONS: &[Dimension] = dimensions! {
     "neighbors", "number", "fingerprints behind a hit that a read buffer takes in (fifo)";
     "window", "fixed, adaptive", "whether a hit reads as much of the log as runs are long";
     "window-records", "number", "records of the log that a hit reads: always, or at most";
+    "read-on", "yes, no", "whether the log is read on, without a lookup, where the stream is expected to go on";
     "reads", "device, pages, whole, bucket", "how lookups read the table: as suits the device, single pages, from the first to the last, all of the bucket";
     "probes", "one-by-one, together", "whether lines of mapped memory are waited for one at a time";
     "injected-ns", "number", "nanoseconds that each wait for mapped memory takes longer";

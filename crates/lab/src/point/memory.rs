@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::mapped::{self, CacheShape, FilterShape, MappedOptions};
-use crate::point::{CacheRule, FilterLayout, Order, Point, Prelookup, Probes, Reads, Schedule, Store, Window};
+use crate::point::{CacheRule, FilterLayout, Order, Point, Prelookup, Probes, ReadOn, Reads, Schedule, Store, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -125,6 +125,7 @@ impl Point {
                 Window::Fixed => WindowRule::Fixed(self.window_records),
                 Window::Adaptive => WindowRule::Adaptive(self.window_records),
             },
+            reads_on: self.read_on == ReadOn::Yes,
             cycles: CycleRule {
                 unique_run_max: self.unique_run_max,
                 rank_max: self.rank_max,

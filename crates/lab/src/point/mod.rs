@@ -94,6 +94,16 @@ pub enum Window {
     Adaptive,
 }
 
+/// Whether the log is read on where the stream is expected to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadOn {
+    /// Without a lookup.
+    Yes,
+    /// Only after one.
+    No,
+}
+
 /// How lookups read the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -164,6 +174,8 @@ pub struct Point {
     pub window: Window,
     /// Records of the log that a hit reads, at most or always.
     pub window_records: u32,
+    /// Whether the log is read on where a run goes beyond its window, and where a stream had gone on before.
+    pub read_on: ReadOn,
     /// How lookups read the table.
     pub reads: Reads,
     /// How lookups in mapped memory are made.
@@ -204,6 +216,7 @@ impl Default for Point {
             neighbors: 50,
             window: Window::Adaptive,
             window_records: 2048,
+            read_on: ReadOn::Yes,
             reads: Reads::Device,
             probes: Probes::Together,
             injected_ns: 0,
