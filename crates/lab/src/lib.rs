@@ -1,9 +1,10 @@
 //! The laboratory: what a design costs, asked of the engine that backs up.
 //!
 //! [`trace`] has traces, which say what chunks a source has without their bytes; [`record`] makes them of real data, cut by one
-//! of the [`chunkers`]. The other modules feed the identifier of the
-//! engine with streams of fingerprints on a real disk and compare every verdict with what the generator knows; see
-//! docs/performance.md for the commands and their results.
+//! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] what its index lies on, [`mapped`] one on
+//! persistent memory; [`replay`] sends chunks through an identifier, [`run`](mod@run) does so for a point, [`trial`] for a trace and
+//! [`experiment`] for what papers did. What they find are [`findings`], which [`report`] shows. [`advise`] samples real data.
+//! [`schedules`] and [`growth`] measure the engine's index itself; see docs/performance.md.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -21,7 +22,6 @@ pub mod growth;
 pub mod mapped;
 pub mod measure;
 pub mod origin;
-pub mod paper;
 pub mod point;
 pub mod record;
 pub mod replay;

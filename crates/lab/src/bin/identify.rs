@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use onefold_lab::schedules::Comparison;
-use onefold_lab::{growth, paper, schedules};
+use onefold_lab::{growth, schedules};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures the identifier on a real disk, every verdict checked")]
@@ -21,12 +21,6 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tables III to VIII of "Lazy Exact Deduplication"
-    Paper {
-        /// Run at so great a fraction of the paper's sizes; 1 is the full size
-        #[arg(long, default_value_t = 16)]
-        scale: u64,
-    },
     /// Schedules beside each other on the same index
     Schedules {
         /// Millions of chunks stored beforehand
@@ -70,7 +64,6 @@ fn main() -> Result<()> {
         let _ = writeln!(std::io::stderr(), "{text}");
     };
     let text = match arguments.command {
-        Command::Paper { scale } => paper::tables(&arguments.dir, scale.max(1), &mut progress)?,
         Command::Schedules { stored, memory, chunks, slow_chunks, rounds, only } => {
             let comparison = Comparison {
                 stored: stored * 1_000_000,

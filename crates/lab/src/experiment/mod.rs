@@ -19,7 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
-use crate::device::Device;
+use crate::device::{Device, REAL};
 use crate::experiment::catalog::Experiment;
 use crate::experiment::chunking::Speeds;
 use crate::experiment::data_set::DataSet;
@@ -51,6 +51,8 @@ const INTERVALS: u64 = 20;
 pub struct Laboratory {
     scratch: PathBuf,
     size: Size,
+    /// What experiments of one device are run on instead of it.
+    device: Option<Device>,
     made: HashMap<String, Rc<Measured>>,
 }
 
@@ -105,9 +107,10 @@ impl Results<'_> {
 }
 
 impl Laboratory {
-    /// Makes one that puts its files into a directory. A real device is the one under it.
-    pub fn new(scratch: PathBuf, size: Size) -> Self {
-        Self { scratch, size, made: HashMap::new() }
+    /// Makes one that puts its files into a directory. A real device is the one under it. Experiments that have one device
+    /// are run on `device` instead, if it is given.
+    pub fn new(scratch: PathBuf, size: Size, device: Option<Device>) -> Self {
+        Self { scratch, size, device, made: HashMap::new() }
     }
 
     /// Runs an experiment. The monitor is told of each run, and says when to stop.
@@ -195,7 +198,11 @@ impl Laboratory {
                 set.source
             ));
         }
-        if results.spec.devices.iter().any(|device| device != crate::device::REAL) {
+        let instead = self.device.as_ref().filter(|_| results.spec.devices.len() == 1);
+        if let Some(device) = instead {
+            notes.push(format!("Run on the device {} instead of {}.", device.name(), results.spec.devices.join(", ")));
+        }
+        if instead.map_or(results.spec.devices.iter().any(|name| name != REAL), |device| *device != Device::Real) {
             notes.push(
                 "On a modelled device a time is processor time, which is measured, and what the model says of each request, \
                  which is not; nothing goes on beside, so that they add up."
@@ -210,7 +217,10 @@ impl Laboratory {
         let missing = "a run that the experiment has";
         let mut set = results.data_sets.get(id.data_set).context(missing)?.clone();
         let point_spec = spec.points.get(id.point).context(missing)?;
-        let mut device = Device::named(spec.devices.get(id.device).context(missing)?)?;
+        let mut device = match &self.device {
+            Some(device) if spec.devices.len() == 1 => device.clone(),
+            _ => Device::named(spec.devices.get(id.device).context(missing)?)?,
+        };
         let mut assignments = point_spec.set.clone();
         if let Some(vary) = spec.vary.as_ref().filter(|_| !point_spec.is_constant) {
             let value = vary.values.get(id.value).context(missing)?;

@@ -48,6 +48,9 @@ pub(crate) struct PaperArgs {
     /// At this fraction of the papers' sizes: 1 is all of it [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
+    /// Run experiments that have one device on this one instead; real is the disk under --scratch
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
     /// Directory for what is found: NAME.json and NAME.csv of each experiment, and a report of all
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,

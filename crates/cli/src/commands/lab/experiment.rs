@@ -124,11 +124,12 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
         (false, Some(fraction)) => Size::Fraction(fraction),
         (false, None) => Size::Own,
     };
+    let device = typed.device.as_ref().map(|name| Device::named(name)).transpose()?;
     if let Some(dir) = &typed.output {
         report::make_room(dir, &names)?;
     }
     let watch = watch(output)?;
-    let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size);
+    let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size, device);
     let mut all = Vec::new();
     for experiment in &experiments {
         let findings = laboratory.run(experiment, origin(), command(), &watch)?;
