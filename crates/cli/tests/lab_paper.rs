@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::place::Place;
@@ -114,4 +115,34 @@ fn an_experiment_says_what_the_paper_states_and_what_is_found() {
     assert!(presets.stdout().contains("pm-buffer-l"), "{}", presets.stdout());
     let dimensions = place.run(["lab", "presets", "--dimensions", "--json"]).code(0);
     assert!(dimensions.stdout().lines().count() > 20, "{}", dimensions.stdout());
+}
+
+#[test]
+fn a_run_stays_within_the_memory_of_its_point() {
+    let place = Place::without_repository(None);
+    let synth =
+        ["lab", "synth", "trace", "--objects", "10000", "--versions", "3", "--modified", "0.2", "--chunk-size", "4k"];
+    let made = place.run(synth.into_iter().chain(["--json"])).code(0).json();
+    assert!(2_500_000 < made["chunks"].as_u64().unwrap(), "{made}");
+    for (preset, device) in [("adaptive", "real"), ("adaptive", "nvme"), ("eager", "nvme")] {
+        let sizes = ["memory=64M", "filter-size=16M", "staging-size=8M"].into_iter().flat_map(|size| ["--set", size]);
+        let run = ["lab", "run", "trace", "--preset", preset, "--device", device, "--json"];
+        let found = place.run(run.into_iter().chain(sizes)).code(0).json();
+        let peak = found["peak_rss_bytes"].as_u64().unwrap();
+        assert!(peak < (64 + 64) << 20, "{preset}: {} MiB", peak >> 20);
+    }
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let place = Place::without_repository(None);
+    place.run(["lab", "synth", "trace", "--objects", "20000", "--versions", "2"]).code(0);
+    let mut child = place.command(["lab", "run", "trace", "--device", "hdd"]).spawn().unwrap();
+    let scratch = place.path("tmp");
+    while fs::read_dir(&scratch).unwrap().count() == 0 {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended before it could be interrupted");
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
 }

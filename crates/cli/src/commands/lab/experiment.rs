@@ -17,6 +17,7 @@ use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
 use crate::interrupt::Interrupt;
 use crate::json::lab::experiment::{DimensionListed, Found, PresetListed};
 use crate::output::Output;
+use onefold_engine::io::os::process_peak_rss_bytes;
 
 /// Tells of each run on standard error, and stops where the user asks to.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ fn scratch(typed: Option<&PathBuf>) -> PathBuf {
 /// Prints what was found.
 fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
     if output.json {
-        return Ok(output.message(&Found::from(findings))?);
+        return Ok(output.message(&Found::of(findings, process_peak_rss_bytes()))?);
     }
     let text = if as_csv { report::csv::to_csv(findings)? } else { report::text::to_text(findings) };
     output.bytes(text.as_bytes())?;

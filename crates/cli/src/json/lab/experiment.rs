@@ -11,11 +11,14 @@ pub(crate) struct Found<'a> {
     message_type: &'static str,
     #[serde(flatten)]
     findings: &'a Findings,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_rss_bytes: Option<u64>,
 }
 
-impl<'a> From<&'a Findings> for Found<'a> {
-    fn from(findings: &'a Findings) -> Self {
-        Self { message_type: "findings", findings }
+impl<'a> Found<'a> {
+    /// Tells findings, and the most memory that the process has held so far.
+    pub(crate) fn of(findings: &'a Findings, peak_rss_bytes: Option<u64>) -> Self {
+        Self { message_type: "findings", findings, peak_rss_bytes }
     }
 }
 
