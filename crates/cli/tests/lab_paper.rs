@@ -100,6 +100,7 @@ fn an_experiment_says_what_the_paper_states_and_what_is_found() {
     let run = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--output", "results", "--json"];
     let found = place.run(run).code(0).json();
     assert_eq!(found["experiment"], "lazy-table-6");
+    assert_eq!(found["command"], "onefold lab paper lazy-table-6 --fraction 2000 --json");
     let columns = found["tables"][0]["columns"].as_array().unwrap();
     assert!(columns.contains(&json!("paper")), "{columns:?}");
     let written: Value = serde_json::from_slice(&fs::read(place.path("results/lazy-table-6.json")).unwrap()).unwrap();

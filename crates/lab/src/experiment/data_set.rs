@@ -92,6 +92,20 @@ impl DataSet {
         Ok(self)
     }
 
+    /// Says what its stream is like.
+    pub fn words(&self) -> String {
+        let runs = match self.runs {
+            RunsSpec::Uniform(from, to) => format!("{from} to {to}"),
+            RunsSpec::Geometric(mean) => format!("{mean} on average"),
+        };
+        let lags = match self.lags {
+            LagsSpec::Uniform => "from anywhere before".to_owned(),
+            LagsSpec::Recent(chunks) => format!("from among the last {chunks}"),
+            LagsSpec::Passes => "in passes through all that was before".to_owned(),
+        };
+        format!("{:.0}% duplicates in runs of {runs}, {lags}", 100.0 * self.duplicates)
+    }
+
     /// Returns what its stream is like.
     pub fn shape(&self) -> Shape {
         let runs = match self.runs {

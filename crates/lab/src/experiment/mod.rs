@@ -190,11 +190,11 @@ impl Laboratory {
         for set in &results.data_sets {
             let (chunks, scale) = self.extent(results.spec, set);
             notes.push(format!(
-                "{}: {chunks} of {} chunks of {} bytes, {:?}; filter, cache and staging are divided by {scale}. {}.",
+                "{}: {chunks} of {} chunks of {} bytes, {}; filter, cache and staging are divided by {scale}. {}.",
                 set.name,
                 set.chunks,
                 set.chunk_size,
-                set.shape(),
+                set.words(),
                 set.source
             ));
         }

@@ -57,7 +57,7 @@ fn lines(results: &Results<'_>, plot: &spec::PlotSpec, data_set: usize, ids: &[R
             results.spec.vary.as_ref().and_then(|vary| Some((vary.numbers[id.value], results.published(*id, name)?)));
         push(&mut series, label.clone(), false, points);
         if let Some(stated) = stated.filter(|_| !plot.over_data) {
-            push(&mut series, format!("{label} (paper)"), true, vec![stated]);
+            push(&mut series, label, true, vec![stated]);
         }
     }
     let x = match &results.spec.vary {
@@ -69,7 +69,7 @@ fn lines(results: &Results<'_>, plot: &spec::PlotSpec, data_set: usize, ids: &[R
 }
 
 fn push(series: &mut Vec<Series>, name: String, is_published: bool, points: Vec<(f64, f64)>) {
-    match series.iter_mut().find(|one| one.name == name) {
+    match series.iter_mut().find(|one| (&one.name, one.is_published) == (&name, is_published)) {
         Some(one) => one.points.extend(points),
         None => series.push(Series { name, is_published, points }),
     }
@@ -98,7 +98,7 @@ fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<P
         let value = results.value(*id, name)?.map(|value| (place, value));
         push(&mut series, label.clone(), false, value.into_iter().collect());
         if let Some(stated) = results.published(*id, name) {
-            push(&mut series, format!("{label} (paper)"), true, vec![(place, stated)]);
+            push(&mut series, label, true, vec![(place, stated)]);
         }
     }
     let names = results.data_sets.iter().map(|set| set.name.clone()).collect();

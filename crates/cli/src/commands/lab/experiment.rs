@@ -45,10 +45,22 @@ fn origin() -> Origin {
     Origin::of_this_machine(env!("CARGO_PKG_VERSION"), now.map(|now| now.to_string()).unwrap_or_default())
 }
 
+/// Options that do not change what is found, and have a value.
+const WITHOUT_EFFECT: [&str; 3] = ["--scratch", "--output", "-o"];
+
 /// Returns the command as it was typed, without what does not change what is found.
 fn command() -> String {
-    let typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("onefold".to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
+    let mut words = vec!["onefold".to_owned()];
+    let mut typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = typed.next() {
+        let option = word.split_once('=').map_or(&*word, |(option, _)| option);
+        if !WITHOUT_EFFECT.contains(&option) {
+            words.push(word);
+        } else if option.len() == word.len() {
+            typed.next();
+        }
+    }
+    words.join(" ")
 }
 
 fn scratch(typed: Option<&PathBuf>) -> PathBuf {
