@@ -117,7 +117,10 @@ pub const MEASURES: &[Measure] = measures! {
     "updates-per-gb", "updates per GB", false, |it| per_gigabyte(it, it.outcome.counters.updates);
     "false-positives", "false positives", true, |it| some(it.outcome.counters.filter_false_positives);
     "false-positive-rate", "false positive rate", false, |it| {
-        let Counters { filter_false_positives, filter_negatives, .. } = it.outcome.counters;
+        let Counters { filter_probes, filter_false_positives, filter_negatives, .. } = it.outcome.counters;
+        if filter_probes == 0 {
+            return None;
+        }
         ratio(filter_false_positives, filter_false_positives + filter_negatives).or(Some(0.0))
     };
     "prelookup-percent", "of hits of the cache at arrival, %", false, |it| {
@@ -209,7 +212,9 @@ fn steps(measured: &Measured, seconds: fn(&Latencies, &StepCounts) -> f64) -> Op
     let asked = match steps.report.wanted {
         Order::None => 0,
         Order::FilterFirst => prelookup_hits + lookups,
-        Order::CacheFirst | Order::Auto => measured.outcome.chunks,
+        Order::CacheFirst => measured.outcome.chunks,
+        // How often is not known: it changes while it runs.
+        Order::Auto => return None,
     };
     let counts = StepCounts { filter: float(filter_probes), cache: float(asked), lookup: float(lookups) };
     Some(seconds(&steps.latencies(), &counts) / 1e9)

@@ -16,11 +16,20 @@ impl Origin {
             version: version.to_owned(),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            memory: field("/proc/meminfo", "MemTotal").as_deref().and_then(kibibytes).unwrap_or(0),
+            memory: memory().unwrap_or(0),
             kernel: format!("{} {}", kernel.sysname().to_string_lossy(), kernel.release().to_string_lossy()),
             time,
         }
     }
+}
+
+/// Returns the memory of this machine in bytes; the most there can be where the kernel does not say.
+pub fn memory_of_this_machine() -> u64 {
+    memory().unwrap_or(u64::MAX)
+}
+
+fn memory() -> Option<u64> {
+    field("/proc/meminfo", "MemTotal").as_deref().and_then(kibibytes)
 }
 
 /// Returns what a file of the kernel says of a name, at the first place that it does.

@@ -24,7 +24,7 @@ pub struct Setting<'a> {
     /// The point.
     pub point: &'a Point,
     /// What its memory is divided by.
-    pub scale: u32,
+    pub scale: f64,
     /// What its index lies on.
     pub device: &'a Device,
     /// Where files of a run go; they are removed at its end. A real device is the one under it.
@@ -202,7 +202,7 @@ mod tests {
             for device in &devices {
                 let setting = Setting {
                     point: &point,
-                    scale: 128,
+                    scale: 128.0,
                     device,
                     scratch: scratch.path(),
                     interval: None,
@@ -230,7 +230,7 @@ mod tests {
             let device = Device::named("ssd").unwrap();
             let setting = Setting {
                 point: &point,
-                scale: 128,
+                scale: 128.0,
                 device: &device,
                 scratch: scratch.path(),
                 interval: Some(40_000),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
 use crate::device::Device;
@@ -63,15 +63,12 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         for (name, point) in &trial.points {
             let (said, mut events) = file::open(&trial.trace)?;
             description = said;
-            let setting = Setting { point, scale: 1, device, scratch: &trial.scratch, interval: None, monitor };
+            let setting = Setting { point, scale: 1.0, device, scratch: &trial.scratch, interval: None, monitor };
             let measured = run(&setting, &mut Traced(&mut events), u64::MAX).with_context(|| name.clone())?;
             let seconds = measured.outcome.time.as_secs_f64();
             monitor.note(&format!("{name} on {}: {seconds:.2} s", device.name()));
             if let Some((other, ..)) = runs.iter().find(|(.., other)| other.unique != measured.unique) {
-                ensure!(
-                    false,
-                    "{name} and {other} do not find the same chunks unique: this is a defect of the program"
-                );
+                bail!("{name} and {other} do not find the same chunks unique: this is a defect of the program");
             }
             runs.push((name.clone(), device.name().to_owned(), measured));
         }

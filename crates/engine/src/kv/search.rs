@@ -178,6 +178,10 @@ impl Reader<'_> {
             if searches.is_empty() {
                 return;
             }
+            if self.reads == BucketReads::Entire {
+                // Some may be a step further in a run than others whose keys come before theirs.
+                searches.sort_by_key(|search| (search.bucket, search.run, search.page()));
+            }
             let mut batch = Vec::new();
             let mut pages = 0;
             for span in self.spans(&searches) {

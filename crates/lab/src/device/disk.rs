@@ -51,32 +51,38 @@ impl Device {
         if self.is_charged.load(Ordering::Relaxed) {
             return carry_out();
         }
-        let mut head = self.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let requests: Vec<Request> = requests
-            .map(|(file, offset, bytes)| {
-                let is_sequential = *head == (file, offset);
-                *head = (file, offset + bytes);
-                Request { is_sequential, bytes }
-            })
-            .collect();
-        drop(head);
-        let (count, bytes) = (requests.len() as u64, requests.iter().map(|request| request.bytes).sum::<u64>());
-        self.clock.charge(carry_out, |traffic| match direction {
-            Direction::Read => {
-                traffic.reads += count;
-                traffic.bytes_read += bytes;
-                traffic.time += self.model.read(&requests);
+        let carry_out = || {
+            let mut head = self.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let requests: Vec<Request> = requests
+                .map(|(file, offset, bytes)| {
+                    let is_sequential = *head == (file, offset);
+                    *head = (file, offset + bytes);
+                    Request { is_sequential, bytes }
+                })
+                .collect();
+            drop(head);
+            (carry_out(), requests)
+        };
+        let note = |(_, requests): &(T, Vec<Request>), traffic: &mut Traffic| {
+            let bytes: u64 = requests.iter().map(|request| request.bytes).sum();
+            match direction {
+                Direction::Read => {
+                    traffic.reads += requests.len() as u64;
+                    traffic.bytes_read += bytes;
+                    traffic.time += self.model.read(requests);
+                }
+                Direction::Write => {
+                    traffic.writes += requests.len() as u64;
+                    traffic.bytes_written += bytes;
+                    traffic.time += self.model.write(requests);
+                }
             }
-            Direction::Write => {
-                traffic.writes += count;
-                traffic.bytes_written += bytes;
-                traffic.time += self.model.write(&requests);
-            }
-        })
+        };
+        self.clock.charge(carry_out, note).0
     }
 
     fn sync<T>(&self, carry_out: impl FnOnce() -> T) -> T {
-        self.clock.charge(carry_out, |traffic| {
+        self.clock.charge(carry_out, |_, traffic| {
             traffic.syncs += 1;
             traffic.time += self.model.sync();
         })
@@ -84,7 +90,7 @@ impl Device {
 
     /// Names cost nothing: the index makes and moves a handful of files when it is opened and closed.
     fn free<T>(&self, carry_out: impl FnOnce() -> T) -> T {
-        self.clock.charge(carry_out, |_: &mut Traffic| {})
+        self.clock.charge(carry_out, |_, _| {})
     }
 }
 

@@ -38,8 +38,8 @@ pub struct Model {
     pub sequential_discount: f64,
 }
 
-/// Longest latency that is taken for one: an hour.
-const LATENCY_US_MAX: f64 = 3.6e9;
+/// Longest latency that is taken for one: ten seconds.
+const LATENCY_US_MAX: f64 = 1e7;
 /// Slowest and fastest of bandwidths, in MB/s.
 const BANDWIDTH: std::ops::RangeInclusive<f64> = 1e-3..=1e7;
 /// Deepest of queues.
@@ -210,7 +210,7 @@ mod tests {
         let refused = |from: &str, to: &str| Model::parse(&sound.replace(from, to)).unwrap_err().to_string();
         assert_eq!(
             refused("read-latency-us = 12000.0", "read-latency-us = -1.0"),
-            "read-latency-us: 0 to 3600000000 us, not -1"
+            "read-latency-us: 0 to 10000000 us, not -1"
         );
         assert_eq!(
             refused("read-mb-per-s = 160.0", "read-mb-per-s = nan"),

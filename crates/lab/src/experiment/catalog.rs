@@ -118,6 +118,7 @@ mod tests {
         assert!(refused("of = \"eager\"", "of = \"eagre\"").contains("did you mean \"eager\""));
         assert!(refused("measure = \"seconds\"", "measure = \"second\"").contains("did you mean \"seconds\""));
         assert!(refused("data-set = \"vm\"", "data-set = \"vmm\"").contains("did you mean \"vm\""));
+        assert!(refused("of-published", "of-publishd").contains("did you mean \"of-published\""));
         assert!(refused("title", "titel").contains("unknown field"));
     }
 }

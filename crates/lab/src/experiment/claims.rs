@@ -12,11 +12,16 @@ pub(super) fn claims(results: &Results<'_>) -> Result<Vec<Claim>> {
     let mut claims = Vec::new();
     for claim in &results.spec.claims {
         match &claim.kind {
-            ClaimKind::Ratio { of, to, at_least, of_published } => {
+            ClaimKind::Ratio { of, to, at_least, stated, of_published } => {
                 let (of, to) = (results.spec.point(of)?, results.spec.point(to)?);
                 for id in wanted(results, claim, of) {
                     let ids = [id, RunId { point: to, ..id }];
-                    claims.extend(ratio(results, claim, ids, *at_least, *of_published)?);
+                    claims.extend(ratio(
+                        results,
+                        claim,
+                        ids,
+                        Wanted { at_least: *at_least, stated: *stated, of_published: *of_published },
+                    )?);
                 }
             }
             ClaimKind::Least { point, at } => claims.extend(least(results, claim, results.spec.point(point)?, *at)?),
@@ -53,23 +58,29 @@ fn what(results: &Results<'_>, claim: &ClaimSpec, id: RunId, names_value: bool) 
     format!("{} ({})", claim.what, of.join(", "))
 }
 
-fn ratio(
-    results: &Results<'_>,
-    claim: &ClaimSpec,
-    [of, to]: [RunId; 2],
+/// What a ratio is to be.
+#[derive(Clone, Copy)]
+struct Wanted {
     at_least: Option<f64>,
+    stated: Option<f64>,
     of_published: Option<f64>,
-) -> Result<Option<Claim>> {
+}
+
+fn ratio(results: &Results<'_>, claim: &ClaimSpec, [of, to]: [RunId; 2], wanted: Wanted) -> Result<Option<Claim>> {
     let found = divided(results.value(of, &claim.measure)?, results.value(to, &claim.measure)?);
-    let stated = divided(results.published(of, &claim.measure), results.published(to, &claim.measure));
+    let published = divided(results.published(of, &claim.measure), results.published(to, &claim.measure));
+    let stated = wanted.stated.or(published);
     let Some(found) = found else { return Ok(None) };
-    let least = at_least.or(stated.zip(of_published).map(|(stated, share)| stated * share));
+    let of_stated = stated.zip(wanted.of_published).map(|(stated, share)| {
+        // Whoever wins in the paper is to win.
+        if 1.0 < stated { (stated * share).max(1.0) } else { stated * share }
+    });
+    let least = wanted.at_least.or(of_stated);
     let stated = stated.map(|stated| format!("{stated:.2}"));
-    let wanted = at_least.map(|least| format!("at least {least:.2} wanted"));
-    let published = stated.into_iter().chain(wanted).collect::<Vec<_>>().join("; ");
+    let least_shown = least.map(|least| format!("at least {least:.2} wanted"));
     Ok(Some(Claim {
         what: what(results, claim, of, true),
-        published,
+        published: stated.into_iter().chain(least_shown).collect::<Vec<_>>().join("; "),
         found: format!("{found:.2}"),
         holds: least.map_or(1.0 < found, |least| least <= found),
         remark: claim.remark.clone(),
@@ -116,16 +127,20 @@ fn crossing(results: &Results<'_>, claim: &ClaimSpec, of: usize, to: usize) -> R
             let to = results.value(RunId { point: to, ..id }, &claim.measure)?;
             ratios.extend(divided(of, to).map(|ratio| (shown, ratio)));
         }
-        let crosses = ratios.windows(2).find(|pair| pair[0].1 <= 1.0 && 1.0 < pair[1].1);
+        let has_more = |(_, ratio): &(&String, f64)| 1.0 < *ratio;
+        // From where on it always has more.
+        let from = ratios.iter().rposition(|pair| !has_more(pair)).map_or(0, |last| last + 1);
         let all: Vec<_> = ratios.iter().map(|(shown, ratio)| format!("{ratio:.2} at {shown}")).collect();
+        let place = match (from.checked_sub(1).and_then(|before| ratios.get(before)), ratios.get(from)) {
+            (Some((before, _)), Some((from, _))) => format!("between {before} and {from}"),
+            (None, Some(_)) => "everywhere".to_owned(),
+            (_, None) => "nowhere".to_owned(),
+        };
         claims.push(Claim {
             what: what(results, claim, first, false),
             published: String::new(),
-            found: match crosses {
-                Some(pair) => format!("between {} and {}: {}", pair[0].0, pair[1].0, all.join(", ")),
-                None => format!("nowhere: {}", all.join(", ")),
-            },
-            holds: crosses.is_some(),
+            found: format!("{place}: {}", all.join(", ")),
+            holds: from < ratios.len(),
             remark: claim.remark.clone(),
         });
     }

@@ -27,6 +27,7 @@ use crate::experiment::spec::{PointSpec, Spec};
 use crate::findings::{Findings, Origin};
 use crate::measure::Measured;
 use crate::point::Point;
+use crate::point::memory::{BUCKETS_MIN, SCALE_MAX, STAGING_MIN};
 use crate::point::preset::Preset;
 use crate::replay::MadeUp;
 use crate::run::{Setting, run};
@@ -175,28 +176,47 @@ impl Laboratory {
     }
 
     /// Returns how many chunks of a data set are run, and what memory is divided by.
-    fn extent(&self, spec: &Spec, set: &DataSet) -> (u64, u32) {
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    fn extent(&self, spec: &Spec, set: &DataSet) -> (u64, f64) {
         let chunks = match self.size {
             Size::Quick => set.chunks.min(spec.size.quick_chunks),
             Size::Own => set.chunks.min(spec.size.chunks),
             Size::Fraction(scale) => (set.chunks / u64::from(scale.max(1))).max(1),
         };
-        let scale = if spec.scales_memory { u32::try_from(set.chunks / chunks).unwrap_or(u32::MAX) } else { 1 };
-        (chunks, scale)
+        let scale = if spec.scales_memory { set.chunks as f64 / chunks as f64 } else { 1.0 };
+        (chunks, scale.min(SCALE_MAX))
     }
 
     fn notes(&self, results: &Results<'_>) -> Vec<String> {
         let mut notes = results.spec.notes.clone();
+        let (mut is_cut, mut is_scaled) = (false, false);
         for set in &results.data_sets {
             let (chunks, scale) = self.extent(results.spec, set);
+            is_cut |= chunks != set.chunks;
+            is_scaled |= 1.0 < scale;
+            let divided = if 1.0 < scale {
+                format!("; filter, cache and staging are divided by {scale:.1}")
+            } else {
+                String::new()
+            };
             notes.push(format!(
-                "{}: {chunks} of {} chunks of {} bytes, {}; filter, cache and staging are divided by {scale}. {}.",
+                "{}: {chunks} of {} chunks of {} bytes, {}{divided}. {}.",
                 set.name,
                 set.chunks,
                 set.chunk_size,
                 set.words(),
                 set.source
             ));
+        }
+        if is_scaled {
+            notes.push(format!(
+                "Buckets that chunks wait in are divided too, but there are at least {BUCKETS_MIN}; staging is at least {} KiB. What \
+                 waits, is read, merged and written at a time is as large as it is on all of the data.",
+                STAGING_MIN >> 10
+            ));
+        }
+        if is_cut && !results.spec.published.is_empty() {
+            notes.push("Seconds of a paper are those of all of its data.".to_owned());
         }
         let instead = self.device.as_ref().filter(|_| results.spec.devices.len() == 1);
         if let Some(device) = instead {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
+use toml::Table;
 
 use crate::findings::PlotKind;
 use crate::measure::{MEASURES, Measure};
@@ -219,7 +220,10 @@ pub enum ClaimKind {
         to: String,
         /// At least so much; if nothing is said, more than 1.
         at_least: Option<f64>,
-        /// At least this share of what the paper states: 1 for as much, less where the shape is what counts.
+        /// The ratio, where the paper states no more than that.
+        stated: Option<f64>,
+        /// At least this share of what the paper states, and more than 1 where the paper has more: 1 for as much, less where
+        /// the shape is what counts.
         of_published: Option<f64>,
     },
     /// A point has least of it where the paper says, or within a factor of two of there.
@@ -229,9 +233,9 @@ pub enum ClaimKind {
         /// The value of what is varied.
         at: f64,
     },
-    /// A point, with growing values, comes to have less than another; told is where.
+    /// A point, with growing values, comes to have more than another, and has more in the end; told is where.
     Crossing {
-        /// The point that has more at first.
+        /// The point that has more in the end.
         of: String,
         /// The other.
         to: String,
@@ -241,9 +245,10 @@ pub enum ClaimKind {
 impl Spec {
     /// Reads one, and checks all names in it.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let mut spec: Self =
-            toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
+        let sentence = |error: toml::de::Error| anyhow::anyhow!("{}", error.to_string().trim_end());
+        let mut spec: Self = toml::from_str(text).map_err(sentence)?;
         name.clone_into(&mut spec.name);
+        check_claims(&toml::from_str(text).map_err(sentence)?)?;
         spec.check()?;
         Ok(spec)
     }
@@ -295,8 +300,16 @@ impl Spec {
                 }
                 ClaimKind::Least { point, .. } => points(std::slice::from_ref(point))?,
             }
-            let needs_values = !matches!(claim.kind, ClaimKind::Ratio { .. });
-            ensure!(!needs_values || self.vary.is_some(), "{}: nothing is varied", claim.what);
+            match &claim.kind {
+                ClaimKind::Ratio { stated, of_published, .. } => {
+                    let is_stated = stated.is_some() || !self.published.is_empty();
+                    ensure!(of_published.is_none() || is_stated, "{}: the paper states nothing", claim.what);
+                }
+                ClaimKind::Least { .. } | ClaimKind::Crossing { .. } => {
+                    ensure!(self.vary.is_some(), "{}: nothing is varied", claim.what);
+                    ensure!(claim.values.is_empty(), "{}: is about all values", claim.what);
+                }
+            }
         }
         if let Some(vary) = &self.vary {
             let (values, with) = (vary.values.len(), vary.with.len());
@@ -312,6 +325,35 @@ impl Spec {
             None => bail!("{value:?}: nothing is varied"),
         }
     }
+}
+
+/// What stands in a claim.
+const CLAIM_FIELDS: [&str; 14] = [
+    "what",
+    "measure",
+    "kind",
+    "of",
+    "to",
+    "point",
+    "at",
+    "at-least",
+    "stated",
+    "of-published",
+    "data-sets",
+    "devices",
+    "values",
+    "remark",
+];
+
+/// Refuses fields of claims that do not exist, which is not done where kinds of them have fields of their own.
+fn check_claims(file: &Table) -> Result<()> {
+    let claims = file.get("claims").and_then(|claims| claims.as_array()).into_iter().flatten();
+    for name in claims.filter_map(|claim| claim.as_table()).flat_map(|claim| claim.keys()) {
+        if !CLAIM_FIELDS.contains(&&**name) {
+            return Err(unknown("field of a claim", name, CLAIM_FIELDS.into_iter()));
+        }
+    }
+    Ok(())
 }
 
 fn is_among(kind: &str, name: &String, names: &[String]) -> Result<()> {

@@ -248,9 +248,7 @@ impl<M: Medium> MappedIndex<M> {
             return verdict;
         }
         // The copy is older than the entry, perhaps.
-        let start = self.start();
         let entry = self.log.read(&mut self.space, cached.position);
-        self.end(Step::Lookup, start);
         self.cache.refresh(cached.place, entry[ENTRY_WORDS - 1]);
         let verdict = self.verdict_of(cached.position, entry[ENTRY_WORDS - 1]);
         if verdict.is_some() {

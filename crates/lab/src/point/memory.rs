@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use crate::mapped::{self, CacheShape, FilterShape, MappedOptions};
+use crate::origin::memory_of_this_machine;
 use crate::point::{CacheRule, FilterLayout, Order, Point, Prelookup, Probes, ReadOn, Reads, Schedule, Store, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
@@ -60,10 +61,11 @@ impl fmt::Display for Size {
 /// Smallest memory of a point.
 const MEMORY_MIN: u64 = 1 << 20;
 /// Most that memory is divided by.
-pub const SCALE_MAX: u32 = 512;
-/// Least staging, and fewest buckets, that a scale leaves.
-const STAGING_MIN: usize = 128 << 10;
-const BUCKETS_MIN: u32 = 128;
+pub const SCALE_MAX: f64 = 512.0;
+/// Least staging that a scale leaves.
+pub const STAGING_MIN: usize = 128 << 10;
+/// Fewest buckets that a scale leaves.
+pub const BUCKETS_MIN: u32 = 128;
 /// Smallest filter and cache that are what is left.
 const REST_MIN: usize = 32 << 10;
 /// A filter where there is none.
@@ -73,20 +75,19 @@ const FILTER_MIN: usize = 4 << 10;
 
 impl Point {
     /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
-    /// divided by `scale`, at most [`SCALE_MAX`].
+    /// divided by `scale`, from 1 to [`SCALE_MAX`]; but staging is at least [`STAGING_MIN`], and buckets [`BUCKETS_MIN`].
     ///
     /// A stream that is as much shorter then meets the same shares of them. What waits, is read, merged and written at
     /// a time does not depend on how long a stream is, and stays as it is.
-    pub fn index_options_scaled(&self, scale: u32) -> Result<IndexOptions> {
+    pub fn index_options_scaled(&self, scale: f64) -> Result<IndexOptions> {
         let mut options = self.index_options()?;
-        let scale = scale.clamp(1, SCALE_MAX);
-        let by = scale as usize;
-        options.filter_bytes /= by;
+        options.filter_bytes = divided(options.filter_bytes, scale);
         options.filter_bytes_max = options.filter_bytes;
-        options.cache_bytes /= by;
-        options.staging_bytes = (options.staging_bytes / by).max(STAGING_MIN.min(options.staging_bytes));
+        options.cache_bytes = divided(options.cache_bytes, scale);
+        options.staging_bytes = divided(options.staging_bytes, scale).max(STAGING_MIN.min(options.staging_bytes));
         // Runs of duplicates are as long at every scale: what waits must span some of them.
-        options.pending_buckets = (self.buckets / scale).max(self.buckets.min(BUCKETS_MIN));
+        let buckets = u32::try_from(divided(self.buckets as usize, scale)).unwrap_or(self.buckets);
+        options.pending_buckets = buckets.max(self.buckets.min(BUCKETS_MIN));
         Ok(options)
     }
 
@@ -154,10 +155,9 @@ impl Point {
 
     /// Returns the parameters of the identifier on mapped memory that this point stands for, filter and cache divided by
     /// `scale`.
-    pub fn mapped_options(&self, scale: u32) -> Result<MappedOptions> {
+    pub fn mapped_options(&self, scale: f64) -> Result<MappedOptions> {
         self.check()?;
         ensure!(self.store == Store::Cuckoo, "store=table is not on mapped memory");
-        let by = scale.clamp(1, SCALE_MAX) as usize;
         let memory = bytes("memory", self.memory)?;
         let has_both = self.order != Order::None;
         let cache = self.cache_size.map_or(Ok(memory / 16), |size| bytes("cache-size", size))?;
@@ -169,7 +169,7 @@ impl Point {
             Size(cache as u64),
             self.memory
         );
-        let (filter, cache) = ((filter / by).max(FILTER_MIN), (cache / by).max(FILTER_MIN));
+        let (filter, cache) = (divided(filter, scale).max(FILTER_MIN), divided(cache, scale).max(FILTER_MIN));
         let (hashes, neighbors) = (self.filter_hashes, self.neighbors as usize);
         Ok(MappedOptions {
             order: match self.order {
@@ -231,10 +231,21 @@ impl Point {
     }
 }
 
-pub(super) fn bytes(dimension: &str, size: Size) -> Result<usize> {
+/// Returns an amount divided by a scale, from 1 to [`SCALE_MAX`].
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "sizes of memory, to within a byte or so"
+)]
+fn divided(amount: usize, scale: f64) -> usize {
+    (amount as f64 / scale.clamp(1.0, SCALE_MAX)) as usize
+}
+
+fn bytes(dimension: &str, size: Size) -> Result<usize> {
     match usize::try_from(size.0) {
-        Ok(bytes) if bytes <= 1 << 46 => Ok(bytes),
-        _ => bail!("{dimension}: {size} is more than any machine has"),
+        Ok(bytes) if size.0 <= memory_of_this_machine() => Ok(bytes),
+        _ => bail!("{dimension}: {size} is more than this machine has"),
     }
 }
 
@@ -248,7 +259,7 @@ mod tests {
         let options = point.index_options().unwrap();
         assert_eq!(options.memory_bytes(), 64 << 20);
         assert!(24 << 20 < options.filter_bytes, "{options:?}");
-        let scaled = point.index_options_scaled(8).unwrap();
+        let scaled = point.index_options_scaled(8.0).unwrap();
         assert_eq!((scaled.filter_bytes, scaled.cache_bytes), (options.filter_bytes / 8, options.cache_bytes / 8));
         let eager = Point { filter_size: Some(Size(16 << 20)), schedule: Schedule::Eager, ..point.clone() };
         let options = eager.index_options().unwrap();

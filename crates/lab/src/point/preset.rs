@@ -110,9 +110,9 @@ mod tests {
             let point = preset.with(&[]).unwrap();
             if point.store == Store::Table {
                 point.index_options().unwrap();
-                point.index_options_scaled(64).unwrap();
+                point.index_options_scaled(64.0).unwrap();
             } else {
-                point.mapped_options(1).unwrap();
+                point.mapped_options(1.0).unwrap();
             }
         }
     }

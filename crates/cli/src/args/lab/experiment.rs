@@ -45,7 +45,7 @@ pub(crate) struct PaperArgs {
     /// At a size at which all of them take minutes
     #[arg(long, conflicts_with = "fraction")]
     pub(crate) quick: bool,
-    /// At this fraction of the papers' sizes: 1 is all of it [default: the size that each experiment states]
+    /// At one Nth of the papers' sizes: 1 is all of it [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
     /// Run experiments that have one device on this one instead; real is the disk under --scratch

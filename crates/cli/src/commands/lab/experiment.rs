@@ -46,7 +46,7 @@ fn origin() -> Origin {
 }
 
 /// Options that do not change what is found, and have a value.
-const WITHOUT_EFFECT: [&str; 3] = ["--scratch", "--output", "-o"];
+const WITHOUT_EFFECT: [&str; 2] = ["--output", "-o"];
 
 /// Returns the command as it was typed, without what does not change what is found.
 fn command() -> String {
