@@ -72,12 +72,19 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
         (vec!["run", "trace", "--device", "nmve"], "there is no device \"nmve\"; did you mean \"nvme\"?"),
         (vec!["run", "nothing"], "nothing: No such file"),
         (vec!["run", "trace", "--scratch", "nowhere"], "nowhere"),
+        (vec!["run", "trace", "--preset", "/dev/zero"], "/dev/zero: not a regular file"),
+        (vec!["run", "/dev/zero"], "/dev/zero: not a regular file"),
+        (vec!["paper", "--quick"], "name experiments, or all"),
         (vec!["paper", "lazy-table-33"], "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?"),
-        (vec!["paper", "all", "crossover"], "name no other experiment beside"),
+        (vec!["paper", "all", "crossover"], "name no other experiment beside it"),
     ] {
         let refused = place.run([vec!["lab"], arguments.clone()].concat()).code(1);
         assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
     }
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
+    let preset = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    fs::write(place.path("documented.toml"), preset).unwrap();
+    place.run(["lab", "run", "trace", "--preset", "documented.toml", "--device", "ssd"]).code(0);
     let device = "about = \"x\"\nsource = \"x\"\nread-latency-us = -1.0\nwrite-latency-us = 1.0\nsync-latency-us = 1.0\n\
                   read-mb-per-s = 1.0\nwrite-mb-per-s = 1.0\nqueue-depth = 1\nsequential-discount = 0.0\n";
     fs::write(place.path("mine.toml"), device).unwrap();

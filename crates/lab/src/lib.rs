@@ -24,6 +24,7 @@ pub mod measure;
 pub mod origin;
 pub mod point;
 pub mod record;
+mod regular_file;
 pub mod replay;
 pub mod report;
 pub mod run;

@@ -9,7 +9,7 @@ pub mod model;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 
@@ -17,6 +17,7 @@ use crate::device::clock::Clock;
 use crate::device::disk::{ModelDisk, ModelHost};
 use crate::device::model::Model;
 use crate::point::dimension::unknown;
+use crate::regular_file::read_text;
 
 /// The name of the device under the scratch directory.
 pub const REAL: &str = "real";
@@ -56,11 +57,7 @@ impl Device {
             return Ok(Self::Real);
         }
         let model = if name.contains('/') || Path::new(name).extension().is_some_and(|it| it == "toml") {
-            let read = || -> Result<Model> {
-                let len = std::fs::metadata(name)?.len();
-                ensure!(len <= FILE_BYTES_MAX, "{len} bytes are no device");
-                Model::parse(&std::fs::read_to_string(name)?)
-            };
+            let read = || Model::parse(&read_text(Path::new(name), FILE_BYTES_MAX)?);
             read().with_context(|| name.to_owned())?
         } else {
             model::known(name).ok_or_else(|| unknown("device", name, model::names().chain([REAL])))??

@@ -44,6 +44,8 @@ pub enum Size {
     Fraction(u32),
 }
 
+/// Fewest chunks of a run: of less, times say nothing.
+const CHUNKS_MIN: u64 = 20_000;
 /// Stretches that a run is told in.
 const INTERVALS: u64 = 20;
 
@@ -158,6 +160,9 @@ impl Laboratory {
     fn results<'a>(&mut self, spec: &'a Spec, monitor: &dyn Monitor) -> Result<Results<'a>> {
         let data_sets: Vec<_> = spec.data_sets.iter().map(|name| DataSet::named(name)).collect::<Result<_>>()?;
         let mut results = Results { spec, data_sets, runs: HashMap::new() };
+        if self.device.is_some() && spec.devices.len() != 1 {
+            monitor.note(&format!("{}: has several devices and is run on them", spec.name));
+        }
         let values = spec.vary.as_ref().map_or(1, |vary| vary.values.len());
         for data_set in 0..spec.data_sets.len() {
             for (device, device_name) in spec.devices.iter().enumerate() {
@@ -181,7 +186,7 @@ impl Laboratory {
         let chunks = match self.size {
             Size::Quick => set.chunks.min(spec.size.quick_chunks),
             Size::Own => set.chunks.min(spec.size.chunks),
-            Size::Fraction(scale) => (set.chunks / u64::from(scale.max(1))).max(1),
+            Size::Fraction(scale) => (set.chunks / u64::from(scale.max(1))).max(CHUNKS_MIN.min(set.chunks)),
         };
         let scale = if spec.scales_memory { set.chunks as f64 / chunks as f64 } else { 1.0 };
         (chunks, scale.min(SCALE_MAX))

@@ -8,6 +8,7 @@ use toml::Table;
 
 use crate::point::Point;
 use crate::point::dimension::{self, unknown};
+use crate::regular_file::read_text;
 
 /// A point with a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -57,10 +58,7 @@ impl Preset {
     /// Returns the preset of this name, or if it has a slash or ends in `.toml`, the one in that file.
     pub fn named(name: &str) -> Result<Self> {
         if name.contains('/') || Path::new(name).extension().is_some_and(|extension| extension == "toml") {
-            let path = Path::new(name);
-            let len = std::fs::metadata(path).with_context(|| name.to_owned())?.len();
-            anyhow::ensure!(len <= FILE_BYTES_MAX, "{name}: {len} bytes are no preset");
-            let text = std::fs::read_to_string(path).with_context(|| name.to_owned())?;
+            let text = read_text(Path::new(name), FILE_BYTES_MAX).with_context(|| name.to_owned())?;
             return Self::parse(name, &text);
         }
         let found = PRESETS.iter().find(|(known, _)| *known == name);

@@ -16,8 +16,8 @@ pub(crate) struct RunArgs {
     /// Set a dimension of it to another value
     #[arg(long = "set", value_name = "DIMENSION=VALUE")]
     pub(crate) set: Vec<String>,
-    /// What the index lies on: real (the disk under --scratch), hdd, ssd, nvme, pm, object-store, or a file of one; several
-    /// are taken one after the other
+    /// What the index lies on: real (the disk under --scratch), hdd, ssd, nvme, pm, cxl, object-store, or a file of one;
+    /// several are taken one after the other
     #[arg(long = "device", value_name = "NAME", default_value = "real")]
     pub(crate) devices: Vec<String>,
     /// Where to put the index while it runs [default: where temporary files go on this machine]

@@ -15,8 +15,9 @@ use onefold_lab::trial::{Trial, try_out};
 
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
 use crate::interrupt::Interrupt;
-use crate::json::lab::experiment::{DimensionListed, Found, PresetListed};
+use crate::json::lab::experiment::{DimensionListed, ExperimentListed, Found, PresetListed};
 use crate::output::Output;
+use onefold_engine::Error;
 use onefold_engine::io::os::process_peak_rss_bytes;
 
 /// Tells of each run on standard error, and stops where the user asks to.
@@ -67,6 +68,16 @@ fn scratch(typed: Option<&PathBuf>) -> PathBuf {
     typed.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
+/// Says what to do where there is no room: nothing of a run is kept, as it is of a backup.
+fn advised(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<Error>() {
+        Some(full) if full.io_kind() == Some(std::io::ErrorKind::StorageFull) => {
+            anyhow::anyhow!("{full}; --scratch names another directory")
+        }
+        _ => error,
+    }
+}
+
 /// Prints what was found.
 fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
     if output.json {
@@ -87,7 +98,7 @@ pub(crate) fn run(output: &Output, typed: &RunArgs) -> Result<()> {
         devices: devices.collect::<Result<_>>()?,
         scratch: scratch(typed.scratch.as_ref()),
     };
-    let findings = try_out(&trial, origin(), command(), &watch(output)?)?;
+    let findings = try_out(&trial, origin(), command(), &watch(output)?).map_err(advised)?;
     print(output, typed.csv, &findings)
 }
 
@@ -119,14 +130,21 @@ pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
 /// Runs experiments.
 pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     if typed.names.is_empty() {
+        let PaperArgs { quick, fraction, device, output: dir, .. } = typed;
+        let is_bare = !quick && fraction.is_none() && device.is_none() && dir.is_none();
+        ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
             let experiment = Experiment::named(name)?;
+            if output.json {
+                output.message(&ExperimentListed::from(&experiment))?;
+                continue;
+            }
             output.line(format!("{name:<16} {}\n{:16} {}", experiment.title(), "", experiment.source()))?;
         }
         return Ok(());
     }
     let names: Vec<&str> = if typed.names.iter().any(|name| name == "all") {
-        ensure!(typed.names.len() == 1, "all are all: name no other experiment beside");
+        ensure!(typed.names.len() == 1, "all stands for all experiments: name no other experiment beside it");
         catalog::names().collect()
     } else {
         typed.names.iter().map(|name| &**name).collect()
@@ -145,7 +163,7 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size, device);
     let mut all = Vec::new();
     for experiment in &experiments {
-        let findings = laboratory.run(experiment, origin(), command(), &watch)?;
+        let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
         print(output, typed.csv, &findings)?;
         if let Some(dir) = &typed.output {
             let write =

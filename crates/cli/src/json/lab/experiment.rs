@@ -1,5 +1,6 @@
 //! Messages of the laboratory's commands that run something.
 
+use onefold_lab::experiment::catalog::Experiment;
 use onefold_lab::findings::Findings;
 use onefold_lab::point::dimension::Dimension;
 use onefold_lab::point::preset::Preset;
@@ -53,5 +54,21 @@ pub(crate) struct DimensionListed {
 impl From<&Dimension> for DimensionListed {
     fn from(&Dimension { name, values, about }: &Dimension) -> Self {
         Self { message_type: "dimension", name, values, about }
+    }
+}
+
+/// `lab paper` without names: one experiment.
+#[derive(Serialize)]
+pub(crate) struct ExperimentListed<'a> {
+    message_type: &'static str,
+    name: &'a str,
+    title: &'a str,
+    source: &'a str,
+}
+
+impl<'a> From<&'a Experiment> for ExperimentListed<'a> {
+    fn from(experiment: &'a Experiment) -> Self {
+        let (name, title, source) = (experiment.name(), experiment.title(), experiment.source());
+        Self { message_type: "experiment", name, title, source }
     }
 }
