@@ -61,11 +61,6 @@ pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Writes a file that must not exist yet.
-pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    File::options().write(true).create_new(true).open(path)?.write_all(bytes)
-}
-
 /// Makes a directory that must not exist yet.
 pub(crate) fn create_new_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)

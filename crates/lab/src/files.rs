@@ -1,10 +1,13 @@
-//! Files that are named on the command line: opening what is no regular file may wait for ever, and reading it may not end.
+//! Files that are named on the command line, and those that come with the program.
+//!
+//! Only regular files are read: opening another may wait for ever, and reading it may not end. No file is written over.
 
-use std::fs::{File, metadata};
-use std::io::Read;
+use std::fs::{File, OpenOptions, metadata, remove_file};
+use std::io::{Read, Write};
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::de::DeserializeOwned;
 
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File> {
@@ -18,6 +21,38 @@ pub(crate) fn read_text(path: &Path, bytes_max: u64) -> Result<String> {
     open(path)?.take(bytes_max + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= bytes_max, "more than {bytes_max} bytes");
     Ok(text)
+}
+
+/// Reads what a file of TOML says.
+pub(crate) fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T> {
+    toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))
+}
+
+/// Writes a file. One that exists is not written over; after an error there is none.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
+    let context = || format!("write {}", path.display());
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).with_context(context)?;
+    // Half a file is of no use; that it cannot be removed is no second error.
+    file.write_all(bytes).inspect_err(|_| drop(remove_file(path))).with_context(context)
+}
+
+/// Returns the names, sorted and without their ending, of the files in a folder of those that come with the program.
+#[cfg(test)]
+pub(crate) fn names_in(folder: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> =
+        std::fs::read_dir(path).unwrap().map(name).map(|name| name.strip_suffix(".toml").unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Returns names, sorted.
+#[cfg(test)]
+pub(crate) fn sorted(names: impl Iterator<Item = &'static str>) -> Vec<String> {
+    let mut names: Vec<_> = names.map(str::to_owned).collect();
+    names.sort();
+    names
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the processor time that the calling thread has taken so far.
-pub(super) fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// Returns for how long the calling thread was ready to run and had no processor, so far; none where the kernel does not tell.
-pub(super) fn waiting_time() -> Duration {
+pub(crate) fn waiting_time() -> Duration {
     // Time on a processor, time waiting for one, turns: nanoseconds, by spaces.
     let text = read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split_ascii_whitespace().nth(1).and_then(|number| number.parse().ok());

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
 use crate::device::Device;
+use crate::experiment::spec::measure;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
-use crate::measure::{Measure, Measured};
+use crate::measure::Measured;
 use crate::point::Point;
 use crate::replay::Traced;
 use crate::run::{Setting, run};
@@ -91,10 +92,6 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         claims: Vec::new(),
         seconds: start.elapsed().as_secs_f64(),
     })
-}
-
-fn measure(name: &str) -> Result<&'static Measure> {
-    Measure::named(name).with_context(|| format!("no measure {name}"))
 }
 
 /// One row for each measure, one column for each run: there are more measures than runs.

@@ -24,7 +24,7 @@ pub mod log;
 mod lookup;
 pub mod options;
 pub mod ordinals;
-mod own_bits;
+pub mod own_bits;
 pub mod pending;
 mod place;
 mod pool;

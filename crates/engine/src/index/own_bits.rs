@@ -4,7 +4,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Takes a fingerprint's own bits as its hash: fingerprints are keyed, nobody can choose them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OwnBits(u64);
+pub struct OwnBits(u64);
 
 impl Hasher for OwnBits {
     fn finish(&self) -> u64 {
@@ -26,4 +26,4 @@ impl Hasher for OwnBits {
 }
 
 /// Hashes by the key's own bits.
-pub(super) type ByOwnBits = BuildHasherDefault<OwnBits>;
+pub type ByOwnBits = BuildHasherDefault<OwnBits>;

@@ -230,6 +230,9 @@ impl Index {
     /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
     /// window has, and no more of them than can be read with the windows.
     fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        if !self.options.reads_on {
+            return Vec::new();
+        }
         // Of a window with as many records.
         let records = self.window_records();
         let pages = records as usize / LOG_PAGE_RECORDS + 2;
@@ -240,7 +243,7 @@ impl Index {
         }
         self.follows.note_useful(self.cache.proven() - self.proven_before);
         self.proven_before = self.cache.proven();
-        if !self.options.reads_on || !self.follows.take_chance() {
+        if !self.follows.take_chance() {
             return Vec::new();
         }
         let (mut found, pages) = self.store.repeats_in(windows);

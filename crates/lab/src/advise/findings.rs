@@ -1,7 +1,5 @@
 //! Advice in the form that a report draws.
 
-use std::fs::read_to_string;
-
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
 
 use super::Scanned;
@@ -26,14 +24,14 @@ pub struct Advised<'a> {
 }
 
 impl Advised<'_> {
-    /// Returns it as findings. `command` is what makes it again, `time` the time in UTC, as in RFC 3339.
-    pub fn findings(&self, command: String, version: String, time: String) -> Findings {
+    /// Returns it as findings. `command` is what makes it again.
+    pub fn findings(&self, command: String, origin: Origin) -> Findings {
         Findings {
             experiment: "advise".to_owned(),
             title: "What a repository of this data would take, for each chunk size".to_owned(),
             source: "new".to_owned(),
             command,
-            origin: origin(version, time, self.threads),
+            origin,
             notes: self.notes(),
             tables: vec![self.table()],
             plots: vec![
@@ -138,23 +136,5 @@ impl Prediction {
 
     fn memory_mebibytes(&self) -> f64 {
         float(self.memory_bytes) / MIB
-    }
-}
-
-fn origin(version: String, time: String, processors: usize) -> Origin {
-    let line = |path: &str, name: &str| {
-        let text = read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map_or(line, |(_, value)| value).trim().to_owned()
-    };
-    let kibibytes = line("/proc/meminfo", "MemTotal");
-    let kibibytes: u64 = kibibytes.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or_default();
-    Origin {
-        version,
-        processor: line("/proc/cpuinfo", "model name"),
-        processors,
-        memory: kibibytes << 10,
-        kernel: line("/proc/sys/kernel/osrelease", ""),
-        time,
     }
 }

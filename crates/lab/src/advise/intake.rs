@@ -9,8 +9,8 @@ use onefold_engine::io::tree::{SourceFile, SourceTree};
 use onefold_engine::monitor::{Action, Monitor};
 use onefold_engine::source::walk::{Event, Walk};
 
-use super::clock::{processor_time, waiting_time};
 use super::survey::{Stretch, Survey, is_stream};
+use crate::processor::{processor_time, waiting_time};
 
 /// A file that says it is empty is still read, up to this length, as by a backup: files of /proc and /sys say so.
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;

@@ -6,7 +6,6 @@
 //! measured, what is estimated, and how far it was off.
 
 pub mod candidates;
-mod clock;
 pub mod distinct;
 pub mod findings;
 pub mod intake;
@@ -36,8 +35,9 @@ use onefold_engine::source::exclude::Excludes;
 use onefold_engine::source::walk::Walk;
 use onefold_engine::types::RepositoryId;
 
+use crate::processor::{processor_time, waiting_time};
+
 use candidates::Search;
-use clock::{processor_time, waiting_time};
 use intake::{Batch, Reader, Reading};
 use regions::{Compressing, Regions};
 use rules::Rule;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use onefold_engine::compress::{Compression, Compressor};
 use twox_hash::XxHash3_64;
 
-use super::clock::processor_time;
 use super::distinct::Estimate;
 use super::predict::float;
+use crate::processor::processor_time;
 
 /// Plaintext of a region in a repository of the default sizes.
 pub const REGION_BYTES: usize = 512 << 10;

@@ -8,12 +8,12 @@ use onefold_engine::crypto::Keys;
 use onefold_engine::types::ChunkKind;
 use twox_hash::XxHash3_64;
 
-use super::clock::processor_time;
 use super::distinct::{Distinct, Novelty, PLACE_BYTES, RECENT_BYTES, Recent};
 use super::intake::RunEnd;
 use super::regions::{Compressing, REGION_BYTES, Regions};
 use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
 use super::window::{Stretch, Window};
+use crate::processor::processor_time;
 
 /// Chunk refs that stand in a tree entry itself at most, as in a repository of the default sizes.
 const INLINE_REFS_MAX: u64 = 24;

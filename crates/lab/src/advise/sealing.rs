@@ -10,7 +10,7 @@ use onefold_engine::io::AlignedBuffer;
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::types::{ChunkKind, ContainerId, RepositoryId, Sequence, SessionId};
 
-use super::clock::processor_time;
+use crate::processor::processor_time;
 
 /// Length of a region's chunks in bytes.
 const CHUNK_BYTES: usize = 8 << 10;

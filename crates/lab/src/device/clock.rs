@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::processor::processor_time;
 
 /// What a device was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -92,12 +92,6 @@ impl Clock {
         state.left_out += self.reading;
         now
     }
-}
-
-/// Returns the processor time of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

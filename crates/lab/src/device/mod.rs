@@ -16,8 +16,8 @@ use onefold_engine::io::{Disk, Host};
 use crate::device::clock::Clock;
 use crate::device::disk::{ModelDisk, ModelHost};
 use crate::device::model::Model;
+use crate::files::read_text;
 use crate::point::dimension::unknown;
-use crate::regular_file::read_text;
 
 /// The name of the device under the scratch directory.
 pub const REAL: &str = "real";

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::io::DeviceProfile;
 use serde::Deserialize;
 
+use crate::files::from_toml;
 use crate::mapped;
 use crate::mapped::medium::LINE_BYTES;
 
@@ -57,7 +58,7 @@ pub struct Request {
 impl Model {
     /// Reads one; refuses what no device does.
     pub fn parse(text: &str) -> Result<Self> {
-        let model: Self = toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
+        let model: Self = from_toml(text)?;
         model.check()?;
         Ok(model)
     }
@@ -168,18 +169,11 @@ pub fn known(name: &str) -> Option<Result<Model>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{names_in, sorted};
 
     #[test]
     fn all_files_are_known_and_sound() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../devices");
-        let mut files: Vec<_> = std::fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap().replace(".toml", ""))
-            .collect();
-        let mut known: Vec<_> = names().map(str::to_owned).collect();
-        files.sort();
-        known.sort();
-        assert_eq!(files, known);
+        assert_eq!(names_in("devices"), sorted(names()));
         for name in names() {
             let profile = super::known(name).unwrap().unwrap().profile();
             assert!(profile.random_reads_per_s_single <= profile.random_reads_per_s_deep, "{name}: {profile:?}");

@@ -5,6 +5,7 @@ use toml::Table;
 
 use crate::experiment::chunking::ChunkingSpec;
 use crate::experiment::spec::Spec;
+use crate::files::from_toml;
 use crate::point::dimension::unknown;
 
 /// An experiment.
@@ -43,12 +44,11 @@ impl Experiment {
 
     /// Reads one, and checks all names in it. One that names chunkers is about chunking.
     fn parse(name: &str, text: &str) -> Result<Self> {
-        let sentence = |error: toml::de::Error| anyhow::anyhow!("{}", error.to_string().trim_end());
-        let table: Table = toml::from_str(text).map_err(sentence)?;
+        let table: Table = from_toml(text)?;
         if !table.contains_key("chunkers") {
             return Ok(Self::Points(Box::new(Spec::parse(name, text)?)));
         }
-        let mut spec: ChunkingSpec = toml::from_str(text).map_err(sentence)?;
+        let mut spec: ChunkingSpec = from_toml(text)?;
         name.clone_into(&mut spec.name);
         spec.check()?;
         Ok(Self::Chunking(spec))
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::experiment::data_set::DataSet;
+    use crate::files::{names_in, sorted};
     use crate::point::preset::Preset;
 
     #[test]
     fn all_files_are_known_and_name_what_exists() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
-        assert_eq!(std::fs::read_dir(dir).unwrap().count(), EXPERIMENTS.len());
+        assert_eq!(names_in("experiments"), sorted(names()));
         for name in names() {
             let spec = match Experiment::named(name).unwrap() {
                 Experiment::Points(spec) => spec,

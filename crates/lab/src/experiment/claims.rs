@@ -78,12 +78,13 @@ fn ratio(results: &Results<'_>, claim: &ClaimSpec, [of, to]: [RunId; 2], wanted:
     let least = wanted.at_least.or(of_stated);
     let stated = stated.map(|stated| format!("{stated:.2}"));
     let least_shown = least.map(|least| format!("at least {least:.2} wanted"));
+    let holds = least.map_or(1.0 < found, |least| least <= found);
     Ok(Some(Claim {
         what: what(results, claim, of, true),
         published: stated.into_iter().chain(least_shown).collect::<Vec<_>>().join("; "),
         found: format!("{found:.2}"),
-        holds: least.map_or(1.0 < found, |least| least <= found),
-        remark: claim.remark.clone(),
+        holds,
+        remark: if holds { String::new() } else { claim.remark.clone() },
     }))
 }
 
@@ -110,7 +111,7 @@ fn least(results: &Results<'_>, claim: &ClaimSpec, point: usize, at: f64) -> Res
             published: format!("least at {at}"),
             found: format!("least at {number}{beside}"),
             holds: is_as_good || (0.5..=2.0).contains(&(number / at)),
-            remark: claim.remark.clone(),
+            remark: String::new(),
         });
     }
     Ok(claims)
@@ -141,7 +142,7 @@ fn crossing(results: &Results<'_>, claim: &ClaimSpec, of: usize, to: usize) -> R
             published: String::new(),
             found: format!("{place}: {}", all.join(", ")),
             holds: from < ratios.len(),
-            remark: claim.remark.clone(),
+            remark: String::new(),
         });
     }
     Ok(claims)

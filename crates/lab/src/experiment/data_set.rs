@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use crate::files::from_toml;
 use crate::point::dimension::unknown;
 use crate::stream::{Lags, Runs, Shape};
 
@@ -62,8 +63,7 @@ impl DataSet {
     }
 
     fn parse(name: &str, text: &str) -> Result<Self> {
-        let mut set: Self =
-            toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))?;
+        let mut set: Self = from_toml(text)?;
         name.clone_into(&mut set.name);
         set.check()?;
         Ok(set)
@@ -124,11 +124,11 @@ impl DataSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{names_in, sorted};
 
     #[test]
     fn all_files_are_known_and_sound() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data-sets");
-        assert_eq!(std::fs::read_dir(dir).unwrap().count(), DATA_SETS.len());
+        assert_eq!(names_in("data-sets"), sorted(DATA_SETS.iter().map(|(name, _)| *name)));
         for (name, _) in DATA_SETS {
             assert_eq!(DataSet::named(name).unwrap().name, *name);
         }

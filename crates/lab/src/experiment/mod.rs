@@ -247,7 +247,7 @@ impl Laboratory {
             _ => Device::named(spec.devices.get(id.device).context(missing)?)?,
         };
         let mut assignments = point_spec.set.clone();
-        if let Some(vary) = spec.vary.as_ref().filter(|_| !point_spec.is_constant) {
+        if let Some(vary) = &spec.vary {
             let value = vary.values.get(id.value).context(missing)?;
             match vary.dimension.split_once('.') {
                 Some(("device", field)) => device = varied(device, field, value)?,

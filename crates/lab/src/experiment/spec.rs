@@ -9,6 +9,7 @@ use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 use toml::Table;
 
+use crate::files::from_toml;
 use crate::findings::PlotKind;
 use crate::measure::{MEASURES, Measure};
 use crate::point::dimension::unknown;
@@ -85,9 +86,6 @@ pub struct PointSpec {
     /// Devices that it is run on; all if none is named.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// Whether what is varied is not varied for it: one run stands for all values.
-    #[serde(default)]
-    pub is_constant: bool,
 }
 
 /// What is varied.
@@ -202,7 +200,7 @@ pub struct ClaimSpec {
     /// For which values of what is varied; all if none is named.
     #[serde(default)]
     pub values: Vec<String>,
-    /// Why not, if it does not hold and that is known.
+    /// Why a ratio falls short, if it does and that is known.
     #[serde(default)]
     pub remark: String,
 }
@@ -245,10 +243,9 @@ pub enum ClaimKind {
 impl Spec {
     /// Reads one, and checks all names in it.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let sentence = |error: toml::de::Error| anyhow::anyhow!("{}", error.to_string().trim_end());
-        let mut spec: Self = toml::from_str(text).map_err(sentence)?;
+        let mut spec: Self = from_toml(text)?;
         name.clone_into(&mut spec.name);
-        check_claims(&toml::from_str(text).map_err(sentence)?)?;
+        check_claims(&from_toml(text)?)?;
         spec.check()?;
         Ok(spec)
     }

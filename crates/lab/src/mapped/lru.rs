@@ -5,31 +5,13 @@
 //! window that comes or goes, which is the cost that the paper's read buffer does without.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
+use onefold_engine::index::own_bits::ByOwnBits;
 use onefold_engine::kv::{KEY_LEN, Key};
 
 use crate::mapped::cache::Cached;
 use crate::mapped::log::Name;
 use crate::mapped::segments::ENTRY_WORDS;
-
-/// Takes a fingerprint's own bits as its hash.
-#[derive(Clone, Copy, Debug, Default)]
-struct OwnBits(u64);
-
-impl Hasher for OwnBits {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(middle) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) {
-            self.0 = u64::from_le_bytes(*middle);
-        }
-    }
-
-    fn write_usize(&mut self, _len: usize) {}
-}
 
 /// What an entry takes of the map: key, place and a byte of control.
 const MAPPED_BYTES: usize = KEY_LEN + 4 + 1;
@@ -52,7 +34,7 @@ pub struct Lru {
     windows_max: usize,
     entries: Vec<u64>,
     windows: Vec<Window>,
-    places: HashMap<Key, u32, BuildHasherDefault<OwnBits>>,
+    places: HashMap<Key, u32, ByOwnBits>,
     newest: u32,
     oldest: u32,
     evictions: u64,
@@ -94,7 +76,7 @@ impl Lru {
             windows_max,
             entries: vec![0; entries * ENTRY_WORDS],
             windows: Vec::with_capacity(windows_max),
-            places: HashMap::with_capacity_and_hasher(MAP_ROOM * entries, BuildHasherDefault::default()),
+            places: HashMap::with_capacity_and_hasher(MAP_ROOM * entries, ByOwnBits::default()),
             newest: NONE,
             oldest: NONE,
             evictions: 0,

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use toml::Table;
 
+use crate::files::{from_toml, read_text};
 use crate::point::Point;
 use crate::point::dimension::{self, unknown};
-use crate::regular_file::read_text;
 
 /// A point with a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,9 +48,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 impl Preset {
     /// Reads one.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let File { about, source, point } = toml::from_str(text)
-            .map_err(|error| anyhow::anyhow!("{}", error.to_string().trim_end()))
-            .with_context(|| format!("preset {name}"))?;
+        let File { about, source, point } = from_toml(text).with_context(|| format!("preset {name}"))?;
         dimension::parse(&point).with_context(|| format!("preset {name}"))?;
         Ok(Self { name: name.to_owned(), about, source, dimensions: point })
     }
@@ -91,19 +89,12 @@ pub fn all() -> Result<Vec<Preset>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{names_in, sorted};
     use crate::point::{Schedule, Store};
 
     #[test]
     fn all_files_are_known_and_can_work() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../presets");
-        let mut files: Vec<_> = std::fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap().replace(".toml", ""))
-            .collect();
-        let mut known: Vec<_> = names().map(str::to_owned).collect();
-        files.sort();
-        known.sort();
-        assert_eq!(files, known);
+        assert_eq!(names_in("presets"), sorted(names()));
         for preset in all().unwrap() {
             let point = preset.with(&[]).unwrap();
             if point.store == Store::Table {

@@ -1,7 +1,6 @@
 //! Findings of experiments, brought to people: text for a terminal, CSV, and a page of HTML with plots.
 
-use std::fs::{OpenOptions, create_dir_all, remove_file};
-use std::io::Write;
+use std::fs::create_dir_all;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -29,12 +28,4 @@ pub fn make_room(dir: &Path, experiments: &[&str]) -> Result<()> {
         ensure!(!path.exists(), "write {}: File exists", path.display());
     }
     Ok(())
-}
-
-/// Writes a report. A file that exists is not written over; after an error there is none.
-pub fn write(path: &Path, report: &str) -> Result<()> {
-    let context = || format!("write {}", path.display());
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path).with_context(context)?;
-    // Half a report is of no use; that it cannot be removed is no second error.
-    file.write_all(report.as_bytes()).inspect_err(|_| drop(remove_file(path))).with_context(context)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::regular_file;
+use crate::files;
 use crate::trace::block::Totals;
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
@@ -53,7 +53,7 @@ impl Events for FileEvents {
 /// Opens a trace of ours; returns what its writer said of it, too.
 pub fn open(path: &Path) -> Result<(String, FileEvents)> {
     let name = || path.display().to_string();
-    let reader = TraceReader::new(regular_file::open(path).with_context(name)?).with_context(name)?;
+    let reader = TraceReader::new(files::open(path).with_context(name)?).with_context(name)?;
     let description = reader.description().to_owned();
     Ok((description, FileEvents { path: path.to_path_buf(), events: Box::new(reader) }))
 }

@@ -11,8 +11,10 @@ use onefold_lab::advise::predict::{Prediction, Whole};
 use onefold_lab::advise::recommend::{bytes, recommend};
 use onefold_lab::advise::survey::{Keying, Sample};
 use onefold_lab::advise::{AdviseOptions, scan};
+use onefold_lab::files::write_new;
 
 use crate::args::lab::advise::AdviseArgs;
+use crate::commands::lab::experiment::origin;
 use crate::exit::Unreadable;
 use crate::files;
 use crate::interrupt::Interrupt;
@@ -69,10 +71,8 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, typed: &AdviseAr
         print(output, &advised, &whole)?;
     }
     if let Some(path) = &typed.findings {
-        let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let findings = advised.findings(command(typed, settings), env!("CARGO_PKG_VERSION").to_owned(), time);
-        files::write_new(path, &serde_json::to_vec_pretty(&findings)?)
-            .with_context(|| format!("write {}", path.display()))?;
+        let findings = advised.findings(command(typed, settings), origin());
+        write_new(path, &serde_json::to_vec_pretty(&findings)?)?;
     }
     ensure!(scanned.reading.failures == 0, Unreadable::NotAdvisedOn);
     Ok(())

@@ -7,6 +7,7 @@ use onefold_engine::monitor::Monitor;
 use onefold_lab::device::Device;
 use onefold_lab::experiment::catalog::{self, Experiment};
 use onefold_lab::experiment::{Laboratory, Size};
+use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
 use onefold_lab::point::dimension::DIMENSIONS;
 use onefold_lab::point::preset::{self, Preset};
@@ -41,7 +42,8 @@ fn watch(output: &Output) -> Result<Watch<'_>> {
     Ok(Watch { output, interrupt: Interrupt::listen()? })
 }
 
-fn origin() -> Origin {
+/// Says where and when something is found.
+pub(super) fn origin() -> Origin {
     let now = jiff::Timestamp::now().round(jiff::Unit::Second);
     Origin::of_this_machine(env!("CARGO_PKG_VERSION"), now.map(|now| now.to_string()).unwrap_or_default())
 }
@@ -166,15 +168,16 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
         let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
         print(output, typed.csv, &findings)?;
         if let Some(dir) = &typed.output {
-            let write =
-                |ending: &str, text: &str| report::write(&dir.join(format!("{}.{ending}", experiment.name())), text);
+            let write = |ending: &str, text: &str| {
+                write_new(&dir.join(format!("{}.{ending}", experiment.name())), text.as_bytes())
+            };
             write("json", &serde_json::to_string_pretty(&findings)?)?;
             write("csv", &report::csv::to_csv(&findings)?)?;
         }
         all.push(findings);
     }
     if let Some(dir) = &typed.output {
-        report::write(&dir.join(report::REPORT_NAME), &report::html::to_html(&all)?)?;
+        write_new(&dir.join(report::REPORT_NAME), report::html::to_html(&all)?.as_bytes())?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `lab report`.
 
 use anyhow::Result;
+use onefold_lab::files::write_new;
 use onefold_lab::report;
 
 use crate::args::lab::report::ReportArgs;
@@ -12,7 +13,7 @@ use crate::text;
 pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
     let all = report::read::read(&typed.files)?;
     let page = report::html::to_html(&all)?;
-    report::write(&typed.output, &page)?;
+    write_new(&typed.output, page.as_bytes())?;
     let plots = all.iter().map(|findings| findings.plots.len()).sum();
     let written = ReportWritten::new(all.len(), plots, page.len());
     if output.json {
