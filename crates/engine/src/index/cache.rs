@@ -3,8 +3,11 @@
 //! Windows come and go as wholes. Lines of eight places, one cache line each and in pairs, lead from a fingerprint to its
 //! window and its record there. Where both lines of a pair are full, one of their places is lost: what it led to is not
 //! found, and is looked up in the table.
+//!
+//! The cache has whatever memory the filter has not grown to, and gives it back as the filter grows ([`Cache::shrink`]).
 
 use onefold_accel::memory::will_need;
+use onefold_sys::give_back;
 
 use crate::index::log::{LogRecord, LogStretch};
 use crate::kv::{Key, Ordinal, Position, part_of};
@@ -41,6 +44,10 @@ fn place_of(fingerprint: &Fingerprint, window: u32, record: u32) -> Place {
     tag_of(fingerprint) | u64::from(window) << NUMBER_BITS | u64::from(record)
 }
 
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("windows and their records are numbered by 24 bits")
+}
+
 /// Eight places: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -72,6 +79,15 @@ struct Window {
     older: Option<u32>,
 }
 
+/// Returns how many records fit into `bytes`, at least one.
+fn capacity_of(bytes: usize) -> usize {
+    (bytes / CACHED_BYTES).clamp(1, CAPACITY_MAX)
+}
+
+fn lines_for(capacity: usize) -> Vec<Line> {
+    vec![Line([FREE; LINE_PLACES]); capacity.div_ceil(LINE_RECORDS).next_multiple_of(2)]
+}
+
 /// The cache.
 #[derive(Debug)]
 pub struct Cache {
@@ -89,11 +105,11 @@ pub struct Cache {
 impl Cache {
     /// Makes a cache that holds as many records as fit into `bytes`, at least one.
     pub fn new(bytes: usize) -> Self {
-        let capacity = (bytes / CACHED_BYTES).clamp(1, CAPACITY_MAX);
+        let capacity = capacity_of(bytes);
         Self {
             capacity,
             len: 0,
-            lines: vec![Line([FREE; LINE_PLACES]); capacity.div_ceil(LINE_RECORDS).next_multiple_of(2)],
+            lines: lines_for(capacity),
             windows: Vec::new(),
             free: Vec::new(),
             newest: None,
@@ -101,6 +117,27 @@ impl Cache {
             evictions: 0,
             proven: 0,
         }
+    }
+
+    /// Lets windows go, the least recently used first, until no more than `bytes` are taken; nothing where there is room. The
+    /// memory goes back to the system: what it is wanted for need not fit where windows were.
+    pub fn shrink(&mut self, bytes: usize) {
+        let capacity = capacity_of(bytes);
+        if self.capacity <= capacity {
+            return;
+        }
+        self.make_room_for(0, capacity);
+        self.capacity = capacity;
+        // Before the new ones are there: both together would be too much.
+        self.lines = Vec::new();
+        self.lines = lines_for(capacity);
+        for window in 0..self.windows.len() {
+            for record in 0..self.windows[window].records.len() {
+                let (fingerprint, _) = self.windows[window].records[record];
+                self.lead_to(&fingerprint, number(window), number(record));
+            }
+        }
+        give_back();
     }
 
     /// Returns how many windows went for others.
@@ -111,6 +148,11 @@ impl Cache {
     /// Returns how many windows that a repeat led to have answered something.
     pub fn proven(&self) -> u64 {
         self.proven
+    }
+
+    /// Returns the memory that it takes when it is full.
+    pub fn bytes(&self) -> usize {
+        self.capacity * CACHED_BYTES
     }
 
     /// Returns how many records are cached.
@@ -138,8 +180,8 @@ impl Cache {
         while same != 0 {
             let place = self.lines[line].0[same.trailing_zeros() as usize];
             same &= same - 1;
-            let number = |bits: u64| usize::try_from(bits & NUMBER_MASK).expect("24 bits");
-            let (window, record) = (number(place >> NUMBER_BITS), number(place));
+            let index = |bits: u64| usize::try_from(bits & NUMBER_MASK).expect("24 bits");
+            let (window, record) = (index(place >> NUMBER_BITS), index(place));
             let found = self.windows.get(window).and_then(|window| window.records.get(record));
             if found.is_some_and(|(found, _)| found == fingerprint) {
                 return Some((window, record));
@@ -187,10 +229,7 @@ impl Cache {
         if records.is_empty() {
             return;
         }
-        while let Some(oldest) = self.oldest.filter(|_| self.capacity < self.len + records.len()) {
-            self.drop_window(oldest);
-            self.evictions += 1;
-        }
+        self.make_room_for(records.len(), self.capacity);
         let kept = records.iter().map(|record| (record.fingerprint, record.ordinal)).collect();
         let window = Window { start, records: kept, is_unproven: is_followed, newer: None, older: None };
         let index = if let Some(index) = self.free.pop() {
@@ -198,20 +237,28 @@ impl Cache {
             index
         } else {
             self.windows.push(window);
-            u32::try_from(self.windows.len() - 1).expect("windows have records, of which memory holds few")
+            number(self.windows.len() - 1)
         };
-        let mut number = 0;
+        let mut at = 0;
         for piece in records.chunks(PREFETCH_RECORDS) {
             for record in piece {
                 self.prefetch(&record.fingerprint);
             }
             for LogRecord { fingerprint, .. } in piece {
-                self.lead_to(fingerprint, index, number);
-                number += 1;
+                self.lead_to(fingerprint, index, at);
+                at += 1;
             }
         }
         self.len += records.len();
         self.link(index);
+    }
+
+    /// Lets the windows used least recently go until there is room for so many records.
+    fn make_room_for(&mut self, records: usize, capacity: usize) {
+        while let Some(oldest) = self.oldest.filter(|_| capacity < self.len + records) {
+            self.drop_window(oldest);
+            self.evictions += 1;
+        }
     }
 
     /// Lets a fingerprint lead to a record of a window.
@@ -310,6 +357,29 @@ mod tests {
         let found = (5_000..5_500).filter(|&number| cache.get(&fingerprint(number)).is_some()).count();
         assert_eq!(found, places(&cache));
         assert!(495 < found, "{found} have a place");
+    }
+
+    #[test]
+    fn a_cache_that_shrinks_keeps_what_was_used_last_and_finds_it() {
+        let mut cache = Cache::new(1_000 * CACHED_BYTES);
+        for first in (0..1_000).step_by(100) {
+            cache.insert(Position(first), &window(first..first + 100), false);
+        }
+        assert!(cache.get(&fingerprint(30)).is_some());
+        cache.shrink(2_000 * CACHED_BYTES);
+        assert_eq!((cache.len(), cache.capacity), (1_000, 1_000), "it only shrinks");
+        cache.shrink(350 * CACHED_BYTES);
+        assert_eq!((cache.len(), cache.evictions()), (300, 7));
+        let found = |cache: &mut Cache, numbers: std::ops::Range<u64>| {
+            numbers.filter(|&number| cache.get(&fingerprint(number)).is_some()).count()
+        };
+        assert_eq!((found(&mut cache, 0..1_000), found(&mut cache, 0..100)), (300, 100));
+        assert_eq!(found(&mut cache, 800..1_000), 200);
+        assert_eq!(places(&cache), 300);
+        cache.insert(Position(5_000), &window(5_000..5_300), false);
+        assert_eq!((cache.len(), found(&mut cache, 5_000..5_300)), (300, 300));
+        cache.shrink(0);
+        assert_eq!((cache.len(), places(&cache)), (0, 0));
     }
 
     #[test]

@@ -117,9 +117,10 @@ impl Index {
     }
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
+        let cache = Cache::new(options.cache_bytes + store.filter_left());
         Self {
             store,
-            cache: Cache::new(options.cache_bytes),
+            cache,
             flights: HashMap::default(),
             pending: Pending::new(options.buckets()),
             asked: Vec::new(),
@@ -390,6 +391,7 @@ impl Identifier for Index {
 
     fn record(&mut self, unit: Unit<'_>) -> Result<()> {
         self.store.record(&unit);
+        self.cache.shrink(self.options.cache_bytes + self.store.filter_left());
         for chunk in unit.chunks {
             if let Some(Flight::Unique(_)) = self.flights.get(&chunk.fingerprint) {
                 self.flights.remove(&chunk.fingerprint);

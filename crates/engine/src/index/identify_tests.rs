@@ -564,3 +564,33 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
         assert!(0 < pages);
     }
 }
+
+#[test]
+fn the_cache_has_what_the_filter_has_not_grown_to_and_gives_it_back() {
+    for seed in 0..4 {
+        let options = IndexOptions {
+            filter_bytes: 4 << 10,
+            filter_bytes_max: 128 << 10,
+            cache_bytes: 2_000,
+            ..tiny(schedule_of(seed))
+        };
+        let shared = options.filter_bytes_max + options.cache_bytes;
+        let mut random = Random::new(seed);
+        let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
+        let at_first = caller.index.cache.bytes();
+        assert!(shared - options.filter_bytes - 100 <= at_first, "{at_first}");
+        let mut next_chunk = 0;
+        let mut sizes = vec![at_first];
+        for _ in 0..200 {
+            caller.run(&mut random, 20, &mut next_chunk);
+            let (filter, cache) = (caller.index.filter_state().bytes, caller.index.cache.bytes());
+            assert!(filter + cache <= shared, "filter {filter}, cache {cache}");
+            if sizes.last() != Some(&cache) {
+                sizes.push(cache);
+            }
+        }
+        assert!(sizes.is_sorted_by(|before, after| after < before) && 2 < sizes.len(), "{sizes:?}");
+        assert_eq!(caller.index.filter_state().bytes, options.filter_bytes_max);
+        assert!(*sizes.last().unwrap() <= options.cache_bytes);
+    }
+}

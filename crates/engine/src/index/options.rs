@@ -98,7 +98,7 @@ pub struct IndexOptions {
     pub reads_on: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
-    /// Memory of the filter of a new index.
+    /// Memory of the filter of a new index. It grows while more than a quarter of its bits is set.
     pub filter_bytes: usize,
     /// Memory that the filter may grow to.
     pub filter_bytes_max: usize,
@@ -108,7 +108,7 @@ pub struct IndexOptions {
     pub staging_bytes: usize,
     /// Memory that runs of the table are merged in while staged entries are written out.
     pub merge_buffer_bytes: usize,
-    /// Memory of prefetched windows.
+    /// Memory of prefetched windows, beside what the filter has not grown to.
     pub cache_bytes: usize,
     /// How lookups read the table; unless said, as the device under it was measured to like.
     pub reads: Option<BucketReads>,
@@ -146,12 +146,17 @@ const SMALL_BYTES: usize = 24 << 20;
 /// five lets within a tenth of the fewest chunks pass.
 const FILTER_HASHES: u32 = 5;
 
+/// How many times as large a filter may become as it starts, unless it is told.
+pub const FILTER_GROWN: usize = 16;
+
 impl IndexOptions {
     /// Divides a budget.
     ///
     /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 MiB
     /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full (three times as many wait at
-    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups.
+    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups. With
+    /// few chunks it is the other way around: a small filter lets next to nothing pass, and what the cache has of the
+    /// rest spares windows. So the filter starts as a 16th of the rest, and what it has not grown to is the cache's.
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
@@ -182,7 +187,7 @@ impl IndexOptions {
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
-        options.filter_bytes = options.filter_bytes_max;
+        options.filter_bytes = options.filter_bytes_max / FILTER_GROWN;
         options
     }
 
@@ -250,8 +255,10 @@ mod tests {
             let options = IndexOptions::for_memory(mebibytes << 20);
             let taken = options.memory_bytes();
             assert!(taken <= mebibytes << 20, "{mebibytes} MiB: {taken}, {options:?}");
-            assert!(options.filter_bytes == options.filter_bytes_max && mebibytes << 17 <= options.filter_bytes);
+            assert!(
+                options.filter_bytes == options.filter_bytes_max / 16 && mebibytes << 17 <= options.filter_bytes_max
+            );
         }
-        assert!(IndexOptions::for_memory(256 << 20).filter_bytes > 150 << 20);
+        assert!(IndexOptions::for_memory(256 << 20).filter_bytes_max > 150 << 20);
     }
 }

@@ -196,6 +196,7 @@ impl Place<'_> {
 
     fn assemble(&self, lock: Arc<dyn DiskFile>, parts: Parts) -> Store {
         let Parts { generation, registry, log, repeats, repeats_file, table, filter, incomplete } = parts;
+        let filter_reserved = filter.bytes_of_largest();
         Store {
             disk: Arc::clone(&self.disk),
             host: Arc::clone(&self.host),
@@ -212,6 +213,7 @@ impl Place<'_> {
             table,
             filter,
             filter_bytes_max: self.filter_bytes_max(),
+            filter_reserved,
             flushing: None,
             looking: None,
             reading: None,

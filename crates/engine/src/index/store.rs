@@ -100,6 +100,8 @@ pub struct Store {
     pub(super) table: Table,
     pub(super) filter: Filter,
     pub(super) filter_bytes_max: usize,
+    /// What the filter takes, or will when all its segments have grown as one of them has.
+    pub(super) filter_reserved: usize,
     pub(super) flushing: Option<Flushing>,
     pub(super) looking: Option<Looking>,
     /// Windows of the log that are being read beside.
@@ -128,6 +130,11 @@ pub struct Store {
 }
 
 impl Store {
+    /// Returns the memory that the filter may take and has not reserved: others may use it until then.
+    pub fn filter_left(&self) -> usize {
+        self.filter_bytes_max.saturating_sub(self.filter_reserved)
+    }
+
     /// Opens the index in `dir`, creating the directory's last component where it is missing.
     ///
     /// Fails with [`Error::IndexBusy`] if another writer holds it, and where nothing can be written or read for a reason

@@ -23,8 +23,12 @@ use crate::kv::{Key, Ordinal, Position};
 /// Shortest stretch that is noted when it repeats: what is shorter costs more to note than it helps.
 const REPEAT_LEN_MIN: u32 = 8;
 
-/// Share of set bits above which a segment of the filter is made anew, larger.
-const FILTER_FILL_MAX: f64 = 0.45;
+/// Share of set bits above which a segment of the filter is made anew, larger: there, at 17 bits for each fingerprint, it
+/// lets one of a thousand pass.
+const FILTER_FILL_MAX: f64 = 0.25;
+
+/// How many times as large it becomes: each time its share of the table is read.
+const FILTER_GROWTH: usize = 4;
 
 /// Returns what a filter or a part of it must grow to for the growth to be worth reading the table.
 pub(super) fn grown_bytes_min(bytes: usize) -> usize {
@@ -149,9 +153,10 @@ impl Store {
         self.table.finish_flush(done?)
     }
 
-    /// Makes the next segment of the filter anew, up to twice as large, if it is too full and the memory allows it: what that
-    /// reads is the segment's share of the table. Segments follow each other at distances in which all of them get their
-    /// turn before the table has doubled.
+    /// Makes the next segment of the filter anew, larger, if it is too full and the memory allows it: what that reads is the
+    /// segment's share of the table. Segments follow each other at distances in which all of them get their turn before
+    /// the table has grown by a quarter. Before the first of them, the memory for all is reserved, see
+    /// [`Store::filter_left`].
     ///
     /// When this happens depends on what was entered alone, and not on when a flush ends: what the filter lets pass decides
     /// in which order verdicts come.
@@ -162,8 +167,13 @@ impl Store {
         let index = self.next_segment;
         self.next_segment = (index + 1) % FILTER_SEGMENTS;
         let old = self.filter.segment(index);
-        let grown = (2 * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS);
+        let grown = (FILTER_GROWTH * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS);
         if old.fill() < FILTER_FILL_MAX || grown < grown_bytes_min(old.bytes()) {
+            return Ok(());
+        }
+        if self.filter_reserved < grown * FILTER_SEGMENTS {
+            // It is this segment's turn again when the memory has been given back.
+            (self.filter_reserved, self.next_segment) = (grown * FILTER_SEGMENTS, index);
             return Ok(());
         }
         let mut segment = self.filter.new_segment(grown);

@@ -140,6 +140,11 @@ impl Filter {
         self.segments.iter().map(Segment::bytes).sum()
     }
 
+    /// Returns the memory that the filter would take if all segments were as large as the largest.
+    pub fn bytes_of_largest(&self) -> usize {
+        FILTER_SEGMENTS * self.segments.iter().map(Segment::bytes).max().unwrap_or(0)
+    }
+
     /// Returns the share of bits that are set, 0 to 1. Near one half the filter is as good as its size allows.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
     pub fn fill(&self) -> f64 {

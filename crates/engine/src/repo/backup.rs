@@ -68,7 +68,7 @@ const SESSIONS_MAX: usize = 3;
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
     let options = IndexOptions {
-        filter_bytes: fitting_filter(store, request.index.filter_bytes)?,
+        filter_bytes: fitting_filter(store, request.index.filter_bytes_max)?,
         pending_bytes_max: request.options.budget.pending_bytes,
         ..request.index
     };

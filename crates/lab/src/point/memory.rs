@@ -1,14 +1,15 @@
 //! How a point divides its memory.
 //!
 //! What is given a size has it. Of what is not, staging takes a sixth of the memory, and the filter (or where that has a
-//! size, the cache) all that is left. What does not fit is refused with the size that would.
+//! size, the cache) all that is left; but where neither has one the filter starts as a 16th of that, and the cache takes what
+//! it has not grown to. What does not fit is refused with the size that would.
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
-use onefold_engine::index::options::{self, WindowRule};
+use onefold_engine::index::options::{self, FILTER_GROWN, WindowRule};
 use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
 use onefold_engine::kv::table::{BucketReads, MERGE_BUFFER_BYTES};
 use onefold_engine::source::exclude::parse_size;
@@ -82,7 +83,7 @@ impl Point {
     pub fn index_options_scaled(&self, scale: f64) -> Result<IndexOptions> {
         let mut options = self.index_options()?;
         options.filter_bytes = divided(options.filter_bytes, scale);
-        options.filter_bytes_max = options.filter_bytes;
+        options.filter_bytes_max = divided(options.filter_bytes_max, scale);
         options.cache_bytes = divided(options.cache_bytes, scale);
         options.staging_bytes = divided(options.staging_bytes, scale).max(STAGING_MIN.min(options.staging_bytes));
         // Runs of duplicates are as long at every scale: what waits must span some of them.
@@ -199,7 +200,8 @@ impl Point {
             (_, size) => size.map(|size| bytes("filter-size", size)).transpose()?,
         };
         let cache = self.cache_size.map(|size| bytes("cache-size", size)).transpose()?;
-        (options.filter_bytes, options.filter_bytes_max) = (filter.unwrap_or(0), filter.unwrap_or(0));
+        options.filter_bytes = 0;
+        options.filter_bytes_max = filter.unwrap_or(0);
         options.cache_bytes = match (cache, filter) {
             (Some(cache), _) => cache,
             (None, Some(_)) => 0,
@@ -209,7 +211,7 @@ impl Point {
         let taken = options.memory_bytes();
         let left = memory.saturating_sub(taken);
         let rest = match (filter, cache) {
-            (None, _) => &mut options.filter_bytes,
+            (None, _) => &mut options.filter_bytes_max,
             (Some(_), None) => &mut options.cache_bytes,
             (Some(_), Some(_)) => &mut 0,
         };
@@ -220,13 +222,15 @@ impl Point {
             bail!(
                 "memory: filter {}, cache {}, staging {}, and what waits, is read and is written come to {needed} bytes, more \
                  than {}",
-                Size(options.filter_bytes as u64),
+                Size(options.filter_bytes_max as u64),
                 Size(options.cache_bytes as u64),
                 Size(options.staging_bytes as u64),
                 self.memory,
             );
         }
-        options.filter_bytes_max = options.filter_bytes;
+        // As the engine's own: only what is not given a size starts small and leaves the rest to the cache meanwhile.
+        let start = if filter.is_none() && cache.is_none() { FILTER_GROWN } else { 1 };
+        options.filter_bytes = options.filter_bytes_max / start;
         Ok(())
     }
 }
@@ -258,7 +262,8 @@ mod tests {
         let point = Point { memory: Size(64 << 20), ..Point::default() };
         let options = point.index_options().unwrap();
         assert_eq!(options.memory_bytes(), 64 << 20);
-        assert!(24 << 20 < options.filter_bytes, "{options:?}");
+        assert!(24 << 20 < options.filter_bytes_max, "{options:?}");
+        assert_eq!(options.filter_bytes, options.filter_bytes_max / 16);
         let scaled = point.index_options_scaled(8.0).unwrap();
         assert_eq!((scaled.filter_bytes, scaled.cache_bytes), (options.filter_bytes / 8, options.cache_bytes / 8));
         let eager = Point { filter_size: Some(Size(16 << 20)), schedule: Schedule::Eager, ..point.clone() };
