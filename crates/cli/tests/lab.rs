@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::place::Place;
+use crate::place::{Place, noise};
 
 /// Describes a trace of the place.
 fn described(place: &Place, trace: &str) -> Value {
@@ -100,17 +100,9 @@ fn what_is_damaged_is_named_with_its_place_and_leaves_nothing() {
 
 /// Writes a source whose files share much, and change.
 fn shared_source(place: &Place) {
-    let mut state = 1_u64;
-    let mut noise = |len: usize| -> Vec<u8> {
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state.to_be_bytes()[0]
-        };
-        (0..len).map(|_| next()).collect()
-    };
-    let shared = noise(300_000);
+    let shared = noise(1, 300_000);
     place.write("a", &shared);
-    place.write("b/c", &[&noise(5_000)[..], &shared[1000..200_000], &noise(70_000)].concat());
+    place.write("b/c", &[&noise(2, 5_000)[..], &shared[1000..200_000], &noise(3, 70_000)].concat());
     place.write("b/zeros", &vec![0; 2_000_000]);
     place.write("empty", b"");
     for number in 0..50 {

@@ -6,17 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::place::{Place, Ran};
-
-/// Returns bytes that do not repeat, the same for the same seed. (Knuth's MMIX generator.)
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
-    };
-    (0..len).map(|_| next()).collect()
-}
+use crate::place::{Place, Ran, noise};
 
 /// Returns text that compresses, and does not repeat.
 fn prose(seed: u64, len: usize) -> Vec<u8> {

@@ -6,23 +6,11 @@ use std::os::unix::fs::symlink;
 
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::place::{Place, noise};
 
 const CHUNKERS: [&str; 6] = ["gear", "fixed", "rabin", "fastcdc", "ae", "ram"];
 /// The smallest budget, which [`Place`] runs every command with, and what a process may hold above it.
 const PEAK_BYTES_MAX: u64 = 128 << 20;
-
-/// Bytes that neither compress nor repeat, the same for the same seed. (`SplitMix64`.)
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let word = |_| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31).to_le_bytes()
-    };
-    (0..len.div_ceil(8)).flat_map(word).take(len).collect()
-}
 
 fn number(value: &Value, field: &str) -> u64 {
     value[field].as_u64().unwrap_or_else(|| panic!("no {field} in {value}"))

@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 use std::process::{ChildStdin, Stdio};
 use std::thread;
 
-use crate::place::{Place, Ran};
+use crate::place::{Place, Ran, noise};
 
 /// Bytes of a chunk: as small as chunks are, so that there are many.
 const CHUNK_BYTES: usize = 512;
@@ -67,21 +67,9 @@ fn the_process_stays_within_its_budget() {
 /// The smallest budget, which [`Place`] runs every command with.
 const BUDGET_BYTES: u64 = 64 << 20;
 
-/// Returns bytes that neither compress nor repeat, the same for the same seed. (`SplitMix64`.)
-fn noise(seed: u64, words: usize) -> Vec<u8> {
-    let mut state = seed;
-    let word = |_| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31).to_le_bytes()
-    };
-    (0..words).flat_map(word).collect()
-}
-
 /// Returns text that compresses to about a quarter and does not repeat.
 fn text(seed: u64, words: usize) -> Vec<u8> {
-    noise(seed, words)
+    noise(seed, 8 * words)
         .chunks(2)
         .flat_map(|pair| format!("value = {};\n", u16::from_le_bytes([pair[0], pair[1]])).into_bytes())
         .collect()
@@ -96,7 +84,7 @@ fn assert_within_budget(ran: &Ran) {
 #[test]
 fn no_command_takes_more_than_its_budget_and_64_mib() {
     let place = Place::encrypted();
-    place.write("noise", &noise(1, 6 << 20));
+    place.write("noise", &noise(1, 48 << 20));
     place.write("text", &text(2, 1 << 20));
     for number in 0..2000 {
         place.write(&format!("small/{number}"), &text(1000 + number, 200));

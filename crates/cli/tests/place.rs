@@ -149,3 +149,15 @@ pub(crate) fn contents(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found.sort();
     found
 }
+
+/// Returns so many bytes that neither compress nor repeat, the same for the same seed. (`SplitMix64`.)
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let word = |_| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31).to_le_bytes()
+    };
+    (0..len.div_ceil(8)).flat_map(word).take(len).collect()
+}

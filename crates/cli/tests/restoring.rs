@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::place::{Place, Ran, contents};
+use crate::place::{Place, Ran, contents, noise};
 
 #[test]
 fn what_was_backed_up_comes_back() {
@@ -38,7 +38,7 @@ fn what_was_backed_up_comes_back() {
 #[test]
 fn a_restore_to_nowhere_reads_everything_writes_nothing_and_tells_of_damage() {
     let place = Place::encrypted();
-    place.write("a/file", &noise(70_000));
+    place.write("a/file", &noise(1, 70_000));
     place.write("a/other", b"x");
     place.run(["backup", "source", "-q"]).code(0);
     let standing = || std::fs::read_dir(place.path(".")).unwrap().count();
@@ -63,18 +63,6 @@ fn a_restore_to_nowhere_reads_everything_writes_nothing_and_tells_of_damage() {
     let file = std::fs::OpenOptions::new().write(true).open(root.join(path)).unwrap();
     file.write_all_at(&[!bytes[bytes.len() / 2]], bytes.len() as u64 / 2).unwrap();
     place.run(["restore", "latest", "--discard"]).code(1).says("a/file").says("are left empty");
-}
-
-/// Returns bytes that do not compress. (Marsaglia's xorshift.)
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[0]
-    };
-    (0..len).map(step).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! What is declared unique is recorded as stored once a container's worth of it has come together, as a backup would. The
 //! clock runs only while the identifier works: making chunks up, reading them from a trace and checking do not count.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,11 +101,38 @@ impl UniqueSet {
     }
 }
 
-/// A chunk whose verdict is due.
-#[derive(Clone, Copy, Debug)]
+/// Chunks that have no verdict yet, by number. Most have theirs before the next are drawn; the few that wait are kept by
+/// themselves, so that memory does not depend on how long one waits.
+#[derive(Default, Debug)]
 struct Due {
-    chunk: Drawn,
-    is_resolved: bool,
+    /// Number of the first chunk that was drawn last.
+    first: u64,
+    drawn: Vec<Option<Drawn>>,
+    /// Of those before.
+    waiting: HashMap<u64, Drawn>,
+}
+
+impl Due {
+    /// Takes the next chunks, numbered on from the last.
+    fn draw(&mut self, chunks: &[Drawn]) {
+        let numbers = self.first..;
+        self.waiting.extend(numbers.zip(&self.drawn).filter_map(|(number, chunk)| Some((number, (*chunk)?))));
+        self.first += self.drawn.len() as u64;
+        self.drawn.clear();
+        self.drawn.extend(chunks.iter().map(|chunk| Some(*chunk)));
+    }
+
+    /// Returns a chunk that has no verdict, which it has from now on.
+    fn resolve(&mut self, Sequence(number): Sequence) -> Option<Drawn> {
+        match number.checked_sub(self.first) {
+            Some(at) => self.drawn.get_mut(usize::try_from(at).ok()?)?.take(),
+            None => self.waiting.remove(&number),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.waiting.len() + self.drawn.iter().flatten().count()
+    }
 }
 
 /// An identifier under test, and what the test knows.
@@ -116,9 +143,7 @@ pub struct Replay<I> {
     container_bytes: u64,
     next_sequence: u64,
     containers: u32,
-    /// From the oldest without a verdict on.
-    due: VecDeque<Due>,
-    first_due: u64,
+    due: Due,
     packing: Vec<UnitChunk>,
     packing_bytes: u64,
     unique: UniqueSet,
@@ -168,8 +193,7 @@ impl<I: Identifier> Replay<I> {
             container_bytes,
             next_sequence: 0,
             containers,
-            due: VecDeque::new(),
-            first_due: 0,
+            due: Due::default(),
             packing: Vec::new(),
             packing_bytes: 0,
             unique: UniqueSet::default(),
@@ -182,13 +206,15 @@ impl<I: Identifier> Replay<I> {
         let before = self.identifier.counters();
         let mut outcome = Outcome::default();
         let mut resolved = Vec::new();
+        let mut drawn = Vec::with_capacity(BATCH_CHUNKS);
         let mut batch = Vec::with_capacity(BATCH_CHUNKS);
         while outcome.chunks < chunks {
+            drawn.clear();
             batch.clear();
             while batch.len() < BATCH_CHUNKS && outcome.chunks < chunks {
                 let Some(chunk) = source.draw()? else { break };
                 let Drawn { fingerprint, len, .. } = chunk;
-                self.due.push_back(Due { chunk, is_resolved: false });
+                drawn.push(chunk);
                 batch.push(SequencedChunk { sequence: Sequence(self.next_sequence), fingerprint, len });
                 self.next_sequence += 1;
                 outcome.chunks += 1;
@@ -197,6 +223,7 @@ impl<I: Identifier> Replay<I> {
             if batch.is_empty() {
                 break;
             }
+            self.due.draw(&drawn);
             for piece in batch.chunks(PIECE_CHUNKS) {
                 let start = self.clock.monotonic();
                 self.identifier.submit(piece, &mut resolved)?;
@@ -209,7 +236,7 @@ impl<I: Identifier> Replay<I> {
             let start = self.clock.monotonic();
             self.identifier.drain(&mut resolved)?;
             outcome.time += self.clock.monotonic().saturating_sub(start) + self.settle(&mut resolved)?;
-            ensure!(self.due.is_empty(), "{} chunks have no verdict", self.due.len());
+            ensure!(self.due.count() == 0, "{} chunks have no verdict", self.due.count());
         }
         outcome.counters = self.identifier.counters().since(&before);
         Ok(outcome)
@@ -219,11 +246,8 @@ impl<I: Identifier> Replay<I> {
     fn settle(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
         let mut recording = Duration::ZERO;
         for Resolved { sequence, verdict } in resolved.drain(..) {
-            let index = sequence.0.checked_sub(self.first_due).and_then(|index| usize::try_from(index).ok());
-            let due = index.and_then(|index| self.due.get_mut(index)).context("a verdict on a chunk that has one")?;
-            ensure!(!due.is_resolved, "two verdicts on a chunk");
-            due.is_resolved = true;
-            let Drawn { fingerprint, len, is_new } = due.chunk;
+            let due = self.due.resolve(sequence).context("a verdict on a chunk that is not due one")?;
+            let Drawn { fingerprint, len, is_new } = due;
             match verdict {
                 Verdict::Unique => {
                     self.stored_again += u64::from(is_new == Some(false));
@@ -237,10 +261,6 @@ impl<I: Identifier> Replay<I> {
                 Verdict::SameAs(_) => {}
                 Verdict::Stored(_) => ensure!(is_new != Some(true), "a new chunk was said to be stored"),
             }
-        }
-        while self.due.front().is_some_and(|due| due.is_resolved) {
-            self.due.pop_front();
-            self.first_due += 1;
         }
         Ok(recording)
     }

@@ -11,7 +11,7 @@ use crate::experiment::spec::measure;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
 use crate::measure::Measured;
 use crate::point::Point;
-use crate::replay::Traced;
+use crate::replay::{Outcome, Traced};
 use crate::run::{Setting, run};
 use crate::trace::file;
 
@@ -74,7 +74,9 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
             runs.push((name.clone(), device.name().to_owned(), measured));
         }
     }
-    let (chunks, bytes) = runs.first().map_or((0, 0), |(.., it)| (it.outcome.chunks, it.outcome.bytes));
+    let (_, _, first) = runs.first().context("no way of finding duplicates is named, or no device")?;
+    let Outcome { chunks, bytes, .. } = first.outcome;
+    let digest = first.unique.digest;
     Ok(Findings {
         experiment: "run".to_owned(),
         title: format!("Duplicates of {}", trial.trace.display()),
@@ -83,6 +85,7 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         origin,
         notes: vec![
             format!("{chunks} chunks, {bytes} bytes."),
+            format!("The names of the unique chunks, as numbers of 16 bytes, least byte first, add up to {digest:032x} modulo 2^128."),
             "On a modelled device, seconds are those of the processor, which are measured, and those of the device, which the \
              model says; nothing goes on beside. On a real one they are what a clock showed."
                 .to_owned(),
