@@ -121,6 +121,12 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
         (vec!["paper", "--quick"], "name experiments, or all"),
         (vec!["paper", "lazy-table-33"], "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?"),
         (vec!["paper", "all", "crossover"], "name no other experiment beside it"),
+        (vec!["paper", "lazy-table-3", "--data-set", "vn"], "there is no data set \"vn\"; did you mean \"vm\"?"),
+        (
+            vec!["paper", "lazy-table-3", "--data-set", "pm-src"],
+            "lazy-table-3 has none of those; it has vm, src, fslhomes",
+        ),
+        (vec!["paper", "lazy-figure-13", "--data-set", "vm"], "lazy-figure-13 has none of those; it has none"),
     ] {
         let refused = place.run([vec!["lab"], arguments.clone()].concat()).code(1);
         assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
@@ -154,6 +160,12 @@ fn an_experiment_says_what_the_paper_states_and_what_is_found() {
     assert_eq!(found["command"], "onefold lab paper lazy-table-6 --fraction 2000 --json");
     let columns = found["tables"][0]["columns"].as_array().unwrap();
     assert!(columns.contains(&json!("paper")), "{columns:?}");
+    let only = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--data-set", "src", "--json"];
+    let only = place.run(only).code(0).json();
+    let sets =
+        |found: &Value| found["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[0].clone()).collect();
+    let (all, one): (Vec<_>, Vec<_>) = (sets(&found), sets(&only));
+    assert_eq!((all, one), (vec![json!("vm"), json!("src"), json!("fslhomes")], vec![json!("src")]));
     let written: Value = serde_json::from_slice(&fs::read(place.path("results/lazy-table-6.json")).unwrap()).unwrap();
     assert_eq!(written["tables"], found["tables"]);
     let page = fs::read_to_string(place.path("results/report.html")).unwrap();

@@ -77,6 +77,21 @@ impl Experiment {
             Self::Chunking(spec) => &spec.source,
         }
     }
+
+    /// Returns the data sets that it is run on.
+    pub fn data_sets(&self) -> &[String] {
+        match self {
+            Self::Points(spec) => &spec.data_sets,
+            Self::Chunking(_) => &[],
+        }
+    }
+
+    /// Leaves out all data sets but these.
+    pub fn keep_data_sets(&mut self, names: &[String]) {
+        if let Self::Points(spec) = self {
+            spec.data_sets.retain(|name| names.contains(name));
+        }
+    }
 }
 
 #[cfg(test)]

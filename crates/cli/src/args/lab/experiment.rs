@@ -48,6 +48,9 @@ pub(crate) struct PaperArgs {
     /// At one Nth of the papers' sizes: 1 is all of it [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
+    /// Only on this data set of the papers: vm, src, fslhomes, pm-src or pm-fsl; may be given again
+    #[arg(long = "data-set", value_name = "NAME")]
+    pub(crate) data_sets: Vec<String>,
     /// Run experiments that have one device on this one instead; real is the disk under --scratch
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,

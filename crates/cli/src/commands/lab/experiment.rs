@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use onefold_engine::monitor::Monitor;
 use onefold_lab::device::Device;
 use onefold_lab::experiment::catalog::{self, Experiment};
+use onefold_lab::experiment::data_set::DataSet;
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
@@ -129,11 +130,35 @@ pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
     Ok(())
 }
 
+/// Returns the experiments that were named; of all, those that have a data set that was named.
+fn experiments(typed: &PaperArgs) -> Result<Vec<Experiment>> {
+    let is_all = typed.names.iter().any(|name| name == "all");
+    ensure!(!is_all || typed.names.len() == 1, "all stands for all experiments: name no other experiment beside it");
+    typed.data_sets.iter().try_for_each(|name| DataSet::named(name).map(drop))?;
+    let names: Vec<&str> =
+        if is_all { catalog::names().collect() } else { typed.names.iter().map(String::as_str).collect() };
+    let mut experiments = Vec::new();
+    for name in names {
+        let mut experiment = Experiment::named(name)?;
+        if !typed.data_sets.is_empty() {
+            let has = experiment.data_sets().join(", ");
+            experiment.keep_data_sets(&typed.data_sets);
+            if experiment.data_sets().is_empty() {
+                let has = if has.is_empty() { "none".to_owned() } else { has };
+                ensure!(is_all, "--data-set: {name} has none of those; it has {has}");
+                continue;
+            }
+        }
+        experiments.push(experiment);
+    }
+    Ok(experiments)
+}
+
 /// Runs experiments.
 pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     if typed.names.is_empty() {
-        let PaperArgs { quick, fraction, device, output: dir, .. } = typed;
-        let is_bare = !quick && fraction.is_none() && device.is_none() && dir.is_none();
+        let PaperArgs { quick, fraction, data_sets, device, output: dir, .. } = typed;
+        let is_bare = !quick && fraction.is_none() && data_sets.is_empty() && device.is_none() && dir.is_none();
         ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
             let experiment = Experiment::named(name)?;
@@ -145,13 +170,7 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
         }
         return Ok(());
     }
-    let names: Vec<&str> = if typed.names.iter().any(|name| name == "all") {
-        ensure!(typed.names.len() == 1, "all stands for all experiments: name no other experiment beside it");
-        catalog::names().collect()
-    } else {
-        typed.names.iter().map(|name| &**name).collect()
-    };
-    let experiments = names.iter().map(|name| Experiment::named(name)).collect::<Result<Vec<_>>>()?;
+    let experiments = experiments(typed)?;
     let size = match (typed.quick, typed.fraction) {
         (true, _) => Size::Quick,
         (false, Some(fraction)) => Size::Fraction(fraction),
@@ -159,7 +178,7 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     };
     let device = typed.device.as_ref().map(|name| Device::named(name)).transpose()?;
     if let Some(dir) = &typed.output {
-        report::make_room(dir, &names)?;
+        report::make_room(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
     }
     let watch = watch(output)?;
     let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size, device);
