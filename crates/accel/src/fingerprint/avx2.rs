@@ -7,8 +7,9 @@ use std::arch::x86_64::{
     _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64, _mm256_xor_si256,
 };
 
-use super::group::{Kernels, LEAF_BYTES, Leaf};
-use super::lanes::{self, BLOCK_BYTES, LANES_MAX, Vector, Words};
+use super::group::Kernels;
+use super::lanes::{self, LANES_MAX, Vector, Words};
+use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
 /// Eight words of 32 bits. There is one only where the processor has AVX2: see `Vector::new`.
 #[derive(Clone, Copy)]

@@ -7,8 +7,9 @@ use std::arch::x86_64::{
     _mm512_xor_si512,
 };
 
-use super::group::{Kernels, LEAF_BYTES, Leaf};
-use super::lanes::{self, BLOCK_BYTES, LANES_MAX, Vector, Words};
+use super::group::Kernels;
+use super::lanes::{self, LANES_MAX, Vector, Words};
+use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
 /// Sixteen words of 32 bits. There is one only where the processor has AVX-512 F: see `Vector::new`.
 #[derive(Clone, Copy)]

@@ -2,31 +2,13 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{BLOCK_BYTES, LANES_MAX, Vector, Words};
+use super::lanes::{LANES_MAX, Vector, Words};
+use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
-/// Bytes of a leaf of BLAKE3.
-pub(super) const LEAF_BYTES: usize = 1024;
 /// Leaves after which a group is hashed: their bytes are still in the second-level cache when the last leaves follow.
 const GROUP_LEAVES: usize = 512;
 /// Longer chunks fill the lanes by themselves, and would need memory in proportion.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
-
-/// A leaf of any length, and where its result goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Leaf<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) counter: u32,
-    /// It is the only one of its chunk.
-    pub(super) is_root: bool,
-    slot: usize,
-}
-
-impl Leaf<'_> {
-    /// Returns the length in blocks; an empty leaf has one.
-    pub(super) fn blocks(&self) -> usize {
-        self.bytes.len().div_ceil(BLOCK_BYTES).max(1)
-    }
-}
 
 /// The kernels of a vector, compiled with its instructions.
 ///

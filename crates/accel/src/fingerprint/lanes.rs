@@ -1,12 +1,10 @@
 //! The compression function of BLAKE3 in the lanes of a vector (section 2.2 of its paper), for any width.
 #![expect(clippy::inline_always, reason = "vector instructions are only compiled where their feature is on")]
 
-use super::group::{LEAF_BYTES, Leaf};
+use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
 /// Widest vector, in lanes.
 pub(super) const LANES_MAX: usize = 16;
-/// Bytes that the compression function takes at a time.
-pub(super) const BLOCK_BYTES: usize = 64;
 
 const IV: [u32; 4] = [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a];
 

@@ -13,6 +13,8 @@ mod avx512;
 mod group;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod leaf;
 #[cfg(test)]
 mod tests;
 

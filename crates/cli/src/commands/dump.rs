@@ -5,20 +5,17 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::fetch::Fetcher;
+use onefold_engine::restore::find_entry;
 use onefold_engine::restore::links::FirstPaths;
-use onefold_engine::restore::{dump, find_entry};
 use onefold_engine::spill::SpillMap;
-use onefold_engine::store::MetadataReader;
-use onefold_engine::store::cursor::HintedEntry;
 use onefold_engine::tree::Content;
 
 use crate::args::DumpArgs;
+use crate::commands::dump_contents::write_contents;
 use crate::commands::dump_tar;
-use crate::interrupt::Interrupt;
 use crate::open::{OpenedSnapshot, metadata_reader};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -56,30 +53,4 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
     ensure!(typed.archive.is_none(), "{}: a file, which needs no --archive", path.display());
     write_contents(output, &interrupt, &mut reader, &mut fetcher, &file)?;
     Ok(())
-}
-
-/// Writes a file's bytes; returns how many.
-pub(super) fn write_contents(
-    output: &Output,
-    interrupt: &Interrupt,
-    reader: &mut MetadataReader,
-    fetcher: &mut Fetcher,
-    file: &HintedEntry,
-) -> Result<u64> {
-    let (mut written, mut broken) = (0, None);
-    let result = dump(reader, fetcher, file, &mut |bytes| {
-        if interrupt.is_raised() {
-            return Err(Error::Interrupted);
-        }
-        written += bytes.len() as u64;
-        output.bytes(bytes).map_err(|error| {
-            let text = error.to_string();
-            broken = Some(error);
-            Error::invalid(text)
-        })
-    });
-    match broken {
-        Some(error) => Err(anyhow::Error::new(error).context("write to standard output")),
-        None => Ok(result.map(|()| written)?),
-    }
 }

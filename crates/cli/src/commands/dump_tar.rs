@@ -16,7 +16,7 @@ use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 use tar::{Builder, EntryType, Header};
 
-use crate::commands::dump::write_contents;
+use crate::commands::dump_contents::write_contents;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 

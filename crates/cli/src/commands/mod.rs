@@ -6,6 +6,7 @@ mod check;
 mod completions;
 mod diff;
 mod dump;
+mod dump_contents;
 mod dump_tar;
 mod find;
 mod init;

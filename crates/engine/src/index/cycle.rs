@@ -8,7 +8,7 @@
 //! what was counted after the last cycle was closed. A chunk answered at arrival is in no cycle but counts in
 //! the rank, since ranks are distances.
 
-use crate::index::pending::Slot;
+use crate::index::slot::Slot;
 use crate::types::Sequence;
 
 /// When cycles end and chunks leave them.
@@ -173,7 +173,7 @@ impl Cycles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::pending::Slot;
+    use crate::index::slot::Slot;
 
     const RULE: CycleRule = CycleRule { unique_run_max: 3, rank_max: 10, tries_max: 2 };
 

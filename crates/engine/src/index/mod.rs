@@ -30,6 +30,7 @@ mod place;
 mod pool;
 pub mod registry;
 pub mod repeats;
+mod slot;
 pub mod store;
 mod upkeep;
 mod windows;

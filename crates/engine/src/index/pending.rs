@@ -6,19 +6,9 @@
 use std::collections::VecDeque;
 
 use crate::index::cycle::Membership;
+use crate::index::slot::Slot;
 use crate::kv::Key;
 use crate::types::{Fingerprint, Sequence};
-
-/// Names a pending chunk until it is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slot(u32);
-
-#[cfg(test)]
-impl Slot {
-    pub(crate) fn numbered(number: u32) -> Self {
-        Self(number)
-    }
-}
 
 /// A pending chunk and those equal to it.
 #[derive(Clone, PartialEq, Eq, Debug)]

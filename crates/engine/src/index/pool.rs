@@ -3,7 +3,8 @@
 
 use crate::index::identify::Index;
 use crate::index::options::Schedule;
-use crate::index::pending::{PendingChunk, Slot};
+use crate::index::pending::PendingChunk;
+use crate::index::slot::Slot;
 use crate::index::windows::Hit;
 use crate::index::{Resolved, SequencedChunk};
 use crate::kv::Key;

@@ -31,6 +31,7 @@ pub mod os_target;
 mod os_target_file;
 #[cfg(test)]
 mod os_target_tests;
+mod os_transfer;
 pub mod sim;
 pub mod tree;
 

@@ -11,7 +11,8 @@ use onefold_sys::Ring;
 
 use crate::error::{Error, Result};
 use crate::io::os_ring::{Rings, repeated};
-use crate::io::{AlignedBuffer, BatchRead, BatchWrite, DiskFile};
+use crate::io::os_transfer::{Direction, Transfer, carry_out, one};
+use crate::io::{AlignedBuffer, DiskFile};
 
 /// Threads that carry out batches, and so the most transfers of one disk in flight.
 ///
@@ -42,46 +43,6 @@ impl FromStr for IoBackend {
             _ => Err(Error::invalid(format_args!("`{text}` is no way to read and write: auto, uring or threads"))),
         }
     }
-}
-
-/// Which way the bytes go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Direction {
-    Read,
-    Write,
-}
-
-/// A read or a write of a batch.
-pub(super) trait Transfer {
-    const DIRECTION: Direction;
-    fn parts(&mut self) -> (&Arc<dyn DiskFile>, u64, &mut AlignedBuffer, &mut Result<()>);
-}
-
-impl Transfer for BatchRead {
-    const DIRECTION: Direction = Direction::Read;
-    fn parts(&mut self) -> (&Arc<dyn DiskFile>, u64, &mut AlignedBuffer, &mut Result<()>) {
-        (&self.file, self.offset, &mut self.buffer, &mut self.outcome)
-    }
-}
-
-impl Transfer for BatchWrite {
-    const DIRECTION: Direction = Direction::Write;
-    fn parts(&mut self) -> (&Arc<dyn DiskFile>, u64, &mut AlignedBuffer, &mut Result<()>) {
-        (&self.file, self.offset, &mut self.buffer, &mut self.outcome)
-    }
-}
-
-fn carry_out(direction: Direction, file: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<()> {
-    match direction {
-        Direction::Read => file.read_at(offset, buffer),
-        Direction::Write => file.write_at(offset, buffer),
-    }
-}
-
-/// Carries out one transfer by the plain calls, on the caller's thread.
-pub(super) fn one<T: Transfer>(transfer: &mut T) {
-    let (file, offset, buffer, outcome) = transfer.parts();
-    *outcome = carry_out(T::DIRECTION, &**file, offset, buffer);
 }
 
 /// What carries out the batches of a disk.
@@ -212,6 +173,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::io::BatchRead;
     use crate::io::os::OsDisk;
     use crate::io::{Access, DIRECT_ALIGN, Disk};
 

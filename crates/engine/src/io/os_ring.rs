@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use onefold_sys::{Memory, Operation, Ring};
 
-use crate::io::os_batch::{Direction, Transfer, one};
+use crate::io::os_transfer::{Direction, Transfer, one};
 
 /// Rings that are kept for the next batch. Further ones, for more threads at a time, last for one batch.
 const RINGS_KEPT: usize = 8;
