@@ -116,11 +116,11 @@ def say(text):
     print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
 
 
-def write_section(mark, text):
-    """Replaces what stands between the marks of that name in docs/performance.md."""
+def write_section(mark, text, path=DOCUMENT):
+    """Replaces what stands between the marks of that name in docs/performance.md, or in another document."""
     begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
-    document = DOCUMENT.read_text(encoding="utf-8")
+    document = path.read_text(encoding="utf-8")
     if document.count(begin) != 1 or document.count(end) != 1:
-        raise Failed(f"{DOCUMENT}: needs the marks of {mark} once each")
+        raise Failed(f"{path}: needs the marks of {mark} once each")
     before, rest = document.split(begin)
-    DOCUMENT.write_text(before + begin + text + end + rest.split(end)[1], encoding="utf-8")
+    path.write_text(before + begin + text + end + rest.split(end)[1], encoding="utf-8")

@@ -212,8 +212,9 @@ pub fn parse_size(text: &str) -> Result<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(refuse());
     }
-    let number: u64 = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(refuse)?;
-    number.checked_mul(1 << shift).ok_or_else(refuse)
+    let number: Option<u64> = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| Error::invalid(format!("{text:?}: more than {} bytes, the largest size there is", u64::MAX)))
 }
 
 /// A file that marks the directory it is in: of that, nothing else is backed up. The directory itself and the file are.

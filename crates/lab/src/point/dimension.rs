@@ -73,10 +73,10 @@ const NUMBERS: [&str; 14] = [
     "injected-ns",
 ];
 
-/// Returns the name that is most like one that does not exist.
+/// Returns the name that is most like one that does not exist; none is like an empty one.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |other: &&str| strsim::jaro_winkler(name, other);
-    names.max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
+    names.filter(|_| !name.is_empty()).max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
 }
 
 /// Says that there is no such name, and which one may be meant.
@@ -97,7 +97,9 @@ pub fn set(point: &mut Table, assignment: &str) -> Result<()> {
         return Err(unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)));
     }
     let value = if NUMBERS.contains(&name) {
-        Value::Integer(value.parse::<u32>().map(i64::from).with_context(|| format!("{name}={value}: not a number"))?)
+        let number = value.parse::<u32>().ok();
+        let number = number.with_context(|| format!("{name}={value}: not a whole number from 0 to {}", u32::MAX))?;
+        Value::Integer(number.into())
     } else {
         Value::String(value.to_owned())
     };
@@ -116,7 +118,10 @@ pub fn parse(table: &Table) -> Result<Point> {
         // One at a time: what is said of a value does not name the field.
         if let Err(error) = Table::from_iter([(name.clone(), value.clone())]).try_into::<Point>() {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            bail!("{name}={shown}: {}; it takes: {}", error.message(), dimension.values);
+            match dimension.values {
+                "size" => bail!("{name}: {}", error.message()),
+                values => bail!("{name}={shown}: it takes: {values}"),
+            }
         }
     }
     table.clone().try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().to_owned()))
@@ -151,10 +156,13 @@ mod tests {
         let refused = |text: &str| set(&mut Table::new(), text).unwrap_err().to_string();
         assert_eq!(refused("treshold=4"), "there is no dimension \"treshold\"; did you mean \"threshold\"?");
         assert_eq!(refused("threshold"), "\"threshold\": write dimension=value");
-        assert_eq!(refused("threshold=many"), "threshold=many: not a number");
-        let schedule = refused("schedule=lasy");
-        assert!(schedule.contains("unknown variant `lasy`") && schedule.contains("it takes: eager"), "{schedule}");
-        let memory = refused("memory=lots");
-        assert!(memory.starts_with("memory=lots: ") && memory.contains("not a size"), "{memory}");
+        assert_eq!(refused("=4"), "there is no dimension \"\"");
+        for value in ["many", "-1", "4294967296", ""] {
+            let said = format!("threshold={value}: not a whole number from 0 to 4294967295");
+            assert_eq!(refused(&format!("threshold={value}")), said);
+        }
+        assert_eq!(refused("schedule=lasy"), "schedule=lasy: it takes: eager, lazy, pool, exhaustive, adaptive");
+        assert!(refused("memory=lots").starts_with("memory: \"lots\": not a size; "), "{}", refused("memory=lots"));
+        assert!(refused("memory=99999999T").starts_with("memory: \"99999999T\": more than "));
     }
 }
