@@ -116,11 +116,17 @@ def say(text):
     print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
 
 
+def check_marks(mark, path=DOCUMENT):
+    """Returns the marks of a section as they stand in a document; fails unless each stands there once."""
+    marks = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
+    document = path.read_text(encoding="utf-8")
+    if any(document.count(one) != 1 for one in marks):
+        raise Failed(f"{path}: needs the marks of {mark} once each")
+    return marks
+
+
 def write_section(mark, text, path=DOCUMENT):
     """Replaces what stands between the marks of that name in docs/performance.md, or in another document."""
-    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
-    document = path.read_text(encoding="utf-8")
-    if document.count(begin) != 1 or document.count(end) != 1:
-        raise Failed(f"{path}: needs the marks of {mark} once each")
-    before, rest = document.split(begin)
+    begin, end = check_marks(mark, path)
+    before, rest = path.read_text(encoding="utf-8").split(begin)
     path.write_text(before + begin + text + end + rest.split(end)[1], encoding="utf-8")

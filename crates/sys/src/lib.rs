@@ -4,13 +4,11 @@
 #![expect(unsafe_code, reason = "one of the two crates that may; the engine has none")]
 
 mod buffer;
-mod heap;
 mod mapping;
 mod ring;
 mod ticks;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
-pub use heap::give_back;
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use ring::{DEPTH, Memory, Operation, Ring};
 pub use ticks::{ticks, ticks_in_order};

@@ -1,7 +1,7 @@
 //! How an index works: its schedule and its share of the memory.
 
 use crate::index::arrivals::ARRIVAL_BYTES;
-use crate::index::cache::CACHED_BYTES;
+use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
@@ -200,7 +200,7 @@ impl IndexOptions {
         // A queue that grows is there twice for a moment.
         let age = usize::try_from(self.pending_age_max).unwrap_or(usize::MAX);
         let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
-        let cache = self.cache_bytes.max(CACHED_BYTES);
+        let cache = self.cache_bytes.max(BLOCK_BYTES);
         let filter = self.filter_bytes_max.max(self.filter_bytes);
         [
             filter,

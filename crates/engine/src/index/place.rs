@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::index::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, decode_checkpoint};
 use crate::index::device;
-use crate::index::log::ArrivalLog;
+use crate::index::log::{ArrivalLog, LOG_PAGE_RECORDS};
 use crate::index::options::IndexOptions;
 use crate::index::registry::Registry;
 use crate::index::repeats::RepeatLog;
@@ -19,6 +19,9 @@ use crate::kv::manifest::decode_manifest;
 use crate::kv::sealed::{Seal, SealedReader};
 use crate::kv::table::{BucketReads, Table, TableSpec};
 use crate::types::RepositoryId;
+
+/// Bits of a filter that is made anew for each record of the log: so many that it need not grow at once.
+const FILTER_BITS_ANEW: usize = 20;
 
 /// What an index is put together from.
 struct Parts {
@@ -117,15 +120,14 @@ impl Place<'_> {
             return (filter, true);
         }
         // Damaged, or too large by an odd factor: the table knows the same bits of all fingerprints.
-        let mut filter = self.new_filter();
+        let stored = usize::try_from(checkpoint.log_pages).unwrap_or(usize::MAX).saturating_mul(LOG_PAGE_RECORDS);
+        let bytes =
+            (stored.saturating_mul(FILTER_BITS_ANEW) / 8).min(self.filter_bytes_max()).max(self.options.filter_bytes);
+        let mut filter = Filter::new(bytes, self.options.filter_hashes);
         table.scan(&*self.disk, 0..=u64::MAX, &mut |key| {
             filter.test_and_set(key);
         });
         (filter, false)
-    }
-
-    fn new_filter(&self) -> Filter {
-        Filter::new(self.options.filter_bytes, self.options.filter_hashes)
     }
 
     fn filter_bytes_max(&self) -> usize {
@@ -188,7 +190,7 @@ impl Place<'_> {
             repeats: RepeatLog::open(repeats, 0)?,
             repeats_file: 0,
             table: Table::new(table, TableSpec { life, ..self.options.table() }),
-            filter: self.new_filter(),
+            filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
             incomplete: Vec::new(),
         };
         Ok(self.assemble(lock, parts))

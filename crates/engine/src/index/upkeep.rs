@@ -15,7 +15,7 @@ use crate::index::checkpoint::INCOMPLETE_MAX;
 use crate::index::log::LogWindow;
 use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
-use crate::kv::filter::FILTER_SEGMENTS;
+use crate::kv::filter::{FILTER_SEGMENTS, Filter};
 use crate::kv::flush::{FlushDone, Live};
 use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal, Position};
@@ -23,8 +23,8 @@ use crate::kv::{Key, Ordinal, Position};
 /// Shortest stretch that is noted when it repeats: what is shorter costs more to note than it helps.
 const REPEAT_LEN_MIN: u32 = 8;
 
-/// Share of set bits above which a segment of the filter is made anew, larger: there, at 17 bits for each fingerprint, it
-/// lets one of a thousand pass.
+/// Share of set bits above which a segment of the filter is made anew, larger: there, with five bits set for each fingerprint
+/// and 17 bits of memory, it lets between one and two of a thousand pass.
 const FILTER_FILL_MAX: f64 = 0.25;
 
 /// How many times as large it becomes: each time its share of the table is read.
@@ -154,8 +154,8 @@ impl Store {
     }
 
     /// Makes the next segment of the filter anew, larger, if it is too full and the memory allows it: what that reads is the
-    /// segment's share of the table. Segments follow each other at distances in which all of them get their turn before
-    /// the table has grown by a quarter. Before the first of them, the memory for all is reserved, see
+    /// segment's share of the table. Segments follow each other at distances in which all of them get their turn while
+    /// the table grows by about a quarter. Before the first of them, the memory for all is reserved, see
     /// [`Store::filter_left`].
     ///
     /// When this happens depends on what was entered alone, and not on when a flush ends: what the filter lets pass decides
@@ -167,7 +167,7 @@ impl Store {
         let index = self.next_segment;
         self.next_segment = (index + 1) % FILTER_SEGMENTS;
         let old = self.filter.segment(index);
-        let grown = (FILTER_GROWTH * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS);
+        let grown = Filter::segment_bytes((FILTER_GROWTH * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS));
         if old.fill() < FILTER_FILL_MAX || grown < grown_bytes_min(old.bytes()) {
             return Ok(());
         }
@@ -177,9 +177,6 @@ impl Store {
             return Ok(());
         }
         let mut segment = self.filter.new_segment(grown);
-        if segment.bytes() <= old.bytes() {
-            return Ok(());
-        }
         self.next_growth = self.updates + self.log.next_position().0 / (4 * FILTER_SEGMENTS as u64);
         // The table is read as a whole, which it is between two flushes.
         self.finish_flush()?;

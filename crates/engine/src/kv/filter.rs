@@ -56,8 +56,14 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    fn new(blocks: usize, hashes: u32) -> Self {
-        let blocks = if blocks < 2 * BLOCKS_STEP { blocks.max(1) } else { blocks - blocks % BLOCKS_STEP };
+    /// Returns how many blocks of `bytes` a segment has.
+    fn blocks_of(bytes: usize) -> usize {
+        let blocks = bytes / BLOCK_BYTES;
+        if blocks < 2 * BLOCKS_STEP { blocks.max(1) } else { blocks - blocks % BLOCKS_STEP }
+    }
+
+    fn new(bytes: usize, hashes: u32) -> Self {
+        let blocks = Self::blocks_of(bytes);
         Self { blocks: vec![Block::default(); blocks], hashes, ones: 0 }
     }
 
@@ -131,8 +137,8 @@ impl Filter {
     /// clamped to 1..=[`FILTER_HASHES_MAX`].
     pub fn new(bytes: usize, hashes: u32) -> Self {
         let hashes = hashes.clamp(1, FILTER_HASHES_MAX);
-        let blocks = bytes / BLOCK_BYTES / FILTER_SEGMENTS;
-        Self { segments: (0..FILTER_SEGMENTS).map(|_| Segment::new(blocks, hashes)).collect(), hashes }
+        let each = bytes / FILTER_SEGMENTS;
+        Self { segments: (0..FILTER_SEGMENTS).map(|_| Segment::new(each, hashes)).collect(), hashes }
     }
 
     /// Returns the memory of the filter.
@@ -157,9 +163,14 @@ impl Filter {
         &self.segments[index]
     }
 
+    /// Returns the memory of a segment that is given at most `bytes`.
+    pub fn segment_bytes(bytes: usize) -> usize {
+        Segment::blocks_of(bytes) * BLOCK_BYTES
+    }
+
     /// Returns an empty segment of at most `bytes`, to be filled and put in with [`Filter::replace`].
     pub fn new_segment(&self, bytes: usize) -> Segment {
-        Segment::new(bytes / BLOCK_BYTES, self.hashes)
+        Segment::new(bytes, self.hashes)
     }
 
     /// Puts a segment in the place of the one that has this index. What the new one was not given is forgotten.

@@ -41,7 +41,7 @@ pub const DIMENSIONS: &[Dimension] = dimensions! {
     "filter-hashes", "1 to 10", "bits of a chunk in the filter";
     "filter-size", "size", "memory of the filter; else what is left";
     "cache", "lru, fifo", "windows of the log by recent use; a read buffer, oldest first";
-    "cache-size", "size", "memory of the cache; else what is left if filter-size is set";
+    "cache-size", "size", "memory of the cache; else what is left if filter-size is set, or what the filter has not grown to";
     "neighbors", "number", "fingerprints behind a hit that a read buffer takes in (fifo)";
     "window", "fixed, adaptive", "whether a hit reads as much of the log as runs are long";
     "window-records", "number", "records of the log that a hit reads: always, or at most";
@@ -120,6 +120,7 @@ pub fn parse(table: &Table) -> Result<Point> {
             let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             match dimension.values {
                 "size" => bail!("{name}: {}", error.message()),
+                "number" => bail!("{name}={shown}: it takes a whole number from 0 to {}", u32::MAX),
                 values => bail!("{name}={shown}: it takes: {values}"),
             }
         }
