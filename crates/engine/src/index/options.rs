@@ -23,7 +23,7 @@ pub enum Schedule {
         /// Different pending chunks that bring about their lookup; 0 is taken as 1.
         candidates: u32,
     },
-    /// As lazy, but what a hit brings in is compared with everything that waits (Ma et al.'s comparison).
+    /// As lazy, but after a hit the cache is asked for everything that waits (Ma et al.'s comparison, "buffer-exhausting").
     Exhaustive {
         /// As in [`Schedule::Lazy`].
         threshold: u32,

@@ -187,6 +187,11 @@ impl Pending {
         out.extend(self.buckets.iter().flatten().copied().map(Slot));
     }
 
+    /// Returns the fingerprint of a chunk, if it still waits.
+    pub fn fingerprint(&self, Slot(slot): Slot) -> Option<&Fingerprint> {
+        Some(&self.slots.get(slot as usize)?.as_ref()?.chunk.fingerprint)
+    }
+
     /// Notes that a chunk that waits is being looked up; returns its fingerprint.
     pub fn ask(&mut self, Slot(slot): Slot) -> &Fingerprint {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");

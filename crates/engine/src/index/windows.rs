@@ -4,15 +4,16 @@
 //! window of the arrival log, which starts as many records before the hit as the chunk's rank in its cycle says, and the
 //! window's records answer other pending chunks (Ma et al., section 3.3).
 //!
-//! Two ways to tell which: the lazy schedule asks the cache for the hit's cycle, as the paper does; all others probe the
-//! window's records in the map of pending chunks, which costs less for each record and answers those of other cycles too
-//! (the paper's "exhaustive" comparison scanned everything that waits; a map makes it the cheaper way).
+//! Three ways to tell which: the lazy schedule asks the cache for the hit's cycle; the exhaustive one asks it for everything
+//! that waits (both Ma et al.); all others probe the window's records in the map of pending chunks, which costs less for each
+//! record and answers those of other cycles too, but not what has come to wait since an earlier window was read.
 
 use crate::index::Resolved;
 use crate::index::cycle::Membership;
 use crate::index::identify::{Flight, Index};
 use crate::index::log::{LOG_PAGE_RECORDS, LogStretch, LogWindow};
 use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOW_PAGES_PER_BATCH, WindowRule};
+use crate::index::slot::Slot;
 use crate::kv::Position;
 use crate::types::{Fingerprint, Sequence};
 
@@ -23,6 +24,9 @@ const WINDOW_RECORDS_MIN: u64 = 16;
 const FOLLOW_RUN_MIN: u64 = 32;
 /// How far neighbors are looked for that wait, in chunks: half of it where runs are that long.
 const NEIGHBORS_MAX: u64 = 32;
+
+/// Chunks whose lines of the cache are asked for together.
+const PREFETCH_CHUNKS: usize = 32;
 
 /// A hit whose neighborhood may be worth reading.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +124,8 @@ impl Index {
             None => true,
         });
         hits.sort_unstable_by_key(|hit| hit.position);
-        let mut read_up_to = 0;
+        let (mut read_up_to, mut has_asked_for_all) = (0, false);
+        let is_exhaustive = matches!(self.options.schedule, Schedule::Exhaustive { .. });
         for hit in hits {
             // What an earlier window brings needs no read of its own.
             if hit.position.0 < read_up_to {
@@ -130,7 +135,8 @@ impl Index {
             if let Some(end) = self.cache.window_end(&hit.fingerprint) {
                 if u64::from(records / 2) <= end.0.saturating_sub(hit.position.0) {
                     // Chunks that arrived since were not asked for in it unless that is done at arrival.
-                    if self.options.prelookup != Prelookup::Always {
+                    let asks = self.options.prelookup != Prelookup::Always;
+                    if asks && !std::mem::replace(&mut has_asked_for_all, is_exhaustive) {
                         self.post_look_up_cached(&hit, resolved);
                     }
                     continue;
@@ -221,6 +227,7 @@ impl Index {
         if !self.pending.is_empty() {
             match self.options.schedule {
                 Schedule::Lazy { .. } => self.post_look_up_cycles(cycles, resolved),
+                Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
                 _ => stretches.iter().for_each(|stretch| self.post_look_up_records(stretch, resolved)),
             }
         }
@@ -282,13 +289,37 @@ impl Index {
         }
     }
 
+    /// Asks the cache for all that wait.
+    fn post_look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
+        let mut slots = Vec::new();
+        self.pending.list(&mut slots);
+        for piece in slots.chunks(PREFETCH_CHUNKS) {
+            let waiting = piece.iter().filter_map(|&slot| Some((slot, *self.pending.fingerprint(slot)?)));
+            let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
+            for (_, fingerprint) in &waiting {
+                self.cache.prefetch(fingerprint);
+            }
+            self.counters.postlookup_probes += waiting.len() as u64;
+            for (slot, fingerprint) in waiting {
+                if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
+                    let container = self.store.live_container(ordinal);
+                    self.answer(slot, container, position, resolved);
+                }
+            }
+        }
+    }
+
     /// Answers by the cached window of a hit what waits for it: its cycle, or all that waits.
     fn post_look_up_cached(&mut self, hit: &Hit, resolved: &mut Vec<Resolved>) {
         let start = self.now();
-        if matches!(self.options.schedule, Schedule::Lazy { .. }) {
-            self.post_look_up_cycles(hit.membership.as_slice(), resolved);
-        } else if let Some(stretch) = self.cache.window_of(&hit.fingerprint) {
-            self.post_look_up_records(&stretch, resolved);
+        match self.options.schedule {
+            Schedule::Lazy { .. } => self.post_look_up_cycles(hit.membership.as_slice(), resolved),
+            Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
+            _ => {
+                if let Some(stretch) = self.cache.window_of(&hit.fingerprint) {
+                    self.post_look_up_records(&stretch, resolved);
+                }
+            }
         }
         self.counters.postlookup_nanos += self.nanos_since(start);
     }
