@@ -269,7 +269,13 @@ impl Cache {
         self.make_lines_for(self.used + blocks);
         let window = self.take_window();
         let (mut first, mut before) = (None, None);
+        let mut ahead = records.chunks(BLOCK_RECORDS);
         for (part, records) in records.chunks(BLOCK_RECORDS).enumerate() {
+            // Those of two blocks are on their way while one is led to.
+            let count = if part == 0 { 2 } else { 1 };
+            for record in ahead.by_ref().take(count).flatten() {
+                self.prefetch(&record.fingerprint);
+            }
             let taken = self.take_block();
             let block = &mut self.blocks[index(taken)];
             for (place, record) in block.records.iter_mut().zip(records) {
@@ -315,7 +321,13 @@ impl Cache {
         self.evictions += 1;
         let mut next = Some(self.windows[index(window)].block);
         self.windows[index(window)].newer = self.free_window.replace(window);
+        if let Some(first) = next {
+            self.prefetch_block(first);
+        }
         while let Some(number) = next {
+            if let Some(following) = self.blocks[index(number)].next {
+                self.prefetch_block(following);
+            }
             self.lead_nowhere(number);
             let block = &mut self.blocks[index(number)];
             block.len = 0;
@@ -344,7 +356,19 @@ impl Cache {
     }
 
     fn lead_to_all(&mut self) {
-        (0..self.blocks.len()).for_each(|block| self.lead_to(number(block)));
+        for block in 0..self.blocks.len() {
+            if block + 1 < self.blocks.len() {
+                self.prefetch_block(number(block + 1));
+            }
+            self.lead_to(number(block));
+        }
+    }
+
+    /// Asks for the lines of a block's fingerprints, to be written soon.
+    fn prefetch_block(&self, number: u32) {
+        if !self.lines.is_empty() {
+            self.blocks[index(number)].records().iter().for_each(|(fingerprint, _)| self.prefetch(fingerprint));
+        }
     }
 
     /// Lets the fingerprints of a block lead to their records.
@@ -352,9 +376,6 @@ impl Cache {
         let block = &self.blocks[index(number)];
         let count = self.lines.len();
         let line_of = |fingerprint: &Fingerprint| part_of(Key::from(fingerprint).middle(), count);
-        for (fingerprint, _) in block.records() {
-            will_need(&self.lines[line_of(fingerprint)]);
-        }
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
             let (line, place) = (line_of(fingerprint), place_of(fingerprint, number, record));
             if !self.lines[line].replace(FREE, place) && !self.lines[line ^ 1].replace(FREE, place) {
@@ -371,9 +392,6 @@ impl Cache {
         let block = &self.blocks[index(number)];
         let count = self.lines.len();
         let line_of = |fingerprint: &Fingerprint| part_of(Key::from(fingerprint).middle(), count);
-        for (fingerprint, _) in block.records() {
-            will_need(&self.lines[line_of(fingerprint)]);
-        }
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
             let (line, place) = (line_of(fingerprint), place_of(fingerprint, number, record));
             // It may have been lost.

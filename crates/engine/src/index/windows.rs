@@ -274,14 +274,25 @@ impl Index {
         }
         members.sort_unstable_by_key(|(_, sequence)| *sequence);
         members.dedup_by_key(|(_, sequence)| *sequence);
-        for (slot, sequence) in members {
-            let Some(chunk) = self.pending.get(slot, sequence) else { continue };
-            // One try more than those in vain: the window that was just read is counted.
-            if chunk.membership.is_some_and(|membership| self.cycles.is_worn_out_after(membership, 1)) {
-                continue;
-            }
-            let fingerprint = chunk.fingerprint;
-            self.counters.postlookup_probes += 1;
+        for piece in members.chunks(PREFETCH_CHUNKS) {
+            let waiting = piece.iter().filter_map(|&(slot, sequence)| {
+                let chunk = self.pending.get(slot, sequence)?;
+                // One try more than those in vain: the window that was just read is counted.
+                let is_worn_out = |membership| self.cycles.is_worn_out_after(membership, 1);
+                (!chunk.membership.is_some_and(is_worn_out)).then_some((slot, chunk.fingerprint))
+            });
+            let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
+            self.ask_cache_for(waiting, resolved);
+        }
+    }
+
+    /// Asks the cache for some that wait.
+    fn ask_cache_for(&mut self, waiting: Vec<(Slot, Fingerprint)>, resolved: &mut Vec<Resolved>) {
+        for (_, fingerprint) in &waiting {
+            self.cache.prefetch(fingerprint);
+        }
+        self.counters.postlookup_probes += waiting.len() as u64;
+        for (slot, fingerprint) in waiting {
             if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
                 let container = self.store.live_container(ordinal);
                 self.answer(slot, container, position, resolved);
@@ -295,17 +306,7 @@ impl Index {
         self.pending.list(&mut slots);
         for piece in slots.chunks(PREFETCH_CHUNKS) {
             let waiting = piece.iter().filter_map(|&slot| Some((slot, *self.pending.fingerprint(slot)?)));
-            let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
-            for (_, fingerprint) in &waiting {
-                self.cache.prefetch(fingerprint);
-            }
-            self.counters.postlookup_probes += waiting.len() as u64;
-            for (slot, fingerprint) in waiting {
-                if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
-                    let container = self.store.live_container(ordinal);
-                    self.answer(slot, container, position, resolved);
-                }
-            }
+            self.ask_cache_for(waiting.collect(), resolved);
         }
     }
 
