@@ -42,6 +42,11 @@ fn tag_of(fingerprint: &Fingerprint) -> u64 {
     u64::from(Key::from(fingerprint).tail()) << TAG_SHIFT | 1 << (u64::BITS - 1)
 }
 
+/// Returns the first of the two lines, of so many, that lead to a fingerprint; the other is its pair.
+fn line_of(fingerprint: &Fingerprint, lines: usize) -> usize {
+    part_of(Key::from(fingerprint).middle(), lines)
+}
+
 fn place_of(fingerprint: &Fingerprint, block: u32, record: usize) -> Place {
     tag_of(fingerprint) | u64::from(block) << RECORD_SHIFT | record as u64
 }
@@ -187,7 +192,7 @@ impl Cache {
     }
 
     fn line_of(&self, fingerprint: &Fingerprint) -> usize {
-        part_of(Key::from(fingerprint).middle(), self.lines.len())
+        line_of(fingerprint, self.lines.len())
     }
 
     /// Returns the block and the number there of a fingerprint that is cached.
@@ -373,11 +378,9 @@ impl Cache {
 
     /// Lets the fingerprints of a block lead to their records.
     fn lead_to(&mut self, number: u32) {
-        let block = &self.blocks[index(number)];
-        let count = self.lines.len();
-        let line_of = |fingerprint: &Fingerprint| part_of(Key::from(fingerprint).middle(), count);
+        let (block, lines) = (&self.blocks[index(number)], self.lines.len());
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, place) = (line_of(fingerprint), place_of(fingerprint, number, record));
+            let (line, place) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
             if !self.lines[line].replace(FREE, place) && !self.lines[line ^ 1].replace(FREE, place) {
                 // Which place has been there longest is not known.
                 self.lines[line].0[record % LINE_PLACES] = place;
@@ -389,11 +392,9 @@ impl Cache {
         if self.lines.is_empty() {
             return;
         }
-        let block = &self.blocks[index(number)];
-        let count = self.lines.len();
-        let line_of = |fingerprint: &Fingerprint| part_of(Key::from(fingerprint).middle(), count);
+        let (block, lines) = (&self.blocks[index(number)], self.lines.len());
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, place) = (line_of(fingerprint), place_of(fingerprint, number, record));
+            let (line, place) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
             // It may have been lost.
             let _ = self.lines[line].replace(place, FREE) || self.lines[line ^ 1].replace(place, FREE);
         }

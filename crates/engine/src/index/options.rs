@@ -146,8 +146,8 @@ const SMALL_BYTES: usize = 24 << 20;
 /// five lets within a tenth of the fewest chunks pass.
 const FILTER_HASHES: u32 = 5;
 
-/// How many times as large a filter may become as it starts, unless it is told.
-pub const FILTER_GROWN: usize = 16;
+/// A filter starts as one of so many parts of what it may become, unless it is given a size.
+pub const FILTER_START_SHARE: usize = 16;
 
 impl IndexOptions {
     /// Divides a budget.
@@ -187,7 +187,7 @@ impl IndexOptions {
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
-        options.filter_bytes = options.filter_bytes_max / FILTER_GROWN;
+        options.filter_bytes = options.filter_bytes_max / FILTER_START_SHARE;
         options
     }
 

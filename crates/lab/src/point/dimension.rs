@@ -1,6 +1,6 @@
 //! The names of dimensions, and setting one by text.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use toml::{Table, Value};
 
 use crate::point::Point;
@@ -96,13 +96,9 @@ pub fn set(point: &mut Table, assignment: &str) -> Result<()> {
     if !DIMENSIONS.iter().any(|dimension| dimension.name == name) {
         return Err(unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)));
     }
-    let value = if NUMBERS.contains(&name) {
-        let number = value.parse::<u32>().ok();
-        let number = number.with_context(|| format!("{name}={value}: not a whole number from 0 to {}", u32::MAX))?;
-        Value::Integer(number.into())
-    } else {
-        Value::String(value.to_owned())
-    };
+    // What is no number stays text, which a number refuses.
+    let number = value.parse::<u32>().ok().filter(|_| NUMBERS.contains(&name));
+    let value = number.map_or_else(|| Value::String(value.to_owned()), |number| Value::Integer(number.into()));
     // Each by itself, so that the error is about this one.
     parse(&Table::from_iter([(name.to_owned(), value.clone())]))?;
     point.insert(name.to_owned(), value);
@@ -159,7 +155,7 @@ mod tests {
         assert_eq!(refused("threshold"), "\"threshold\": write dimension=value");
         assert_eq!(refused("=4"), "there is no dimension \"\"");
         for value in ["many", "-1", "4294967296", ""] {
-            let said = format!("threshold={value}: not a whole number from 0 to 4294967295");
+            let said = format!("threshold={value}: it takes a whole number from 0 to 4294967295");
             assert_eq!(refused(&format!("threshold={value}")), said);
         }
         assert_eq!(refused("schedule=lasy"), "schedule=lasy: it takes: eager, lazy, pool, exhaustive, adaptive");

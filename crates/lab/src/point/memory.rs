@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
-use onefold_engine::index::options::{self, FILTER_GROWN, WindowRule};
+use onefold_engine::index::options::{self, FILTER_START_SHARE, WindowRule};
 use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
 use onefold_engine::kv::table::{BucketReads, MERGE_BUFFER_BYTES};
 use onefold_engine::source::exclude::parse_size;
@@ -229,7 +229,7 @@ impl Point {
             );
         }
         // As the engine's own: only what is not given a size starts small and leaves the rest to the cache meanwhile.
-        let start = if filter.is_none() && cache.is_none() { FILTER_GROWN } else { 1 };
+        let start = if filter.is_none() && cache.is_none() { FILTER_START_SHARE } else { 1 };
         options.filter_bytes = options.filter_bytes_max / start;
         Ok(())
     }
