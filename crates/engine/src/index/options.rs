@@ -5,7 +5,7 @@ use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::kv::page::PAGE_BYTES;
-use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, MERGE_BUFFER_BYTES, TableSpec};
+use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, TableSpec, merge_buffer_bytes};
 
 /// When chunks that the filter lets pass are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,7 +174,7 @@ impl IndexOptions {
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
             staging_bytes,
-            merge_buffer_bytes: MERGE_BUFFER_BYTES.min(staging_bytes),
+            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
             reads: None,
             runs_max: 4,

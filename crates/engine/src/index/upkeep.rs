@@ -30,6 +30,13 @@ const FILTER_FILL_MAX: f64 = 0.25;
 /// How many times as large it becomes: each time its share of the table is read.
 const FILTER_GROWTH: usize = 4;
 
+/// Returns what a part of the filter grows to if it may have at most `bytes_max`: all of that where little is left beyond
+/// [`FILTER_GROWTH`], since sizes are rounded down.
+fn grown_bytes(bytes: usize, bytes_max: usize) -> usize {
+    let grown = FILTER_GROWTH * bytes;
+    if bytes_max < grown + 2 * bytes { bytes_max } else { grown }
+}
+
 /// Returns what a filter or a part of it must grow to for the growth to be worth reading the table.
 pub(super) fn grown_bytes_min(bytes: usize) -> usize {
     bytes + bytes / 4
@@ -167,7 +174,7 @@ impl Store {
         let index = self.next_segment;
         self.next_segment = (index + 1) % FILTER_SEGMENTS;
         let old = self.filter.segment(index);
-        let grown = Filter::segment_bytes((FILTER_GROWTH * old.bytes()).min(self.filter_bytes_max / FILTER_SEGMENTS));
+        let grown = Filter::segment_bytes(grown_bytes(old.bytes(), self.filter_bytes_max / FILTER_SEGMENTS));
         if old.fill() < FILTER_FILL_MAX || grown < grown_bytes_min(old.bytes()) {
             return Ok(());
         }
@@ -295,3 +302,20 @@ pub(super) fn disjoint(mut parts: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusiv
 }
 
 const WORKER_DIED: &str = "writing the fingerprint table ended without a result";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::options::FILTER_START_SHARE;
+
+    #[test]
+    fn a_segment_that_starts_as_its_share_has_all_that_it_may_after_two_growths() {
+        for bytes_max in (64 << 10..4 << 20).step_by(10_007) {
+            let most = Filter::segment_bytes(bytes_max);
+            let first = Filter::segment_bytes(bytes_max / FILTER_START_SHARE);
+            let second = Filter::segment_bytes(grown_bytes(first, bytes_max));
+            let third = Filter::segment_bytes(grown_bytes(second, bytes_max));
+            assert!(first < second && second < third && third == most, "{bytes_max}: {first}, {second}, {third}");
+        }
+    }
+}

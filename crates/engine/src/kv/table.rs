@@ -52,8 +52,12 @@ const ROOM_SHARE: usize = 12;
 /// flush writes 1.8 times as much.
 const STAGING_PER_BUCKET: usize = 20 << 10;
 
-/// Most memory that a flush takes for its buffers: beyond 8 to 16 MiB nothing is gained.
-pub const MERGE_BUFFER_BYTES: usize = 16 << 20;
+/// Bounds of the memory that a flush takes for its buffers.
+const MERGE_BUFFER_BYTES_MIN: usize = 1 << 20;
+const MERGE_BUFFER_BYTES_MAX: usize = 16 << 20;
+/// Share of staging that it takes between them. Four times as much makes flushes faster, but takes a tenth of a filter's
+/// memory from it, which costs more where the filter is short (docs/performance.md).
+const MERGE_BUFFER_SHARE: usize = 4;
 
 /// Most pages read in one batch.
 pub const BATCH_PAGES_MAX: usize = 256;
@@ -101,7 +105,7 @@ impl TableSpec {
             staging_bytes,
             runs_max: 4,
             young_filter_bytes: staging_bytes / 3,
-            merge_buffer_bytes: MERGE_BUFFER_BYTES.min(staging_bytes),
+            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
             reads: BucketReads::Pages,
             life: 0,
         }
@@ -117,6 +121,12 @@ impl TableSpec {
         let buckets = self.staging_bytes / (STAGING_PER_BUCKET * 7 / 10);
         buckets.checked_ilog2().and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0).min(DEPTH_MAX)
     }
+}
+
+/// Returns the memory for merging that suits the memory for staging.
+pub fn merge_buffer_bytes(staging_bytes: usize) -> usize {
+    let share = staging_bytes / MERGE_BUFFER_SHARE;
+    share.clamp(MERGE_BUFFER_BYTES_MIN, MERGE_BUFFER_BYTES_MAX).min(staging_bytes)
 }
 
 /// What the table holds of a key.

@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
 use onefold_engine::index::options::{self, FILTER_START_SHARE, WindowRule};
 use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
-use onefold_engine::kv::table::{BucketReads, MERGE_BUFFER_BYTES};
+use onefold_engine::kv::table::{BucketReads, merge_buffer_bytes};
 use onefold_engine::source::exclude::parse_size;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
@@ -135,7 +135,7 @@ impl Point {
             },
             filter_hashes: self.filter_hashes,
             staging_bytes,
-            merge_buffer_bytes: MERGE_BUFFER_BYTES.min(staging_bytes),
+            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
             reads: match self.reads {
                 Reads::Device => None,
                 Reads::Pages => Some(BucketReads::Pages),
