@@ -55,8 +55,8 @@ const STAGING_PER_BUCKET: usize = 20 << 10;
 /// Bounds of the memory that a flush takes for its buffers.
 const MERGE_BUFFER_BYTES_MIN: usize = 1 << 20;
 const MERGE_BUFFER_BYTES_MAX: usize = 16 << 20;
-/// Share of staging that it takes between them. Four times as much makes flushes faster, but takes a tenth of a filter's
-/// memory from it, which costs more where the filter is short (docs/performance.md).
+/// Share of staging that it takes between them. Four times as much makes flushes faster, but takes memory from the filter,
+/// which costs more where the filter is short (decision 0022).
 const MERGE_BUFFER_SHARE: usize = 4;
 
 /// Most pages read in one batch.
