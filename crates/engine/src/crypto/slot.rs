@@ -1,6 +1,7 @@
 //! Key slots: the master key, wrapped by a password.
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
+use rayon::iter::ParallelExtend;
 use zeroize::Zeroizing;
 
 use crate::codec::{Decoded, Reader, put_string};
@@ -127,14 +128,28 @@ fn wrapping_key(slot: &Slot, repository: RepositoryId, password: &[u8]) -> Resul
     let params = Params::new(memory_kib, passes, lanes, Some(32))
         .map_err(|error| Error::damaged(name(), format!("password cost: {error}")))?;
     let mut derived = Zeroizing::new([0; 32]);
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into(password, &slot.salt, &mut *derived)
+    derive(params, password, &slot.salt, &mut *derived)
         .map_err(|error| Error::invalid(format!("the password cannot be used: {error}")))?;
     let mut hasher = blake3::Hasher::new_derive_key("onefold v1 key slot");
     hasher.update(&*derived);
     hasher.update(&repository.0);
     hasher.update(&slot.id);
     Ok(ObjectKey::from_bytes(hasher.finalize().as_bytes()))
+}
+
+/// Derives a key with a thread for each lane, as far as there are processors: every command waits for this.
+fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> argon2::Result<()> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(processors.min(params.p_cost() as usize)).build();
+    let blocks = params.block_count();
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    threads.expect("the system has room for a few threads").install(|| {
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(blocks).map_err(|_full| argon2::Error::OutOfMemory)?;
+        // Filled by all threads: a third of the time is the kernel's, which gives the pages out one by one.
+        memory.par_extend(rayon::iter::repeat_n(Block::default(), blocks));
+        argon2.hash_password_into_with_memory(password, salt, derived, &mut memory)
+    })
 }
 
 /// Bytes of the sealed body of a slot with an empty label.
