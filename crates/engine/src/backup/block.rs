@@ -11,7 +11,7 @@ use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
 
 /// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
-pub const BLOCK_BYTES: usize = 1 << 20;
+pub const BLOCK_BYTES: usize = 512 << 10;
 /// Most pieces in a block, so that a tree of empty files comes in blocks too.
 pub const BLOCK_PIECES_MAX: usize = 1024;
 

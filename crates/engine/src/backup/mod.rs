@@ -24,7 +24,7 @@ pub use run::{BackupOptions, BackupReport, backup};
 pub struct Budget {
     /// Threads that compute.
     pub threads: usize,
-    /// Blocks read ahead, and in each of the two lanes behind; 1 MiB each.
+    /// Blocks read ahead, and in each of the two lanes behind; 512 KiB each.
     pub blocks_in_flight: usize,
     /// Regions being compressed, of each kind.
     pub regions_in_flight: usize,
