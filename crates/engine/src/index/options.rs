@@ -164,7 +164,7 @@ impl IndexOptions {
         let staging_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
-            run_at_once: 1024,
+            run_at_once: 4096,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),

@@ -205,7 +205,7 @@ impl Default for Point {
             unique_run_max: 200,
             rank_max: 2048,
             tries_max: 10,
-            run_at_once: 1024,
+            run_at_once: 4096,
             prelookup: Prelookup::Always,
             order: Order::FilterFirst,
             filter: FilterLayout::Blocked,
