@@ -21,10 +21,11 @@ impl Kernels for Eight {
         key: &Words,
         leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
         counters: &[u32; LANES_MAX],
+        next: &[&[u8; LEAF_BYTES]; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     ) {
         // SAFETY: the feature is on here.
-        unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, out) }
+        unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, next, out) }
     }
 
     #[target_feature(enable = "avx2")]

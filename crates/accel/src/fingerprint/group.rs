@@ -20,6 +20,7 @@ pub(super) trait Kernels: Vector {
         key: &Words,
         leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
         counters: &[u32; LANES_MAX],
+        next: &[&[u8; LEAF_BYTES]; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     );
     unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]);
@@ -76,6 +77,7 @@ struct Group<'a, K> {
     runs: Vec<Run>,
     /// Results of the leaves, then of the pairs level by level.
     results: Vec<[u8; 32]>,
+    /// Whole leaves, fewer than fill the lanes twice.
     whole: Vec<(&'a [u8; LEAF_BYTES], Leaf<'a>)>,
     mixed: Vec<Leaf<'a>>,
     kernels: PhantomData<K>,
@@ -98,7 +100,7 @@ impl<'a, K: Kernels> Group<'a, K> {
         }
         for (counter, bytes) in whole.iter().enumerate() {
             self.whole.push((bytes, leaf(counter, bytes)));
-            if self.whole.len() == K::LANES {
+            if self.whole.len() == 2 * K::LANES {
                 self.hash_whole();
             }
         }
@@ -107,20 +109,28 @@ impl<'a, K: Kernels> Group<'a, K> {
         }
     }
 
+    /// Hashes as many whole leaves as there are lanes, the ones after them on their way.
     fn hash_whole(&mut self) {
         let (mut leaves, mut counters) = ([&[0; LEAF_BYTES]; LANES_MAX], [0; LANES_MAX]);
-        for (lane, (bytes, leaf)) in self.whole.iter().enumerate() {
+        for (lane, (bytes, leaf)) in self.whole.iter().take(K::LANES).enumerate() {
             (leaves[lane], counters[lane]) = (bytes, leaf.counter);
+        }
+        let mut next = leaves;
+        for (lane, (bytes, _)) in self.whole.iter().skip(K::LANES).enumerate() {
+            next[lane] = bytes;
         }
         let mut out = [[0; 32]; LANES_MAX];
         // SAFETY: there is a group, so the processor has the instructions.
-        unsafe { K::whole_leaves(&self.key, &leaves, &counters, &mut out) };
-        for ((_, leaf), result) in self.whole.drain(..).zip(out) {
+        unsafe { K::whole_leaves(&self.key, &leaves, &counters, &next, &mut out) };
+        for ((_, leaf), result) in self.whole.drain(..K::LANES).zip(out) {
             self.results[leaf.slot] = result;
         }
     }
 
     fn finish(&mut self, out: &mut Vec<[u8; 32]>) {
+        while K::LANES <= self.whole.len() {
+            self.hash_whole();
+        }
         self.mixed.extend(self.whole.drain(..).map(|(_, leaf)| leaf));
         // Leaves of one length together, so that few lanes wait for others.
         self.mixed.sort_unstable_by_key(Leaf::blocks);

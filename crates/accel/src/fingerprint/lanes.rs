@@ -1,6 +1,8 @@
 //! The compression function of BLAKE3 in the lanes of a vector (section 2.2 of its paper), for any width.
 #![expect(clippy::inline_always, reason = "vector instructions are only compiled where their feature is on")]
 
+use crate::memory::will_need;
+
 use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
 /// Widest vector, in lanes.
@@ -66,36 +68,53 @@ pub(super) trait Vector: Copy {
     fn rotate_right_7(self) -> Self;
 }
 
-/// The quarter round on a column or diagonal, with two words of the message.
+/// Half a round: the quarter round on four columns or diagonals, step by step side by side, so that none waits for the
+/// result of the one before.
 #[inline(always)]
-fn quarter<V: Vector>(state: &mut [V; 16], places: [usize; 4], words: [V; 2], rotations: V::Rotations) {
-    let [a, b, c, d] = [state[places[0]], state[places[1]], state[places[2]], state[places[3]]];
-    let a = a.add(b).add(words[0]);
-    let d = d.xor(a).rotate_right_16(rotations);
-    let c = c.add(d);
-    let b = b.xor(c).rotate_right_12();
-    let a = a.add(b).add(words[1]);
-    let d = d.xor(a).rotate_right_8(rotations);
-    let c = c.add(d);
-    let b = b.xor(c).rotate_right_7();
-    [state[places[0]], state[places[1]], state[places[2]], state[places[3]]] = [a, b, c, d];
+fn half<V: Vector>(state: &mut [V; 16], places: [[usize; 4]; 4], words: [V; 8], rotations: V::Rotations) {
+    for second in [false, true] {
+        for (quarter, [a, ..]) in places.iter().enumerate() {
+            state[*a] = state[*a].add(words[2 * quarter + usize::from(second)]);
+        }
+        for [a, b, ..] in &places {
+            state[*a] = state[*a].add(state[*b]);
+        }
+        for [a, .., d] in &places {
+            state[*d] = state[*d].xor(state[*a]);
+        }
+        for [.., d] in &places {
+            let word = state[*d];
+            state[*d] = if second { word.rotate_right_8(rotations) } else { word.rotate_right_16(rotations) };
+        }
+        for [.., c, d] in &places {
+            state[*c] = state[*c].add(state[*d]);
+        }
+        for [_, b, c, _] in &places {
+            state[*b] = state[*b].xor(state[*c]);
+        }
+        for [_, b, ..] in &places {
+            let word = state[*b];
+            state[*b] = if second { word.rotate_right_7() } else { word.rotate_right_12() };
+        }
+    }
 }
 
 /// A round; its number is a parameter of the type so that every index is known when this is compiled.
 #[inline(always)]
 fn round<const ROUND: usize, V: Vector>(state: &mut [V; 16], message: &[V; 16], rotations: V::Rotations) {
-    let words = |number: usize| {
-        let order = &SCHEDULE[ROUND];
-        [message[order[2 * number]], message[order[2 * number + 1]]]
-    };
-    quarter(state, [0, 4, 8, 12], words(0), rotations);
-    quarter(state, [1, 5, 9, 13], words(1), rotations);
-    quarter(state, [2, 6, 10, 14], words(2), rotations);
-    quarter(state, [3, 7, 11, 15], words(3), rotations);
-    quarter(state, [0, 5, 10, 15], words(4), rotations);
-    quarter(state, [1, 6, 11, 12], words(5), rotations);
-    quarter(state, [2, 7, 8, 13], words(6), rotations);
-    quarter(state, [3, 4, 9, 14], words(7), rotations);
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = SCHEDULE[ROUND];
+    let [columns, diagonals] = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]];
+    half(state, [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]], words(message, columns), rotations);
+    half(state, [[0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]], words(message, diagonals), rotations);
+}
+
+#[inline(always)]
+fn words<V: Vector>(message: &[V; 16], places: [usize; 8]) -> [V; 8] {
+    let mut words = [message[0]; 8];
+    for (word, place) in words.iter_mut().zip(places) {
+        *word = message[place];
+    }
+    words
 }
 
 /// What goes into the compression function beside key and message.
@@ -171,7 +190,8 @@ fn store<V: Vector>(vectors: &[V; 8], out: &mut [[u8; 32]; LANES_MAX]) {
     }
 }
 
-/// Hashes a whole leaf in every lane; none is a root.
+/// Hashes a whole leaf in every lane; none is a root. Meanwhile asks for the leaves that will be hashed next, which the
+/// processor does not foresee: it has as many streams to follow as there are lanes.
 ///
 /// # Safety
 ///
@@ -181,6 +201,7 @@ pub(super) unsafe fn whole_leaves<V: Vector>(
     key: &Words,
     leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
     counters: &[u32; LANES_MAX],
+    next: &[&[u8; LEAF_BYTES]; LANES_MAX],
     out: &mut [[u8; 32]; LANES_MAX],
 ) {
     // SAFETY: handed on to the caller.
@@ -189,6 +210,9 @@ pub(super) unsafe fn whole_leaves<V: Vector>(
         let mut blocks = [&[0; BLOCK_BYTES]; LANES_MAX];
         for (part, leaf) in blocks.iter_mut().zip(leaves).take(V::LANES) {
             *part = &leaf.as_chunks().0[block];
+        }
+        for leaf in next.iter().take(V::LANES) {
+            will_need::<[u8; BLOCK_BYTES]>(&leaf.as_chunks().0[block]);
         }
         let flags = match block {
             0 => KEYED_HASH | CHUNK_START,
@@ -220,24 +244,25 @@ pub(super) unsafe fn mixed_leaves<V: Vector>(key: &Words, leaves: &[Leaf<'_>], o
     // SAFETY: handed on to the caller.
     let (mut state, mut context) = unsafe { (splat_key::<V>(key), context::<V>(&counters, 0, 0)) };
     let blocks_max = leaves.iter().map(Leaf::blocks).max().unwrap_or(0);
+    // Of every leaf the block that is not whole.
+    let mut ends = [[0; BLOCK_BYTES]; LANES_MAX];
+    for (end, leaf) in ends.iter_mut().zip(leaves) {
+        let bytes = leaf.bytes.as_chunks::<BLOCK_BYTES>().1;
+        end[..bytes.len()].copy_from_slice(bytes);
+    }
     for block in 0..blocks_max {
-        let mut padded = [[0; BLOCK_BYTES]; LANES_MAX];
+        let mut blocks = [&[0; BLOCK_BYTES]; LANES_MAX];
         let (mut len, mut flags, mut active) = ([0; LANES_MAX], [0; LANES_MAX], [0; LANES_MAX]);
         for (lane, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| block < leaf.blocks()) {
-            let bytes = &leaf.bytes[block * BLOCK_BYTES..];
-            let bytes = &bytes[..bytes.len().min(BLOCK_BYTES)];
-            padded[lane][..bytes.len()].copy_from_slice(bytes);
-            len[lane] = u32::try_from(bytes.len()).expect("at most a block");
+            blocks[lane] = leaf.bytes.as_chunks().0.get(block).unwrap_or(&ends[lane]);
+            let rest = leaf.bytes.len() - block * BLOCK_BYTES;
+            len[lane] = u32::try_from(rest.min(BLOCK_BYTES)).expect("at most a block");
             let is_last = block + 1 == leaf.blocks();
             flags[lane] = KEYED_HASH
                 | if block == 0 { CHUNK_START } else { 0 }
                 | if is_last { CHUNK_END } else { 0 }
                 | if is_last && leaf.is_root { ROOT } else { 0 };
             active[lane] = u32::MAX;
-        }
-        let mut blocks = [&[0; BLOCK_BYTES]; LANES_MAX];
-        for (part, padded) in blocks.iter_mut().zip(&padded) {
-            *part = padded;
         }
         // SAFETY: handed on to the caller.
         let (message, active) = unsafe {
