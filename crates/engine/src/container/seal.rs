@@ -12,7 +12,7 @@ use crate::fingerprint::fingerprint_batch;
 use crate::io::AlignedBuffer;
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{RepositoryId, UnitChunk};
+use crate::types::{ContainerId, RepositoryId, UnitChunk};
 
 /// A container as it will be stored.
 #[derive(Debug)]
@@ -78,14 +78,22 @@ impl Sealer {
         let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
         let back_offset = len - TRAILER_LEN - back_len;
         let mut bytes = ContainerBytes::within(room, len);
-        let mut layout = Layout { bytes: bytes.bytes_mut(), end: 0 };
+        let mut layout = Layout::of(bytes.bytes_mut());
         layout.append(&header, 0);
         let front = layout.append(&directory.encode(draft.kind, Side::Front), TAG_LEN);
         key.seal_in_place(Domain::FrontDirectory, 0, &header, front);
+        let reading = Reading { keys, key: &key, header: &header, kind: draft.kind };
+        let mut named = directory.chunks.as_slice();
         for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
-            let aad = region_aad(&header, entry.algorithm, entry.plain_len);
             let stored = region.stored();
+            let aad = region_aad(&header, entry.algorithm, entry.plain_len);
             key.seal_into(Domain::Region, counter, &aad, stored, layout.leave(stored.len() + TAG_LEN));
+            let chunks = named.split_off(..entry.chunk_count as usize).unwrap_or_default();
+            // Both while the region is in the processor's cache, and the digest first: what changes after it is noticed by
+            // who compares the digest, what changed before by this reading.
+            layout.digest();
+            let sealed = layout.last(stored.len() + TAG_LEN);
+            self.verify(&reading, counter, entry, chunks, sealed).map_err(|what| faulty(draft.id, what))?;
         }
         layout.pad(back_offset);
         let back = layout.append(&directory.encode(draft.kind, Side::Back), TAG_LEN);
@@ -96,79 +104,77 @@ impl Sealer {
             back_len: len_u32(back_len),
             regions_len: len_u32(regions_len),
         };
-        let (trailer, checksum) = trailer.encode(layout.written());
+        let (trailer, checksum) = trailer.encode(layout.digest());
         layout.append(&trailer, 0);
         assert_eq!(layout.end, len, "the parts of a container add up");
         let name = ContainerName { id: draft.id, kind: draft.kind, checksum };
-        self.verify(keys, &key, &name, &header, &directory, &bytes)?;
         let chunks = draft.regions.iter().flat_map(|region| &region.chunks);
         let chunks = chunks.map(|c| UnitChunk { fingerprint: c.fingerprint, len: c.len, kind: c.kind }).collect();
         Ok(SealedContainer { name, bytes, chunks })
     }
 
+    /// Reads a sealed region back and compares its chunks with their names; otherwise says what is wrong.
     fn verify(
         &mut self,
-        keys: &Keys,
-        key: &ObjectKey,
-        name: &ContainerName,
-        header: &[u8],
-        directory: &Directory,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let wrong = |what: &str| {
-            let object = name.path().display().to_string();
-            Error::damaged(
-                object,
-                format!("{what} before it was written; this machine's memory or processor is faulty"),
-            )
-        };
-        let mut offset =
-            HEADER_LEN + sealed_len(name.kind, Side::Front, directory.regions.len(), directory.chunks.len());
-        let mut chunks = directory.chunks.iter();
+        reading: &Reading<'_>,
+        counter: u64,
+        region: &RegionEntry,
+        named: &[DirectoryChunk],
+        sealed: &[u8],
+    ) -> std::result::Result<(), &'static str> {
         let Self { compressor, opened, plain: scratch } = self;
-        let mut fingerprints = Vec::new();
-        for (counter, region) in (0u64..).zip(&directory.regions) {
-            let end = offset + region.sealed_len as usize;
-            let sealed = bytes.get(offset..end).ok_or_else(|| wrong("lost a region"))?;
-            offset = end;
-            let aad = region_aad(header, region.algorithm, region.plain_len);
-            opened.resize(sealed.len() - TAG_LEN, 0);
-            let opening = key.open_into(Domain::Region, counter, &aad, sealed, opened);
-            opening.map_err(|_| wrong("broke a seal"))?;
-            let stored = opened.as_slice();
-            let plain_len = region.plain_len as usize;
-            let plain = compressor.plaintext(region.algorithm, stored, plain_len, scratch);
-            let mut rest = plain.ok_or_else(|| wrong("broke a compressed region"))?;
-            let mut contents = Vec::with_capacity(region.chunk_count as usize);
-            let named = chunks.as_slice().get(..region.chunk_count as usize).unwrap_or_default();
-            for chunk in chunks.by_ref().take(region.chunk_count as usize) {
-                let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or_else(|| wrong("lost a chunk"))?;
-                contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
-                rest = tail;
-            }
-            fingerprints.clear();
-            match name.kind {
-                ContainerKind::Data => fingerprint_batch(keys, contents.into_iter(), &mut fingerprints),
-                ContainerKind::Metadata => {
-                    let each = named.iter().zip(contents);
-                    fingerprints.extend(each.map(|(chunk, content)| keys.fingerprint(chunk.kind, content)));
-                }
-            }
-            if !named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.iter().copied().map(Some)) {
-                return Err(wrong("changed a chunk"));
+        let aad = region_aad(reading.header, region.algorithm, region.plain_len);
+        opened.resize(sealed.len().saturating_sub(TAG_LEN), 0);
+        let opening = reading.key.open_into(Domain::Region, counter, &aad, sealed, opened);
+        opening.map_err(|_| "broke a seal")?;
+        let plain = compressor.plaintext(region.algorithm, opened, region.plain_len as usize, scratch);
+        let mut rest = plain.ok_or("broke a compressed region")?;
+        let mut contents = Vec::with_capacity(named.len());
+        for chunk in named {
+            let (stored, tail) = rest.split_at_checked(chunk.len as usize).ok_or("lost a chunk")?;
+            contents.push(stored.get(..stored.len() - chunk.hints_len as usize).unwrap_or_default());
+            rest = tail;
+        }
+        let mut fingerprints = Vec::with_capacity(named.len());
+        match reading.kind {
+            ContainerKind::Data => fingerprint_batch(reading.keys, contents.into_iter(), &mut fingerprints),
+            ContainerKind::Metadata => {
+                let each = named.iter().zip(contents);
+                fingerprints.extend(each.map(|(chunk, content)| reading.keys.fingerprint(chunk.kind, content)));
             }
         }
-        Ok(())
+        let is_same = named.iter().map(|chunk| chunk.fingerprint).eq(fingerprints.into_iter().map(Some));
+        is_same.then_some(()).ok_or("changed a chunk")
     }
+}
+
+fn faulty(container: ContainerId, what: &str) -> Error {
+    let reason = format!("{what} before it was written; this machine's memory or processor is faulty");
+    Error::damaged(format!("container {container}"), reason)
+}
+
+/// What reading back takes beside a region.
+struct Reading<'a> {
+    keys: &'a Keys,
+    key: &'a ObjectKey,
+    header: &'a [u8],
+    kind: ContainerKind,
 }
 
 /// A container that is being laid out from its beginning to its end.
 struct Layout<'a> {
     bytes: &'a mut [u8],
     end: usize,
+    /// Of the bytes before `digested`.
+    digest: blake3::Hasher,
+    digested: usize,
 }
 
-impl Layout<'_> {
+impl<'a> Layout<'a> {
+    fn of(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, end: 0, digest: blake3::Hasher::new(), digested: 0 }
+    }
+
     /// Appends bytes and leaves so much room behind them; returns both.
     fn append(&mut self, bytes: &[u8], room: usize) -> &mut [u8] {
         let part = self.leave(bytes.len() + room);
@@ -188,8 +194,16 @@ impl Layout<'_> {
         self.bytes.get_mut(start..self.end).expect("a container is as long as its parts")
     }
 
-    fn written(&self) -> &[u8] {
-        self.bytes.get(..self.end).unwrap_or_default()
+    /// Takes what was appended, which does not change any more, into the digest; returns that of everything so far.
+    fn digest(&mut self) -> &blake3::Hasher {
+        self.digest.update(self.bytes.get(self.digested..self.end).unwrap_or_default());
+        self.digested = self.end;
+        &self.digest
+    }
+
+    /// Returns the last `len` bytes that were appended.
+    fn last(&self, len: usize) -> &[u8] {
+        self.bytes.get(self.end - len..self.end).expect("as many were appended")
     }
 }
 
@@ -251,7 +265,7 @@ mod tests {
     use crate::compress::Compression;
     use crate::container::draft::{Region, RegionChunk};
     use crate::crypto::MasterKey;
-    use crate::types::{ChunkKind, ContainerId, Sequence, SessionId};
+    use crate::types::{ChunkKind, Sequence, SessionId};
 
     #[test]
     fn padding_follows_the_paper_and_keeps_full_containers_full() {
@@ -321,19 +335,24 @@ mod tests {
             let front_len = sealed_len(kind, Side::Front, directory.regions.len(), directory.chunks.len());
             let (header, key) = header_of(&keys, REPOSITORY, &draft, &directory, &RANDOM, front_len);
             let header = header.encode();
-            let verified =
-                |bytes: &[u8]| damage(Sealer::default().verify(&keys, &key, &sealed.name, &header, &directory, bytes));
-            assert_eq!(verified(&sealed.bytes), None);
-            let start = HEADER_LEN + front_len;
-            let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
-            for at in start..start + regions_len {
-                let mut bytes = sealed.bytes.to_vec();
-                bytes[at] ^= 1 << (at % 8);
-                let reason = verified(&bytes).unwrap_or_else(|| panic!("byte {at} of {kind:?} is not verified"));
-                assert!(reason.starts_with("broke a seal"), "{reason}");
+            let reading = Reading { keys: &keys, key: &key, header: &header, kind };
+            let mut start = HEADER_LEN + front_len;
+            let mut named = directory.chunks.as_slice();
+            for (counter, region) in (0u64..).zip(&directory.regions) {
+                let chunks = named.split_off(..region.chunk_count as usize).unwrap();
+                let verified = |bytes: &[u8]| Sealer::default().verify(&reading, counter, region, chunks, bytes);
+                let bytes = &sealed.bytes[start..start + region.sealed_len as usize];
+                assert_eq!(verified(bytes), Ok(()));
+                for at in 0..bytes.len() {
+                    let mut bytes = bytes.to_vec();
+                    bytes[at] ^= 1 << (at % 8);
+                    assert_eq!(verified(&bytes), Err("broke a seal"), "byte {at} of region {counter} of {kind:?}");
+                }
+                assert_eq!(verified(&bytes[1..]), Err("broke a seal"));
+                assert_eq!(verified(&[]), Err("broke a seal"));
+                start += bytes.len();
             }
-            let reason = verified(&sealed.bytes[..start + regions_len - 1]).unwrap();
-            assert!(reason.starts_with("lost a region"), "{reason}");
+            assert!(named.is_empty());
         }
     }
 

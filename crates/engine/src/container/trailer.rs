@@ -23,21 +23,21 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// Returns the trailer of a container of which `before` is everything else, and the checksum of all stored bytes.
-    pub fn encode(&self, before: &[u8]) -> ([u8; TRAILER_LEN], [u8; 32]) {
+    /// Returns the trailer of a container, and the checksum of all stored bytes; `digest` has taken everything before it.
+    pub fn encode(&self, digest: &blake3::Hasher) -> ([u8; TRAILER_LEN], [u8; 32]) {
         let mut trailer = Vec::with_capacity(TRAILER_LEN);
         trailer.extend_from_slice(&MAGIC);
         for field in [self.front_len, self.back_offset, self.back_len, self.regions_len, 0] {
             trailer.extend_from_slice(&field.to_le_bytes());
         }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(before).update(&trailer);
-        trailer.extend_from_slice(hasher.finalize().as_bytes());
+        let mut digest = digest.clone();
+        digest.update(&trailer);
+        trailer.extend_from_slice(digest.finalize().as_bytes());
         // Lets a reader trust offsets and digest without reading the whole container.
         trailer.extend_from_slice(&crc32c::crc32c(&trailer).to_le_bytes());
         trailer.extend_from_slice(&[0; 4]);
-        hasher.update(trailer.get(DIGEST_OFFSET..).unwrap_or_default());
-        (trailer.try_into().expect("the fields add up to a trailer"), *hasher.finalize().as_bytes())
+        digest.update(trailer.get(DIGEST_OFFSET..).unwrap_or_default());
+        (trailer.try_into().expect("the fields add up to a trailer"), *digest.finalize().as_bytes())
     }
 
     /// Reads a trailer. The digest within is checked only by who reads the whole container.
