@@ -10,5 +10,5 @@ mod ticks;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
-pub use ring::{DEPTH, Memory, Operation, Ring};
+pub use ring::{DEPTH, Memory, Operation, OwnedRead, OwnedReads, Ring};
 pub use ticks::{ticks, ticks_in_order};

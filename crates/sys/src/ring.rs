@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
+use crate::AlignedBuffer;
+
 /// Transfers that one ring holds in flight at a time.
 ///
 /// 128: past the 32 to 64 at which the disks that were measured stop getting faster, and 128 pages fill half a megabyte.
@@ -16,6 +18,10 @@ pub const DEPTH: usize = 128;
 /// Entries that are waited for together when a batch is larger than the ring: refilling one by one would cost a call
 /// of the kernel each.
 const REFILL: usize = DEPTH / 4;
+
+/// Share of the reads in flight that are waited for together where others follow from them: a call of the kernel for each
+/// would cost as much as a read.
+const TOGETHER: usize = 16;
 
 /// Most bytes of one operation; the kernel moves no more than 2 GiB minus a page at once. Longer ones come short.
 const OPERATION_BYTES_MAX: usize = 1 << 30;
@@ -43,6 +49,25 @@ pub struct Operation<'a> {
     pub outcome: Option<io::Result<usize>>,
 }
 
+/// A read that owns its memory, whose length is how much to read.
+#[derive(Debug)]
+pub struct OwnedRead {
+    /// Whose it is, as the one who asked for it numbers them.
+    pub number: usize,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Where the bytes go to.
+    pub buffer: AlignedBuffer,
+}
+
+/// Where reads come from that follow from each other, and where they go to when they have ended.
+pub trait OwnedReads {
+    /// Returns the next read; `None` if none is to be made before another one has ended.
+    fn next(&mut self) -> Option<OwnedRead>;
+    /// Takes a read that has ended, and how: bytes read, which may be fewer than asked for.
+    fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>);
+}
+
 /// An `io_uring` of [`DEPTH`] entries. One batch at a time, from any thread.
 pub struct Ring {
     ring: IoUring,
@@ -63,6 +88,30 @@ impl Ring {
             return Err(ErrorKind::Unsupported.into());
         }
         Ok(Self { ring, is_broken: false })
+    }
+
+    /// Carries out reads of a file as they come, at most [`DEPTH`] in flight: who takes one that has ended may have the next
+    /// ones ready, for which the others are not waited for. Returns when none is in flight and none is to come. An error is one
+    /// of the ring: it is of no more use, and every read was ended all the same, those that it lost with an error.
+    pub fn run_on(&mut self, file: BorrowedFd<'_>, reads: &mut dyn OwnedReads) -> io::Result<()> {
+        let mut flying = Flying::over(self);
+        loop {
+            while flying.is_open()
+                && let Some(read) = reads.next()
+            {
+                if let Err((read, error)) = flying.begin(file, read) {
+                    reads.end(read, Err(error));
+                }
+            }
+            if flying.count == 0 {
+                break;
+            }
+            flying.wait((flying.count / TOGETHER).max(1));
+            while let Some((read, outcome)) = flying.ended.pop() {
+                reads.end(read, outcome);
+            }
+        }
+        if flying.ring.is_broken { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
     /// Carries out all operations, at most [`DEPTH`] in flight, in any order, and returns when the last has ended. An
@@ -119,6 +168,102 @@ impl Ring {
         }
         std::mem::forget(guard);
         outcome
+    }
+}
+
+/// Reads that the kernel carries out. It holds their memory until it has let go of them, whatever becomes of the caller.
+struct Flying<'a> {
+    ring: &'a mut Ring,
+    slots: Vec<Option<OwnedRead>>,
+    free: Vec<usize>,
+    count: usize,
+    /// Slots whose entries the kernel may not have taken yet, in order.
+    untaken: Vec<usize>,
+    /// Reads that have ended and were not handed on yet.
+    ended: Vec<(OwnedRead, io::Result<usize>)>,
+}
+
+impl<'a> Flying<'a> {
+    fn over(ring: &'a mut Ring) -> Self {
+        Self { ring, slots: Vec::new(), free: Vec::new(), count: 0, untaken: Vec::new(), ended: Vec::new() }
+    }
+
+    /// Says whether one more fits.
+    fn is_open(&self) -> bool {
+        self.count < DEPTH
+    }
+
+    /// Hands a read to the ring, which must be open; gives it back where it cannot be made.
+    fn begin(&mut self, file: BorrowedFd<'_>, read: OwnedRead) -> Result<(), (OwnedRead, io::Error)> {
+        if self.ring.is_broken {
+            return Err((read, ErrorKind::BrokenPipe.into()));
+        }
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        // The buffer's memory is on the heap and stays where it is, wherever the slot goes.
+        let read = self.slots[slot].insert(read);
+        let mut operation =
+            Operation { file, offset: read.offset, memory: Memory::Read(&mut read.buffer), outcome: None };
+        match entry(&mut operation, slot) {
+            Ok(entry) => {
+                // SAFETY: the memory is the slot's until the answer has come, and the file is borrowed for longer than
+                // the call of `wait` in which the kernel takes the entry and its own reference to the file. What it never
+                // takes lies in a ring that is not entered again.
+                let pushed = unsafe { self.ring.ring.submission().push(&entry) };
+                pushed.expect("fewer are in flight than the ring has entries");
+                self.untaken.push(slot);
+                self.count += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.free.push(slot);
+                Err((self.slots[slot].take().expect("just put in"), error))
+            }
+        }
+    }
+
+    /// Waits until at least so many reads have ended, which must be in flight.
+    fn wait(&mut self, wanted: usize) {
+        if self.ring.is_broken {
+            // What the kernel took it also ends; where waiting for that fails, asking again is all there is.
+            std::thread::yield_now();
+        } else {
+            let outcome = self.ring.ring.submit_and_wait(wanted);
+            // The kernel takes entries in order: what is left in the queue are the last ones.
+            let taken = self.untaken.len() - self.ring.ring.submission().len();
+            self.untaken.drain(..taken);
+            if outcome.is_err_and(|error| error.kind() != ErrorKind::Interrupted) {
+                self.ring.is_broken = true;
+                // These it never will take: the ring is not entered again.
+                for slot in std::mem::take(&mut self.untaken) {
+                    self.end(slot, Err(ErrorKind::BrokenPipe.into()));
+                }
+            }
+        }
+        let answers: Vec<(u64, i32)> =
+            self.ring.ring.completion().map(|answer| (answer.user_data(), answer.result())).collect();
+        for (slot, result) in answers {
+            let slot = usize::try_from(slot).expect("the slot that was pushed");
+            self.end(slot, usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));
+        }
+    }
+
+    fn end(&mut self, slot: usize, outcome: io::Result<usize>) {
+        let read = self.slots[slot].take().expect("a read ends once");
+        self.free.push(slot);
+        self.count -= 1;
+        self.ended.push((read, outcome));
+    }
+}
+
+impl Drop for Flying<'_> {
+    /// Waits for what is in flight, which there is only where a caller panicked.
+    fn drop(&mut self) {
+        while 0 < self.count {
+            self.wait(self.count);
+        }
     }
 }
 
@@ -237,6 +382,85 @@ mod tests {
                 assert_eq!((ended, &a, &d), (wanted, b"0123", b"6789"));
             }
             ring.run(&mut []).unwrap();
+        });
+    }
+
+    /// Reads numbers of 8 bytes that each say where the next one is, along several chains, and one past the end.
+    struct Chains {
+        ready: Vec<OwnedRead>,
+        flying: usize,
+        most: usize,
+        seen: Vec<Vec<u64>>,
+        failed: usize,
+        panics_at: usize,
+    }
+
+    impl OwnedReads for Chains {
+        fn next(&mut self) -> Option<OwnedRead> {
+            let next = self.ready.pop();
+            self.flying += usize::from(next.is_some());
+            self.most = self.most.max(self.flying);
+            next
+        }
+
+        fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
+            self.flying -= 1;
+            if !matches!(outcome, Ok(8)) {
+                self.failed += 1;
+                return;
+            }
+            let value = u64::from_le_bytes(read.buffer[..].try_into().unwrap());
+            let OwnedRead { number, buffer, .. } = read;
+            self.seen[number].push(value);
+            assert!(self.seen[number].len() < self.panics_at, "asked to");
+            if value != 0 {
+                self.ready.push(OwnedRead { number, offset: value * 8, buffer });
+            }
+        }
+    }
+
+    fn chains(panics_at: usize) -> (File, Chains) {
+        let file = tempfile::tempfile().unwrap();
+        let count = 1000_u64;
+        // Number 7 * n leads to 7 * n - 7, and so on to 0.
+        let bytes: Vec<u8> = (0..count).flat_map(|n| n.saturating_sub(7).to_le_bytes()).collect();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+        let start = |number| OwnedRead {
+            number,
+            offset: if number == 299 { u64::MAX } else { 8 * (699 + number as u64) },
+            buffer: AlignedBuffer::new_zeroed(8),
+        };
+        let ready = (0..300).map(start).chain([OwnedRead {
+            number: 0,
+            offset: 8 * count - 4,
+            buffer: AlignedBuffer::new_zeroed(8),
+        }]);
+        (file, Chains { ready: ready.collect(), flying: 0, most: 0, seen: vec![Vec::new(); 300], failed: 0, panics_at })
+    }
+
+    #[test]
+    fn reads_that_follow_from_each_other_all_end_with_the_ring_full_so_long_as_there_are_enough() {
+        with_ring(|ring| {
+            let (file, mut chains) = chains(usize::MAX);
+            ring.run_on(file.as_fd(), &mut chains).unwrap();
+            assert_eq!((chains.failed, chains.most, chains.flying), (2, DEPTH, 0));
+            for (number, seen) in chains.seen.iter().enumerate().take(299) {
+                let wanted: Vec<u64> =
+                    (1..).map(|n| (699 + number as u64).saturating_sub(7 * n)).take(seen.len()).collect();
+                assert_eq!((seen, seen.last()), (&wanted, Some(&0)));
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_of_who_takes_a_read_waits_for_the_others_and_leaves_the_ring_good() {
+        with_ring(|ring| {
+            let (file, mut broken) = chains(50);
+            let run = std::panic::AssertUnwindSafe(|| ring.run_on(file.as_fd(), &mut broken));
+            assert!(std::panic::catch_unwind(run).is_err());
+            let (file, mut chains) = chains(usize::MAX);
+            ring.run_on(file.as_fd(), &mut chains).unwrap();
+            assert_eq!(chains.failed, 2);
         });
     }
 

@@ -36,7 +36,7 @@ pub mod sim;
 pub mod tree;
 
 pub use device::DeviceProfile;
-pub use onefold_sys::AlignedBuffer;
+pub use onefold_sys::{AlignedBuffer, OwnedRead};
 
 /// Offset, length and address of every read and write of a file opened with [`Access::Direct`] are multiples of this
 /// many bytes: the alignment of an [`AlignedBuffer`].
@@ -113,6 +113,34 @@ pub struct BatchRead {
     pub outcome: Result<()>,
 }
 
+/// Where reads come from that follow from each other, and where they go to when they have ended.
+pub trait ReadStream {
+    /// Returns the next read; `None` if none is to be made before another one has ended.
+    fn next(&mut self) -> Option<OwnedRead>;
+    /// Takes a read that has ended. Its buffer is filled, or the outcome is an error and what is in it is unspecified.
+    fn end(&mut self, read: OwnedRead, outcome: Result<()>);
+}
+
+/// Carries out reads as they come, as many together as are to be had.
+fn read_in_batches(file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream, read_batch: impl Fn(&mut [BatchRead])) {
+    loop {
+        let (mut numbers, mut batch) = (Vec::new(), Vec::new());
+        while batch.len() < onefold_sys::DEPTH
+            && let Some(OwnedRead { number, offset, buffer }) = reads.next()
+        {
+            numbers.push(number);
+            batch.push(BatchRead { file: Arc::clone(file), offset, buffer, outcome: Ok(()) });
+        }
+        if batch.is_empty() {
+            return;
+        }
+        read_batch(&mut batch);
+        for (number, BatchRead { offset, buffer, outcome, .. }) in numbers.into_iter().zip(batch) {
+            reads.end(OwnedRead { number, offset, buffer }, outcome);
+        }
+    }
+}
+
 /// One positioned write of a batch. The whole buffer is written or the outcome is an error.
 #[derive(Debug)]
 pub struct BatchWrite {
@@ -156,6 +184,11 @@ pub trait Disk: Debug + Send + Sync {
     fn exists(&self, path: &Path) -> Result<bool>;
     /// Carries out all reads, several at a time; each read's own outcome says how it ended.
     fn read_batch(&self, reads: &mut [BatchRead]);
+    /// Carries out reads of a file as they come, several at a time: a read that has ended may bring about the next ones, and
+    /// these do not wait for the others. Returns when none is in flight and none is to come. Without an own way: in batches.
+    fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
+        read_in_batches(file, reads, |batch| self.read_batch(batch));
+    }
     /// Carries out all writes, several at a time and in any order: those of one batch do not overlap. Each write's own
     /// outcome says how it ended; one that fails stops no other. Without an own way: one after the other.
     fn write_batch(&self, writes: &mut [BatchWrite]) {

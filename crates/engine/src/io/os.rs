@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::io::os_batch::Batches;
 use crate::io::os_device::{self, Measured};
 use crate::io::os_file::OsFile;
-use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked};
+use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked, ReadStream};
 use crate::types::Timestamp;
 
 pub use crate::io::os_batch::IoBackend;
@@ -122,6 +122,10 @@ impl Disk for OsDisk {
 
     fn read_batch(&self, reads: &mut [BatchRead]) {
         self.batches.carry_out(&self.root, reads);
+    }
+
+    fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
+        self.batches.stream(&self.root, file, reads);
     }
 
     fn write_batch(&self, writes: &mut [BatchWrite]) {

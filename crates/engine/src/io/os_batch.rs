@@ -12,7 +12,7 @@ use onefold_sys::Ring;
 use crate::error::{Error, Result};
 use crate::io::os_ring::{Rings, repeated};
 use crate::io::os_transfer::{Direction, Transfer, carry_out, one};
-use crate::io::{AlignedBuffer, DiskFile};
+use crate::io::{AlignedBuffer, DiskFile, ReadStream, read_in_batches};
 
 /// Threads that carry out batches, and so the most transfers of one disk in flight.
 ///
@@ -80,6 +80,16 @@ impl Batches {
                     }
                 }
             }
+        }
+    }
+
+    /// Carries out reads of a file as they come: through a ring, or in batches.
+    pub(super) fn stream(&self, root: &Path, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
+        let nothing = AlignedBuffer::default();
+        let descriptor = file.descriptor(0, &nothing).filter(|_| self.backend != IoBackend::Threads);
+        let is_done = descriptor.is_some_and(|descriptor| self.rings.stream(&**file, descriptor, reads).is_ok());
+        if !is_done {
+            read_in_batches(file, reads, |batch| self.carry_out(root, batch));
         }
     }
 
@@ -173,9 +183,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::io::BatchRead;
     use crate::io::os::OsDisk;
     use crate::io::{Access, DIRECT_ALIGN, Disk};
+    use crate::io::{BatchRead, OwnedRead};
 
     /// A byte that tells a number from its neighbours.
     fn filling(number: usize) -> u8 {
@@ -233,6 +243,56 @@ mod tests {
                 }
             }
             assert_eq!(Arc::strong_count(file), 1, "a handle was kept after the answer");
+        });
+    }
+
+    /// Reads pages of which each leads to two more, until `left` are asked for; every tenth reaches beyond the end.
+    struct Following {
+        pages: usize,
+        left: usize,
+        ready: Vec<usize>,
+        flying: usize,
+        ended: Vec<usize>,
+    }
+
+    impl ReadStream for Following {
+        fn next(&mut self) -> Option<OwnedRead> {
+            let number = self.ready.pop()?;
+            self.flying += 1;
+            let place = if number % 10 == 7 { self.pages + number } else { number * 13 % self.pages };
+            let buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
+            Some(OwnedRead { number, offset: (place * DIRECT_ALIGN) as u64, buffer })
+        }
+
+        fn end(&mut self, OwnedRead { number, buffer, .. }: OwnedRead, outcome: Result<()>) {
+            self.flying -= 1;
+            self.ended.push(number);
+            if number % 10 == 7 {
+                assert_eq!(outcome.unwrap_err().io_kind(), Some(ErrorKind::UnexpectedEof), "read {number}");
+            } else {
+                outcome.unwrap();
+                assert!(buffer.iter().all(|byte| *byte == filling(number * 13 % self.pages)), "read {number}");
+            }
+            for next in [2 * number + 1, 2 * number + 2] {
+                if next < self.left {
+                    self.ready.push(next);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_read_of_a_stream_ends_once_however_it_is_carried_out() {
+        with_pages(200, |file| {
+            for batches in backends() {
+                for left in [0, 1, 2, 1000] {
+                    let ready = if left == 0 { Vec::new() } else { vec![0] };
+                    let mut reads = Following { pages: 200, left, ready, flying: 0, ended: Vec::new() };
+                    batches.stream(Path::new("root"), file, &mut reads);
+                    reads.ended.sort_unstable();
+                    assert_eq!((reads.flying, reads.ended), (0, (0..left).collect()));
+                }
+            }
         });
     }
 

@@ -1,11 +1,13 @@
 //! Batches of the real disk through `io_uring`.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
-use onefold_sys::{Memory, Operation, Ring};
+use onefold_sys::{Memory, Operation, OwnedRead, OwnedReads, Ring};
 
 use crate::io::os_transfer::{Direction, Transfer, one};
+use crate::io::{DiskFile, ReadStream};
 
 /// Rings that are kept for the next batch. Further ones, for more threads at a time, last for one batch.
 const RINGS_KEPT: usize = 8;
@@ -33,8 +35,23 @@ impl Rings {
 
     /// Carries out a batch; an error says that there is no ring for it, and nothing was done.
     pub(super) fn carry_out<T: Transfer>(&self, batch: &mut [T]) -> io::Result<()> {
+        self.with_ring(|ring| over(ring, batch))
+    }
+
+    /// Carries out reads of a file, which has the descriptor, as they come; an error as above.
+    pub(super) fn stream(
+        &self,
+        file: &dyn DiskFile,
+        descriptor: BorrowedFd<'_>,
+        reads: &mut dyn ReadStream,
+    ) -> io::Result<()> {
+        self.with_ring(|ring| ring.run_on(descriptor, &mut Repeating { file, reads }).is_ok())
+    }
+
+    /// Uses a ring, and keeps it for the next batch if it is good for another.
+    fn with_ring(&self, run: impl FnOnce(&mut Ring) -> bool) -> io::Result<()> {
         let mut ring = self.take()?;
-        if over(&mut ring, batch) {
+        if run(&mut ring) {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if state.free.len() < RINGS_KEPT {
                 state.free.push(ring);
@@ -91,4 +108,22 @@ fn over<T: Transfer>(ring: &mut Ring, batch: &mut [T]) -> bool {
         }
     }
     is_good
+}
+
+/// Reads through a ring of which those that do not end whole are carried out once more by the plain call.
+struct Repeating<'a> {
+    file: &'a dyn DiskFile,
+    reads: &'a mut dyn ReadStream,
+}
+
+impl OwnedReads for Repeating<'_> {
+    fn next(&mut self) -> Option<OwnedRead> {
+        self.reads.next()
+    }
+
+    fn end(&mut self, mut read: OwnedRead, outcome: io::Result<usize>) {
+        let is_whole = matches!(outcome, Ok(moved) if moved == read.buffer.len());
+        let outcome = if is_whole { Ok(()) } else { self.file.read_at(read.offset, &mut read.buffer) };
+        self.reads.end(read, outcome);
+    }
 }

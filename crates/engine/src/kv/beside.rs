@@ -56,7 +56,7 @@ impl LookupJob {
     pub fn run(self, disk: &dyn Disk) -> LookupDone {
         let Self { file, life, reads, buckets, mut pool, live, keys, searches, mut answers } = self;
         let (mut counters, mut damaged) = (TableCounters::default(), BTreeMap::new());
-        let mut reader = Reader {
+        let reader = Reader {
             disk,
             file: &file,
             life,
@@ -67,7 +67,7 @@ impl LookupJob {
             counters: &mut counters,
             damaged: &mut damaged,
         };
-        reader.search(&keys, searches, &*live, &mut answers);
+        reader.search_each(&keys, searches, &*live, &mut answers);
         LookupDone { answers, counters, damaged, pool }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked, OwnedRead, ReadStream};
 use crate::types::Fingerprint;
 
 /// Seeded numbers (splitmix64).
@@ -169,6 +169,25 @@ impl Disk for MemDisk {
     fn read_batch(&self, reads: &mut [BatchRead]) {
         for read in reads {
             read.outcome = read.file.read_at(read.offset, &mut read.buffer);
+        }
+    }
+
+    /// Ends reads in another order than they came, each while others wait.
+    fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
+        let (mut waiting, mut turn) = (Vec::new(), 0);
+        loop {
+            while waiting.len() < 16
+                && let Some(read) = reads.next()
+            {
+                waiting.push(read);
+            }
+            if waiting.is_empty() {
+                return;
+            }
+            turn += 7;
+            let mut read: OwnedRead = waiting.swap_remove(turn % waiting.len());
+            let outcome = file.read_at(read.offset, &mut read.buffer);
+            reads.end(read, outcome);
         }
     }
 

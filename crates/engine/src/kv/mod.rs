@@ -21,6 +21,7 @@ pub mod page;
 pub mod run;
 pub mod sealed;
 mod search;
+mod search_each;
 pub mod staging;
 pub mod table;
 pub mod young;

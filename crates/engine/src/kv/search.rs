@@ -1,4 +1,4 @@
-//! Looking keys up on disk, many at a time.
+//! Looking keys up on disk, many at a time, in rounds.
 //!
 //! The largest run of a bucket is searched first, where most entries are; of the others only those whose filter lets
 //! the key pass. The pages that all keys of a batch need next are read together, and neighbors in one read.
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::io::{BatchRead, Disk, DiskFile};
+use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
 use crate::kv::bucket::{Bucket, BucketName, Buckets};
 use crate::kv::merge::Pool;
 use crate::kv::page::{Found, PAGE_BYTES, Page, PageName};
@@ -61,6 +61,11 @@ impl Search {
         let (first, last) = self.pages.expect("a settled search has pages");
         // Two candidates: the later one, where the key is more likely. More: halves.
         first + (last - first).div_ceil(2)
+    }
+
+    /// Says whether there is more to be searched, of the page that it is about or of the next run that can hold the key.
+    pub(super) fn goes_on(&mut self, buckets: &Buckets, keys: &[Key], passed_by: &mut u64) -> bool {
+        !self.is_found && self.settle(buckets.get(self.bucket), &keys[self.index], passed_by)
     }
 
     /// Goes on to the next run that can hold the key; false if there is none.
@@ -129,18 +134,18 @@ pub(super) fn sort_searches(searches: &mut [Search]) {
 
 /// Pages of a run that are read at once, for neighboring searches.
 #[derive(Debug)]
-struct Span {
+pub(super) struct Span {
     bucket: u32,
     run: usize,
     first: u32,
     last: u32,
     is_whole: bool,
     /// Searches that want a page of it.
-    searches: std::ops::Range<usize>,
+    pub(super) searches: std::ops::Range<usize>,
 }
 
 impl Span {
-    fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         (self.last - self.first + 1) as usize
     }
 }
@@ -171,10 +176,7 @@ impl Reader<'_> {
     ) {
         sort_searches(&mut searches);
         loop {
-            searches.retain_mut(|search| {
-                let bucket = self.buckets.get(search.bucket);
-                search.settle(bucket, &keys[search.index], &mut self.counters.young_skips)
-            });
+            searches.retain_mut(|search| search.goes_on(self.buckets, keys, &mut self.counters.young_skips));
             if searches.is_empty() {
                 return;
             }
@@ -184,7 +186,7 @@ impl Reader<'_> {
             }
             let mut batch = Vec::new();
             let mut pages = 0;
-            for span in self.spans(&searches) {
+            for span in self.spans(&searches, 0) {
                 if self.batch_pages < pages + span.pages() && !batch.is_empty() {
                     self.read(&std::mem::take(&mut batch), keys, &mut searches, live, out);
                     pages = 0;
@@ -193,14 +195,12 @@ impl Reader<'_> {
                 batch.push(span);
             }
             self.read(&batch, keys, &mut searches, live, out);
-            searches.retain(|search| !search.is_found);
         }
     }
 
-    /// Divides the pages that searches want into reads.
-    fn spans(&self, searches: &[Search]) -> Vec<Span> {
+    /// Divides the pages that searches, the first of them number `start`, want into reads.
+    pub(super) fn spans(&self, searches: &[Search], mut start: usize) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::with_capacity(searches.len());
-        let mut start = 0;
         for group in searches.chunk_by(|left, right| (left.bucket, left.run) == (right.bucket, right.run)) {
             if self.reads == BucketReads::Entire {
                 self.entire(group, start, &mut spans);
@@ -289,41 +289,58 @@ impl Reader<'_> {
     ) {
         let mut reads: Vec<BatchRead> = Vec::with_capacity(spans.len());
         for span in spans {
-            let run = &self.buckets.get(span.bucket).runs[span.run];
-            let offset = (run.start + u64::from(span.first)) * PAGE_BYTES as u64;
-            let buffer = self.pool.take(span.pages() * PAGE_BYTES);
-            self.counters.lookup_pages += span.pages() as u64;
-            self.counters.bytes_read += buffer.len() as u64;
-            *(if span.is_whole { &mut self.counters.whole_reads } else { &mut self.counters.page_reads }) += 1;
+            let (offset, buffer) = self.room_for(span);
             reads.push(BatchRead { file: Arc::clone(self.file), offset, buffer, outcome: Ok(()) });
         }
         self.disk.read_batch(&mut reads);
-        for (span, read) in spans.iter().zip(&reads) {
-            let bucket = self.buckets.get(span.bucket);
-            let run = &bucket.runs[span.run];
-            let mut checked: Option<(u32, Option<Page<'_>>)> = None;
-            for search in &mut searches[span.searches.clone()] {
-                let index = search.page();
-                let page = match checked {
-                    Some((checked, page)) if checked == index => page,
-                    _ => {
-                        let start = (index - span.first) as usize * PAGE_BYTES;
-                        let name = PageName { life: self.life, run: run.id, index };
-                        let bytes = &read.buffer[start..start + PAGE_BYTES];
-                        let page = Page::decode(name, bytes).filter(|_| read.outcome.is_ok());
-                        if page.is_none() {
-                            self.counters.damaged_pages += 1;
-                            self.damaged.insert(bucket.name, Damage::OnDisk);
-                        }
-                        page
-                    }
-                };
-                checked = Some((index, page));
-                search.advance(page, &keys[search.index], live, out);
-            }
+        for (span, BatchRead { buffer, outcome, .. }) in spans.iter().zip(reads) {
+            let bytes = outcome.is_ok().then_some(&*buffer);
+            self.advance(span, bytes, keys, &mut searches[span.searches.clone()], live, out);
+            self.pool.give(buffer);
         }
-        for read in reads {
-            self.pool.give(read.buffer);
+    }
+
+    /// Returns where a span lies in the file, and room for its pages.
+    pub(super) fn room_for(&mut self, span: &Span) -> (u64, AlignedBuffer) {
+        let run = &self.buckets.get(span.bucket).runs[span.run];
+        let offset = (run.start + u64::from(span.first)) * PAGE_BYTES as u64;
+        let buffer = self.pool.take(span.pages() * PAGE_BYTES);
+        self.counters.lookup_pages += span.pages() as u64;
+        self.counters.bytes_read += buffer.len() as u64;
+        *(if span.is_whole { &mut self.counters.whole_reads } else { &mut self.counters.page_reads }) += 1;
+        (offset, buffer)
+    }
+
+    /// Takes the searches of a span one step on by its pages; `None`: they cannot be read.
+    pub(super) fn advance(
+        &mut self,
+        span: &Span,
+        bytes: Option<&[u8]>,
+        keys: &[Key],
+        searches: &mut [Search],
+        live: &dyn Fn(Ordinal) -> bool,
+        out: &mut [Lookup],
+    ) {
+        let bucket = self.buckets.get(span.bucket);
+        let run = &bucket.runs[span.run];
+        let mut checked: Option<(u32, Option<Page<'_>>)> = None;
+        for search in searches {
+            let index = search.page();
+            let page = match checked {
+                Some((checked, page)) if checked == index => page,
+                _ => {
+                    let start = (index - span.first) as usize * PAGE_BYTES;
+                    let name = PageName { life: self.life, run: run.id, index };
+                    let page = bytes.and_then(|bytes| Page::decode(name, &bytes[start..start + PAGE_BYTES]));
+                    if page.is_none() {
+                        self.counters.damaged_pages += 1;
+                        self.damaged.insert(bucket.name, Damage::OnDisk);
+                    }
+                    page
+                }
+            };
+            checked = Some((index, page));
+            search.advance(page, &keys[search.index], live, out);
         }
     }
 }
