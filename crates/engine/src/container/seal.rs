@@ -58,7 +58,8 @@ pub struct Sealer {
 impl Sealer {
     /// Seals a draft into `room` and verifies the result: every region is opened, decompressed and fingerprinted again from
     /// the bytes that will be written, so that a fault of memory or of a compressor is caught while the source is still
-    /// there.
+    /// there. That is done region by region: what changes in one after its turn, until it is written, the container's digest
+    /// tells, to whoever reads it.
     pub fn seal(
         &mut self,
         keys: &Keys,
@@ -88,12 +89,16 @@ impl Sealer {
             let stored = region.stored();
             let aad = region_aad(&header, entry.algorithm, entry.plain_len);
             key.seal_into(Domain::Region, counter, &aad, stored, layout.leave(stored.len() + TAG_LEN));
-            let chunks = named.split_off(..entry.chunk_count as usize).unwrap_or_default();
+            let chunks = named.split_off(..entry.chunk_count as usize);
+            let chunks = chunks.ok_or_else(|| faulty(draft.id, "changed a directory"))?;
             // Both while the region is in the processor's cache, and the digest first: what changes after it is noticed by
             // who compares the digest, what changed before by this reading.
             layout.digest();
             let sealed = layout.last(stored.len() + TAG_LEN);
             self.verify(&reading, counter, entry, chunks, sealed).map_err(|what| faulty(draft.id, what))?;
+        }
+        if !named.is_empty() {
+            return Err(faulty(draft.id, "changed a directory"));
         }
         layout.pad(back_offset);
         let back = layout.append(&directory.encode(draft.kind, Side::Back), TAG_LEN);

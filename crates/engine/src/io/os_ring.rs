@@ -110,7 +110,8 @@ fn over<T: Transfer>(ring: &mut Ring, batch: &mut [T]) -> bool {
     is_good
 }
 
-/// Reads through a ring of which those that do not end whole are carried out once more by the plain call.
+/// Reads through a ring. Those that the file would refuse unseen are carried out by the plain call instead, and those that do
+/// not end whole once more.
 struct Repeating<'a> {
     file: &'a dyn DiskFile,
     reads: &'a mut dyn ReadStream,
@@ -118,12 +119,27 @@ struct Repeating<'a> {
 
 impl OwnedReads for Repeating<'_> {
     fn next(&mut self) -> Option<OwnedRead> {
-        self.reads.next()
+        loop {
+            let read = self.reads.next()?;
+            if self.file.descriptor(read.offset, &read.buffer).is_some() {
+                return Some(read);
+            }
+            self.plainly(read);
+        }
     }
 
-    fn end(&mut self, mut read: OwnedRead, outcome: io::Result<usize>) {
-        let is_whole = matches!(outcome, Ok(moved) if moved == read.buffer.len());
-        let outcome = if is_whole { Ok(()) } else { self.file.read_at(read.offset, &mut read.buffer) };
+    fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
+        if matches!(outcome, Ok(moved) if moved == read.buffer.len()) {
+            self.reads.end(read, Ok(()));
+        } else {
+            self.plainly(read);
+        }
+    }
+}
+
+impl Repeating<'_> {
+    fn plainly(&mut self, mut read: OwnedRead) {
+        let outcome = self.file.read_at(read.offset, &mut read.buffer);
         self.reads.end(read, outcome);
     }
 }

@@ -262,6 +262,17 @@ impl Reader<'_> {
         u32::try_from(worth.clamp(1, GAP_PAGES_MAX)).expect("at most the maximum")
     }
 
+    /// Says whether reads are so dear that neighbors are best read together, however far apart.
+    pub(super) fn reads_together(&self) -> bool {
+        match self.reads {
+            BucketReads::Pages => false,
+            BucketReads::Whole | BucketReads::Entire => true,
+            BucketReads::ByDevice(profile) => {
+                profile.prefers_whole_bucket(u64::from(SPAN_PAGES_MAX) * PAGE_BYTES as u64, 2)
+            }
+        }
+    }
+
     /// Says whether to read all between the pages that searches of one run want.
     fn prefers_whole(&self, group: &[Search]) -> bool {
         let pages = || group.iter().map(Search::page);

@@ -5,12 +5,13 @@
 use crate::error::Result;
 use crate::io::{OwnedRead, ReadStream};
 use crate::kv::search::{Reader, Search, Span, sort_searches};
-use crate::kv::table::{BucketReads, Lookup};
+use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal};
 
 impl Reader<'_> {
     /// Carries out searches as [`Reader::search`] does and with the same answers, but none waits for another: the disk has as
-    /// much to do as a batch allows until the last ones.
+    /// much to do as a batch allows until the last ones. Those whose ways parted are not read together again, which costs a few
+    /// reads more; where these are dear, and where runs are read whole, it goes in rounds.
     pub(super) fn search_each(
         mut self,
         keys: &[Key],
@@ -18,8 +19,7 @@ impl Reader<'_> {
         live: &dyn Fn(Ordinal) -> bool,
         out: &mut [Lookup],
     ) {
-        if self.reads == BucketReads::Entire {
-            // Searches of one run read all of it, and so belong together.
+        if self.reads_together() {
             return self.search(keys, searches, live, out);
         }
         sort_searches(&mut searches);
