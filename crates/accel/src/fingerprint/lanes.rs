@@ -16,15 +16,16 @@ const PARENT: u32 = 1 << 2;
 const ROOT: u32 = 1 << 3;
 const KEYED_HASH: u32 = 1 << 4;
 
-/// Which word of the message goes where, for each round (table 2 of the paper, applied again and again).
-const SCHEDULE: [[usize; 16]; 7] = [
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
-    [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8],
-    [3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1],
-    [10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6],
-    [12, 13, 9, 11, 15, 10, 14, 8, 7, 2, 5, 3, 0, 1, 6, 4],
-    [9, 14, 11, 5, 8, 12, 15, 1, 13, 3, 0, 10, 2, 6, 4, 7],
-    [11, 15, 5, 0, 1, 9, 8, 6, 14, 10, 2, 12, 3, 4, 7, 13],
+/// Which word of the message goes where, for each round, the columns' words before the diagonals' (table 2 of the
+/// paper, applied again and again).
+const SCHEDULE: [[[usize; 8]; 2]; 7] = [
+    [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15]],
+    [[2, 6, 3, 10, 7, 0, 4, 13], [1, 11, 12, 5, 9, 14, 15, 8]],
+    [[3, 4, 10, 12, 13, 2, 7, 14], [6, 5, 9, 0, 11, 15, 8, 1]],
+    [[10, 7, 12, 9, 14, 3, 13, 15], [4, 0, 11, 2, 5, 8, 1, 6]],
+    [[12, 13, 9, 11, 15, 10, 14, 8], [7, 2, 5, 3, 0, 1, 6, 4]],
+    [[9, 14, 11, 5, 8, 12, 15, 1], [13, 3, 0, 10, 2, 6, 4, 7]],
+    [[11, 15, 5, 0, 1, 9, 8, 6], [14, 10, 2, 12, 3, 4, 7, 13]],
 ];
 
 /// A key, a result of a leaf or of a pair: eight words.
@@ -102,8 +103,7 @@ fn half<V: Vector>(state: &mut [V; 16], places: [[usize; 4]; 4], words: [V; 8], 
 /// A round; its number is a parameter of the type so that every index is known when this is compiled.
 #[inline(always)]
 fn round<const ROUND: usize, V: Vector>(state: &mut [V; 16], message: &[V; 16], rotations: V::Rotations) {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = SCHEDULE[ROUND];
-    let [columns, diagonals] = [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]];
+    let [columns, diagonals] = SCHEDULE[ROUND];
     half(state, [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]], words(message, columns), rotations);
     half(state, [[0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]], words(message, diagonals), rotations);
 }
