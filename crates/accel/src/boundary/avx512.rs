@@ -16,7 +16,8 @@ use std::arch::x86_64::{
 use super::marks::Marks;
 use super::{Hash, STRIP_STEP, Strips, WINDOW};
 
-const STRIPS: usize = 16;
+/// Strips at a time: the lanes of the vector.
+pub(super) const STRIPS: usize = 16;
 
 /// Marks the candidates of the strips, counted from the start of the first.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]

@@ -21,8 +21,14 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
         for (number, value) in values.iter_mut().enumerate() {
             *value = hash.step(*value, parts[number][index]);
             if *value < hash.threshold {
+                cold();
                 marks.set(number * len + index);
             }
         }
     }
 }
+
+/// Marks what leads here as unlikely, so that the jumps of the loop are not taken: a processor takes no more than one in
+/// each cycle.
+#[cold]
+fn cold() {}

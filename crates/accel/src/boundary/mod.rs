@@ -24,7 +24,7 @@ pub const WINDOW: usize = 32;
 
 /// Shortest strip: a shorter one costs more for its early start than it saves.
 const STRIP_BYTES_MIN: usize = 2 * WINDOW;
-/// Strips are a multiple of this many bytes: what the vector kernels load of a strip at a time.
+/// Strips are a multiple of this many bytes: the most that a kernel loads of a strip at a time.
 const STRIP_STEP: usize = 16;
 
 /// One of several ways to find the same candidates.
@@ -34,7 +34,7 @@ pub enum Kernel {
     Serial,
     /// Four strips in turn, so that one does not wait for the other; on any processor.
     Interleaved,
-    /// Sixteen strips in vectors of 256 bits. Needs AVX2.
+    /// Eight strips in vectors of 256 bits. Needs AVX2.
     Avx2,
     /// Sixteen strips in vectors of 512 bits. Needs AVX-512 F, BW and VBMI.
     Avx512,
@@ -72,7 +72,12 @@ impl Kernel {
         match self {
             Self::Serial => None,
             Self::Interleaved => Some(interleaved::STRIPS),
-            Self::Avx2 | Self::Avx512 => Some(16),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => Some(avx2::STRIPS),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => Some(avx512::STRIPS),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx2 | Self::Avx512 => None,
         }
     }
 }
