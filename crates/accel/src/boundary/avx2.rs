@@ -44,21 +44,16 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
         let least = _mm256_min_epu32(_mm256_min_epu32(a, b), _mm256_min_epu32(c, d));
         if at_most(least, greatest) != 0 && WINDOW <= index {
             for (offset, values) in steps.into_iter().enumerate() {
-                let mut found = at_most(values, greatest);
-                while found != 0 {
-                    let strip = found.trailing_zeros() as usize;
-                    marks.set(strip * len + index - WINDOW + offset);
-                    found &= found - 1;
-                }
+                marks.set_in_strips(at_most(values, greatest), len, index - WINDOW + offset);
             }
         }
     }
 }
 
-/// Says of each lane whether it is at most `greatest`.
+/// Says of each lane, in a bit, whether it is at most `greatest`.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn at_most(values: __m256i, greatest: __m256i) -> i32 {
+fn at_most(values: __m256i, greatest: __m256i) -> u32 {
     let equal = _mm256_cmpeq_epi32(_mm256_min_epu32(values, greatest), values);
-    _mm256_movemask_ps(_mm256_castsi256_ps(equal))
+    _mm256_movemask_ps(_mm256_castsi256_ps(equal)).cast_unsigned()
 }

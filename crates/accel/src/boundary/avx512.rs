@@ -44,12 +44,8 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
             let least = _mm512_min_epu32(_mm512_min_epu32(a, b), _mm512_min_epu32(c, d));
             if _mm512_cmplt_epu32_mask(least, threshold) != 0 && WINDOW <= index {
                 for (step, values) in steps.into_iter().enumerate() {
-                    let mut found = _mm512_cmplt_epu32_mask(values, threshold);
-                    while found != 0 {
-                        let strip = found.trailing_zeros() as usize;
-                        marks.set(strip * len + index - WINDOW + 4 * quarter + step);
-                        found &= found - 1;
-                    }
+                    let found = _mm512_cmplt_epu32_mask(values, threshold);
+                    marks.set_in_strips(found.into(), len, index - WINDOW + 4 * quarter + step);
                 }
             }
         }

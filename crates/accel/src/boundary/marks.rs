@@ -21,6 +21,15 @@ impl Marks {
         self.words[position / 64] |= 1 << (position % 64);
     }
 
+    /// Marks the byte at a position in each of the strips whose bit is set, which lie one behind the other and have `len` bytes.
+    #[inline]
+    pub(super) fn set_in_strips(&mut self, mut strips: u32, len: usize, position: usize) {
+        while strips != 0 {
+            self.set(strips.trailing_zeros() as usize * len + position);
+            strips &= strips - 1;
+        }
+    }
+
     /// Appends the positions after the marked ones of the first `len` bytes, with `offset` added, and forgets the marks.
     pub(super) fn take(&mut self, len: usize, offset: usize, out: &mut Vec<u32>) {
         let offset = u32::try_from(offset).expect("the caller saw to it that positions have 32 bits");
