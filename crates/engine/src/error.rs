@@ -93,6 +93,18 @@ pub enum Error {
         /// What failed after the commit was linked.
         reason: String,
     },
+    /// An operation was carried out, but not in full.
+    #[error("{operation} incomplete: {failures} could not be processed{}", first_of(first))]
+    Incomplete {
+        /// Which one: `backup` or `restore`.
+        operation: &'static str,
+        /// The snapshot that was made without what failed, if one was made.
+        snapshot: Option<SessionId>,
+        /// How many entries or objects failed.
+        failures: u64,
+        /// The first of them and why; empty if it is not known.
+        first: String,
+    },
     /// The user, or the operating system on their behalf, asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -102,6 +114,10 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+}
+
+fn first_of(first: &str) -> String {
+    if first.is_empty() { String::new() } else { format!(", the first is {first}") }
 }
 
 impl Error {

@@ -99,6 +99,8 @@ impl Budget {
         threads.min(bytes / THREAD_BYTES).max(1)
     }
 
+    /// Memory that an operation uses unless it is given another budget.
+    pub const BYTES_DEFAULT: usize = 512 * MIB;
     /// The least memory that can be divided.
     pub const BYTES_MIN: usize = 64 * MIB;
 

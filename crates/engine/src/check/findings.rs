@@ -59,7 +59,7 @@ pub struct Finding {
     pub advice: String,
     /// How bad it is.
     pub severity: Severity,
-    /// Files that are hit, the first [`AFFECTED_MAX`] of them.
+    /// Files that are hit, the first hundred of them.
     pub affected: Vec<AffectedFile>,
     /// How many are hit; a file counts in every snapshot that has it, a directory whose contents are lost as one.
     pub affected_count: u64,

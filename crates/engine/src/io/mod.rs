@@ -25,6 +25,7 @@ mod os_batch;
 mod os_device;
 mod os_entry;
 mod os_file;
+pub mod os_identity;
 mod os_ring;
 pub mod os_source;
 pub mod os_target;

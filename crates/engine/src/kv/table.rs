@@ -7,7 +7,7 @@
 //! bucket: else all buckets, filling evenly, would merge in the same second.
 //!
 //! A lookup reads one page per run as a rule, since the first key of every page is known to 1/65,536 of its bucket, and
-//! few runs, since all but the oldest of a bucket have a small filter in memory. See [`crate::kv::search`].
+//! few runs, since all but the oldest of a bucket have a small filter in memory. See `kv::search`.
 //!
 //! Writing out is a job that runs on any thread while the table serves; see [`crate::kv::flush`]. The number of buckets
 //! follows the memory for staging: with each flush some buckets split, or join, until there are as many as fit.

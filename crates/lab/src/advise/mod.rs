@@ -1,7 +1,7 @@
 //! What a repository would take on given data, before there is one: all chunk sizes compared in one reading.
 //!
 //! [`survey`] finds what there is and chooses what to read; [`intake`] reads it; each rule of [`rules`] cuts all that is read and
-//! counts its different chunks ([`scan`], [`distinct`]), compresses some of it, and measures what the engine takes for it.
+//! counts its different chunks ([`mod@scan`], [`distinct`]), compresses some of it, and measures what the engine takes for it.
 //! [`predict`] says from that what a repository of everything would take; [`recommend`] chooses. docs/advise.md says what is
 //! measured, what is estimated, and how far it was off.
 

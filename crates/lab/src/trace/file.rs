@@ -83,7 +83,7 @@ pub fn write_events(path: &Path, description: &str, events: &mut dyn Events) -> 
     write_with(path, description, |writer| writer.push_all(events))
 }
 
-/// Writes what `push` hands to a writer, as [`write`] does.
+/// Writes what `push` hands to a writer, as [`write()`] does.
 pub fn write_with(
     path: &Path,
     description: &str,

@@ -1,7 +1,7 @@
 //! Hash files of the File systems and Storage Lab (fs-hasher), versions 1 to 7: the sets of home directories and Macs.
 //!
 //! One file is one snapshot. Integers are little-endian and packed. Versions differ in the length of the header, in what is
-//! said of each file, and in how the length of a chunk is said; [`Layout`] has the differences in one place.
+//! said of each file, and in how the length of a chunk is said; `Layout` has the differences in one place.
 
 use std::io::BufRead;
 use std::ops::Range;

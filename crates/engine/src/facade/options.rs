@@ -1,0 +1,218 @@
+//! How a repository is created and opened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+use crate::backup::Budget;
+use crate::compress::Compression;
+use crate::crypto::slot::{PasswordCost, SlotLabel};
+use crate::error::{Error, Result};
+use crate::facade::Repository;
+use crate::facade::cache::{CacheDirectory, create_directories};
+use crate::index::IndexOptions;
+use crate::io::os::{OsDisk, OsHost};
+use crate::io::{Disk, Host, os_identity};
+use crate::store::create::Adjustments;
+use crate::store::{self, CreateOptions, Unlock};
+
+/// Where a repository is, how it is unlocked, and what its operations may use.
+#[derive(Clone, Debug)]
+pub struct RepositoryOptions {
+    directory: PathBuf,
+    unlocking: Unlocking,
+    cache: Option<PathBuf>,
+    means: Means,
+    adjustments: Adjustments,
+}
+
+/// The key that a caller has.
+#[derive(Clone)]
+enum Unlocking {
+    Unsaid,
+    Password(Zeroizing<Vec<u8>>),
+    Unencrypted,
+}
+
+impl std::fmt::Debug for Unlocking {
+    /// Does not show the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unsaid => "Unsaid",
+            Self::Password(_) => "Password",
+            Self::Unencrypted => "Unencrypted",
+        })
+    }
+}
+
+/// What operations may use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Means {
+    pub(super) memory_bytes: usize,
+    threads: Option<usize>,
+    pub(super) compression: Compression,
+}
+
+impl Means {
+    /// Returns how many threads compute.
+    pub(super) fn threads(&self) -> usize {
+        Budget::threads(self.memory_bytes, self.threads.unwrap_or_else(os_identity::processors))
+    }
+
+    /// Divides the memory of a backup.
+    pub(super) fn budget(&self) -> Budget {
+        Budget::of(self.memory_bytes, self.threads())
+    }
+
+    /// Divides the index's share of it.
+    pub(super) fn index(&self) -> IndexOptions {
+        IndexOptions::for_memory(self.budget().index_bytes)
+    }
+}
+
+impl RepositoryOptions {
+    /// Names the directory of the repository.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            unlocking: Unlocking::Unsaid,
+            cache: None,
+            means: Means { memory_bytes: Budget::BYTES_DEFAULT, threads: None, compression: Compression::default() },
+            adjustments: Adjustments::default(),
+        }
+    }
+
+    /// Gives the password. A repository that is not encrypted is refused then: somebody may have put it in the place of
+    /// the real one.
+    #[must_use]
+    pub fn password(mut self, password: impl AsRef<[u8]>) -> Self {
+        self.unlocking = Unlocking::Password(Zeroizing::new(password.as_ref().to_vec()));
+        self
+    }
+
+    /// Creates or opens a repository whose key lies in the open: whoever can read it can read every file in it.
+    #[must_use]
+    pub fn unencrypted(mut self) -> Self {
+        self.unlocking = Unlocking::Unencrypted;
+        self
+    }
+
+    /// Names the directory of this host's caches, which hold the index and what spills from memory. The default is that
+    /// of the command: `onefold` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+    #[must_use]
+    pub fn cache_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cache = Some(directory.into());
+        self
+    }
+
+    /// Sets the memory budget of an operation in bytes: 512 MiB by default, at least 64 MiB.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.means.memory_bytes = bytes;
+        self
+    }
+
+    /// Sets how many threads compute: by default as many as there are processors. The budget may allow fewer.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.means.threads = Some(threads);
+        self
+    }
+
+    /// Sets how new data is compressed: zstd at level 3 by default.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.means.compression = compression;
+        self
+    }
+
+    /// Sets the average length of a chunk of a new repository in bytes: 8 KiB by default.
+    #[must_use]
+    pub fn chunk_bytes(mut self, bytes: u32) -> Self {
+        self.adjustments = Adjustments { chunk_bytes: Some(bytes), fixed_bytes: None, ..self.adjustments };
+        self
+    }
+
+    /// Sets the one length of all chunks of a new repository in bytes, instead of cutting where the content says so.
+    #[must_use]
+    pub fn fixed_chunk_bytes(mut self, bytes: u32) -> Self {
+        self.adjustments = Adjustments { fixed_bytes: Some(bytes), chunk_bytes: None, ..self.adjustments };
+        self
+    }
+
+    /// Sets how many bytes of a new repository are compressed and sealed together: 512 KiB by default.
+    #[must_use]
+    pub fn region_bytes(mut self, bytes: u32) -> Self {
+        self.adjustments.region_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the length of a container of a new repository in bytes: 4 MiB by default.
+    #[must_use]
+    pub fn container_bytes(mut self, bytes: u32) -> Self {
+        self.adjustments.container_bytes = Some(bytes);
+        self
+    }
+
+    /// Creates the repository, and the directories that lead to it, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RepositoryExists`] where there is one; [`Error::Invalid`] for sizes that make no repository, and if
+    /// neither a password nor [`unencrypted`](Self::unencrypted) was given.
+    pub fn create(&self) -> Result<Repository> {
+        self.validate()?;
+        let password = match &self.unlocking {
+            Unlocking::Unsaid => return Err(Error::invalid("a new repository needs a password or to be unencrypted")),
+            Unlocking::Password(password) => Some(password.as_slice()),
+            Unlocking::Unencrypted => None,
+        };
+        self.adjustments.validate()?;
+        create_directories(&self.directory)?;
+        let (disk, host) = self.doors();
+        let label = SlotLabel { user: os_identity::user_name(), host: os_identity::host_name() };
+        let options = CreateOptions { password, cost: PasswordCost::default(), label, adjustments: self.adjustments };
+        self.finish(store::create(&disk, &host, &options)?)
+    }
+
+    /// Opens the repository. Nothing is written to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRepository`], [`Error::WrongPassword`], and [`Error::Invalid`] if a password is given to a repository
+    /// that is not encrypted.
+    pub fn open(&self) -> Result<Repository> {
+        self.validate()?;
+        let (disk, host) = self.doors();
+        let unlock = match &self.unlocking {
+            Unlocking::Password(password) => Unlock::Password(password),
+            Unlocking::Unsaid | Unlocking::Unencrypted => Unlock::Unencrypted,
+        };
+        self.finish(store::open(&disk, &host, unlock)?)
+    }
+
+    fn doors(&self) -> (Arc<dyn Disk>, Arc<dyn Host>) {
+        (Arc::new(OsDisk::new(self.directory.clone())), Arc::new(OsHost::new()))
+    }
+
+    fn validate(&self) -> Result<()> {
+        let bytes = self.means.memory_bytes;
+        if bytes < Budget::BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a memory budget of {bytes} bytes is too small: the smallest that works is {} bytes",
+                Budget::BYTES_MIN
+            )));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, store: store::Store) -> Result<Repository> {
+        let of_user = || os_identity::cache_directory(&|name| os_identity::variable(name));
+        let directory = self.cache.clone().or_else(of_user);
+        let unknown = "no place for caches is known: set HOME or XDG_CACHE_HOME, or give a cache directory";
+        let directory = directory.ok_or_else(|| Error::invalid(unknown))?;
+        let cache = CacheDirectory::open(&directory, store.config.repository)?;
+        Ok(Repository { store, directory: self.directory.clone(), cache, means: self.means })
+    }
+}

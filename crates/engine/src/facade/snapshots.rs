@@ -1,0 +1,61 @@
+//! Listing snapshots.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::facade::Repository;
+use crate::snapshot::Snapshot;
+use crate::types::{SessionId, Timestamp};
+
+/// A snapshot of a repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    /// Its id.
+    pub id: SessionId,
+    /// When its backup began.
+    pub time: Timestamp,
+    /// The host that was backed up.
+    pub host: String,
+    /// The paths that were backed up, absolute.
+    pub paths: Vec<PathBuf>,
+    /// Its labels.
+    pub tags: Vec<String>,
+    /// Regular files in it.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+}
+
+impl SnapshotInfo {
+    fn of(id: SessionId, snapshot: &Snapshot) -> Self {
+        let path = |bytes: &Vec<u8>| PathBuf::from(OsString::from_vec(bytes.clone()));
+        Self {
+            id,
+            time: snapshot.time,
+            host: snapshot.hostname.clone(),
+            paths: snapshot.paths.iter().map(path).collect(),
+            tags: snapshot.tags.clone(),
+            files: snapshot.summary.files_processed,
+            bytes: snapshot.summary.bytes_processed,
+        }
+    }
+}
+
+impl Repository {
+    /// Lists the snapshots, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if any snapshot cannot be read, naming it: a list without it would be a wrong answer.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        let commits = self.store.read_commits()?;
+        let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten).next();
+        if let Some(error) = unread {
+            return Err(Error::invalid(format!("not every snapshot can be read: {error}")));
+        }
+        Ok(commits.snapshots().into_iter().map(|(id, snapshot)| SnapshotInfo::of(id, snapshot)).collect())
+    }
+}

@@ -1,0 +1,77 @@
+//! Who runs this program, on which host, and where this user's caches lie.
+#![expect(clippy::disallowed_methods, reason = "the door")]
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The list of this host's users.
+const USERS: &str = "/etc/passwd";
+
+/// Returns this host's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns the name of the user who runs this: from the host's list of users, else from the environment, else the
+/// user's number.
+pub fn user_name() -> String {
+    let (uid, _) = user_ids();
+    let listed = std::fs::read_to_string(USERS).ok().and_then(|users| name_of(&users, uid));
+    let variable = |name| variable(name)?.into_string().ok().filter(|value| !value.is_empty());
+    listed.or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
+}
+
+/// Returns the numbers of the user and of the group that this program runs as.
+pub fn user_ids() -> (u32, u32) {
+    (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
+/// Returns the directory that holds the caches of all repositories: `onefold` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+/// `environment` looks up a variable. `None`: neither `XDG_CACHE_HOME` nor `HOME` is set.
+pub fn cache_directory(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let variable = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || Some(variable("HOME")?.join(".cache"));
+    // The specification of base directories: a relative path is invalid and ignored.
+    let base = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home)?;
+    Some(base.join("onefold"))
+}
+
+/// Looks up a variable of the environment.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Returns how many threads this host runs at the same time, at least 1.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn name_of(users: &str, uid: u32) -> Option<String> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_number_and_short_lines_are_passed_over() {
+        let users = "root:x:0:0:root:/root:/bin/bash\nbroken\nme:x:1000:1000::/home/me:/bin/sh\n";
+        assert_eq!([name_of(users, 0), name_of(users, 1000)], [Some("root".to_owned()), Some("me".to_owned())]);
+        assert_eq!(name_of(users, 7), None);
+    }
+
+    #[test]
+    fn a_relative_cache_home_is_ignored() {
+        let of = |set: &'static [(&str, &str)]| {
+            cache_directory(&|name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
+        };
+        assert_eq!(of(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]), Some(PathBuf::from("/x/onefold")));
+        assert_eq!(of(&[("XDG_CACHE_HOME", "x"), ("HOME", "/h")]), Some(PathBuf::from("/h/.cache/onefold")));
+        assert_eq!(of(&[("HOME", "")]), None);
+    }
+}
