@@ -1,4 +1,4 @@
-//! How the command ends: exit codes as the README documents them, and one sentence.
+//! How the command ends: exit codes as the manual documents them, and one sentence.
 
 use std::fmt;
 use std::io;

@@ -14,6 +14,7 @@ mod lab_paper;
 mod lab_record;
 mod lab_report;
 mod listing;
+mod manual;
 mod memory;
 mod place;
 mod restoring;
