@@ -1,5 +1,6 @@
 //! How the command ends: exit codes as the manual documents them, and one sentence.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 
@@ -45,7 +46,7 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
     (Code::WrongPassword, "Wrong password."),
-    (Code::Interrupted, "Interrupted, by SIGTERM too."),
+    (Code::Interrupted, "Interrupted, by SIGTERM and SIGHUP too."),
 ];
 
 /// The end of a backup, or a recording, that could not read everything.
@@ -92,7 +93,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> Code {
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let advice = match error.downcast_ref::<Error>() {
         Some(Error::NoRepository { .. }) => "; `onefold init` makes one",
-        Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits for it",
+        Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits longer for it",
         Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
             "; what is stored so far is used by the next backup once there is room again"
         }
@@ -120,6 +121,11 @@ struct ExitError<'a> {
     message_type: &'static str,
     code: u8,
     message: &'a str,
+}
+
+/// Returns true if messages are to be JSON, also where the command line cannot be read.
+pub(crate) fn wants_json() -> bool {
+    std::env::args_os().any(|argument| argument == OsStr::new("--json"))
 }
 
 /// Tells of the end on standard error, as restic does: a line of JSON for programs, else a sentence.

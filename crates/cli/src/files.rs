@@ -19,6 +19,15 @@ const LIST_BYTES_MAX: u64 = 1 << 30;
 /// Longest file that is taken for one with a password.
 const PASSWORD_BYTES_MAX: u64 = 64 << 10;
 
+/// Returns true if the process was started with a signal ignored.
+pub(crate) fn is_signal_ignored(signal: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let bit = u32::try_from(signal - 1).ok().and_then(|bit| 1_u64.checked_shl(bit));
+    bit.is_some_and(|bit| mask & bit != 0)
+}
+
 /// Reads a list that an option names; `-` is standard input.
 pub(crate) fn read_list(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();

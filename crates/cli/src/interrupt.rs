@@ -1,13 +1,26 @@
-//! SIGINT and SIGTERM end the command cleanly; a second one ends it at once.
+//! Signals. SIGINT, SIGTERM and SIGHUP end the command cleanly; a second one ends it at once. SIGUSR1 asks for a line of
+//! progress. SIGXFSZ does not end the process, so that the write that was too long fails with an error.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use onefold_engine::monitor::Monitor;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 
 use crate::exit::Code;
+use crate::files;
+
+/// Set by SIGUSR1.
+static IS_STATUS_WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Handles the signals that must not end the process, whatever it does. Their default is to end it.
+pub(crate) fn prepare() -> Result<()> {
+    let is_wanted = IS_STATUS_WANTED.get_or_init(Arc::default);
+    signal_hook::flag::register(SIGUSR1, Arc::clone(is_wanted)).context("listen to SIGUSR1")?;
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("listen to SIGXFSZ")?;
+    Ok(())
+}
 
 /// Whether the user has asked to stop.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +30,9 @@ impl Interrupt {
     /// Listens from now on. Until then a signal ends the process, so this is called once passwords are typed.
     pub(crate) fn listen() -> Result<Self> {
         let interrupt = Self::default();
-        for signal in [SIGINT, SIGTERM] {
+        // `nohup` has it ignored, and the command is to survive the terminal then.
+        let hangup = (!files::is_signal_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
             // In this order: the first signal finds the flag unset, the second finds it set.
             signal_hook::flag::register_conditional_shutdown(
                 signal,

@@ -1,7 +1,8 @@
 //! Standard output is data, standard error is talk.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
@@ -39,7 +40,7 @@ impl Output {
 
     /// Writes bytes of data as they are.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
-        self.data.lock().map_err(|_| io::Error::other("standard output is unusable"))?.write_all(bytes)
+        named(self.data.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes))
     }
 
     /// Writes a line of data.
@@ -55,7 +56,7 @@ impl Output {
 
     /// Makes sure that everything has gone out.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.data.lock().map_err(|_| io::Error::other("standard output is unusable"))?.flush()
+        named(self.data.lock().unwrap_or_else(PoisonError::into_inner).flush())
     }
 
     /// Returns a name as it is listed: on a terminal without bytes that would control it.
@@ -83,10 +84,54 @@ impl Output {
     }
 }
 
+/// Adds to an error that standard output is what could not be written.
+fn named(written: io::Result<()>) -> io::Result<()> {
+    written.map_err(|error| io::Error::new(error.kind(), format!("write standard output: {error}")))
+}
+
+/// Makes sure that something printed through the standard library's buffer has gone out.
+pub(crate) fn printed(print: io::Result<()>) -> io::Result<()> {
+    named(print.and_then(|()| io::stdout().flush()))
+}
+
 /// Writes a line to standard error.
 pub(crate) fn say(line: &[u8]) {
     // There is nobody left to tell if standard error is gone.
     let _ignored = io::stderr().write_all(&[line, b"\n"].concat());
+}
+
+/// Characters that are not seen and change how others are: the categories Cf, Zl and Zp of Unicode 17, and fillers.
+const HIDDEN: [RangeInclusive<char>; 25] = [
+    '\u{ad}'..='\u{ad}',
+    '\u{34f}'..='\u{34f}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{115f}'..='\u{1160}',
+    '\u{17b4}'..='\u{17b5}',
+    '\u{180b}'..='\u{180f}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{3164}'..='\u{3164}',
+    '\u{feff}'..='\u{feff}',
+    '\u{ffa0}'..='\u{ffa0}',
+    '\u{fff0}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0000}'..='\u{e00ff}',
+    '\u{e01f0}'..='\u{e0fff}',
+];
+
+/// Returns true for characters that control a terminal, cannot be seen, or change the order in which others are shown.
+fn is_hidden(character: char) -> bool {
+    character.is_control() || HIDDEN.iter().any(|range| range.contains(&character))
 }
 
 /// Returns a text as people are shown it: names in it come from files that anybody may have made, and must not control a
@@ -95,7 +140,7 @@ pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character.is_control() {
+            if is_hidden(character) {
                 out.extend(character.escape_default().map(|escaped| escaped as u8));
             } else {
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
@@ -116,5 +161,21 @@ mod tests {
     fn terminals_see_no_control_characters() {
         assert_eq!(escape(b"plain \xc3\xa4"), b"plain \xc3\xa4");
         assert_eq!(escape(b"a\x1b[2J\n\xff"), b"a\\u{1b}[2J\\n\\xff");
+    }
+
+    #[test]
+    fn characters_that_hide_or_turn_others_are_escaped() {
+        let turning = ["200e", "200f", "202a", "202b", "202c", "202d", "202e", "2066", "2067", "2068", "2069", "61c"];
+        let invisible = ["200b", "200c", "200d", "2060", "feff", "ad", "e0041"];
+        let separators = ["2028", "2029", "85"];
+        for code in turning.into_iter().chain(invisible).chain(separators) {
+            let character = char::from_u32(u32::from_str_radix(code, 16).unwrap()).unwrap();
+            let shown = escape(format!("a{character}b").as_bytes());
+            assert_eq!(String::from_utf8(shown).unwrap(), format!("a\\u{{{code}}}b"));
+        }
+        // Letters of every script stay as they are.
+        let letters = "\u{5d0}\u{627}\u{915}\u{e01}\u{4e2d}\u{1f600}e\u{301}\u{a0}".as_bytes();
+        assert_eq!(escape(letters), letters);
+        assert!(HIDDEN.windows(2).all(|pair| pair[0].end() < pair[1].start()));
     }
 }

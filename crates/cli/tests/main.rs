@@ -18,3 +18,4 @@ mod manual;
 mod memory;
 mod place;
 mod restoring;
+mod shortage;

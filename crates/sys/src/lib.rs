@@ -1,14 +1,17 @@
-//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory.
+//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory, and
+//! an allocator that ends the process when memory is refused.
 //!
 //! Thin on purpose: every item is safe to call, and every `unsafe` block says what makes it so.
 #![expect(unsafe_code, reason = "one of the two crates that may; the engine has none")]
 
 mod buffer;
 mod mapping;
+mod refusal;
 mod ring;
 mod ticks;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
+pub use refusal::{EndOnRefusal, answer_refusals};
 pub use ring::{DEPTH, Memory, Operation, OwnedRead, OwnedReads, Ring};
 pub use ticks::{ticks, ticks_in_order};

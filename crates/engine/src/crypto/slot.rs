@@ -128,8 +128,12 @@ fn wrapping_key(slot: &Slot, repository: RepositoryId, password: &[u8]) -> Resul
     let params = Params::new(memory_kib, passes, lanes, Some(32))
         .map_err(|error| Error::damaged(name(), format!("password cost: {error}")))?;
     let mut derived = Zeroizing::new([0; 32]);
-    derive(params, password, &slot.salt, &mut *derived)
-        .map_err(|error| Error::invalid(format!("the password cannot be used: {error}")))?;
+    derive(params, password, &slot.salt, &mut *derived).map_err(|error| match error {
+        argon2::Error::OutOfMemory => {
+            Error::invalid(format!("out of memory: trying a password takes {} MiB", memory_kib.div_ceil(1024)))
+        }
+        error => Error::invalid(format!("the password cannot be used: {error}")),
+    })?;
     let mut hasher = blake3::Hasher::new_derive_key("onefold v1 key slot");
     hasher.update(&*derived);
     hasher.update(&repository.0);
@@ -137,19 +141,29 @@ fn wrapping_key(slot: &Slot, repository: RepositoryId, password: &[u8]) -> Resul
     Ok(ObjectKey::from_bytes(hasher.finalize().as_bytes()))
 }
 
-/// Derives a key with a thread for each lane, as far as there are processors: every command waits for this.
+/// Derives a key with a thread for each lane, as far as there are processors: every command waits for this. Where threads
+/// are refused, the caller's thread computes all lanes.
 fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> argon2::Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = rayon::ThreadPoolBuilder::new().num_threads(processors.min(params.p_cost() as usize)).build();
+    let threads = processors.min(params.p_cost() as usize);
     let blocks = params.block_count();
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    threads.expect("the system has room for a few threads").install(|| {
+    let mut compute = || {
         let mut memory = Vec::new();
-        memory.try_reserve_exact(blocks).map_err(|_full| argon2::Error::OutOfMemory)?;
+        let reserved = onefold_sys::answer_refusals(|| memory.try_reserve_exact(blocks));
+        reserved.map_err(|_full| argon2::Error::OutOfMemory)?;
         // Filled by all threads: a third of the time is the kernel's, which gives the pages out one by one.
         memory.par_extend(rayon::iter::repeat_n(Block::default(), blocks));
         argon2.hash_password_into_with_memory(password, salt, derived, &mut memory)
-    })
+    };
+    match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
+        Ok(pool) => pool.install(compute),
+        Err(_refused) => {
+            // A pool of the caller's thread alone starts none. An error means that the thread is in such a pool already.
+            let _alone = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
+            compute()
+        }
+    }
 }
 
 /// Bytes of the sealed body of a slot with an empty label.

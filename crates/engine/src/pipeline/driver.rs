@@ -37,7 +37,7 @@ const READING_THREADS: usize = 4;
 const WAITING_THREADS: usize = 4;
 
 impl Driver {
-    /// Computes on `threads` threads.
+    /// Computes on `threads` threads, or as many as the system grants. Where it grants none, jobs run on the calling thread.
     pub fn threads(threads: usize) -> Self {
         let compute = Workers::start("compute", threads.max(1));
         let read = Workers::start("read", threads.max(READING_THREADS));
@@ -64,7 +64,7 @@ impl Driver {
         depth: usize,
     ) -> Feed<T> {
         match &*self.0 {
-            Kind::Threads { .. } => Feed::threaded(producer, depth),
+            Kind::Threads { .. } => Feed::threaded(producer, depth, |body| spawn("feed", body)),
             Kind::Inline { .. } => Feed::Inline(Box::new(producer)),
         }
     }
@@ -104,14 +104,22 @@ impl Workers {
                 let inbox: Receiver<Job> = inbox.clone();
                 spawn(&format!("{name}-{number}"), move || inbox.iter().for_each(|job| job()))
             })
+            // A thread that was refused is not asked for again: the next one would be refused as well.
+            .map_while(Result::ok)
             .collect();
-        Self { count, jobs: Some(jobs), threads: Mutex::new(threads) }
+        Self::of(threads, jobs)
     }
 
-    /// Lanes bound how many jobs wait here.
+    fn of(threads: VecDeque<JoinHandle<()>>, jobs: Sender<Job>) -> Self {
+        Self { count: threads.len().max(1), jobs: Some(jobs), threads: Mutex::new(threads) }
+    }
+
+    /// Lanes bound how many jobs wait here. Without a thread the channel has no receiver: the job runs here and now.
     pub(crate) fn submit(&self, job: Job) {
         let jobs = self.jobs.as_ref().expect("workers take jobs until they are dropped");
-        jobs.send(job).expect("workers live as long as their pool");
+        if let Err(refused) = jobs.send(job) {
+            (refused.into_inner())();
+        }
     }
 }
 
@@ -126,8 +134,8 @@ impl Drop for Workers {
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).expect("the system has room for a few threads")
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
 }
 
 /// Items of a producer, in order.
@@ -140,7 +148,7 @@ pub enum Feed<T> {
         thread: Option<JoinHandle<()>>,
     },
     /// Produced when asked for.
-    Inline(Box<dyn FnMut() -> Option<T> + Send>),
+    Inline(Producer<T>),
 }
 
 impl<T> std::fmt::Debug for Feed<T> {
@@ -149,17 +157,32 @@ impl<T> std::fmt::Debug for Feed<T> {
     }
 }
 
+type Producer<T> = Box<dyn FnMut() -> Option<T> + Send>;
+
 impl<T: Send + 'static> Feed<T> {
-    fn threaded(mut producer: impl FnMut() -> Option<T> + Send + 'static, depth: usize) -> Self {
+    /// Without a thread, items are produced when asked for.
+    fn threaded(
+        producer: impl FnMut() -> Option<T> + Send + 'static,
+        depth: usize,
+        spawn: impl FnOnce(Job) -> std::io::Result<JoinHandle<()>>,
+    ) -> Self {
         let (sender, items) = bounded(depth);
-        let thread = spawn("feed", move || {
+        // A thread that is refused takes its closure with it: the producer is handed over once the thread runs.
+        let producer: Producer<T> = Box::new(producer);
+        let (hand_over, handed) = bounded::<Producer<T>>(1);
+        let body: Job = Box::new(move || {
+            let Ok(mut producer) = handed.recv() else { return };
             while let Some(item) = producer() {
                 if sender.send(item).is_err() {
                     break;
                 }
             }
         });
-        Self::Threaded { items: Some(items), thread: Some(thread) }
+        let Ok(thread) = spawn(body) else { return Self::Inline(producer) };
+        match hand_over.send(producer) {
+            Ok(()) => Self::Threaded { items: Some(items), thread: Some(thread) },
+            Err(refused) => Self::Inline(refused.into_inner()),
+        }
     }
 }
 
@@ -192,5 +215,29 @@ impl<T> Drop for Feed<T> {
                 let _panicked = thread.join();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_without_threads_run_when_they_are_submitted() {
+        let (jobs, inbox) = unbounded::<Job>();
+        drop(inbox);
+        let workers = Workers::of(VecDeque::new(), jobs);
+        let (sender, receiver) = bounded(1);
+        workers.submit(Box::new(move || sender.send(7).unwrap()));
+        assert_eq!((receiver.try_recv(), workers.count), (Ok(7), 1));
+    }
+
+    #[test]
+    fn a_feed_without_a_thread_produces_when_asked() {
+        let mut numbers = 0..10;
+        let refuse = |_| Err(std::io::ErrorKind::WouldBlock.into());
+        let feed = Feed::threaded(move || numbers.next(), 2, refuse);
+        assert!(matches!(feed, Feed::Inline(_)));
+        assert_eq!(feed.collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
     }
 }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use onefold_engine::Error;
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::{Keys, MasterKey};
@@ -136,17 +136,18 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     let mut scanner = Scanner::new(options, &survey, shares);
     let (send, batches) = sync_channel::<Batch>(BATCHES_WAITING);
     let again = walk()?;
-    let (reading, taken) = thread::scope(|scope| {
+    let (reading, taken) = thread::scope(|scope| -> Result<_> {
         let survey = &survey;
         let source = Arc::clone(&source);
-        let reader = scope.spawn(move || {
+        let read = move || {
             let mut send = |batch| send.send(batch).is_ok();
             Reader::new(source, survey, shares.batch_bytes, monitor, &mut send).read(again, &options.roots)
-        });
+        };
+        let reader = thread::Builder::new().spawn_scoped(scope, read).context("start the thread that reads")?;
         // The receiver goes with the loop, so that a reader whose batches nobody takes stops.
         let taken = batches.into_iter().try_for_each(|batch| scanner.take(&batch));
-        (reader.join(), taken)
-    });
+        Ok((reader.join(), taken))
+    })?;
     taken?;
     let reading = reading.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if monitor.is_interrupted() {

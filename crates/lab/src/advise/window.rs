@@ -107,12 +107,11 @@ struct Task {
     found: Mutex<Candidates>,
 }
 
-/// Runs the same work on so many threads.
+/// Runs the same work on so many threads, or on fewer where the system refuses some.
 pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(&work);
-        }
+        let start = |_: &usize| thread::Builder::new().spawn_scoped(scope, &work).is_ok();
+        let _started = (1..threads).take_while(start).count();
         work();
     });
 }

@@ -1,5 +1,7 @@
 //! How fast bytes are cut by several threads: figure 13 of Ma et al., "Lazy Exact Deduplication".
 
+use std::sync::mpsc::channel;
+use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -124,28 +126,35 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
 #[expect(clippy::cast_precision_loss, reason = "a speed")]
 fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
     let pieces = (mebibytes << 20) / PIECE_BYTES;
-    let barrier = std::sync::Barrier::new(threads + 1);
+    // Closed until every thread is ready. When a thread is refused, the gate opens and the others end.
+    let gate = RwLock::new(());
+    let (ready, all_ready) = channel();
     let taken = std::thread::scope(|scope| -> Result<std::time::Duration> {
-        let workers: Vec<_> = (0..threads)
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let workers = (0..threads)
             .map(|number| {
-                let barrier = &barrier;
-                scope.spawn(move || {
+                let (gate, ready) = (&gate, ready.clone());
+                let cut = move || {
                     let mut noise = vec![0; STRETCH_BYTES];
                     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut noise);
                     let mut cutter = cutter(algorithm, average);
                     let (mut cuts, mut chunks) = (Vec::new(), 0);
-                    barrier.wait();
+                    // The receiver lives as long as the scope.
+                    let _received = ready.send(());
+                    drop(gate.read());
                     for piece in noise.chunks(PIECE_BYTES).cycle().take(pieces) {
                         cuts.clear();
                         cutter.advance(piece, &mut cuts);
                         chunks += cuts.len();
                     }
                     chunks
-                })
+                };
+                std::thread::Builder::new().spawn_scoped(scope, cut).context("start a thread that cuts")
             })
-            .collect();
-        barrier.wait();
+            .collect::<Result<Vec<_>>>()?;
+        (0..threads).try_for_each(|_| all_ready.recv()).context("wait for the threads that cut")?;
         let start = Instant::now();
+        drop(closed);
         for worker in workers {
             let chunks = worker.join().ok().context("a thread that cuts")?;
             ensure!(chunks != 0, "{} cut nothing", algorithm.name());
