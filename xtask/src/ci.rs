@@ -14,6 +14,10 @@ use crate::tidy;
 /// Where the independent restorer's test stands; it runs the program under test through the variable `ONEFOLD`.
 const RESTORER_TEST: &str = "testdata/restorer/test.py";
 
+/// The unit tests of the command in a build that leaves the laboratory out, as `./quickstart` does.
+const WITHOUT_LAB: [&str; 7] =
+    ["test", "--locked", "--package", "onefold-cli", "--no-default-features", "--bin", "onefold"];
+
 /// Runs every step, also after one failed, so that one run shows all there is to mend.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Report::default();
@@ -25,6 +29,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     report.step("doc", || run_doc(root));
     let mut tests = TestCounts::default();
     report.step("test", || run_tests(root, &mut tests));
+    report.step("without the laboratory", || cargo(root, &WITHOUT_LAB));
     report.step("restorer", || run_restorer(root));
     report.finish(&tests)
 }

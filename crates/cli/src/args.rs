@@ -2,6 +2,7 @@
 #![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
 
 pub(crate) mod inspect;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs, StatsArgs};
+#[cfg(feature = "lab")]
 use crate::args::lab::LabArgs;
 
 /// The command line.
@@ -95,13 +97,26 @@ pub(crate) enum Command {
     /// Manage passwords
     Key(KeyArgs),
     /// Ask what a design would cost: traces of chunks without their bytes
+    #[cfg(feature = "lab")]
     Lab(LabArgs),
+    /// Laboratory, which this build leaves out
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Lab(LeftOutArgs),
     /// Write what a shell needs to complete this command's options
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
     Man(ManArgs),
     /// Say which version this is
     Version,
+}
+
+/// Options of a command that this build leaves out: all of them are accepted, so that its absence is the error.
+#[cfg(not(feature = "lab"))]
+#[derive(Args, Debug)]
+pub(crate) struct LeftOutArgs {
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 /// How much it costs to try a password.

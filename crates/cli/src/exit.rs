@@ -57,8 +57,10 @@ pub(crate) enum Unreadable {
     /// It was only tried out.
     TriedOut,
     /// A trace was made of what could be read.
+    #[cfg(feature = "lab")]
     NotRecorded,
     /// Advice was given on what could be read.
+    #[cfg(feature = "lab")]
     NotAdvisedOn,
 }
 
@@ -66,7 +68,9 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::LeftOut => "the snapshot was made, but not everything could be read: the errors above say what",
+            #[cfg(feature = "lab")]
             Self::NotAdvisedOn => "the advice is on what could be read: the errors above say what could not",
+            #[cfg(feature = "lab")]
             Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })

@@ -66,6 +66,7 @@ pub(crate) fn write_page(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Says whether something is there.
+#[cfg(feature = "lab")]
 pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

@@ -2,6 +2,7 @@
 //! this too. Fields that only this program has come after.
 
 pub(crate) mod inspect;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 
 use std::collections::BTreeMap;

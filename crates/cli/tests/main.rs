@@ -3,15 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod backup;
+#[cfg(feature = "lab")]
 mod browser;
 mod checking;
 mod failures;
 mod inspecting;
 mod keys;
+#[cfg(feature = "lab")]
 mod lab;
+#[cfg(feature = "lab")]
 mod lab_advise;
+#[cfg(feature = "lab")]
 mod lab_paper;
+#[cfg(feature = "lab")]
 mod lab_record;
+#[cfg(feature = "lab")]
 mod lab_report;
 mod listing;
 mod manual;

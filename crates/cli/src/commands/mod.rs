@@ -11,6 +11,7 @@ mod dump_tar;
 mod find;
 mod init;
 mod key;
+#[cfg(feature = "lab")]
 mod lab;
 mod ls;
 mod restore;
@@ -26,10 +27,15 @@ use crate::args::{Arguments, Command};
 use crate::output::Output;
 use crate::settings::Settings;
 
+/// The answer to `lab` in a build without it.
+#[cfg(not(feature = "lab"))]
+const WITHOUT_LAB: &str = "this onefold was built without the laboratory; cargo's default features include it";
+
 /// Carries out a command.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let Arguments { global, command } = arguments;
     let settings = Settings::decide(&global, &|name| std::env::var_os(name))?;
+    #[cfg(feature = "lab")]
     let names_repository = global.repo.is_some();
     let output = Arc::new(Output::new(settings.json, settings.verbosity));
     match command {
@@ -45,10 +51,29 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         Command::Cat(typed) => cat::run(&settings, &output, &typed.object),
         Command::Check(typed) => check::run(&settings, &output, &typed),
         Command::Key(typed) => key::run(&settings, &output, &typed.command),
+        #[cfg(feature = "lab")]
         Command::Lab(typed) => lab::run(&settings, &output, names_repository, &typed.command),
+        #[cfg(not(feature = "lab"))]
+        Command::Lab(_) => Err(anyhow::Error::msg(WITHOUT_LAB)),
         Command::Completions(typed) => completions::write(&output, &typed),
         Command::Man(typed) => completions::write_pages(&output, &typed),
         Command::Version => version::run(&output),
     }?;
     Ok(output.flush()?)
+}
+
+#[cfg(all(test, not(feature = "lab")))]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn lab_says_that_this_build_leaves_it_out_whatever_was_typed_after_it() {
+        for typed in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
+            let arguments = Arguments::try_parse_from([&["onefold"], typed].concat()).expect("accepts all of it");
+            let error = run(arguments).expect_err("there is no laboratory");
+            assert_eq!(error.to_string(), WITHOUT_LAB, "{typed:?}");
+        }
+    }
 }
