@@ -1,9 +1,10 @@
-//! Everything that is run on the code: `cargo xtask ci | tidy [--bless] | fmt`.
+//! Everything that is run on the code: `cargo xtask ci | tidy [--bless] | fmt | book`.
 //!
 //! One language for the product and for what watches over it, so that whoever can read the one can mend the other.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
 #![expect(clippy::disallowed_methods, reason = "reads and writes the sources, not repositories")]
 
+mod book;
 mod checkout;
 mod ci;
 mod tidy;
@@ -14,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::checkout::Checkout;
 
-const USAGE: &str = "usage: cargo xtask ci | tidy [--bless] | fmt";
+const USAGE: &str = "usage: cargo xtask ci | tidy [--bless] | fmt | book";
 
 fn main() -> ExitCode {
     match run() {
@@ -33,6 +34,7 @@ fn run() -> Result<()> {
     match words.as_slice() {
         ["ci"] => ci::run(&root),
         ["fmt"] => ci::format(&root),
+        ["book"] => book::run(&Checkout::read(&root)?),
         ["tidy"] => tidy::run(&Checkout::read(&root)?),
         ["tidy", "--bless"] => {
             tidy::bless(&Checkout::read(&root)?).context("rewrite docs/format.md")?;

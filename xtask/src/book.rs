@@ -1,0 +1,244 @@
+//! `cargo xtask book`: the manual and the documents about the internals as web pages, by mdBook.
+//!
+//! Pages lie in different directories of the checkout and link to each other by their paths there, so that the links work in
+//! the checkout too. This module copies them into one directory and changes the links on the way.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::checkout::Checkout;
+
+/// The version of mdBook that is installed where there is none.
+const MDBOOK_VERSION: &str = "0.5.4";
+
+/// Directory of the manual's pages.
+const MANUAL: &str = "docs/manual/src/";
+
+/// The list of chapters.
+const SUMMARY: &str = "docs/manual/src/SUMMARY.md";
+
+/// The chapter under which all decision records are listed.
+const DECISIONS: &str = "docs/decisions/README.md";
+
+/// Builds the book below `target`.
+pub(crate) fn run(checkout: &Checkout) -> Result<()> {
+    let program = std::env::current_exe().context("find the build directory")?;
+    let target = program.parent().and_then(Path::parent).context("find the build directory")?;
+    let book = target.join("book");
+    stage(checkout, &book)?;
+    let status = Command::new(mdbook(target)?).arg("build").arg(&book).status().context("run mdbook")?;
+    ensure!(status.success(), "mdbook: {status}");
+    let pages = book.join("book");
+    let broken = broken_links(&pages)?;
+    ensure!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    println!("built {}", pages.join("index.html").display());
+    Ok(())
+}
+
+/// Returns the program: the one in the search path, or the one below `target`, which is installed first if need be.
+fn mdbook(target: &Path) -> Result<PathBuf> {
+    let is_there = |program: &Path| Command::new(program).arg("--version").output().is_ok();
+    let tools = target.join("tools");
+    let installed = tools.join("bin/mdbook");
+    if is_there(Path::new("mdbook")) {
+        return Ok(PathBuf::from("mdbook"));
+    }
+    if !is_there(&installed) {
+        println!("installing mdBook {MDBOOK_VERSION} into {}; this takes some minutes", tools.display());
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let status = Command::new(cargo)
+            .args(["install", "mdbook", "--locked", "--no-default-features", "--version", MDBOOK_VERSION, "--root"])
+            .arg(&tools)
+            .status()
+            .context("run cargo install")?;
+        ensure!(status.success(), "cargo install mdbook: {status}");
+    }
+    Ok(installed)
+}
+
+/// Writes the sources of the book.
+fn stage(checkout: &Checkout, book: &Path) -> Result<()> {
+    let source = book.join("src");
+    if book.exists() {
+        std::fs::remove_dir_all(book).with_context(|| format!("remove {}", book.display()))?;
+    }
+    let staged: BTreeMap<&str, String> =
+        checkout.paths.iter().filter_map(|path| Some((path.as_str(), place_of(path)?))).collect();
+    for (path, place) in &staged {
+        let to = source.join(place);
+        std::fs::create_dir_all(to.parent().context("a page lies in a directory")?)?;
+        match checkout.file(path).filter(|_| is_page(path)) {
+            None => std::fs::copy(checkout.root.join(path), &to).map(|_| ()),
+            Some(file) => {
+                let text = if *path == SUMMARY { with_decisions(checkout) } else { file.text.clone() };
+                let page = rewrite(&text, |link| translate(&staged, path, link));
+                std::fs::write(&to, page)
+            }
+        }
+        .with_context(|| format!("write {}", to.display()))?;
+    }
+    let configuration = checkout.file("docs/manual/book.toml").context("docs/manual/book.toml is missing")?;
+    std::fs::write(book.join("book.toml"), &configuration.text).context("write book.toml")
+}
+
+fn is_page(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|end| end == "md")
+}
+
+/// Returns the path of a file in the book, if it belongs there.
+fn place_of(path: &str) -> Option<String> {
+    let place = match path {
+        "ARCHITECTURE.md" => "architecture.md",
+        _ => path.strip_prefix(MANUAL).or_else(|| path.strip_prefix("docs/"))?,
+    };
+    let place = place.replace("README.md", "index.md");
+    (is_page(path) || place.starts_with("images/")).then_some(place)
+}
+
+/// Returns the list of chapters, with the decision records below their chapter.
+fn with_decisions(checkout: &Checkout) -> String {
+    let summary = checkout.file(SUMMARY).map_or("", |file| &file.text);
+    let is_record = |path: &str| path.starts_with("docs/decisions/") && path != DECISIONS;
+    let records = checkout.files.iter().filter(|file| is_record(&file.path)).map(|file| {
+        let title = file.text.lines().next().unwrap_or_default().trim_start_matches("# ");
+        format!("  - [{title}](../../../{})\n", file.path)
+    });
+    let records: String = records.collect();
+    summary.split_inclusive('\n').fold(String::new(), |mut whole, line| {
+        whole.push_str(line);
+        if line.contains("decisions/README.md") {
+            whole.push_str(&records);
+        }
+        whole
+    })
+}
+
+/// What becomes of a link.
+#[derive(Debug, PartialEq, Eq)]
+enum Translated {
+    /// It leads elsewhere.
+    To(String),
+    /// It leads to a file that is not part of the book: only its text stays.
+    Dropped,
+}
+
+/// Translates a link on the page at `path`.
+fn translate(staged: &BTreeMap<&str, String>, path: &str, link: &str) -> Translated {
+    let (file, anchor) = link.find('#').map_or((link, ""), |at| link.split_at(at));
+    if link.contains("://") || file.is_empty() {
+        return Translated::To(link.to_owned());
+    }
+    let mut names: Vec<&str> = path.split('/').collect();
+    names.pop();
+    for name in file.split('/') {
+        match name {
+            ".." => drop(names.pop()),
+            "." | "" => {}
+            _ => names.push(name),
+        }
+    }
+    let (Some(place), Some(own)) = (staged.get(names.join("/").as_str()), staged.get(path)) else {
+        return Translated::Dropped;
+    };
+    Translated::To(format!("{}{place}{anchor}", "../".repeat(own.matches('/').count())))
+}
+
+/// Translates the links `[text](target)` of a page, but not those in fenced blocks.
+fn rewrite(text: &str, translate: impl Fn(&str) -> Translated) -> String {
+    let mut page = String::with_capacity(text.len());
+    let mut fenced = false;
+    for line in text.split_inclusive('\n') {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced { page.push_str(line) } else { rewrite_line(line, &translate, &mut page) }
+    }
+    page
+}
+
+fn rewrite_line(line: &str, translate: &impl Fn(&str) -> Translated, page: &mut String) {
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some((target, after)) = after.split_once(')') else { break };
+        match (translate(target), before.rfind('[')) {
+            (Translated::Dropped, Some(start)) => {
+                page.push_str(&before[..start]);
+                page.push_str(&before[start + 1..]);
+            }
+            // The text of the link begins on the line before: the link stays as it is.
+            (Translated::Dropped, None) => page.extend([before, "](", target, ")"]),
+            (Translated::To(target), _) => page.extend([before, "](", &target, ")"]),
+        }
+        rest = after;
+    }
+    page.push_str(rest);
+}
+
+/// Returns the links of built pages that lead to no file.
+fn broken_links(pages: &Path) -> Result<Vec<String>> {
+    let mut broken = Vec::new();
+    let mut left = vec![pages.to_path_buf()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(&directory).with_context(|| format!("list {}", directory.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.extension().is_some_and(|end| end == "html") && !path.ends_with("404.html") {
+                let html = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+                let targets = html.split("href=\"").skip(1).filter_map(|rest| rest.split(['"', '#']).next());
+                let files = targets.filter(|target| !target.is_empty() && !target.contains(':'));
+                let missing = files.filter(|target| !directory.join(target).exists());
+                broken.extend(missing.map(|target| format!("{}: {target}", path.display())));
+            }
+        }
+    }
+    if !pages.join("index.html").is_file() {
+        bail!("mdbook built no index.html in {}", pages.display());
+    }
+    Ok(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_follow_pages_to_their_places_in_the_book() {
+        let paths = [
+            "docs/manual/src/a.md",
+            "docs/lab.md",
+            "docs/decisions/0001-x.md",
+            "docs/decisions/README.md",
+            "ARCHITECTURE.md",
+            "docs/images/b.svg",
+        ];
+        let staged: BTreeMap<&str, String> =
+            paths.iter().map(|path| (*path, place_of(path).expect("belongs to the book"))).collect();
+        let cases = [
+            ("docs/manual/src/a.md", "../../lab.md#points", Translated::To("lab.md#points".into())),
+            ("docs/manual/src/a.md", "../../../ARCHITECTURE.md", Translated::To("architecture.md".into())),
+            ("docs/decisions/0001-x.md", "../manual/src/a.md", Translated::To("../a.md".into())),
+            ("docs/lab.md", "decisions/README.md", Translated::To("decisions/index.md".into())),
+            ("ARCHITECTURE.md", "docs/images/b.svg", Translated::To("images/b.svg".into())),
+            ("docs/lab.md", "../crates/cli/Cargo.toml", Translated::Dropped),
+            ("docs/lab.md", "#points", Translated::To("#points".into())),
+            ("docs/lab.md", "https://example.org/a.md", Translated::To("https://example.org/a.md".into())),
+        ];
+        for (page, link, expected) in cases {
+            assert_eq!(translate(&staged, page, link), expected, "{link} on {page}");
+        }
+        assert_eq!(
+            (place_of("docs/results/x.json"), place_of("README.md"), place_of("xtask/a.md")),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn only_links_outside_of_fenced_blocks_are_rewritten() {
+        let text = "a [b](c) [d](e), `f`\n```sh\n[g](c)\n```\n![h](e)\n";
+        let page = rewrite(text, |link| if link == "c" { Translated::Dropped } else { Translated::To("x".into()) });
+        assert_eq!(page, "a b [d](x), `f`\n```sh\n[g](c)\n```\n![h](x)\n");
+    }
+}
