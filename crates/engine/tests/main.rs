@@ -14,6 +14,7 @@ mod hostile;
 mod inspecting;
 mod old_formats;
 mod property;
+mod races;
 mod regressions;
 mod sources;
 mod support;

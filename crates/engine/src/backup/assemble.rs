@@ -120,6 +120,11 @@ impl Assembler {
                 self.monitor.advance(len, 0);
             }
             Piece::FileEnd => self.end_file(sink)?,
+            Piece::FileAgain => {
+                // What was stored of it stays: most of it will be found again.
+                self.recipe.finish(sink)?;
+                self.file = None;
+            }
             Piece::FileFailed(error) => {
                 // What was stored of it stays for a later run to find; the entry is left out.
                 self.recipe.finish(sink)?;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::error::Error;
-use crate::io::tree::{EntryKind, Metadata, Xattr};
+use crate::io::tree::{EntryKind, Metadata};
+use crate::source::walk::Location;
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
@@ -30,7 +31,7 @@ impl Buffers {
 /// The bytes of a block. When it is dropped its room goes back to where it came from.
 #[derive(Debug)]
 pub struct BlockBytes {
-    /// Of length [`BLOCK_BYTES`]; what follows the filled part is left over from an earlier block.
+    /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
     room: Vec<u8>,
     filled: usize,
     /// Kept free for files that are read later.
@@ -53,6 +54,17 @@ impl BlockBytes {
     /// Gives back what was reserved, to be filled now or not at all.
     pub fn release(&mut self, len: usize) {
         self.reserved -= len;
+    }
+
+    /// Sees to it that so many bytes fit without what is reserved. A block grows for this only where a file has grown.
+    pub fn make_free(&mut self, len: usize) {
+        let lacking = len.saturating_sub(self.free());
+        self.room.resize(self.room.len() + lacking, 0);
+    }
+
+    /// Drops what follows the first so many bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.filled = self.filled.min(len);
     }
 
     /// Appends bytes, of which there must be no more than fit.
@@ -83,6 +95,8 @@ impl Deref for BlockBytes {
 impl Drop for BlockBytes {
     fn drop(&mut self) {
         if let Ok(mut free) = self.home.0.lock() {
+            self.room.truncate(BLOCK_BYTES);
+            self.room.shrink_to(BLOCK_BYTES);
             free.push(std::mem::take(&mut self.room));
         }
     }
@@ -124,11 +138,11 @@ pub struct Unread {
     pub path: PathBuf,
     /// Its name in the tree.
     pub name: Vec<u8>,
-    /// Its attributes.
-    pub xattrs: Vec<Xattr>,
+    /// What opens it.
+    pub location: Location,
     /// How it compares.
     pub change: Change,
-    /// How long it was when it was found, for which room is reserved.
+    /// How many bytes of its block are reserved for it: its length when it was found; 0 if it is read block by block.
     pub len: usize,
 }
 
@@ -180,6 +194,8 @@ pub enum Piece {
     Hole(u64),
     /// The open file ends.
     FileEnd,
+    /// The open file has changed while it was read: what there was of it is dropped, and it begins again.
+    FileAgain,
     /// The open file cannot be read any further: it is left out.
     FileFailed(Error),
     /// Something cannot be read and is left out.

@@ -165,7 +165,7 @@ impl CutStage {
                     }
                     open.end = start + len as usize;
                 }
-                Piece::Hole(_) | Piece::FileEnd | Piece::FileFailed(_) => {
+                Piece::Hole(_) | Piece::FileEnd | Piece::FileAgain | Piece::FileFailed(_) => {
                     self.take_chunk(&mut open, &mut cut);
                     self.cutter.finish();
                     cut.pieces.push(CutPiece::Other(piece));

@@ -11,6 +11,7 @@ pub mod preview;
 pub mod read;
 pub mod record;
 pub mod run;
+mod source_file;
 
 use block::BLOCK_BYTES;
 

@@ -96,6 +96,10 @@ impl Previewer<'_> {
     }
 
     fn file(&mut self, item: &Item) {
+        if let Err(error) = item.location.xattrs() {
+            self.found.failures += 1;
+            self.monitor.failure(&item.path, &error);
+        }
         let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_encoded_bytes()));
         let is_unchanged = match (&mut self.parent, &found) {
             (Some(parent), Some(found)) => parent.is_unchanged(&item.metadata, found),

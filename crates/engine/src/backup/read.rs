@@ -2,43 +2,57 @@
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::backup::block::{
     BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, ParentDirectory, Piece, Unread, entry_of,
 };
 use crate::backup::parent::Parent;
+use crate::backup::source_file::{Advance, OpenFile, Stability};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, Xattr};
+use crate::io::tree::{EntryKind, Metadata, SourceFile, Xattr};
 use crate::recipe::Recipe;
 use crate::source::walk::{Event, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
-/// A file that says it is empty is still read, up to this length: files of /proc and /sys say so.
-const UNSIZED_BYTES_MAX: u64 = 64 << 20;
 /// Files up to this length are left to several readers: what they take is opening and closing, not reading.
 const SMALL_BYTES_MAX: u64 = 128 << 10;
+/// A file that was small when it was found, and is longer when it is opened, is read among the small ones up to this length.
+const GROWN_BYTES_MAX: u64 = 1 << 20;
 /// What becomes of a file that is read: its beginning, its bytes, its end.
 const PIECES_OF_SMALL_FILE: usize = 3;
+/// Times that a file is read which changes meanwhile.
+const READS_MAX: u32 = 3;
+/// A file that changes while it is read is read again up to this length. A larger one is a database or the disk of a virtual
+/// machine, mostly, which changes all the time.
+const READ_AGAIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Opens and reads files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct FileReader {
-    source: Arc<dyn SourceTree>,
     entry_bytes_max: usize,
 }
 
+/// What is done with a file that was read to its end.
+enum Verdict {
+    /// It is stored.
+    Store,
+    /// It is opened and read once more: this is it, opened.
+    Again(Box<dyn SourceFile>),
+    /// It is stored, and reported.
+    Report(Error),
+}
+
 impl FileReader {
-    /// Reads files of this source. Entries take at most so many bytes.
-    pub fn new(source: Arc<dyn SourceTree>, entry_bytes_max: u32) -> Self {
-        Self { source, entry_bytes_max: entry_bytes_max as usize }
+    /// Entries take at most so many bytes.
+    pub fn new(entry_bytes_max: u32) -> Self {
+        Self { entry_bytes_max: entry_bytes_max as usize }
     }
 
-    /// Reads the files of a block that are not read yet, each up to the length that it was found with.
-    pub fn read_small(&self, block: &mut Block) {
+    /// Reads the files of a block that are not read yet, each as it is when it is opened.
+    pub fn read_small(self, block: &mut Block) {
         if !block.pieces.iter().any(|piece| matches!(piece, Piece::Unread(_))) {
             return;
         }
@@ -48,38 +62,61 @@ impl FileReader {
                 block.pieces.push(piece);
                 continue;
             };
-            let len = unread.len;
-            block.bytes.release(len);
-            let Some(mut open) = self.open(*unread, block) else { continue };
-            open.end = open.end.min(len as u64);
-            while 0 < open.end && open.read_some(block) {}
-            if open.end == 0 {
-                block.pieces.push(Piece::FileEnd);
+            block.bytes.release(unread.len);
+            match open(&unread) {
+                Ok(file) => self.read_whole(file, &unread, block),
+                Err(error) => block.pieces.push(Piece::Failed(unread.path, error)),
             }
         }
     }
 
-    /// Opens a file and tells that it begins, or that it cannot be opened.
-    fn open(&self, unread: Unread, block: &mut Block) -> Option<OpenFile> {
-        let Unread { path, name, xattrs, change, .. } = unread;
-        let opened = self.source.open(&path).and_then(|file| Ok((file.metadata()?, file)));
-        let (metadata, file) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                block.pieces.push(Piece::Failed(path, error));
-                return None;
+    /// Reads a small file, from its beginning if it changes meanwhile.
+    fn read_whole(self, mut file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block) {
+        let (bytes, pieces) = (block.bytes.len(), block.pieces.len());
+        for reads in 1.. {
+            let size = file.opened().size;
+            if GROWN_BYTES_MAX < size && (unread.len as u64) < size {
+                let found = unread.len;
+                let reason = format!("it grew from {found} to {size} bytes after it was found, and is left out");
+                block.pieces.push(Piece::Failed(unread.path.clone(), Error::invalid(reason)));
+                return;
             }
-        };
-        let end = metadata.size;
+            block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
+            let mut open = self.begin(file, unread, block);
+            let outcome = loop {
+                match open.advance(block) {
+                    Ok(Advance::More) => {}
+                    Ok(Advance::End) => break verdict(&open, unread, reads),
+                    Err(error) => break Err(error),
+                }
+            };
+            match outcome {
+                Ok(Verdict::Again(again)) => {
+                    block.bytes.truncate(bytes);
+                    block.pieces.truncate(pieces);
+                    file = again;
+                }
+                outcome => return finish(outcome, unread, block),
+            }
+        }
+    }
+
+    /// Tells that a file begins, with what it is now that it is open.
+    fn begin(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block) -> OpenFile {
+        let Unread { path, name, change, .. } = unread;
+        let metadata = file.opened();
         let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
-        let mut entry = entry_of(name, &Metadata { kind: EntryKind::File, ..metadata }, content);
-        self.attach(&mut entry, xattrs, &path, block);
-        block.pieces.push(Piece::File(Box::new(FileStart { path, entry, change })));
-        Some(OpenFile { file, offset: 0, data_end: 0, end, halo: Vec::new() })
+        let mut entry = entry_of(name.clone(), &Metadata { kind: EntryKind::File, ..metadata.clone() }, content);
+        match file.xattrs() {
+            Ok(xattrs) => self.attach(&mut entry, xattrs, path, block),
+            Err(error) => block.pieces.push(Piece::Failed(path.clone(), error)),
+        }
+        block.pieces.push(Piece::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
+        OpenFile::new(file)
     }
 
     /// Gives an entry its attributes, or none if they are more than an entry can hold, which is told.
-    fn attach(&self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block) {
+    fn attach(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block) {
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
         // Half for the attributes leaves the other half for name, link target and references.
         if self.entry_bytes_max / 2 < bytes {
@@ -92,6 +129,60 @@ impl FileReader {
     }
 }
 
+/// Opens a file.
+fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
+    unread.location.open().map_err(|error| match unread.location.metadata() {
+        Ok(now) if !matches!(now.kind, EntryKind::File | EntryKind::BlockDevice) => {
+            Error::invalid("it was replaced by an entry of another kind after it was found, and is left out")
+        }
+        _ => error,
+    })
+}
+
+/// Decides what is done with a file that was read to its end so many times.
+fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
+    let stability = open.stability()?;
+    let reason = match stability {
+        Stability::Same => return Ok(Verdict::Store),
+        // A log grows all the time.
+        Stability::Appended if unread.len == 0 => return Ok(Verdict::Store),
+        Stability::Appended => "it was appended to",
+        Stability::Touched => "it was touched",
+        Stability::Changed(reason) => reason,
+    };
+    if reads < READS_MAX && open.offset() <= READ_AGAIN_BYTES_MAX {
+        match unread.location.open() {
+            Ok(again) => return Ok(Verdict::Again(again)),
+            // It was removed or given another name: what it held was read.
+            Err(_) if stability == Stability::Touched => return Ok(Verdict::Store),
+            Err(_) => {}
+        }
+    }
+    Ok(match stability {
+        Stability::Same | Stability::Appended => Verdict::Store,
+        Stability::Touched | Stability::Changed(_) => {
+            let reason = format!("{reason} while it was read, {}: what is stored may be a mixture", times(reads));
+            Verdict::Report(Error::invalid(reason))
+        }
+    })
+}
+
+fn times(reads: u32) -> String {
+    if reads == 1 { "once".to_owned() } else { format!("{reads} times") }
+}
+
+/// Ends a file.
+fn finish(outcome: Result<Verdict>, unread: &Unread, block: &mut Block) {
+    match outcome {
+        Ok(Verdict::Store | Verdict::Again(_)) => block.pieces.push(Piece::FileEnd),
+        Ok(Verdict::Report(error)) => {
+            block.pieces.push(Piece::FileEnd);
+            block.pieces.push(Piece::Failed(unread.path.clone(), error));
+        }
+        Err(error) => block.pieces.push(Piece::FileFailed(error)),
+    }
+}
+
 /// Turns a source into blocks.
 #[derive(Debug)]
 pub struct SourceReader {
@@ -99,7 +190,7 @@ pub struct SourceReader {
     walk: Walk,
     parent: Option<Parent>,
     roots: Vec<PathBuf>,
-    open: Option<OpenFile>,
+    open: Option<Streamed>,
     buffers: Buffers,
     is_finished: bool,
 }
@@ -174,7 +265,7 @@ impl SourceReader {
     }
 
     fn take_other(&mut self, item: Item, block: &mut Block) {
-        let Item { path, name, metadata, xattrs, link_target } = item;
+        let Item { path, name, metadata, xattrs, link_target, .. } = item;
         let content = match link_target {
             Some(target) => Content::Symlink { target: target.into_os_string().into_vec() },
             None => Content::Special { rdev: metadata.rdev },
@@ -185,120 +276,84 @@ impl SourceReader {
     }
 
     fn take_file(&mut self, item: Item, block: &mut Block) {
-        let Item { path, name, metadata, xattrs, .. } = item;
-        let name = name.into_vec();
-        let found = self.parent.as_mut().and_then(|parent| parent.find(&name));
+        let name = item.name.as_bytes();
+        let found = self.parent.as_mut().and_then(|parent| parent.find(name));
         if let (Some(parent), Some(found)) = (&mut self.parent, &found)
-            && parent.is_unchanged(&metadata, found)
+            && parent.is_unchanged(&item.metadata, found)
+            && self.reuse(&item, found, block)
         {
-            let HintedEntry { entry: old, hints } = found.clone();
-            // What does not show in the contents is taken from now.
-            let mut entry = entry_of(name, &metadata, old.content);
-            if let Content::File { inode, .. } = &mut entry.content {
-                *inode = metadata.inode;
-            }
-            self.files.attach(&mut entry, xattrs, &path, block);
-            block.pieces.push(Piece::Reused(path, Box::new(HintedEntry { entry, hints })));
             return;
         }
+        let Item { path, name, location, metadata, .. } = item;
         let change = if found.is_some() { Change::Changed } else { Change::New };
         let is_small = 0 < metadata.size && metadata.size <= SMALL_BYTES_MAX.min(block.bytes.free() as u64);
         let len = if is_small { usize::try_from(metadata.size).unwrap_or(usize::MAX) } else { 0 };
-        let unread = Unread { path, name, xattrs, change, len };
+        let unread = Unread { path, name: name.into_vec(), location, change, len };
         if is_small {
             block.bytes.reserve(len);
             block.pieces.push(Piece::Unread(Box::new(unread)));
-        } else {
-            self.open = self.files.open(unread, block);
+            return;
         }
+        match open(&unread) {
+            Ok(file) => self.open = Some(Streamed { open: self.files.begin(file, &unread, block), unread, reads: 1 }),
+            Err(error) => block.pieces.push(Piece::Failed(unread.path, error)),
+        }
+    }
+
+    /// Takes a file as the parent has it. False: it was replaced since it was looked at.
+    fn reuse(&self, item: &Item, found: &HintedEntry, block: &mut Block) -> bool {
+        let HintedEntry { entry: old, hints } = found.clone();
+        let xattrs = match item.location.xattrs() {
+            // They change with the change time, so that these are mostly those of another file.
+            Ok(xattrs) if xattrs != old.xattrs => match item.location.metadata() {
+                Ok(now) if now == item.metadata => xattrs,
+                Ok(_) | Err(_) => return false,
+            },
+            Ok(xattrs) => xattrs,
+            Err(error) => {
+                block.pieces.push(Piece::Failed(item.path.clone(), error));
+                Vec::new()
+            }
+        };
+        // What does not show in the contents is taken from now.
+        let mut entry = entry_of(item.name.as_bytes().to_vec(), &item.metadata, old.content);
+        if let Content::File { inode, .. } = &mut entry.content {
+            *inode = item.metadata.inode;
+        }
+        self.files.attach(&mut entry, xattrs, &item.path, block);
+        block.pieces.push(Piece::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
+        true
     }
 
     /// Reads into the rest of the block, up to the end of the open file.
     fn read_some(&mut self, block: &mut Block) {
-        self.open = self.open.take().and_then(|mut open| open.read_some(block).then_some(open));
-    }
-}
-
-#[derive(Debug)]
-struct OpenFile {
-    file: Box<dyn SourceFile>,
-    /// Where the next byte is read.
-    offset: u64,
-    /// Where the data ends that is known to follow.
-    data_end: u64,
-    /// Where the file ended when it was opened.
-    end: u64,
-    /// The last bytes read, to warm up the hash in the next block.
-    halo: Vec<u8>,
-}
-
-enum Advance {
-    More,
-    End,
-}
-
-impl OpenFile {
-    /// Reads into the rest of the block. False: the file has ended, which was told.
-    fn read_some(&mut self, block: &mut Block) -> bool {
-        let end = match self.advance(block) {
-            Ok(Advance::More) => return true,
-            Ok(Advance::End) => Piece::FileEnd,
-            Err(error) => Piece::FileFailed(error),
-        };
-        block.pieces.push(end);
-        false
-    }
-
-    fn advance(&mut self, block: &mut Block) -> Result<Advance> {
-        if self.offset == self.data_end
-            && let Advance::End = self.find_data(block)?
-        {
-            return Ok(Advance::End);
-        }
-        let room = block.bytes.free().saturating_sub(self.halo.len());
-        // A small file whose hole is filled while it is read needs more halos than room was reserved for: it is kept as
-        // far as it went. Blocks of other files end before this.
-        if room == 0 {
-            return Ok(Advance::End);
-        }
-        let wanted = usize::try_from(self.data_end - self.offset).unwrap_or(usize::MAX).min(room);
-        let halo = u32::try_from(self.halo.len()).expect("a halo is shorter than a window");
-        block.bytes.extend_from_slice(&self.halo);
-        let start = block.bytes.len();
-        let read = block.bytes.fill(wanted, |next| self.file.read_at(self.offset, next))?;
-        self.offset += read as u64;
-        if read > 0 {
-            let len = u32::try_from(read).expect("a block is far below 4 GiB");
-            block.pieces.push(Piece::Bytes { start, len, halo });
-            let tail = block.bytes.len() - (read + self.halo.len()).min(WINDOW - 1);
-            self.halo.clear();
-            self.halo.extend_from_slice(block.bytes.get(tail..).unwrap_or_default());
-        }
-        // The file has become shorter since it was opened: what there is, is what is kept.
-        if read < wanted { Ok(Advance::End) } else { Ok(Advance::More) }
-    }
-
-    /// Finds the next data, and tells of the hole before it.
-    fn find_data(&mut self, block: &mut Block) -> Result<Advance> {
-        if self.end == 0 {
-            if 0 < self.offset {
-                return Ok(Advance::End);
+        let Some(mut streamed) = self.open.take() else { return };
+        let Streamed { open, unread, reads } = &mut streamed;
+        let outcome = match open.advance(block) {
+            Ok(Advance::More) => {
+                self.open = Some(streamed);
+                return;
             }
-            self.data_end = self.file.next_data(0)?.map_or(UNSIZED_BYTES_MAX, |range| range.end);
-            return Ok(Advance::More);
+            Ok(Advance::End) => verdict(open, unread, *reads),
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(Verdict::Again(file)) => {
+                block.pieces.push(Piece::FileAgain);
+                *open = self.files.begin(file, unread, block);
+                *reads += 1;
+                self.open = Some(streamed);
+            }
+            outcome => finish(outcome, unread, block),
         }
-        // A file that grows while it is read is kept as long as it was.
-        if self.end <= self.offset {
-            return Ok(Advance::End);
-        }
-        let range = self.file.next_data(self.offset)?;
-        let next = range.as_ref().map_or(self.end, |range| range.start.clamp(self.offset, self.end));
-        if self.offset < next {
-            block.pieces.push(Piece::Hole(next - self.offset));
-            self.halo.clear();
-            self.offset = next;
-        }
-        self.data_end = range.map_or(next, |range| range.end.clamp(next, self.end));
-        if self.offset == self.end { Ok(Advance::End) } else { Ok(Advance::More) }
     }
+}
+
+/// A file that is read block by block.
+#[derive(Debug)]
+struct Streamed {
+    open: OpenFile,
+    unread: Unread,
+    /// Times that its reading began.
+    reads: u32,
 }

@@ -44,7 +44,7 @@ pub enum Recorded<'a> {
         /// Its length.
         len: u32,
     },
-    /// It ends, or could not be read any further.
+    /// It ends, or could not be read any further, or changed while it was read and begins again.
     End,
 }
 
@@ -57,9 +57,9 @@ pub fn record(
     monitor: &dyn Monitor,
     each: &mut dyn FnMut(Recorded<'_>) -> Result<()>,
 ) -> Result<u64> {
-    let files = FileReader::new(Arc::clone(source), ENTRY_BYTES_MAX);
+    let files = FileReader::new(ENTRY_BYTES_MAX);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
-    let reader = SourceReader::new(files.clone(), walk, None, options.roots);
+    let reader = SourceReader::new(files, walk, None, options.roots);
     let intake = Intake::new(driver, reader, files, options.rule, options.budget.blocks_in_flight);
     let mut failures = 0;
     let mut open = PathBuf::new();
@@ -85,6 +85,7 @@ pub fn record(
                     monitor.entry(&open, Action::New);
                     each(Recorded::End)?;
                 }
+                CutPiece::Other(Piece::FileAgain) => each(Recorded::End)?,
                 CutPiece::Other(Piece::FileFailed(error)) => {
                     fail(&open, &error);
                     each(Recorded::End)?;

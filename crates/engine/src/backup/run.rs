@@ -98,8 +98,8 @@ pub fn backup(
     let pack = ContainerWriter::new(store, session, driver, options.compression, &options.budget);
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
     let heads = store.read_commits()?.heads();
-    let files = FileReader::new(Arc::clone(source), store.config.entry_bytes_max());
-    let reader = open_reader(store, session, source, files.clone(), options)?;
+    let files = FileReader::new(store.config.entry_bytes_max());
+    let reader = open_reader(store, session, source, files, options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
     let depth = options.budget.blocks_in_flight;
     let naming: Arc<dyn Naming> = Arc::<Keys>::clone(&store.keys);

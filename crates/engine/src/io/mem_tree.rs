@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Xattr};
 
 mod diff;
+mod directory;
 mod extents;
 mod faults;
 mod file;
@@ -140,6 +141,43 @@ impl MemTree {
         self.lock().faults.entry(rooted(path)).or_default().actions.push((nth, Box::new(action)));
     }
 
+    /// Does something to the tree right before the `nth` call of its source side from now on, counted from 1: whatever the
+    /// call is, of the tree, a directory or a file.
+    pub fn mutate_on_call(&self, nth: u64, action: impl FnOnce(&MemTree) + Send + 'static) {
+        assert!(nth != 0, "calls are counted from 1");
+        let mut state = self.lock();
+        let call = state.calls + nth;
+        state.call_actions.push((call, Box::new(action)));
+    }
+
+    /// Returns how many calls of the source side there have been.
+    pub fn calls(&self) -> u64 {
+        self.lock().calls
+    }
+
+    /// Moves an entry, in place of what stands at the other path.
+    pub fn rename(&self, from: &Path, to: &Path) {
+        let (from, to) = (plain(from), plain(to));
+        let mut state = self.lock();
+        let place =
+            |state: &State, path| state.find_parent("rename", path).expect("it is there").expect("not the root");
+        let (from, to) = (place(&state, &from), place(&state, &to));
+        state.rename(from, to);
+    }
+
+    /// Counts a call of the source side and does what was planned for it.
+    fn count_call(&self) {
+        let mut state = self.lock();
+        state.calls += 1;
+        let call = state.calls;
+        let due: Vec<_> = state.call_actions.extract_if(.., |(planned, _)| *planned == call).collect();
+        drop(state);
+        // The tree is free again: an action may do anything to it.
+        for (_, action) in due {
+            action(self);
+        }
+    }
+
     /// Reads a whole tree into memory, with every attribute; the root takes those of `path`.
     pub fn load(source: &dyn SourceTree, path: &Path) -> Result<Self> {
         let tree = Self::new();
@@ -205,7 +243,8 @@ impl MemTree {
     }
 
     fn mem_file(&self, inode: u64, path: PathBuf) -> MemFile {
-        MemFile { tree: self.clone(), inode, path }
+        let opened = self.lock().inode(inode).metadata.clone();
+        MemFile { tree: self.clone(), inode, path, opened }
     }
 }
 
@@ -238,67 +277,6 @@ fn free_name<'a>(state: &State, operation: &'static str, path: &'a Path) -> Resu
         None => Err(refuse(operation, path, io::ErrorKind::NotADirectory)),
         Some(names) if names.contains_key(name) => Err(stands()),
         Some(_) => Ok((directory, name)),
-    }
-}
-
-impl SourceTree for MemTree {
-    fn metadata(&self, path: &Path) -> Result<Metadata> {
-        let state = self.lock();
-        let found = state.find("read metadata of", path, Last::NotFollowed)?;
-        match state.faults.get(&found.path).and_then(|fault| fault.metadata) {
-            Some(kind) => Err(refuse("read metadata of", path, kind)),
-            None => Ok(state.inode(found.inode).metadata.clone()),
-        }
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
-        let state = self.lock();
-        let inode = openable(&state, "list", path)?;
-        let names = state.names(inode).ok_or_else(|| refuse("list", path, io::ErrorKind::NotADirectory))?;
-        Ok(names.keys().cloned().collect())
-    }
-
-    fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        let state = self.lock();
-        let inode = openable(&state, "read link", path)?;
-        match &state.inode(inode).body {
-            Body::Symlink(to) => Ok(PathBuf::from(to)),
-            Body::File(_) | Body::Directory(_) | Body::Special => {
-                Err(refuse("read link", path, io::ErrorKind::InvalidInput))
-            }
-        }
-    }
-
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        let state = self.lock();
-        let inode = openable(&state, "read attributes of", path)?;
-        Ok(state.inode(inode).xattrs.clone())
-    }
-
-    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
-        let state = self.lock();
-        let inode = openable(&state, "open", path)?;
-        match &state.inode(inode).body {
-            Body::File(_) => {}
-            Body::Symlink(_) => return Err(refuse_link("open", path)),
-            Body::Directory(_) | Body::Special => {
-                return Err(Error::invalid(format!("open {}: not a regular file", path.display())));
-            }
-        }
-        let path = state.find("open", path, Last::NotFollowed)?.path;
-        Ok(Box::new(self.mem_file(inode, path)))
-    }
-
-    fn canonical(&self, path: &Path) -> Result<PathBuf> {
-        Ok(self.lock().find("resolve", path, Last::Followed)?.path)
-    }
-}
-
-fn openable(state: &State, operation: &'static str, path: &Path) -> Result<u64> {
-    let found = state.find(operation, path, Last::NotFollowed)?;
-    match state.faults.get(&found.path).and_then(|fault| fault.open) {
-        Some(kind) => Err(refuse(operation, path, kind)),
-        None => Ok(found.inode),
     }
 }
 
@@ -361,12 +339,12 @@ impl TargetTree for MemTree {
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         let state = self.lock();
         let inode = state.find_plain("open", path)?.ok_or_else(|| refuse("open", path, io::ErrorKind::NotFound))?;
-        match &state.inode(inode).body {
-            Body::File(_) => Ok(Box::new(self.mem_file(inode, path.to_path_buf()))),
-            Body::Symlink(_) => Err(refuse_link("open", path)),
-            Body::Directory(_) | Body::Special => {
-                Err(Error::invalid(format!("open {}: not a regular file", path.display())))
-            }
+        let kind = state.inode(inode).metadata.kind;
+        drop(state);
+        match kind {
+            EntryKind::File => Ok(Box::new(self.mem_file(inode, path.to_path_buf()))),
+            EntryKind::Symlink => Err(refuse_link("open", path)),
+            _ => Err(Error::invalid(format!("open {}: not a regular file", path.display()))),
         }
     }
 

@@ -23,11 +23,13 @@ pub mod os;
 mod os_attributes;
 mod os_batch;
 mod os_device;
+mod os_directory;
 mod os_entry;
 mod os_file;
 pub mod os_identity;
 mod os_ring;
 pub mod os_source;
+mod os_source_file;
 pub mod os_target;
 mod os_target_file;
 #[cfg(test)]

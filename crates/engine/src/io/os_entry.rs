@@ -1,13 +1,13 @@
 //! What the kernel says of an entry: metadata, extended attributes, bytes; shared by the tree that is read and the tree
 //! that is written.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{AtFlags, FileType, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::io::tree::{EntryKind, Metadata, Xattr};
@@ -21,6 +21,9 @@ const ATTRIBUTE_LEN_FIRST: usize = 1024;
 
 /// Largest list of names or value that the kernel hands out: `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
 const ATTRIBUTE_LEN_MAX: usize = 65_536;
+
+/// Bytes of names that the kernel is asked for at a time, as the C library does.
+const LIST_BYTES: usize = 32 << 10;
 
 /// Returns what the file system says of an entry; with [`AtFlags::EMPTY_PATH`] and an empty name, of the handle itself.
 ///
@@ -90,9 +93,6 @@ fn kind_of(file_type: FileType) -> Result<EntryKind, Errno> {
         FileType::Unknown => Err(Errno::NOTSUP),
     }
 }
-
-/// Bytes that [`handle_path`] puts before a name, at most.
-pub(super) const HANDLE_PATH_LEN_MAX: usize = "/proc/self/fd/2147483647/".len();
 
 /// Returns the path under which the kernel reaches the entry of a handle, or a name below it, whatever its own path is.
 ///
@@ -170,10 +170,22 @@ fn grow(mut read: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Ve
 }
 
 /// Returns the names in a directory, sorted by bytes, without `.` and `..`.
-pub(super) fn list(directory: OwnedFd) -> Result<Vec<std::ffi::OsString>, Errno> {
+pub(super) fn list(directory: OwnedFd) -> Result<Vec<OsString>, Errno> {
+    let names = names_in(directory.as_fd());
+    drop(directory);
+    names
+}
+
+/// Does what [`list`] does, from the offset of a handle that stays open.
+pub(super) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno> {
+    let mut buffer = Vec::with_capacity(LIST_BYTES);
+    let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());
     let mut names = Vec::new();
-    for entry in rustix::fs::Dir::new(directory)? {
-        let entry = entry?;
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Err(Errno::INTR) => continue,
+            entry => entry?,
+        };
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             names.push(OsStr::from_bytes(name).to_os_string());

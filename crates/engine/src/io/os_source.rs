@@ -1,18 +1,18 @@
 //! The real file system as a tree that is read.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::io::os_entry::{self, HANDLE_PATH_LEN_MAX, LastLink, PATH_LEN_MAX, handle_path, retry};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, Xattr};
+use crate::io::os_directory::{Handle, OsDirectory};
+use crate::io::os_entry::{PATH_LEN_MAX, handle_path, retry};
+use crate::io::tree::{Links, SourceDirectory, SourceTree};
 
 /// The file system of this host. Relative paths start at the process's working directory.
 ///
@@ -41,12 +41,10 @@ impl<'a> Place<'a> {
         let mut place = Self { directory: None, rest: path };
         loop {
             let bytes = place.rest.as_os_str().as_bytes();
-            // Calls that know no handle take the handle's own path before the rest.
-            let len_max = if place.directory.is_some() { PATH_LEN_MAX - HANDLE_PATH_LEN_MAX } else { PATH_LEN_MAX };
-            if bytes.len() <= len_max {
+            if bytes.len() <= PATH_LEN_MAX {
                 break;
             }
-            let (front, _) = bytes.split_at_checked(len_max).ok_or(Errno::NAMETOOLONG)?;
+            let (front, _) = bytes.split_at_checked(PATH_LEN_MAX).ok_or(Errno::NAMETOOLONG)?;
             // A first byte that is the only slash would be the root directory, and the name after it too long.
             let cut = front.iter().rposition(|byte| *byte == b'/').filter(|cut| 0 < *cut).ok_or(Errno::NAMETOOLONG)?;
             let (front, back) = bytes.split_at_checked(cut).ok_or(Errno::NAMETOOLONG)?;
@@ -62,35 +60,6 @@ impl<'a> Place<'a> {
     fn fd(&self) -> BorrowedFd<'_> {
         self.directory.as_ref().map_or(CWD, AsFd::as_fd)
     }
-
-    /// Opens for reading without touching the access time, if the kernel lets us.
-    fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open = |flags| retry(|| rustix::fs::openat(self.fd(), self.rest, flags, Mode::empty()));
-        match open(flags | OFlags::NOATIME) {
-            Err(Errno::PERM) => open(flags),
-            outcome => outcome,
-        }
-    }
-
-    fn metadata(&self) -> Result<Metadata, Errno> {
-        let mut metadata = os_entry::stat(self.fd(), self.rest, AtFlags::empty())?;
-        if metadata.kind == EntryKind::BlockDevice {
-            // Without a medium or the right to open it, the capacity is unknown; the entry itself is still there.
-            metadata.size = self
-                .open(OFlags::empty())
-                .and_then(|device| os_entry::stat_file(&device))
-                .map_or(0, |opened| if opened.rdev == metadata.rdev { opened.size } else { 0 });
-        }
-        Ok(metadata)
-    }
-
-    fn xattrs(&self) -> Result<Vec<Xattr>, Errno> {
-        match &self.directory {
-            None => os_entry::xattrs(self.rest, LastLink::NotFollowed),
-            Some(directory) => os_entry::xattrs(&handle_path(directory.as_fd(), self.rest), LastLink::NotFollowed),
-        }
-    }
 }
 
 /// Does something at a path and names the path if that fails.
@@ -103,37 +72,9 @@ fn at<'a, T>(
 }
 
 impl SourceTree for OsSource {
-    fn metadata(&self, path: &Path) -> Result<Metadata> {
-        at("read metadata of", path, Place::metadata)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
-        at("list", path, |place| os_entry::list(place.open(OFlags::DIRECTORY)?))
-    }
-
-    fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        let link = at("read link", path, |place| rustix::fs::readlinkat(place.fd(), place.rest, Vec::new()))?;
-        Ok(PathBuf::from(OsString::from_vec(link.into_bytes())))
-    }
-
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        at("read attributes of", path, Place::xattrs)
-    }
-
-    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
-        let file = at("open", path, |place| place.open(OFlags::empty()))?;
-        let opened = os_entry::stat_opened(&file).map_err(|error| Error::io("read metadata of", path, error.into()));
-        let (metadata, is_dense) = opened?;
-        match metadata.kind {
-            EntryKind::File | EntryKind::BlockDevice => {
-                let dense_len = (is_dense && metadata.kind == EntryKind::File).then_some(metadata.size);
-                let opened = RefCell::new(Some(metadata));
-                Ok(Box::new(OsSourceFile { file, path: path.to_path_buf(), opened, dense_len }))
-            }
-            EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice => {
-                Err(Error::invalid(format!("open {}: neither a regular file nor a block device", path.display())))
-            }
-        }
+    fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>> {
+        let handle = at("open", path, |place| Handle::open(place.fd(), place.rest, Links::Followed))?;
+        Ok(Arc::new(OsDirectory::of(handle, path)?))
     }
 
     fn canonical(&self, path: &Path) -> Result<PathBuf> {
@@ -146,66 +87,6 @@ impl SourceTree for OsSource {
     }
 }
 
-/// A regular file or block device, open for reading.
-#[derive(Debug)]
-struct OsSourceFile {
-    file: OwnedFd,
-    path: PathBuf,
-    /// What was found out when the file was opened, for whoever asks first: that is asked for nearly always.
-    opened: RefCell<Option<Metadata>>,
-    /// The length when the file was opened, if it is one without holes.
-    dense_len: Option<u64>,
-}
-
-impl OsSourceFile {
-    fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
-        retry(|| rustix::fs::seek(&self.file, to))
-    }
-
-    fn error(&self, operation: &'static str, error: Errno) -> Error {
-        Error::io(operation, &self.path, error.into())
-    }
-
-    /// Everything up to the end is data, for all that is known.
-    fn rest_as_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
-        let len = self.metadata()?.size;
-        Ok((offset < len).then_some(offset..len))
-    }
-}
-
-impl SourceFile for OsSourceFile {
-    fn metadata(&self) -> Result<Metadata> {
-        if let Some(opened) = self.opened.take() {
-            return Ok(opened);
-        }
-        os_entry::stat_file(&self.file).map_err(|error| self.error("read metadata of", error))
-    }
-
-    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
-        // Two calls less for each of the many small files. If it was cut meanwhile, reading shows it.
-        if let Some(len) = self.dense_len.filter(|len| offset < *len) {
-            return Ok(Some(offset..len));
-        }
-        let start = match self.seek(SeekFrom::Data(offset)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            // Block devices and file systems without holes.
-            Err(Errno::INVAL | Errno::NOTSUP | Errno::NOTTY) => return self.rest_as_data(offset),
-            Err(error) => return Err(self.error("find data in", error)),
-        };
-        match self.seek(SeekFrom::Hole(start)) {
-            Ok(end) if start < end => Ok(Some(start..end)),
-            // The file was cut between the two calls, before or at `start`.
-            Ok(_) | Err(Errno::NXIO) => Ok(None),
-            Err(error) => Err(self.error("find holes in", error)),
-        }
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        os_entry::read_at(&self.file, offset, buffer).map_err(|error| self.error("read", error))
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests prepare real files")]
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
@@ -213,9 +94,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::FileExt;
 
-    use rustix::fs::{Timespec, Timestamps, XattrFlags};
+    use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 
     use super::*;
+    use crate::io::tree::{EntryKind, Xattr};
     use crate::types::Timestamp;
 
     fn set_times(path: &Path, seconds: i64, nanoseconds: i64) {
@@ -276,10 +158,11 @@ mod tests {
 
     #[test]
     fn errors_name_the_path() {
-        let missing = Path::new("/nowhere/at/all");
-        let error = OsSource.metadata(missing).unwrap_err();
-        assert_eq!(error.io_kind(), Some(std::io::ErrorKind::NotFound));
-        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+        for (missing, named) in [("/nowhere/at/all", "/nowhere/at"), ("/nowhere", "/nowhere")] {
+            let error = OsSource.metadata(Path::new(missing)).unwrap_err();
+            assert_eq!(error.io_kind(), Some(std::io::ErrorKind::NotFound));
+            assert!(error.to_string().contains(named), "{error}");
+        }
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::Timestamp;
 
 /// Kind of an entry in a tree.
@@ -63,29 +65,114 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// A tree that is read, by absolute or working-directory-relative paths as the user wrote them.
+/// A tree that is read.
 ///
-/// Symbolic links are never followed in the last component. Methods may be called from any thread. An error names the
-/// path and leaves nothing behind; the caller decides whether it is fatal.
+/// Only [`SourceTree::open_dir`] and [`SourceTree::canonical`] resolve a path, absolute or relative to the working
+/// directory, as the user wrote it. Everything below is reached from the handle of its directory, one name at a time.
+/// The provided methods are for paths that the user named: they follow links on the way, but not the last component.
+/// Methods may be called from any thread. An error names the path; the caller decides whether it is fatal.
 pub trait SourceTree: Debug + Send + Sync {
-    /// Returns what the file system says of the entry.
-    fn metadata(&self, path: &Path) -> Result<Metadata>;
-    /// Returns the names in a directory, sorted by their bytes, without `.` and `..`.
-    fn list(&self, path: &Path) -> Result<Vec<OsString>>;
-    /// Returns where a symbolic link points.
-    fn read_link(&self, path: &Path) -> Result<PathBuf>;
-    /// Returns all extended attributes, sorted by name. None where the file system has no attributes.
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>>;
-    /// Opens a regular file or a block device for reading. Never blocks on a pipe, never follows a symbolic link.
-    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>>;
+    /// Opens a directory; symbolic links in its path are followed.
+    fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>>;
     /// Returns the path made absolute and free of symbolic links, to compare places; the path must exist.
     fn canonical(&self, path: &Path) -> Result<PathBuf>;
+
+    /// Returns what the file system says of the entry.
+    fn metadata(&self, path: &Path) -> Result<Metadata> {
+        match self.parent_of(path)? {
+            (directory, Some(name)) => directory.metadata_of(name),
+            (directory, None) => directory.metadata(),
+        }
+    }
+    /// Returns the names in a directory, sorted by their bytes, without `.` and `..`.
+    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
+        match self.parent_of(path)? {
+            (directory, Some(name)) => directory.open_dir(name, Links::NotFollowed)?.list(),
+            (directory, None) => directory.list(),
+        }
+    }
+    /// Returns where a symbolic link points.
+    fn read_link(&self, path: &Path) -> Result<PathBuf> {
+        let target = match self.parent_of(path)? {
+            (directory, Some(name)) => directory.read_entry(name)?.link_target,
+            (_, None) => None,
+        };
+        target.ok_or_else(|| Error::io("read link", path, io::ErrorKind::InvalidInput.into()))
+    }
+    /// Returns all extended attributes, sorted by name.
+    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
+        match self.parent_of(path)? {
+            (directory, Some(name)) => directory.xattrs_of(name),
+            (directory, None) => directory.xattrs(),
+        }
+    }
+    /// Opens a regular file or a block device for reading.
+    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
+        match self.parent_of(path)? {
+            (directory, Some(name)) => directory.open(name),
+            (_, None) => Err(Error::io("open", path, io::ErrorKind::IsADirectory.into())),
+        }
+    }
+    /// Opens the directory that a path is in; a path that ends without a name, such as `/` or `..`, is a directory itself.
+    fn parent_of<'a>(&self, path: &'a Path) -> Result<(Arc<dyn SourceDirectory>, Option<&'a OsStr>)> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok((self.open_dir(path)?, None));
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        Ok((self.open_dir(parent)?, Some(name)))
+    }
+}
+
+/// Whether a symbolic link is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Links {
+    /// Only on the way to what the user named.
+    Followed,
+    /// Everywhere else.
+    NotFollowed,
+}
+
+/// A directory of a [`SourceTree`], held by a handle: it stays the same directory whatever happens to its path.
+///
+/// Names are single: no `/`, `.` or `..`. No method follows a symbolic link, unless [`Links::Followed`] says so.
+pub trait SourceDirectory: Debug + Send + Sync {
+    /// Returns what the file system said of the directory when it was opened.
+    fn metadata(&self) -> Result<Metadata>;
+    /// Returns all extended attributes of the directory, sorted by name. None where the file system has no attributes.
+    fn xattrs(&self) -> Result<Vec<Xattr>>;
+    /// Returns the names in the directory, sorted by their bytes, without `.` and `..`.
+    fn list(&self) -> Result<Vec<OsString>>;
+    /// Opens a directory in this one.
+    fn open_dir(&self, name: &OsStr, links: Links) -> Result<Arc<dyn SourceDirectory>>;
+    /// Opens a regular file or a block device for reading. Never blocks on a pipe.
+    fn open(&self, name: &OsStr) -> Result<Box<dyn SourceFile>>;
+    /// Returns what the file system says of an entry.
+    fn metadata_of(&self, name: &OsStr) -> Result<Metadata>;
+    /// Returns all extended attributes of an entry, sorted by name. None where the file system has no attributes.
+    fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>>;
+    /// Reads all there is of an entry that cannot be opened, from one inode.
+    fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
+}
+
+/// An entry without bytes of its own, as it was at one moment: a symbolic link, a pipe, a socket, a device.
+#[derive(Debug)]
+pub struct ClosedEntry {
+    /// What the file system says of it.
+    pub metadata: Metadata,
+    /// Where it points, if it is a symbolic link.
+    pub link_target: Option<PathBuf>,
+    /// Its extended attributes, sorted by name, or why they cannot be read.
+    pub xattrs: Result<Vec<Xattr>>,
 }
 
 /// A file of a [`SourceTree`], open for reading.
 pub trait SourceFile: Debug + Send {
-    /// Returns what the file system says of the open file.
+    /// Returns what the file system said of the file when it was opened.
+    fn opened(&self) -> &Metadata;
+    /// Returns what the file system says of the open file now.
     fn metadata(&self) -> Result<Metadata>;
+    /// Returns all extended attributes of the open file, sorted by name.
+    fn xattrs(&self) -> Result<Vec<Xattr>>;
     /// Returns the next range at or after `offset` that holds data; what lies between is a hole and reads as zeros.
     /// `None`: no data follows. File systems that know no holes report everything as data.
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>>;

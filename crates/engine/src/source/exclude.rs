@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, SourceTree};
+use crate::io::tree::{EntryKind, SourceDirectory};
 use crate::source::clean::clean;
 use crate::source::glob::{NamePattern, refuse};
 
@@ -246,15 +246,14 @@ impl Tag {
         &self.name
     }
 
-    /// Says whether the file in a directory makes this mark: it is there and starts with the header, if one is wanted.
-    pub fn marks(&self, tree: &dyn SourceTree, directory: &Path) -> Result<bool> {
-        let path = directory.join(&self.name);
-        match tree.metadata(&path) {
+    /// Returns true if the file in a directory makes this mark: it is there and starts with the header, if one is wanted.
+    pub fn marks(&self, directory: &dyn SourceDirectory) -> Result<bool> {
+        match directory.metadata_of(&self.name) {
             Ok(_) if self.header.is_empty() => Ok(true),
             Ok(metadata) if metadata.kind != EntryKind::File => Ok(false),
             Ok(_) => {
                 let mut start = vec![0; self.header.len()];
-                let count = tree.open(&path)?.read_at(0, &mut start)?;
+                let count = directory.open(&self.name)?.read_at(0, &mut start)?;
                 Ok(count == start.len() && start == self.header)
             }
             Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => Ok(false),
@@ -283,18 +282,18 @@ impl Excludes {
     /// one's file would stay. A mark that cannot be read does not count and is returned with its path.
     pub(super) fn apply_tags(
         &self,
-        tree: &dyn SourceTree,
-        directory: &Path,
+        directory: &dyn SourceDirectory,
+        path: &Path,
         names: &mut Vec<OsString>,
     ) -> Vec<(PathBuf, Error)> {
         let mut errors = Vec::new();
         // Told from the listing, which spares most directories a call per mark.
         let tags: Vec<&Tag> = self.tags.iter().filter(|tag| names.binary_search(&tag.name).is_ok()).collect();
         for tag in tags {
-            match tag.marks(tree, directory) {
+            match tag.marks(directory) {
                 Ok(true) => names.retain(|name| *name == tag.name),
                 Ok(false) => {}
-                Err(error) => errors.push((directory.join(&tag.name), error)),
+                Err(error) => errors.push((path.join(&tag.name), error)),
             }
         }
         errors
@@ -305,6 +304,7 @@ impl Excludes {
 mod tests {
     use super::*;
     use crate::io::mem_tree::MemTree;
+    use crate::io::tree::SourceTree;
 
     fn excludes(patterns: &[&str], case: Case, path: &str) -> bool {
         let patterns = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), case).unwrap();
@@ -448,16 +448,21 @@ mod tests {
         tree.put_symlink(Path::new("/link/CACHEDIR.TAG"), OsStr::new("/cache/CACHEDIR.TAG"));
         tree.put_dir(Path::new("/none"));
         let mark = Tag::cache_directory();
-        let marks = |directory: &str| mark.marks(&tree, Path::new(directory)).unwrap();
+        let marks = |directory: &str| mark.marks(&*tree.open_dir(Path::new(directory)).unwrap()).unwrap();
         assert!(marks("/cache"));
         assert!(!marks("/short"));
         assert!(!marks("/link"));
         assert!(!marks("/none"));
-        assert!(Tag::parse(OsStr::new("CACHEDIR.TAG")).unwrap().marks(&tree, Path::new("/link")).unwrap());
+        assert!(
+            Tag::parse(OsStr::new("CACHEDIR.TAG"))
+                .unwrap()
+                .marks(&*tree.open_dir(Path::new("/link")).unwrap())
+                .unwrap()
+        );
         let with_header = Tag::parse(OsStr::new("CACHEDIR.TAG:Signature: 8")).unwrap();
-        assert!(with_header.marks(&tree, Path::new("/short")).unwrap());
+        assert!(with_header.marks(&*tree.open_dir(Path::new("/short")).unwrap()).unwrap());
         tree.fail_open(Path::new("/short/CACHEDIR.TAG"), io::ErrorKind::PermissionDenied);
-        assert!(with_header.marks(&tree, Path::new("/short")).is_err());
+        assert!(with_header.marks(&*tree.open_dir(Path::new("/short")).unwrap()).is_err());
         for bad in ["", ":x", "a/b", ".."] {
             assert!(Tag::parse(OsStr::new(bad)).is_err());
         }

@@ -36,6 +36,11 @@ impl Node {
     pub(super) fn listed() -> Self {
         Self { whole: true, ..Self::default() }
     }
+
+    /// Returns the directory that an entry at the top is found in, as a path.
+    pub(super) fn origin(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.origin))
+    }
 }
 
 /// Builds the tree. A root that cannot be looked into when it stands for its contents is an error in `errors`, with
@@ -58,10 +63,10 @@ pub(super) fn build(
         }
         let directory = PathBuf::from(OsString::from_vec(path));
         let contents =
-            source.canonical(&directory).and_then(|real| Ok((source.metadata(&real)?.device, source.list(&real)?)));
+            source.open_dir(&directory).and_then(|opened| Ok((opened.metadata()?.device, opened.list()?, opened)));
         match contents {
-            Ok((device, mut names)) => {
-                errors.extend(excludes.apply_tags(source, &directory, &mut names));
+            Ok((device, mut names, opened)) => {
+                errors.extend(excludes.apply_tags(&*opened, &directory, &mut names));
                 for name in names {
                     let path = clean(directory.join(name).as_os_str().as_bytes());
                     add(&mut top, &path, false, Some(device));

@@ -1,22 +1,23 @@
 //! A stream as a tree: one regular file that can be read once, from its beginning to its end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, Xattr};
+use crate::io::tree::{ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, SourceTree, Xattr};
 use crate::types::Timestamp;
 
 /// A tree with one regular file, whose bytes come from a reader. How many they will be is not known: its size is 0 and
 /// its data has no end, so that it is read until the reader has no more.
+#[derive(Clone)]
 pub struct StreamTree {
     path: PathBuf,
     time: Timestamp,
     /// Taken by the first opening.
-    reader: Mutex<Option<Box<dyn Read + Send>>>,
+    reader: Arc<Mutex<Option<Box<dyn Read + Send>>>>,
 }
 
 impl std::fmt::Debug for StreamTree {
@@ -28,7 +29,7 @@ impl std::fmt::Debug for StreamTree {
 impl StreamTree {
     /// Makes a tree of the file at the absolute `path`; it and the directories that lead to it are of the time `now`.
     pub fn new(path: PathBuf, reader: Box<dyn Read + Send>, now: Timestamp) -> Self {
-        Self { path, time: now, reader: Mutex::new(Some(reader)) }
+        Self { path, time: now, reader: Arc::new(Mutex::new(Some(reader))) }
     }
 
     fn not_found(operation: &'static str, path: &Path) -> Error {
@@ -53,41 +54,71 @@ fn metadata_of(kind: EntryKind, mode: u32, time: Timestamp) -> Metadata {
 }
 
 impl SourceTree for StreamTree {
-    fn metadata(&self, path: &Path) -> Result<Metadata> {
-        if path == self.path {
-            Ok(metadata_of(EntryKind::File, 0o644, self.time))
-        } else if self.path.starts_with(path) {
-            Ok(metadata_of(EntryKind::Directory, 0o755, self.time))
+    fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>> {
+        if path != self.path && self.path.starts_with(path) {
+            Ok(Arc::new(StreamDirectory { tree: self.clone(), path: path.to_path_buf() }))
         } else {
-            Err(Self::not_found("read metadata of", path))
+            Err(Self::not_found("open", path))
         }
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
-        let below = self.path.strip_prefix(path).ok().and_then(|below| below.iter().next());
-        below.map(|name| vec![name.to_os_string()]).ok_or_else(|| Self::not_found("list", path))
-    }
-
-    fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        Err(Error::io("read link", path, io::ErrorKind::InvalidInput.into()))
-    }
-
-    fn xattrs(&self, _: &Path) -> Result<Vec<Xattr>> {
-        Ok(Vec::new())
-    }
-
-    fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
-        if path != self.path {
-            return Err(Self::not_found("open", path));
-        }
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let reader = reader.ok_or_else(|| Error::invalid(format!("{}: a stream is read once", path.display())))?;
-        let stream = Stream { reader, position: 0 };
-        Ok(Box::new(StreamFile { path: self.path.clone(), time: self.time, stream: Mutex::new(stream) }))
     }
 
     fn canonical(&self, path: &Path) -> Result<PathBuf> {
         self.metadata(path).map(|_| path.to_path_buf())
+    }
+}
+
+/// A directory that leads to the file.
+#[derive(Debug)]
+struct StreamDirectory {
+    tree: StreamTree,
+    path: PathBuf,
+}
+
+impl SourceDirectory for StreamDirectory {
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(metadata_of(EntryKind::Directory, 0o755, self.tree.time))
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>> {
+        Ok(Vec::new())
+    }
+
+    fn list(&self) -> Result<Vec<OsString>> {
+        let below = self.tree.path.strip_prefix(&self.path).ok().and_then(|below| below.iter().next());
+        Ok(below.map(OsStr::to_os_string).into_iter().collect())
+    }
+
+    fn open_dir(&self, name: &OsStr, _: Links) -> Result<Arc<dyn SourceDirectory>> {
+        self.tree.open_dir(&self.path.join(name))
+    }
+
+    fn open(&self, name: &OsStr) -> Result<Box<dyn SourceFile>> {
+        let path = self.path.join(name);
+        if path != self.tree.path {
+            return Err(StreamTree::not_found("open", &path));
+        }
+        let reader = self.tree.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let reader = reader.ok_or_else(|| Error::invalid(format!("{}: a stream is read once", path.display())))?;
+        let stream = Stream { reader, position: 0 };
+        let opened = metadata_of(EntryKind::File, 0o644, self.tree.time);
+        Ok(Box::new(StreamFile { path, opened, stream: Mutex::new(stream) }))
+    }
+
+    fn metadata_of(&self, name: &OsStr) -> Result<Metadata> {
+        let path = self.path.join(name);
+        if path == self.tree.path {
+            Ok(metadata_of(EntryKind::File, 0o644, self.tree.time))
+        } else {
+            self.tree.open_dir(&path)?.metadata()
+        }
+    }
+
+    fn xattrs_of(&self, _: &OsStr) -> Result<Vec<Xattr>> {
+        Ok(Vec::new())
+    }
+
+    fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry> {
+        Ok(ClosedEntry { metadata: self.metadata_of(name)?, link_target: None, xattrs: Ok(Vec::new()) })
     }
 }
 
@@ -98,7 +129,7 @@ struct Stream {
 
 struct StreamFile {
     path: PathBuf,
-    time: Timestamp,
+    opened: Metadata,
     stream: Mutex<Stream>,
 }
 
@@ -109,8 +140,16 @@ impl std::fmt::Debug for StreamFile {
 }
 
 impl SourceFile for StreamFile {
+    fn opened(&self) -> &Metadata {
+        &self.opened
+    }
+
     fn metadata(&self) -> Result<Metadata> {
-        Ok(metadata_of(EntryKind::File, 0o644, self.time))
+        Ok(self.opened.clone())
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>> {
+        Ok(Vec::new())
     }
 
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
@@ -138,8 +177,6 @@ impl SourceFile for StreamFile {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::source::walk::{Event, Walk};
 

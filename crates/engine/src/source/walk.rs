@@ -4,32 +4,67 @@
 //! memory follows the widest directories on the way and not the depth.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceTree, Xattr};
+use crate::io::tree::{EntryKind, Links, Metadata, SourceDirectory, SourceFile, SourceTree, Xattr};
 use crate::source::exclude::Excludes;
 use crate::source::roots::{self, Node};
 
 /// Directories on one path. Trees are restored to the same depth.
 pub const DEPTH_MAX: usize = 4096;
 
+/// Tries at an entry that becomes one of another kind whenever it is looked at.
+const KIND_TRIES_MAX: u32 = 3;
+
 /// An entry as it is found.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Item {
-    /// Where the source has it; opens it.
+    /// Where the source has it, for messages and for comparison with what the user named.
     pub path: PathBuf,
     /// Name in the tree of the snapshot, which differs from the path's last one where equal names met at the top.
     pub name: OsString,
+    /// What opens it.
+    pub location: Location,
     /// What the file system says of it.
     pub metadata: Metadata,
-    /// Extended attributes, sorted by name; none if they cannot be read, which an error before tells.
+    /// Extended attributes of what is not a regular file, sorted by name; none if they cannot be read, which an error
+    /// before tells. Those of a file are read from the open file.
     pub xattrs: Vec<Xattr>,
     /// Where it points, if it is a symbolic link.
     pub link_target: Option<PathBuf>,
+}
+
+/// A name in a directory that is held, so that what is found there is below the roots whatever happens to the path.
+#[derive(Clone, Debug)]
+pub struct Location {
+    directory: Arc<dyn SourceDirectory>,
+    name: OsString,
+}
+
+impl Location {
+    /// Names an entry of a directory.
+    pub fn new(directory: Arc<dyn SourceDirectory>, name: &OsStr) -> Self {
+        Self { directory, name: name.to_os_string() }
+    }
+
+    /// Opens the regular file or block device.
+    pub fn open(&self) -> Result<Box<dyn SourceFile>> {
+        self.directory.open(&self.name)
+    }
+
+    /// Returns what the file system says of the entry now.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.directory.metadata_of(&self.name)
+    }
+
+    /// Returns all extended attributes of the entry, sorted by name.
+    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.directory.xattrs_of(&self.name)
+    }
 }
 
 /// What a walk comes across. Entries of the snapshot's root come first and last without a directory around them.
@@ -59,6 +94,8 @@ pub struct Walk {
     working_directory: PathBuf,
     /// Directories entered, below the snapshot's root.
     frames: Vec<Frame>,
+    /// Directories that entries at the top are found in; a few: `/`, `.`, `..` and those above.
+    origins: BTreeMap<PathBuf, Arc<dyn SourceDirectory>>,
     /// Where the source has the entry that is looked at.
     path: PathBuf,
     /// The same from the root of the file system, for patterns.
@@ -69,11 +106,50 @@ pub struct Walk {
 
 #[derive(Debug)]
 struct Frame {
+    /// `None` at the top, where each entry has its own.
+    directory: Option<Arc<dyn SourceDirectory>>,
     names: std::vec::IntoIter<OsString>,
     /// Names that lead to roots, or are some.
     nodes: BTreeMap<OsString, Node>,
     /// Device that entries must be on, where only one may be read.
     device: Option<u64>,
+}
+
+impl Frame {
+    /// Enters a directory that has these names, and others that lead to roots.
+    fn new(
+        directory: Arc<dyn SourceDirectory>,
+        mut names: Vec<OsString>,
+        mut nodes: BTreeMap<OsString, Node>,
+        device: Option<u64>,
+    ) -> Self {
+        if !nodes.is_empty() {
+            for (name, child) in &mut nodes {
+                // What leads to a root is backed up whole if it also lies inside another one.
+                child.whole |= names.binary_search(name).is_ok();
+            }
+            names.extend(nodes.keys().cloned());
+            names.sort_unstable();
+            names.dedup();
+        }
+        Self { directory: Some(directory), names: names.into_iter(), nodes, device }
+    }
+}
+
+/// What is found out about an entry.
+struct Look {
+    metadata: Metadata,
+    rest: Rest,
+}
+
+/// What there is of an entry besides its metadata.
+enum Rest {
+    /// Bytes, which are read later.
+    Bytes,
+    /// Nothing else.
+    Closed { link_target: Option<PathBuf>, xattrs: Result<Vec<Xattr>> },
+    /// Entries.
+    Directory(Arc<dyn SourceDirectory>),
 }
 
 impl Walk {
@@ -93,7 +169,8 @@ impl Walk {
             source,
             excludes,
             working_directory,
-            frames: vec![Frame { names: names.into_iter(), nodes, device: None }],
+            frames: vec![Frame { directory: None, names: names.into_iter(), nodes, device: None }],
+            origins: BTreeMap::new(),
             path: PathBuf::new(),
             absolute: PathBuf::new(),
             events: errors.into_iter().map(|(path, error)| Event::Error { path, error }).collect(),
@@ -129,13 +206,14 @@ impl Walk {
     }
 
     /// Decides about the entry at the current path. Returns the frame of a directory that was entered.
-    fn visit(&mut self, name: OsString, mut node: Node) -> Result<Option<Frame>> {
+    fn visit(&mut self, name: OsString, node: Node) -> Result<Option<Frame>> {
         // Roots are what the user asked for, and what leads to them must be there.
         let required = node.explicit || !node.children.is_empty();
         if !required && self.excludes.patterns.iter().any(|patterns| patterns.matches(&self.absolute)) {
             return Ok(None);
         }
-        let (path, metadata) = self.locate(&node)?;
+        let location = self.locate(&name, &node)?;
+        let Look { metadata, rest } = self.look(&location, &node)?;
         let is_directory = metadata.kind == EntryKind::Directory;
         if is_directory && self.excludes.skip.contains(&(metadata.device, metadata.inode)) {
             return Ok(None);
@@ -154,64 +232,103 @@ impl Walk {
             return Err(Error::invalid(format!("directories more than {} deep are not backed up", self.depth_max)));
         }
 
-        let link_target = match metadata.kind {
-            EntryKind::Symlink => Some(self.source.read_link(&path)?),
-            _ => None,
-        };
-        let xattrs = self.source.xattrs(&path).unwrap_or_else(|error| {
-            self.report(path.clone(), error);
-            Vec::new()
-        });
-        let item = Item { path: path.clone(), name, metadata, xattrs, link_target };
-        if !is_directory {
-            self.events.push_back(Event::Entry(item));
-            return Ok(None);
-        }
-        self.events.push_back(Event::EnterDirectory(item));
-        let mut names = if node.whole && !foreign { self.list(&path) } else { Vec::new() };
-        if !node.children.is_empty() {
-            for (name, child) in &mut node.children {
-                // What leads to a root is backed up whole if it also lies inside another one.
-                child.whole |= names.binary_search(name).is_ok();
+        let mut item =
+            Item { path: self.path.clone(), name, location, metadata, xattrs: Vec::new(), link_target: None };
+        match rest {
+            Rest::Bytes => self.events.push_back(Event::Entry(item)),
+            Rest::Closed { link_target, xattrs } => {
+                item.link_target = link_target;
+                item.xattrs = self.or_report(xattrs);
+                self.events.push_back(Event::Entry(item));
             }
-            names.extend(node.children.keys().cloned());
-            names.sort_unstable();
-            names.dedup();
+            Rest::Directory(directory) => {
+                item.xattrs = self.or_report(directory.xattrs());
+                self.events.push_back(Event::EnterDirectory(item));
+                let names = if node.whole && !foreign { self.list(&*directory) } else { Vec::new() };
+                return Ok(Some(Frame::new(directory, names, node.children, device)));
+            }
         }
-        Ok(Some(Frame { names: names.into_iter(), nodes: node.children, device }))
+        Ok(None)
     }
 
-    /// Returns where the current entry is and what the file system says of it.
+    /// Returns where the current entry is, as a name in the directory around it.
+    fn locate(&mut self, name: &OsStr, node: &Node) -> Result<Location> {
+        if let Some(directory) = self.frames.last().and_then(|frame| frame.directory.as_ref()) {
+            return Ok(Location::new(Arc::clone(directory), name));
+        }
+        let name = self.path.file_name().expect("roots end with a name").to_os_string();
+        let origin = node.origin();
+        let directory = match self.origins.get(origin) {
+            Some(directory) => Arc::clone(directory),
+            None => self.source.open_dir(origin)?,
+        };
+        self.origins.insert(origin.to_path_buf(), Arc::clone(&directory));
+        Ok(Location { directory, name })
+    }
+
+    /// Looks at the current entry; what is found out about it is all of one inode.
     ///
     /// What leads to a root must be a directory: a link there is followed, as it was when the root was named.
-    fn locate(&self, node: &Node) -> Result<(PathBuf, Metadata)> {
-        let mut path = self.path.clone();
-        let mut metadata = self.source.metadata(&path)?;
-        if !node.children.is_empty() {
-            if metadata.kind == EntryKind::Symlink {
-                path = self.source.canonical(&path)?;
-                metadata = self.source.metadata(&path)?;
-            }
-            if metadata.kind != EntryKind::Directory {
-                return Err(Error::io("enter", &path, io::ErrorKind::NotADirectory.into()));
+    fn look(&self, location: &Location, node: &Node) -> Result<Look> {
+        let leads = !node.children.is_empty();
+        let Location { directory, name } = location;
+        for _ in 0..KIND_TRIES_MAX {
+            let metadata = location.metadata()?;
+            let links = match metadata.kind {
+                EntryKind::Directory => Links::NotFollowed,
+                EntryKind::Symlink if leads => Links::Followed,
+                _ if leads => return Err(Error::io("enter", &self.path, io::ErrorKind::NotADirectory.into())),
+                EntryKind::File => return Ok(Look { metadata, rest: Rest::Bytes }),
+                EntryKind::Symlink
+                | EntryKind::Fifo
+                | EntryKind::Socket
+                | EntryKind::CharDevice
+                | EntryKind::BlockDevice => {
+                    let closed = directory.read_entry(name)?;
+                    if !matches!(closed.metadata.kind, EntryKind::File | EntryKind::Directory) {
+                        // The capacity of a device is not among what is read of it closed.
+                        let size = if closed.metadata.rdev == metadata.rdev { metadata.size } else { 0 };
+                        let size = if closed.link_target.is_some() { closed.metadata.size } else { size };
+                        let rest = Rest::Closed { link_target: closed.link_target, xattrs: closed.xattrs };
+                        return Ok(Look { metadata: Metadata { size, ..closed.metadata }, rest });
+                    }
+                    continue;
+                }
+            };
+            match directory.open_dir(name, links) {
+                Ok(directory) => {
+                    return Ok(Look { metadata: directory.metadata()?, rest: Rest::Directory(directory) });
+                }
+                // Replaced by an entry of another kind since it was looked at.
+                Err(_) if location.metadata().is_ok_and(|now| now.kind != metadata.kind) => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok((path, metadata))
+        let path = self.path.display();
+        Err(Error::invalid(format!("{path}: was replaced by an entry of another kind each time it was looked at")))
     }
 
     /// Lists a directory without what its marks leave out.
-    fn list(&mut self, path: &Path) -> Vec<OsString> {
-        let mut names = match self.source.list(path) {
+    fn list(&mut self, directory: &dyn SourceDirectory) -> Vec<OsString> {
+        let mut names = match directory.list() {
             Ok(names) => names,
             Err(error) => {
-                self.report(path.to_path_buf(), error);
+                self.report(self.path.clone(), error);
                 return Vec::new();
             }
         };
-        for (path, error) in self.excludes.apply_tags(&*self.source, path, &mut names) {
+        for (path, error) in self.excludes.apply_tags(directory, &self.path, &mut names) {
             self.report(path, error);
         }
         names
+    }
+
+    /// Returns the attributes of the current entry, or none, which is reported.
+    fn or_report(&mut self, xattrs: Result<Vec<Xattr>>) -> Vec<Xattr> {
+        xattrs.unwrap_or_else(|error| {
+            self.report(self.path.clone(), error);
+            Vec::new()
+        })
     }
 
     fn report(&mut self, path: PathBuf, error: Error) {
@@ -246,8 +363,6 @@ impl Iterator for Walk {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test prepares real files")]
 mod tests {
-    use std::ffi::OsStr;
-
     use super::*;
     use crate::io::mem_tree::MemTree;
     use crate::io::os_source::OsSource;

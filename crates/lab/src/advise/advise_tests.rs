@@ -154,7 +154,7 @@ fn a_table_that_is_full_estimates_within_its_error() {
         batches.push(batch);
         true
     };
-    Reader::new(Arc::clone(&source), &survey, 1 << 20, &Silent, &mut send).read(walk(), &options.roots);
+    Reader::new(&survey, 1 << 20, &Silent, &mut send).read(walk(), &options.roots);
     for batch in &batches {
         scanner.take(batch).unwrap();
     }

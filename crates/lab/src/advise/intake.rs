@@ -1,13 +1,12 @@
 //! Reading what was chosen, in batches of bytes, on a thread of its own.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onefold_engine::Error;
-use onefold_engine::io::tree::{SourceFile, SourceTree};
+use onefold_engine::io::tree::SourceFile;
 use onefold_engine::monitor::{Action, Monitor};
-use onefold_engine::source::walk::{Event, Walk};
+use onefold_engine::source::walk::{Event, Item, Walk};
 
 use super::survey::{Stretch, Survey, is_stream};
 use crate::processor::{processor_time, waiting_time};
@@ -71,7 +70,6 @@ pub struct Reading {
 
 /// Reads a source.
 pub struct Reader<'a> {
-    source: Arc<dyn SourceTree>,
     survey: &'a Survey,
     monitor: &'a dyn Monitor,
     batch_bytes: usize,
@@ -92,14 +90,13 @@ struct Stop;
 impl<'a> Reader<'a> {
     /// Reads into batches of so many bytes; `send` takes them, and says whether it wants more.
     pub fn new(
-        source: Arc<dyn SourceTree>,
         survey: &'a Survey,
         batch_bytes: usize,
         monitor: &'a dyn Monitor,
         send: &'a mut dyn FnMut(Batch) -> bool,
     ) -> Self {
         let (batch, reading) = (Batch::default(), Reading::default());
-        Self { source, survey, monitor, batch_bytes, batch, reading, send }
+        Self { survey, monitor, batch_bytes, batch, reading, send }
     }
 
     /// Reads what a walk finds and the survey chose.
@@ -112,7 +109,7 @@ impl<'a> Reader<'a> {
             let read = match event {
                 Event::Entry(item) if is_stream(&item, roots) => {
                     let mut stretches = self.survey.stretches(&item).peekable();
-                    if stretches.peek().is_some() { self.read_file(&item.path, stretches) } else { Ok(()) }
+                    if stretches.peek().is_some() { self.read_file(&item, stretches) } else { Ok(()) }
                 }
                 Event::Error { path, error } => {
                     self.fail(&path, &error);
@@ -140,20 +137,18 @@ impl<'a> Reader<'a> {
         self.monitor.failure(path, error);
     }
 
-    fn read_file(&mut self, path: &Path, stretches: impl Iterator<Item = Stretch>) -> Result<(), Stop> {
+    fn read_file(&mut self, item: &Item, stretches: impl Iterator<Item = Stretch>) -> Result<(), Stop> {
+        let path = item.path.as_path();
         self.monitor.begin(path);
-        let opened = self.timed(|reader| {
-            let file = reader.source.open(path)?;
-            Ok((file.metadata()?.size, file))
-        });
-        let (size, mut file) = match opened {
-            Ok(opened) => opened,
+        let mut file = match self.timed(|_| item.location.open()) {
+            Ok(file) => file,
             Err(error) => {
                 self.fail(path, &error);
                 return Ok(());
             }
         };
         self.reading.files += 1;
+        let size = file.opened().size;
         for stretch in stretches {
             let end = stretch.end.unwrap_or(u64::MAX).min(size);
             match self.read_stretch(&mut *file, stretch, size, end)? {

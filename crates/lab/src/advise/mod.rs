@@ -138,10 +138,9 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     let again = walk()?;
     let (reading, taken) = thread::scope(|scope| -> Result<_> {
         let survey = &survey;
-        let source = Arc::clone(&source);
         let read = move || {
             let mut send = |batch| send.send(batch).is_ok();
-            Reader::new(source, survey, shares.batch_bytes, monitor, &mut send).read(again, &options.roots)
+            Reader::new(survey, shares.batch_bytes, monitor, &mut send).read(again, &options.roots)
         };
         let reader = thread::Builder::new().spawn_scoped(scope, read).context("start the thread that reads")?;
         // The receiver goes with the loop, so that a reader whose batches nobody takes stops.

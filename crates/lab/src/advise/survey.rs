@@ -300,7 +300,11 @@ fn first_of_part(part: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use onefold_engine::io::tree::Metadata;
+    use std::path::Path;
+
+    use onefold_engine::io::mem_tree::MemTree;
+    use onefold_engine::io::tree::{Metadata, SourceTree};
+    use onefold_engine::source::walk::Location;
     use onefold_engine::types::Timestamp;
 
     use super::*;
@@ -320,7 +324,9 @@ mod tests {
             links: 1,
             rdev: 0,
         };
-        Item { path: PathBuf::from(name), name: name.into(), metadata, xattrs: Vec::new(), link_target: None }
+        let location = Location::new(MemTree::new().open_dir(Path::new("/")).unwrap(), name.as_ref());
+        let path = PathBuf::from(name);
+        Item { path, name: name.into(), location, metadata, xattrs: Vec::new(), link_target: None }
     }
 
     /// Chooses from files of the same length.

@@ -15,6 +15,7 @@ pub(super) struct MemFile {
     pub(super) tree: MemTree,
     pub(super) inode: u64,
     pub(super) path: PathBuf,
+    pub(super) opened: Metadata,
 }
 
 impl MemFile {
@@ -62,15 +63,27 @@ impl MemFile {
 }
 
 impl SourceFile for MemFile {
+    fn opened(&self) -> &Metadata {
+        &self.opened
+    }
+
     fn metadata(&self) -> Result<Metadata> {
+        self.tree.count_call();
         Ok(self.with(|_, metadata| metadata.clone()))
     }
 
+    fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.tree.count_call();
+        Ok(self.tree.lock().inode(self.inode).xattrs.clone())
+    }
+
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
+        self.tree.count_call();
         Ok(self.with(|extents, _| extents.next(offset)))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        self.tree.count_call();
         self.misbehave(offset + buffer.len() as u64)?;
         Ok(self.read(offset, buffer))
     }

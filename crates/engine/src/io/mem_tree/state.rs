@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::extents::Extents;
-use super::faults::Fault;
+use super::faults::{Action, Fault};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, Xattr};
 use crate::types::Timestamp;
@@ -36,7 +37,6 @@ pub(super) struct Inode {
 }
 
 /// All entries of a tree.
-#[derive(Debug)]
 pub(super) struct State {
     inodes: BTreeMap<u64, Inode>,
     inode_next: u64,
@@ -44,6 +44,16 @@ pub(super) struct State {
     pub(super) working_directory: PathBuf,
     pub(super) faults: BTreeMap<PathBuf, Fault>,
     pub(super) folds_case: bool,
+    /// Calls of the source side so far.
+    pub(super) calls: u64,
+    /// What is done to the tree right before which of them.
+    pub(super) call_actions: Vec<(u64, Action)>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("inodes", &self.inodes.len()).field("calls", &self.calls).finish_non_exhaustive()
+    }
 }
 
 /// What a path leads to.
@@ -79,6 +89,8 @@ impl State {
             working_directory: PathBuf::from("/"),
             faults: BTreeMap::new(),
             folds_case: false,
+            calls: 0,
+            call_actions: Vec::new(),
         };
         state.add(EntryKind::Directory, Body::Directory(BTreeMap::new()), 0, 1);
         state
@@ -142,6 +154,20 @@ impl State {
         self.touch(directory, true);
     }
 
+    /// Moves an entry to another name, in place of what stands there.
+    pub(super) fn rename(&mut self, (from, old): (u64, &OsStr), (to, new): (u64, &OsStr)) {
+        let Body::Directory(names) = &mut self.inode_mut(from).body else { unreachable!("checked by the caller") };
+        let inode = names.remove(old).expect("checked by the caller");
+        if self.names(to).is_some_and(|names| names.contains_key(new)) {
+            self.unlink(to, new);
+        }
+        let Body::Directory(names) = &mut self.inode_mut(to).body else { unreachable!("checked by the caller") };
+        names.insert(new.to_os_string(), inode);
+        self.touch(inode, false);
+        self.touch(from, true);
+        self.touch(to, true);
+    }
+
     /// Takes a name away; a directory goes with all it holds. Entries stay for those who have them open.
     pub(super) fn unlink(&mut self, directory: u64, name: &OsStr) {
         let Body::Directory(names) = &mut self.inode_mut(directory).body else { unreachable!("checked by the caller") };
@@ -149,6 +175,7 @@ impl State {
         self.touch(directory, true);
         let mut gone = vec![inode];
         while let Some(inode) = gone.pop() {
+            self.touch(inode, false);
             let entry = self.inode_mut(inode);
             entry.metadata.links = entry.metadata.links.saturating_sub(1);
             if let Body::Directory(names) = &mut entry.body {

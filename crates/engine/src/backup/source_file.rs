@@ -1,0 +1,169 @@
+//! A file that is read: its bytes and holes as pieces, and whether it stayed the same meanwhile.
+
+use crate::backup::block::{Block, Piece};
+use crate::chunk::WINDOW;
+use crate::error::Result;
+use crate::io::tree::{EntryKind, Metadata, SourceFile};
+
+/// A file that says it is empty is still read, up to this length: files of /proc and /sys say so.
+const UNSIZED_BYTES_MAX: u64 = 64 << 20;
+/// Of a file that has grown, so many bytes at the beginning are compared, to tell appending from rewriting.
+const HEAD_BYTES: usize = 4096;
+
+/// What reading led to.
+pub(super) enum Advance {
+    /// There is more to read.
+    More,
+    /// The file has ended.
+    End,
+}
+
+/// How a file compares, after it was read, with itself before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stability {
+    /// What was read is what it held when it was opened.
+    Same,
+    /// Something was appended since, so that the same holds.
+    Appended,
+    /// Neither its length nor its modification time shows a change, but its change time does: it was renamed, say, or its
+    /// modification time was set back.
+    Touched,
+    /// What was read may be in parts what it held before, and in parts what it holds now.
+    Changed(&'static str),
+}
+
+/// A file that is open.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    file: Box<dyn SourceFile>,
+    /// Where the next byte is read.
+    offset: u64,
+    /// Where the data ends that is known to follow.
+    data_end: u64,
+    /// Where the file ended when it was opened.
+    end: u64,
+    /// The last bytes read, to warm up the hash in the next block.
+    halo: Vec<u8>,
+    /// The first data, and where it was read.
+    head: Option<(u64, Vec<u8>)>,
+}
+
+impl OpenFile {
+    pub(super) fn new(file: Box<dyn SourceFile>) -> Self {
+        let end = file.opened().size;
+        Self { file, offset: 0, data_end: 0, end, halo: Vec::new(), head: None }
+    }
+
+    /// Returns how far it has been read.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Reads into the rest of the block.
+    pub(super) fn advance(&mut self, block: &mut Block) -> Result<Advance> {
+        if self.offset == self.data_end
+            && let Advance::End = self.find_data(block)?
+        {
+            return Ok(Advance::End);
+        }
+        let left = usize::try_from(self.data_end - self.offset).unwrap_or(usize::MAX);
+        // A block that is filled by large files ends before it is full. For a small file there is as much free as it is
+        // long; one whose hole is filled while it is read takes a little more.
+        if block.bytes.free() <= self.halo.len() {
+            block.bytes.make_free(self.halo.len() + left.min(HEAD_BYTES));
+        }
+        let wanted = left.min(block.bytes.free() - self.halo.len());
+        let halo = u32::try_from(self.halo.len()).expect("a halo is shorter than a window");
+        block.bytes.extend_from_slice(&self.halo);
+        let start = block.bytes.len();
+        let read = block.bytes.fill(wanted, |next| self.file.read_at(self.offset, next))?;
+        if read > 0 {
+            let len = u32::try_from(read).expect("a block is far below 4 GiB");
+            block.pieces.push(Piece::Bytes { start, len, halo });
+            if self.head.is_none() {
+                let head = block.bytes.get(start..start + read.min(HEAD_BYTES)).unwrap_or_default();
+                self.head = Some((self.offset, head.to_vec()));
+            }
+            let tail = block.bytes.len() - (read + self.halo.len()).min(WINDOW - 1);
+            self.halo.clear();
+            self.halo.extend_from_slice(block.bytes.get(tail..).unwrap_or_default());
+        }
+        self.offset += read as u64;
+        // The file has become shorter since it was opened: there is no more of it.
+        if read < wanted { Ok(Advance::End) } else { Ok(Advance::More) }
+    }
+
+    /// Finds the next data, and tells of the hole before it.
+    fn find_data(&mut self, block: &mut Block) -> Result<Advance> {
+        if self.end == 0 {
+            if 0 < self.offset {
+                return Ok(Advance::End);
+            }
+            self.data_end = self.file.next_data(0)?.map_or(UNSIZED_BYTES_MAX, |range| range.end);
+            return Ok(Advance::More);
+        }
+        // A file that grows while it is read is kept as long as it was.
+        if self.end <= self.offset {
+            return Ok(Advance::End);
+        }
+        let range = self.file.next_data(self.offset)?;
+        let next = range.as_ref().map_or(self.end, |range| range.start.clamp(self.offset, self.end));
+        if self.offset < next {
+            block.pieces.push(Piece::Hole(next - self.offset));
+            self.halo.clear();
+            self.offset = next;
+        }
+        self.data_end = range.map_or(next, |range| range.end.clamp(next, self.end));
+        if self.offset == self.end { Ok(Advance::End) } else { Ok(Advance::More) }
+    }
+
+    /// Compares the file, read to its end, with itself before it was read.
+    pub(super) fn stability(&self) -> Result<Stability> {
+        let before = self.file.opened();
+        // A device has no time of its contents.
+        if before.kind != EntryKind::File {
+            return Ok(Stability::Same);
+        }
+        let now = self.file.metadata()?;
+        match compare(before, &now) {
+            Stability::Appended if !self.begins_as_before()? => Ok(Stability::Changed("it was rewritten")),
+            stability => Ok(stability),
+        }
+    }
+
+    /// Reads the first and the last bytes again that were read. Whoever rewrites a file begins with the first, mostly.
+    fn begins_as_before(&self) -> Result<bool> {
+        let head = self.head.as_ref().map(|(offset, bytes)| (*offset, bytes.as_slice()));
+        for (offset, bytes) in head.into_iter().chain([(self.offset - self.halo.len() as u64, self.halo.as_slice())]) {
+            let mut again = vec![0; bytes.len()];
+            if self.file.read_at(offset, &mut again)? < bytes.len() || again != bytes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Tells from the metadata of a file before and after it was read whether its contents changed.
+fn compare(before: &Metadata, now: &Metadata) -> Stability {
+    // Files of /proc and /sys are made while they are read, and their size and times mean nothing.
+    if before.size == 0 && now.size == 0 {
+        return Stability::Same;
+    }
+    // Emptied, to be written again.
+    if before.size == 0 {
+        return Stability::Changed("it was rewritten");
+    }
+    if now.size < before.size {
+        return Stability::Changed("it became shorter");
+    }
+    if before.size < now.size {
+        return Stability::Appended;
+    }
+    if before.mtime != now.mtime {
+        return Stability::Changed("it was rewritten");
+    }
+    // Of the same bytes: other names, another owner, another mode.
+    let about = |metadata: &Metadata| (metadata.links, metadata.mode, metadata.uid, metadata.gid);
+    if before.ctime == now.ctime || about(before) != about(now) { Stability::Same } else { Stability::Touched }
+}

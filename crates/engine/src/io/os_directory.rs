@@ -1,0 +1,416 @@
+//! A directory of the real file system that is read, reached by handles.
+//!
+//! A path is resolved once, at the top; from there each directory is opened by its name in the directory above it, with
+//! `O_NOFOLLOW`. A tree may be deeper than a process may have files open, so that only so many handles stay open: the
+//! others are opened again the same way when they are needed, and must then be the same directory.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::error::{Error, Result};
+use crate::io::os_entry::{self, LastLink, handle_path, retry};
+use crate::io::os_source_file::OsSourceFile;
+use crate::io::tree::{ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, Xattr};
+
+/// Directories that are open at the same time, below each that was opened by its path.
+const OPEN_DIRECTORIES_MAX: usize = 128;
+/// Of the files that the process may have open, this part is for directories.
+const DESCRIPTORS_SHARE: u64 = 8;
+/// A walk needs so many directories open at least: the one that is read, the one above it, and some that files wait in.
+const OPEN_DIRECTORIES_MIN: usize = 4;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is locked here is ever half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens for reading without touching the access time, if the kernel lets us. Never waits for the writer of a pipe.
+pub(super) fn open_for_reading(at: BorrowedFd<'_>, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |flags| retry(|| rustix::fs::openat(at, name, flags, Mode::empty()));
+    match open(flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => open(flags),
+        outcome => outcome,
+    }
+}
+
+/// A handle of a directory.
+#[derive(Debug)]
+pub(super) struct Handle {
+    fd: OwnedFd,
+    /// How it was opened: with `O_PATH` where it may be passed through, but not be listed.
+    is_readable: bool,
+    /// Whether its offset is no longer at the beginning.
+    is_listed: Mutex<bool>,
+}
+
+impl Handle {
+    /// Opens a directory by a name, or by a path as the user wrote it.
+    pub(super) fn open(at: BorrowedFd<'_>, name: &Path, links: Links) -> Result<Self, Errno> {
+        let follow = if links == Links::Followed { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = OFlags::DIRECTORY | follow;
+        let (fd, is_readable) = match open_for_reading(at, name, flags) {
+            Err(Errno::ACCESS) => {
+                let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+                (retry(|| rustix::fs::openat(at, name, flags, Mode::empty()))?, false)
+            }
+            opened => (opened?, true),
+        };
+        Ok(Self { fd, is_readable, is_listed: Mutex::new(false) })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn metadata(&self) -> Result<Metadata, Errno> {
+        os_entry::stat(self.fd(), Path::new(""), AtFlags::EMPTY_PATH)
+    }
+
+    fn list(&self) -> Result<Vec<OsString>, Errno> {
+        if !self.is_readable {
+            // Fails with the reason why it was not opened so before, unless that has changed.
+            return os_entry::list(open_for_reading(self.fd(), Path::new("."), OFlags::DIRECTORY)?);
+        }
+        let mut is_listed = lock(&self.is_listed);
+        if *is_listed {
+            retry(|| rustix::fs::seek(&self.fd, SeekFrom::Start(0)))?;
+        }
+        *is_listed = true;
+        os_entry::names_in(self.fd())
+    }
+
+    fn metadata_of(&self, name: &Path) -> Result<Metadata, Errno> {
+        let mut metadata = os_entry::stat(self.fd(), name, AtFlags::empty())?;
+        if metadata.kind == EntryKind::BlockDevice {
+            // Without a medium or the right to open it, the capacity is unknown; the entry itself is still there.
+            metadata.size = open_for_reading(self.fd(), name, OFlags::NOFOLLOW)
+                .and_then(|device| os_entry::stat_file(&device))
+                .map_or(0, |opened| if opened.rdev == metadata.rdev { opened.size } else { 0 });
+        }
+        Ok(metadata)
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>, Errno> {
+        if self.is_readable {
+            os_entry::xattrs_of(self.fd())
+        } else {
+            os_entry::xattrs(&handle_path(self.fd(), Path::new("")), LastLink::Followed)
+        }
+    }
+
+    fn xattrs_of(&self, name: &Path) -> Result<Vec<Xattr>, Errno> {
+        match os_entry::xattrs(&handle_path(self.fd(), name), LastLink::NotFollowed) {
+            // Without /proc, what can be opened can still be asked.
+            Err(Errno::NOENT) => {
+                let kind = os_entry::stat(self.fd(), name, AtFlags::empty())?.kind;
+                if !matches!(kind, EntryKind::File | EntryKind::Directory) {
+                    return Err(Errno::NOENT);
+                }
+                os_entry::xattrs_of(open_for_reading(self.fd(), name, OFlags::NOFOLLOW)?.as_fd())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn read_entry(&self, name: &Path, path: &Path) -> Result<ClosedEntry, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = retry(|| rustix::fs::openat(self.fd(), name, flags, Mode::empty()))?;
+        let metadata = os_entry::stat(entry.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
+        let link_target = if metadata.kind == EntryKind::Symlink {
+            let target = rustix::fs::readlinkat(&entry, "", Vec::new())?;
+            Some(PathBuf::from(OsString::from_vec(target.into_bytes())))
+        } else {
+            None
+        };
+        let xattrs = os_entry::xattrs(&handle_path(entry.as_fd(), Path::new("")), LastLink::Followed);
+        let xattrs = xattrs.map_err(|error| Error::io("read attributes of", path, error.into()));
+        Ok(ClosedEntry { metadata, link_target, xattrs })
+    }
+}
+
+/// Directories that may be open, those opened first in front.
+#[derive(Debug)]
+struct Pool {
+    open_max: usize,
+    open: Mutex<VecDeque<Weak<Inner>>>,
+}
+
+impl Pool {
+    fn of_process() -> Self {
+        let share = getrlimit(Resource::Nofile).current.map_or(OPEN_DIRECTORIES_MAX, |limit| {
+            usize::try_from(limit / DESCRIPTORS_SHARE).unwrap_or(OPEN_DIRECTORIES_MAX)
+        });
+        Self::new(share.clamp(OPEN_DIRECTORIES_MIN, OPEN_DIRECTORIES_MAX))
+    }
+
+    fn new(open_max: usize) -> Self {
+        Self { open_max, open: Mutex::default() }
+    }
+
+    /// Counts a directory as open, and closes the one that was opened longest ago and was not used since the last time that
+    /// one had to be closed (the clock algorithm).
+    fn count(&self, directory: &Arc<Inner>) {
+        let mut open = lock(&self.open);
+        let mut spared = 0;
+        while self.open_max <= open.len() {
+            let Some(oldest) = open.pop_front() else { break };
+            let Some(live) = oldest.upgrade() else { continue };
+            if live.is_used.swap(false, Ordering::Relaxed) && spared < self.open_max {
+                spared += 1;
+                open.push_back(oldest);
+            } else {
+                lock(&live.handle).take();
+            }
+        }
+        open.push_back(Arc::downgrade(directory));
+    }
+}
+
+/// How a directory was opened.
+#[derive(Debug)]
+struct Above {
+    directory: Arc<Inner>,
+    name: OsString,
+    links: Links,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pool: Arc<Pool>,
+    /// `None`: by a path of the user; its handle stays open.
+    above: Option<Above>,
+    /// For messages.
+    path: PathBuf,
+    /// What the file system said when it was opened first.
+    metadata: Metadata,
+    handle: Mutex<Option<Arc<Handle>>>,
+    is_used: AtomicBool,
+}
+
+impl Inner {
+    fn open_handle(&self) -> Option<Arc<Handle>> {
+        self.is_used.store(true, Ordering::Relaxed);
+        lock(&self.handle).clone()
+    }
+
+    /// Returns the handle, opened again if it was closed: from the lowest directory above that is open, name by name.
+    fn handle(self: &Arc<Self>) -> Result<Arc<Handle>> {
+        if let Some(handle) = self.open_handle() {
+            return Ok(handle);
+        }
+        let mut closed = vec![(Arc::clone(self), self.above())];
+        let mut handle = loop {
+            let (_, above) = closed.last().expect("one more until the loop ends");
+            match above.directory.open_handle() {
+                Some(handle) => break handle,
+                None => closed.push((Arc::clone(&above.directory), above.directory.above())),
+            }
+        };
+        while let Some((directory, above)) = closed.pop() {
+            let opened = Handle::open(handle.fd(), Path::new(&above.name), above.links);
+            let opened = opened.and_then(|opened| Ok((opened.metadata()?, opened)));
+            let (found, opened) = opened.map_err(|error| Error::io("open again", &directory.path, error.into()))?;
+            if (found.device, found.inode) != (directory.metadata.device, directory.metadata.inode) {
+                let reason =
+                    format!("{}: was replaced by another directory while it was read", directory.path.display());
+                return Err(Error::invalid(reason));
+            }
+            handle = Arc::new(opened);
+            *lock(&directory.handle) = Some(Arc::clone(&handle));
+            directory.pool.count(&directory);
+        }
+        Ok(handle)
+    }
+
+    fn above(&self) -> &Above {
+        self.above.as_ref().expect("a directory without one above is never closed")
+    }
+}
+
+impl Drop for Inner {
+    /// Frees the directories above one by one, however many they are, instead of each within the one below.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut inner) = above.and_then(|above| Arc::into_inner(above.directory)) {
+            above = inner.above.take();
+        }
+    }
+}
+
+/// A directory of this host.
+#[derive(Clone, Debug)]
+pub(super) struct OsDirectory(Arc<Inner>);
+
+impl OsDirectory {
+    /// Takes a directory that was opened by a path of the user.
+    pub(super) fn of(handle: Handle, path: &Path) -> Result<Self> {
+        Self::new(handle, path.to_path_buf(), None, Arc::new(Pool::of_process()))
+    }
+
+    fn new(handle: Handle, path: PathBuf, above: Option<Above>, pool: Arc<Pool>) -> Result<Self> {
+        let metadata = handle.metadata().map_err(|error| Error::io("read metadata of", &path, error.into()))?;
+        let is_kept = above.is_none();
+        let handle = Mutex::new(Some(Arc::new(handle)));
+        let inner = Arc::new(Inner { pool, above, path, metadata, handle, is_used: AtomicBool::new(true) });
+        if !is_kept {
+            inner.pool.count(&inner);
+        }
+        Ok(Self(inner))
+    }
+
+    fn enter(&self, name: &OsStr, links: Links) -> Result<Self> {
+        let handle = self.at("open", name, |handle, name| Handle::open(handle.fd(), name, links))?;
+        let above = Above { directory: Arc::clone(&self.0), name: name.to_os_string(), links };
+        Self::new(handle, self.0.path.join(name), Some(above), Arc::clone(&self.0.pool))
+    }
+
+    /// Does something with the directory itself.
+    fn here<T>(&self, operation: &'static str, action: impl FnOnce(&Handle) -> Result<T, Errno>) -> Result<T> {
+        let handle = self.0.handle()?;
+        action(&handle).map_err(|error| Error::io(operation, &self.0.path, error.into()))
+    }
+
+    /// Does something with an entry.
+    fn at<T>(
+        &self,
+        operation: &'static str,
+        name: &OsStr,
+        action: impl FnOnce(&Handle, &Path) -> Result<T, Errno>,
+    ) -> Result<T> {
+        let handle = self.0.handle()?;
+        action(&handle, Path::new(name)).map_err(|error| Error::io(operation, &self.0.path.join(name), error.into()))
+    }
+}
+
+impl SourceDirectory for OsDirectory {
+    fn metadata(&self) -> Result<Metadata> {
+        Ok(self.0.metadata.clone())
+    }
+
+    fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.here("read attributes of", Handle::xattrs)
+    }
+
+    fn list(&self) -> Result<Vec<OsString>> {
+        self.here("list", Handle::list)
+    }
+
+    fn open_dir(&self, name: &OsStr, links: Links) -> Result<Arc<dyn SourceDirectory>> {
+        Ok(Arc::new(self.enter(name, links)?))
+    }
+
+    fn open(&self, name: &OsStr) -> Result<Box<dyn SourceFile>> {
+        let file = self.at("open", name, |handle, name| open_for_reading(handle.fd(), name, OFlags::NOFOLLOW))?;
+        Ok(Box::new(OsSourceFile::of(file, self.0.path.join(name))?))
+    }
+
+    fn metadata_of(&self, name: &OsStr) -> Result<Metadata> {
+        self.at("read metadata of", name, Handle::metadata_of)
+    }
+
+    fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>> {
+        self.at("read attributes of", name, Handle::xattrs_of)
+    }
+
+    fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry> {
+        self.at("read", name, |handle, name| handle.read_entry(name, &self.0.path.join(name)))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests prepare real files")]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    const DEPTH: usize = 40;
+    const OPEN_MAX: usize = 4;
+
+    /// Makes directories within each other and opens them all, few at a time.
+    fn chain(root: &Path) -> Vec<OsDirectory> {
+        let mut path = root.to_path_buf();
+        for number in 0..DEPTH {
+            path.push(format!("d{number}"));
+        }
+        fs::create_dir_all(&path).unwrap();
+        let handle = Handle::open(CWD, root, Links::Followed).unwrap();
+        let pool = Arc::new(Pool::new(OPEN_MAX));
+        let mut chain = vec![OsDirectory::new(handle, root.to_path_buf(), None, pool).unwrap()];
+        for number in 0..DEPTH {
+            let last = chain.last().unwrap();
+            chain.push(last.enter(OsStr::new(&format!("d{number}")), Links::NotFollowed).unwrap());
+        }
+        chain
+    }
+
+    fn open_count(chain: &[OsDirectory]) -> usize {
+        chain.iter().filter(|directory| lock(&directory.0.handle).is_some()).count()
+    }
+
+    #[test]
+    fn directories_closed_to_save_handles_are_opened_again() {
+        let root = tempfile::tempdir().unwrap();
+        let chain = chain(root.path());
+        // The topmost stays open, too.
+        assert!(open_count(&chain) <= OPEN_MAX + 1);
+        for step in [1, 7, 13] {
+            for number in (0..DEPTH).map(|number| number * step % DEPTH) {
+                assert_eq!(chain[number].list().unwrap(), [format!("d{number}").as_str()]);
+                assert!(open_count(&chain) <= OPEN_MAX + 1);
+            }
+        }
+        assert_eq!(chain[DEPTH].list().unwrap(), Vec::<OsString>::new());
+        // Twice with the same handle.
+        assert_eq!(chain[0].list().unwrap(), ["d0"]);
+        assert_eq!(chain[0].list().unwrap(), ["d0"]);
+    }
+
+    #[test]
+    fn a_directory_that_was_replaced_while_it_was_closed_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let chain = chain(root.path());
+        assert!(lock(&chain[20].0.handle).is_none());
+        let path = chain[20].0.path.clone();
+        fs::rename(&path, root.path().join("away")).unwrap();
+        assert!(chain[20].list().unwrap_err().to_string().contains("d19"));
+        std::os::unix::fs::symlink(root.path().join("away"), &path).unwrap();
+        assert!(matches!(chain[20].list(), Err(Error::Io { .. })));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = chain[20].list().unwrap_err();
+        assert!(error.to_string().contains("replaced by another directory"), "{error}");
+        // It is back, and so is all below it.
+        fs::remove_dir(&path).unwrap();
+        fs::rename(root.path().join("away"), &path).unwrap();
+        assert_eq!(chain[30].list().unwrap(), ["d30"]);
+    }
+
+    #[test]
+    fn a_deep_tree_is_let_go_without_recursion() {
+        let root = tempfile::tempdir().unwrap();
+        let mut directory = chain(root.path())[0].clone();
+        let name = OsStr::new("d0");
+        // As deep as no stack is, all of them the same.
+        for _ in 0..200_000 {
+            let above =
+                Some(Above { directory: Arc::clone(&directory.0), name: name.into(), links: Links::NotFollowed });
+            let (pool, metadata) = (Arc::clone(&directory.0.pool), directory.0.metadata.clone());
+            let (path, handle, is_used) = (PathBuf::new(), Mutex::default(), AtomicBool::new(false));
+            directory = OsDirectory(Arc::new(Inner { pool, above, path, metadata, handle, is_used }));
+        }
+        drop(directory);
+    }
+}
