@@ -35,9 +35,9 @@ pub(crate) struct Arguments {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct GlobalArgs {
-    /// Directory of the repository [env: ONEFOLD_REPOSITORY]
+    /// Directory of the repository, as PATH or local:PATH [env: ONEFOLD_REPOSITORY]
     #[arg(short, long, global = true, value_name = "DIR")]
-    pub(crate) repo: Option<PathBuf>,
+    pub(crate) repo: Option<OsString>,
     /// File whose first line is the password [env: ONEFOLD_PASSWORD_FILE]
     #[arg(short, long, global = true, value_name = "FILE", conflicts_with = "password_command")]
     pub(crate) password_file: Option<PathBuf>,

@@ -46,7 +46,7 @@ pub(crate) fn doors(directory: &Path, settings: &Settings) -> (Arc<dyn Disk>, Ar
 
 /// Opens the repository that was named.
 pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
-    let directory = settings.repository()?.clone();
+    let directory = settings.repository()?;
     let (disk, host) = doors(&directory, settings);
     let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
     let is_encrypted = copies.iter().any(|(_, _, config)| config.clear_key.is_none());

@@ -9,6 +9,7 @@ use onefold_engine::backup::Budget;
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
 use onefold_engine::io::os::IoBackend;
+use onefold_engine::repo::Location;
 use onefold_engine::source::exclude::parse_size;
 
 use crate::args::GlobalArgs;
@@ -36,8 +37,8 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
 /// The decisions.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Directory of the repository, if one was named.
-    repository: Option<PathBuf>,
+    /// Where the repository is, if one was named.
+    repository: Option<OsString>,
     /// Where the password comes from.
     pub(crate) password: PasswordSource,
     /// Where caches are kept, if that is known.
@@ -101,7 +102,7 @@ impl Settings {
             (false, _) => Verbosity::EveryFile,
         };
         Ok(Self {
-            repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY").map(PathBuf::from)),
+            repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY")),
             password: PasswordSource::decide(typed, &variable),
             cache,
             memory_bytes,
@@ -115,8 +116,11 @@ impl Settings {
     }
 
     /// Returns the directory of the repository.
-    pub(crate) fn repository(&self) -> Result<&PathBuf> {
-        self.repository.as_ref().context("no repository named: give --repo DIR or set ONEFOLD_REPOSITORY")
+    pub(crate) fn repository(&self) -> Result<PathBuf> {
+        let named =
+            self.repository.as_ref().context("no repository named: give --repo DIR or set ONEFOLD_REPOSITORY")?;
+        let Location::Directory(directory) = Location::parse(named)?;
+        Ok(directory)
     }
 
     /// Divides the memory budget.
@@ -146,7 +150,7 @@ mod tests {
         let variables = [("ONEFOLD_MEMORY", "1G"), ("ONEFOLD_REPOSITORY", "/r"), ("HOME", "/home/me")];
         let settings = decide(&typed, &variables).unwrap();
         assert_eq!(settings.memory_bytes, 100 << 20);
-        assert_eq!(settings.repository().unwrap(), &PathBuf::from("/r"));
+        assert_eq!(settings.repository().unwrap(), PathBuf::from("/r"));
         assert_eq!(settings.cache, Some(PathBuf::from("/home/me/.cache/onefold")));
         let settings = decide(&GlobalArgs::default(), &[("XDG_CACHE_HOME", "/x"), ("ONEFOLD_MEMORY", "1G")]).unwrap();
         assert_eq!((settings.memory_bytes, settings.cache), (1 << 30, Some(PathBuf::from("/x/onefold"))));

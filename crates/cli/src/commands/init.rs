@@ -15,7 +15,7 @@ use crate::settings::Settings;
 
 /// Creates a repository.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Result<()> {
-    let directory = settings.repository()?;
+    let directory = &settings.repository()?;
     let adjustments = adjustments(typed)?;
     adjustments.validate()?;
     let cost = cost(&typed.cost)?;

@@ -1,7 +1,9 @@
 //! The facade: what a program does with a repository.
 
 pub mod backup;
+pub mod location;
 pub mod select;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
+pub use location::Location;
 pub use select::{Selection, SnapshotName};
