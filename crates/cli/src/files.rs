@@ -85,11 +85,29 @@ pub(crate) fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Finds out whether files can be made in a directory.
+/// How the names of files begin that find out whether files can be made.
+const PROBE: &str = "probe-";
+
+/// Finds out whether files can be made in a directory. Removes what processes that were killed have left of that.
 pub(crate) fn probe(directory: &Path) -> io::Result<()> {
-    let path = directory.join(format!("probe-{}", std::process::id()));
-    File::create(&path)?;
-    std::fs::remove_file(&path)
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(PROBE)) {
+            remove_probe(&entry.path())?;
+        }
+    }
+    let path = directory.join(format!("{PROBE}{}", std::process::id()));
+    let created = File::create(&path);
+    let removed = remove_probe(&path);
+    created.and(removed)
+}
+
+fn remove_probe(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        // Another process has removed it, which may do that as well.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Removes a directory with all that is in it.

@@ -6,14 +6,18 @@
 //! was not acknowledged must be whole or absent, `check --read-data` must be clean, and the next backup must succeed.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use onefold_engine::Error;
 use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::io::Disk;
 use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::{CrashMode, Fault, TraceEntry};
+use onefold_engine::io::sim::{CrashMode, Fault, SimDisk, TraceEntry};
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::names::DIRECTORIES;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::Store;
+use onefold_engine::store::create::create_directory;
 use onefold_engine::types::SessionId;
 
 use crate::support::{Ask, SMALL, World, change, copy, tell, tree};
@@ -126,6 +130,8 @@ fn an_error_at_any_call_loses_nothing() {
         Fault::Error(ErrorKind::ReadOnlyFilesystem),
         Fault::ShortWrite(ErrorKind::Other),
         Fault::DiskFull,
+        Fault::ErrorAfter(ErrorKind::Other),
+        Fault::ErrorAfter(ErrorKind::AlreadyExists),
     ];
     let mut cases = 0;
     for call in 1..=calls {
@@ -236,4 +242,136 @@ fn opening_listing_restoring_and_checking_write_nothing() {
     assert!(calls.iter().any(|call| call.operation == "read"));
     let others: Vec<_> = calls.iter().filter(|call| !reads.contains(&call.operation)).collect();
     assert!(others.is_empty(), "{others:?}");
+}
+
+/// A network file system repeats a request whose answer was lost, and then finds the name that the first one made.
+#[test]
+fn a_link_that_was_made_but_answers_that_the_name_exists_is_taken_for_made() {
+    let sources = Sources::new();
+    let world = World::new(1);
+    world.disk.record_trace();
+    run(&world, &sources);
+    let links: Vec<u64> =
+        in_the_repository(&world).iter().filter(|call| call.operation == "link").map(|call| call.number).collect();
+    assert!(6 < links.len(), "key slots, config, sessions, commits: {links:?}");
+    for link in links {
+        let world = World::new(1);
+        world.disk.fail_at(link, Fault::ErrorAfter(ErrorKind::AlreadyExists));
+        let (created, acknowledged) = run(&world, &sources);
+        assert_eq!((created, acknowledged.len()), (true, 2), "link at call {link}");
+        assert_sound(&world, &sources, created, &acknowledged, &format!("link at call {link}"));
+    }
+}
+
+/// The kernel reports a failed sync of a directory once; the names that it lost stay visible until the power is cut.
+#[test]
+fn a_directory_sync_that_failed_is_not_believed_when_a_later_session_repeats_it() {
+    let sources = Sources::new();
+    let (_, undisturbed, trace) = second_backup(&sources, None);
+    undisturbed.unwrap();
+    let is_of_containers = |call: &&TraceEntry| {
+        call.operation == "sync directory" && call.path.components().any(|part| part.as_os_str() == "containers")
+    };
+    let syncs: Vec<_> = trace.iter().filter(is_of_containers).collect();
+    assert!(2 < syncs.len(), "{trace:?}");
+    for sync in syncs {
+        for cache in ["kept", "lost"] {
+            let (world, result, _) = second_backup(&sources, Some((sync.number, Fault::Error(ErrorKind::Other))));
+            let case = format!("{sync:?}, cache {cache}");
+            assert!(result.is_err(), "{case}");
+            if cache == "lost" {
+                let _lost = world.disk.subdir("lost");
+                world.disk.rename(Path::new("cache"), Path::new("lost/cache")).unwrap();
+            }
+            let store = world.open().unwrap();
+            let ask = Ask { with_parent: true, ..Ask::default() };
+            let session = world.backup(&store, &sources.second, &ask).unwrap().report.session;
+            for mode in [CrashMode::LoseUnsynced, CrashMode::Subset(1), CrashMode::Subset(2)] {
+                let after = world.on(world.disk.crash(mode));
+                assert_sound(&after, &sources, true, &vec![(session, &sources.second)], &format!("{case}, {mode:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_of_the_repository_that_is_missing_is_made_again() {
+    let sources = Sources::new();
+    for name in ["containers", "sessions", "commits", "forget", "gc", "tmp"] {
+        let (world, made, _) = second_backup(&sources, None);
+        made.unwrap();
+        let _lost = world.disk.subdir("lost");
+        world.disk.rename(&Path::new("repo").join(name), &Path::new("lost").join(name)).unwrap();
+        let store = world.open().unwrap();
+        let session = world.backup(&store, &sources.third, &Ask::default()).unwrap().report.session;
+        let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
+        let store = after.open().unwrap();
+        let commits = store.read_commits().unwrap();
+        let (_, snapshot) = commits.snapshots().into_iter().find(|(listed, _)| *listed == session).unwrap();
+        let (restored, report) = after.restore(&store, snapshot).unwrap();
+        assert_eq!((report.failures, sources.third.diff(&restored)), (0, Vec::new()), "{name}");
+    }
+}
+
+#[test]
+fn init_syncs_every_directory_that_it_makes_and_the_one_above() {
+    let world = World::new(1);
+    world.disk.record_trace();
+    world.create(SMALL).unwrap();
+    let trace = world.disk.trace();
+    let made = trace.iter().filter(|call| call.operation == "create directory");
+    let made: Vec<&TraceEntry> = made.filter(|call| call.path.starts_with("repo")).collect();
+    assert_eq!(made.len(), DIRECTORIES.len());
+    for directory in made {
+        let is_synced = |path: &Path| {
+            trace
+                .iter()
+                .any(|call| call.operation == "sync directory" && call.path == path && directory.number < call.number)
+        };
+        assert!(is_synced(&directory.path) && is_synced(directory.path.parent().unwrap()), "{directory:?}");
+    }
+}
+
+#[test]
+fn directories_that_lead_to_a_repository_are_durable() {
+    let disk = SimDisk::new();
+    let _home = disk.subdir("home");
+    create_directory(&disk, Path::new("home/a/b/c")).unwrap();
+    assert!(disk.crash(CrashMode::LoseUnsynced).exists(Path::new("home/a/b/c")).unwrap());
+    // Made by an init that was killed before it had synced.
+    disk.create_dir(Path::new("home/d")).unwrap();
+    create_directory(&disk, Path::new("home/d")).unwrap();
+    assert!(disk.crash(CrashMode::LoseUnsynced).exists(Path::new("home/d")).unwrap());
+}
+
+#[test]
+fn an_init_that_failed_leaves_no_probe_once_another_one_is_done() {
+    let world = World::new(1);
+    world.create(SMALL).unwrap();
+    for call in 1..=world.disk.calls() {
+        for fault in [Fault::Error(ErrorKind::Other), Fault::ErrorAfter(ErrorKind::Other), Fault::Die, Fault::DieAfter]
+        {
+            let world = World::new(1);
+            world.disk.record_trace();
+            world.disk.fail_at(call, fault);
+            let failed = world.create(SMALL).is_err();
+            let of_the_fault = world.disk.trace().into_iter().find(|entry| entry.number == call);
+            let removes = of_the_fault.is_some_and(|entry| ["remove", "look up"].contains(&entry.operation));
+            let names = |world: &World| -> Vec<String> {
+                world.repo().list(Path::new("tmp")).unwrap().into_iter().map(|entry| entry.name).collect()
+            };
+            if failed
+                && !removes
+                && matches!(fault, Fault::Error(_) | Fault::ErrorAfter(_))
+                && world.repo().exists(Path::new("tmp")).unwrap()
+            {
+                assert!(names(&world).iter().all(|name| !name.ends_with("probe")), "{fault:?} at {call}");
+            }
+            let world = world.on(world.disk.reopen());
+            if world.open().is_err() {
+                world.create(SMALL).unwrap();
+                assert_eq!(names(&world), Vec::<String>::new(), "{fault:?} at {call}");
+            }
+        }
+    }
 }

@@ -23,7 +23,7 @@ use onefold_engine::store::slots::{NewSlot, add_slot, unlock};
 use onefold_engine::store::{MetadataReader, Store, read_object};
 use onefold_engine::types::SessionId;
 
-use crate::support::{Ask, CHEAP, PASSWORD, SMALL, World, change, copy, noise, stored_twice, tree};
+use crate::support::{Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, noise, stored_twice, tree};
 
 /// Few enough files that no finding has to leave any of them out of its list.
 const FILES: u64 = 24;
@@ -519,6 +519,46 @@ fn a_damaged_container_that_is_moved_away_is_healed_by_the_next_backup() {
             assert!(same(source, &restored, &path), "{}", path.display());
         }
     }
+}
+
+/// The index answers for the chunks of a container without opening it, so it must notice that the file was cut.
+#[test]
+fn a_container_that_was_cut_is_named_by_the_next_backup_and_what_it_held_is_stored_again() {
+    let base = base(8);
+    let (_, _, source) = &base.snapshots[2];
+    for name in containers(&base) {
+        let path = name.path();
+        let len = object_len(&base, &path);
+        for cut in [0, len / 2, len - 1] {
+            for cache in ["kept", "lost"] {
+                let case = format!("{}: cut to {cut} of {len}, cache {cache}", path.display());
+                let mut world = base.damaged(&path, &Damage::Truncate(cut));
+                if cache == "lost" {
+                    world = lose_cache(&world);
+                }
+                let store = world.open().unwrap();
+                for round in ["first", "second"] {
+                    let notes = Arc::new(Notes::default());
+                    let ask = Ask { with_parent: true, monitor: Arc::<Notes>::clone(&notes), ..Ask::default() };
+                    let outcome = world.backup(&store, source, &ask).unwrap();
+                    let failures = notes.failures.lock().unwrap().clone();
+                    let object = world.repo().display(&path);
+                    let named = failures.iter().filter(|failure| failure.contains(&object)).count();
+                    assert_eq!(named, 1, "{case}: {round} backup: {failures:?}");
+                    let restored = restores(&world, &store, &outcome.report.snapshot).unwrap();
+                    assert_eq!(source.diff(&restored), Vec::<String>::new(), "{case}: {round} backup");
+                }
+            }
+        }
+    }
+}
+
+/// Empties the host's cache.
+fn lose_cache(world: &World) -> World {
+    let world = world.on(world.disk.fork());
+    let _lost = world.disk.subdir("lost");
+    world.disk.rename(Path::new("cache"), Path::new("lost/cache")).unwrap();
+    world
 }
 
 /// Damages every region of a container, and nothing else of it.

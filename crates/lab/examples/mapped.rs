@@ -75,7 +75,7 @@ fn feed<M: Medium>(
         }
         let start = now();
         for chunks in packing.chunks(UNIT_CHUNKS) {
-            index.record(Unit { container: container(*containers), chunks })?;
+            index.record(Unit { container: container(*containers), len: 0, chunks })?;
             *containers += 1;
         }
         recording += now().saturating_sub(start);

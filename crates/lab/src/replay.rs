@@ -269,7 +269,7 @@ impl<I: Identifier> Replay<I> {
         let container = ContainerId { session: SESSION, ordinal: self.containers };
         self.containers = self.containers.checked_add(1).context("more containers than have a number")?;
         let start = self.clock.monotonic();
-        self.identifier.record(Unit { container, chunks: &self.packing })?;
+        self.identifier.record(Unit { container, len: 0, chunks: &self.packing })?;
         let taken = self.clock.monotonic().saturating_sub(start);
         self.packing.clear();
         self.packing_bytes = 0;

@@ -44,6 +44,15 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     } else {
         sources::files(typed, &progress)?
     };
+    if !typed.dry_run {
+        for name in opened.store.complete_directories()? {
+            let path = opened.directory.join(name);
+            output.warn(&format!(
+                "warning: {} was missing and is made again; `onefold check` reports what was lost with it",
+                path.display()
+            ));
+        }
+    }
     let options = plan(settings, output, typed, &opened, &cache, &sources)?;
     if typed.dry_run {
         return try_out(output, &opened.store, &sources, &options, &progress);

@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
+use onefold_engine::io::os::OsDisk;
 use onefold_engine::source::exclude::parse_size;
-use onefold_engine::store::create::Adjustments;
+use onefold_engine::store::create::{Adjustments, create_directory};
 use onefold_engine::store::{self, CreateOptions};
 
 use crate::args::{InitArgs, KeyCostArgs};
-use crate::files;
 use crate::json::Initialized;
 use crate::open::{doors, hostname, username};
 use crate::output::Output;
@@ -25,7 +25,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Res
     );
     let password =
         if typed.no_encryption { None } else { Some(settings.password.read_new("password of the new repository: ")?) };
-    files::create_directories(directory).with_context(|| format!("create {}", directory.display()))?;
+    let absolute = std::path::absolute(directory).with_context(|| format!("{}", directory.display()))?;
+    create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
     let (disk, host) = doors(directory, settings);
     let label = SlotLabel { user: username(), host: hostname() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };

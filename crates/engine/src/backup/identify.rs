@@ -291,8 +291,8 @@ impl<'a> IdentifyStage<'a> {
 
     /// Records what became durable, and only that (at a barrier): what the index shows is durable.
     fn record_stored(&mut self) -> Result<()> {
-        for StoredUnit { id, chunks } in self.pack.take_stored() {
-            self.identifier.record(Unit { container: id, chunks: &chunks })?;
+        for StoredUnit { id, len, chunks } in self.pack.take_stored() {
+            self.identifier.record(Unit { container: id, len, chunks: &chunks })?;
             // Verdicts from now on name the container; those given before may name a sequence.
             let sequences = self.unrecorded.remove(&id).unwrap_or_default();
             self.retiring.push_back((self.next, sequences));

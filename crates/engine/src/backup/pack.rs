@@ -24,6 +24,8 @@ use crate::types::{ContainerId, UnitChunk};
 pub struct StoredUnit {
     /// The container.
     pub id: ContainerId,
+    /// Bytes of its file.
+    pub len: u64,
     /// Its chunks in order.
     pub chunks: Vec<UnitChunk>,
 }
@@ -318,7 +320,7 @@ impl ContainerWriter {
         self.durable += ready.len();
         for written in ready {
             self.stored_bytes += written.bytes;
-            self.stored.push(StoredUnit { id: written.name.id, chunks: written.chunks });
+            self.stored.push(StoredUnit { id: written.name.id, len: written.bytes, chunks: written.chunks });
         }
         Ok(())
     }

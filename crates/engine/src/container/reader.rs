@@ -5,7 +5,7 @@
 use crate::codec::DecodeError;
 use crate::compress::Compressor;
 use crate::container::directory::{Directory, RegionEntry, Side, sealed_len};
-use crate::container::seal::region_aad;
+use crate::container::seal::{padme, region_aad};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
@@ -197,6 +197,14 @@ impl ContainerReader {
     pub fn region_range(&self, region: u32) -> Option<(u64, u32)> {
         let offset = *self.region_offsets.get(region as usize)?;
         Some((offset, self.directory.regions.get(region as usize)?.sealed_len))
+    }
+
+    /// Returns how long the container's file is, which follows from its directory.
+    pub fn stored_len(&self) -> u64 {
+        let back_len =
+            sealed_len(self.name.kind, Side::Back, self.directory.regions.len(), self.directory.chunks.len());
+        let regions_end = usize::try_from(self.regions_end()).unwrap_or(usize::MAX);
+        padme(regions_end.saturating_add(back_len + TRAILER_LEN)) as u64
     }
 
     /// Returns where the regions end.

@@ -7,7 +7,7 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
-//! | 8 | 2 | version, 2 |
+//! | 8 | 2 | version, 3 |
 //! | 10 | 1 | 1 |
 //! | 11 | 1 | which of the two files of repeats, 0 or 1 |
 //! | 12 | 4 | zero |
@@ -34,7 +34,7 @@ use crate::kv::sealed::Seal;
 use crate::types::RepositoryId;
 
 const MAGIC: [u8; 8] = *b"OFINDEX\0";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
 pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
@@ -196,8 +196,8 @@ mod tests {
             assert!(decode_checkpoint(&bytes).is_err());
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[8] = 3;
-        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 3, .. })));
+        bytes[8] = 4;
+        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 4, .. })));
     }
 
     #[test]

@@ -169,6 +169,16 @@ impl Index {
         Ok(self.store.attach(live))
     }
 
+    /// Returns true if the container was recorded, in this run or an earlier one: it was durable then.
+    pub fn knows(&self, container: ContainerId) -> bool {
+        self.store.knows(container)
+    }
+
+    /// Returns how long a container's file was when it was recorded, where that is known.
+    pub fn stored_len(&self, container: ContainerId) -> Option<u64> {
+        self.store.stored_len(container)
+    }
+
     /// Returns why the index is incomplete from now on: it could not be written, or damage was found in it.
     ///
     /// It goes on answering, but may miss; the next opening falls back to the last checkpoint or starts anew.

@@ -126,7 +126,7 @@ impl Caller {
     pub(super) fn record_unit(&mut self, container: ContainerId, fingerprints: &[Fingerprint]) {
         let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
         let chunks: Vec<_> = fingerprints.iter().map(chunk).collect();
-        self.index.record(Unit { container, chunks: &chunks }).unwrap();
+        self.index.record(Unit { container, len: 0, chunks: &chunks }).unwrap();
     }
 
     pub(super) fn submit(&mut self, fingerprints: &[Fingerprint]) {

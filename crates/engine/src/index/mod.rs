@@ -75,6 +75,8 @@ pub struct Resolved {
 pub struct Unit<'a> {
     /// The container.
     pub container: ContainerId,
+    /// Bytes of its file; 0 where that is not known.
+    pub len: u64,
     /// Its chunks in the order of its directory.
     pub chunks: &'a [UnitChunk],
 }

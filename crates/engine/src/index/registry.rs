@@ -7,10 +7,11 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 8 | `OFCONTS1` |
+//! | 0 | 8 | `OFCONTS2` |
 //! | 8 | 16 | repository |
 //! | 24 | 4 | CRC32C of the 24 bytes before |
-//! | 28 (1 + ordinal) | 28 | session 16, number in the session 4, ordinal 4, CRC32C of these 24 bytes 4 |
+//! | 28 | 8 | zero |
+//! | 36 (1 + ordinal) | 36 | session 16, number in the session 4, ordinal 4, bytes of its file 8, CRC32C of these 32 bytes 4 |
 #![deny(clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
@@ -22,10 +23,10 @@ use crate::io::DiskFile;
 use crate::kv::{Fields, Ordinal};
 use crate::types::{ContainerId, RepositoryId, SessionId};
 
-const MAGIC: [u8; 8] = *b"OFCONTS1";
+const MAGIC: [u8; 8] = *b"OFCONTS2";
 
 /// Bytes of the header and of each record.
-pub const RECORD_BYTES: usize = 28;
+pub const RECORD_BYTES: usize = 36;
 
 /// Records read in one call.
 const PIECE_RECORDS: usize = 2048;
@@ -44,6 +45,8 @@ pub struct Registry {
     /// one stretch per interruption, not one entry per container.
     by_ordinal: BTreeMap<u32, Stretch>,
     by_container: BTreeMap<ContainerId, u32>,
+    /// Bytes of the containers' files, by ordinal; 0 where that is not known.
+    lengths: Vec<u64>,
     live: OrdinalSet,
     covered: OrdinalSet,
 }
@@ -87,22 +90,33 @@ impl SyncedRecords {
     }
 }
 
+/// What is known of a container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The container.
+    pub container: ContainerId,
+    /// Bytes of its file; 0 where that is not known.
+    pub len: u64,
+}
+
 /// Encodes a record.
-pub fn encode_record(ordinal: Ordinal, container: ContainerId) -> Vec<u8> {
+pub fn encode_record(ordinal: Ordinal, Record { container, len }: Record) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(RECORD_BYTES);
     bytes.extend_from_slice(&container.session.0);
     bytes.extend_from_slice(&container.ordinal.to_le_bytes());
     bytes.extend_from_slice(&ordinal.0.to_le_bytes());
+    bytes.extend_from_slice(&len.to_le_bytes());
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
     bytes
 }
 
 /// Decodes the record of an ordinal; `None` if it is damaged or another's.
-pub fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<ContainerId> {
+pub fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<Record> {
     let mut fields = Fields::new(bytes);
     let container = ContainerId { session: SessionId(fields.array()?), ordinal: fields.u32()? };
-    let found = (fields.u32()?, fields.u32()?, fields.left());
-    (found == (ordinal.0, crc32c::crc32c(bytes.get(..24)?), 0)).then_some(container)
+    let (found, len) = (fields.u32()?, fields.u64()?);
+    let rest = (fields.u32()?, fields.left());
+    (found == ordinal.0 && rest == (crc32c::crc32c(bytes.get(..32)?), 0)).then_some(Record { container, len })
 }
 
 fn encode_header(repository: RepositoryId) -> Vec<u8> {
@@ -110,6 +124,7 @@ fn encode_header(repository: RepositoryId) -> Vec<u8> {
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&repository.0);
     bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes.resize(RECORD_BYTES, 0);
     bytes
 }
 
@@ -135,6 +150,7 @@ impl Registry {
             gathered: Vec::new(),
             by_ordinal: BTreeMap::new(),
             by_container: BTreeMap::new(),
+            lengths: Vec::new(),
             live: OrdinalSet::default(),
             covered: OrdinalSet::default(),
         }
@@ -166,12 +182,12 @@ impl Registry {
             buffer.resize(left.min(PIECE_RECORDS) * RECORD_BYTES, 0);
             registry.file.read_at(offset_of(registry.count), &mut buffer)?;
             for record in buffer.chunks_exact(RECORD_BYTES) {
-                let Some(container) = decode_record(Ordinal(registry.count), record) else { break 'file };
-                if registry.count == u32::MAX || registry.ordinal(container).is_some() {
+                let Some(known) = decode_record(Ordinal(registry.count), record) else { break 'file };
+                if registry.count == u32::MAX || registry.ordinal(known.container).is_some() {
                     break 'file;
                 }
                 registry.digest.update(record);
-                registry.add(container);
+                registry.add(known);
                 matches |= registry.count == count && registry.digest() == digest;
             }
         }
@@ -206,6 +222,12 @@ impl Registry {
         (first.session == container.session && step < stretch.len).then(|| Ordinal(start + step))
     }
 
+    /// Returns how long a container's file was when it was registered, where that is known.
+    pub fn len_of(&self, container: ContainerId) -> Option<u64> {
+        let Ordinal(ordinal) = self.ordinal(container)?;
+        self.lengths.get(usize::try_from(ordinal).ok()?).copied().filter(|len| *len != 0)
+    }
+
     /// Returns the container of an ordinal.
     pub fn container(&self, Ordinal(ordinal): Ordinal) -> Option<ContainerId> {
         let (start, stretch) = self.by_ordinal.range(..=ordinal).next_back()?;
@@ -235,7 +257,7 @@ impl Registry {
     }
 
     /// Returns the ordinal of a container, giving it one if it has none. Not durable before [`Registry::sync`].
-    pub fn register(&mut self, container: ContainerId) -> Result<Ordinal> {
+    pub fn register(&mut self, container: ContainerId, len: u64) -> Result<Ordinal> {
         if let Some(ordinal) = self.ordinal(container) {
             return Ok(ordinal);
         }
@@ -243,33 +265,34 @@ impl Registry {
             return Err(Error::invalid("the index has numbered 4,294,967,295 containers: delete it to start again"));
         }
         let ordinal = Ordinal(self.count);
-        let record = encode_record(ordinal, container);
+        let record = encode_record(ordinal, Record { container, len });
         if PIECE_RECORDS * RECORD_BYTES <= self.gathered.len() {
             self.write_out()?;
         }
         self.gathered.extend_from_slice(&record);
         self.digest.update(&record);
-        self.add(container);
+        self.add(Record { container, len });
         Ok(ordinal)
     }
 
     /// Gives a container an ordinal for this run only: nothing on disk may ever name it, so nothing may be written any
     /// more. `None` if there are no ordinals left.
-    pub fn register_in_memory(&mut self, container: ContainerId) -> Option<Ordinal> {
+    pub fn register_in_memory(&mut self, container: ContainerId, len: u64) -> Option<Ordinal> {
         if let Some(ordinal) = self.ordinal(container) {
             return Some(ordinal);
         }
         let ordinal = Ordinal(self.count);
-        (self.count < u32::MAX).then(|| self.add(container)).map(|()| ordinal)
+        (self.count < u32::MAX).then(|| self.add(Record { container, len })).map(|()| ordinal)
     }
 
-    fn add(&mut self, container: ContainerId) {
+    fn add(&mut self, Record { container, len }: Record) {
         let ordinal = self.count;
+        self.lengths.push(len);
         self.count += 1;
         if let Some(mut last) = self.by_ordinal.last_entry() {
-            let Stretch { first, len } = last.get_mut();
-            if first.session == container.session && first.ordinal.checked_add(*len) == Some(container.ordinal) {
-                *len += 1;
+            let Stretch { first, len: containers } = last.get_mut();
+            if first.session == container.session && first.ordinal.checked_add(*containers) == Some(container.ordinal) {
+                *containers += 1;
                 return;
             }
         }
@@ -367,7 +390,7 @@ mod tests {
                 0 => container(1, u32::try_from(random.below(500)).unwrap()),
                 _ => known.last().map_or(container(2, 0), |last| ContainerId { ordinal: last.ordinal + 1, ..*last }),
             };
-            let ordinal = registry.register(next).unwrap();
+            let ordinal = registry.register(next, 1 << 20).unwrap();
             if ordinal.0 as usize == known.len() {
                 known.push(next);
             }
@@ -377,6 +400,7 @@ mod tests {
         let registry = open(&disk, registry.count(), registry.digest()).unwrap();
         for (ordinal, &container) in (0..).zip(&known) {
             assert_eq!(registry.container(Ordinal(ordinal)), Some(container));
+            assert_eq!(registry.len_of(container), Some(1 << 20));
             assert_eq!(registry.ordinal(container), Some(Ordinal(ordinal)));
         }
         assert_eq!(registry.count() as usize, known.len());
@@ -389,11 +413,11 @@ mod tests {
         let disk = MemDisk::default();
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
         for number in 0..10 {
-            registry.register(container(1, number)).unwrap();
+            registry.register(container(1, number), 0).unwrap();
         }
         let (count, digest) = (registry.count(), registry.digest());
         for number in 10..20 {
-            registry.register(container(1, number)).unwrap();
+            registry.register(container(1, number), 0).unwrap();
         }
         registry.sync().unwrap();
         assert_eq!(open(&disk, count, digest).unwrap().count(), 20);
@@ -414,7 +438,7 @@ mod tests {
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
         let both = [container(1, 0), container(1, 1)];
         for container in both {
-            let ordinal = registry.register(container).unwrap();
+            let ordinal = registry.register(container, 0).unwrap();
             registry.cover(ordinal);
         }
         assert!(registry.attach(&both).is_empty());

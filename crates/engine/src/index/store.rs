@@ -221,6 +221,16 @@ impl Store {
         &mut self.filter
     }
 
+    /// Returns true if the container was recorded: it was durable then.
+    pub fn knows(&self, container: ContainerId) -> bool {
+        self.registry.ordinal(container).is_some()
+    }
+
+    /// Returns how long the container's file was when it was recorded, where that is known.
+    pub fn stored_len(&self, container: ContainerId) -> Option<u64> {
+        self.registry.len_of(container)
+    }
+
     /// Returns the container of an ordinal if it is live.
     pub fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
         self.registry.live_container(ordinal)
@@ -275,7 +285,7 @@ impl Store {
 
     fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
         self.mark_unclean()?;
-        let ordinal = self.registry.register(unit.container)?;
+        let ordinal = self.registry.register(unit.container, unit.len)?;
         if self.to_complete != 0 && self.registry.is_covered(ordinal) {
             return self.complete(unit, ordinal);
         }
@@ -302,7 +312,7 @@ impl Store {
 
     /// Enters what fits into memory: nothing of it will reach the disk.
     fn record_in_memory(&mut self, unit: &Unit<'_>) {
-        let Some(ordinal) = self.registry.register_in_memory(unit.container) else { return };
+        let Some(ordinal) = self.registry.register_in_memory(unit.container, unit.len) else { return };
         self.registry.revive(ordinal);
         for chunk in unit.chunks {
             if !self.table.has_room() {

@@ -103,6 +103,15 @@ pub struct DiskEntry {
     pub is_dir: bool,
 }
 
+/// One name in a directory of a disk, with the length of its file.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SizedEntry {
+    /// The name, without its directory.
+    pub name: String,
+    /// Bytes of the file; 0 for what is no file.
+    pub len: u64,
+}
+
 /// One positioned read of a batch. The buffer's length is how much to read; it is filled or the outcome is an error.
 #[derive(Debug)]
 pub struct BatchRead {
@@ -183,6 +192,20 @@ pub trait Disk: Debug + Send + Sync {
     fn sync_dir(&self, path: &Path) -> Result<()>;
     /// Lists a directory, sorted by name.
     fn list(&self, path: &Path) -> Result<Vec<DiskEntry>>;
+    /// Lists a directory with the lengths of its files, sorted by name. A name that goes away meanwhile may be left out.
+    fn list_sized(&self, path: &Path) -> Result<Vec<SizedEntry>> {
+        let mut sized = Vec::new();
+        for DiskEntry { name, is_dir } in self.list(path)? {
+            let len =
+                if is_dir { Ok(0) } else { self.open(&path.join(&name), Access::Read).and_then(|file| file.len()) };
+            match len {
+                Ok(len) => sized.push(SizedEntry { name, len }),
+                Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sized)
+    }
     /// Says whether a name exists.
     fn exists(&self, path: &Path) -> Result<bool>;
     /// Carries out all reads, several at a time; each read's own outcome says how it ended.

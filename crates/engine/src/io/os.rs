@@ -19,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::io::os_batch::Batches;
 use crate::io::os_device::{self, Measured};
 use crate::io::os_file::OsFile;
-use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked, ReadStream};
+use crate::io::{
+    Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked, ReadStream, SizedEntry,
+};
 use crate::types::Timestamp;
 
 pub use crate::io::os_batch::IoBackend;
@@ -110,6 +112,11 @@ impl Disk for OsDisk {
         list_sorted(&path).map_err(|error| Error::io("list", &path, error))
     }
 
+    fn list_sized(&self, path: &Path) -> Result<Vec<SizedEntry>> {
+        let path = self.full(path);
+        list_sized_sorted(&path).map_err(|error| Error::io("list", &path, error))
+    }
+
     fn exists(&self, path: &Path) -> Result<bool> {
         let path = self.full(path);
         // A dangling symbolic link is a name too: `create` would refuse it.
@@ -157,6 +164,28 @@ fn list_sorted(path: &Path) -> io::Result<Vec<DiskEntry>> {
         // A user may have moved a directory elsewhere and left a symbolic link; a dangling one is no directory.
         let is_dir = kind.is_dir() || (kind.is_symlink() && entry.path().is_dir());
         entries.push(DiskEntry { name, is_dir });
+    }
+    entries.sort_unstable();
+    Ok(entries)
+}
+
+fn list_sized_sorted(path: &Path) -> io::Result<Vec<SizedEntry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // A look-up relative to the directory, which does not follow links.
+        let metadata = match entry.metadata() {
+            Ok(metadata) if metadata.is_symlink() => std::fs::metadata(entry.path()),
+            metadata => metadata,
+        };
+        let len = match metadata {
+            Ok(metadata) if metadata.is_file() => metadata.len(),
+            Ok(_) => 0,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        entries.push(SizedEntry { name, len });
     }
     entries.sort_unstable();
     Ok(entries)

@@ -3,10 +3,7 @@
 //! A workload is run once to count its calls, then once per call with a fault there. What a power cut leaves is a
 //! new world, made by [`SimDisk::crash`]; recovery runs on that. Where real file systems differ, this one is as harsh
 //! as any of them: a name is durable only after its own directory was synced, and a sync that failed loses the
-//! file's changes even if a later one succeeds.
-//!
-//! A failed `sync_dir` leaves the changes to names pending, so that a later one may make them durable: journaling
-//! file systems either keep them in the journal or stop taking writes at all.
+//! changes of the file or directory even if a later one succeeds: the kernel reports an error once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked};
+use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked, SizedEntry};
 
 mod contents;
 mod crash;
@@ -202,6 +199,7 @@ impl Shared {
         let result = match state.faults.next_call(operation, path) {
             Turn::Proceed => effect(&mut state, None),
             Turn::Fail(injected) => effect(&mut state, Some(injected)),
+            Turn::ProceedThenFail(kind) => effect(&mut state, None).and_then(|_| Err(kind.into())),
             Turn::Dead => Err(fault::crash_error()),
             Turn::ProceedThenDie => {
                 // How the call ended is of no interest to the dead.
@@ -260,10 +258,15 @@ impl Disk for SimDisk {
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
-        self.call("create directory", path, |state, path| {
+        let created = self.call("create directory", path, |state, path| {
             state.room_for_name(path)?;
             state.world.create_dir(path)
-        })
+        });
+        match created {
+            // As on a real disk, where a directory that exists is fine.
+            Err(error) if error.io_kind() == Some(ErrorKind::AlreadyExists) && self.list(path).is_ok() => Ok(()),
+            created => created,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -273,10 +276,14 @@ impl Disk for SimDisk {
 
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {
         let existing = self.full(existing);
-        self.call("link", new, |state, new| {
+        let linked = self.call("link", new, |state, new| {
             state.room_for_name(new)?;
             state.world.link(&existing, new)
-        })
+        });
+        match linked {
+            Err(error) if error.io_kind() == Some(ErrorKind::AlreadyExists) => Ok(Linked::Existed),
+            linked => linked,
+        }
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -284,11 +291,22 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.call("sync directory", path, |state, path| state.world.sync_dir(path))
+        let path = self.full(path);
+        self.shared.call("sync directory", &path, |state, injected| match injected {
+            None => state.world.sync_dir(&path),
+            Some(Injected { kind, .. }) => {
+                state.world.fail_sync_dir(&path)?;
+                Err(kind.into())
+            }
+        })
     }
 
     fn list(&self, path: &Path) -> Result<Vec<DiskEntry>> {
         self.call("list", path, |state, path| state.world.list(path))
+    }
+
+    fn list_sized(&self, path: &Path) -> Result<Vec<SizedEntry>> {
+        self.call("list", path, |state, path| state.world.list_sized(path))
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {

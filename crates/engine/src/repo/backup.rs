@@ -67,6 +67,12 @@ const SESSIONS_MAX: usize = 3;
 /// Backs up.
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
+    for name in store.complete_directories()? {
+        let path = store.display(Path::new(name));
+        request
+            .monitor
+            .note(&format!("{path} was missing and is made again; `onefold check` reports what was lost with it"));
+    }
     let options = IndexOptions {
         filter_bytes: fitting_filter(store, request.index.filter_bytes_max)?,
         pending_bytes_max: request.options.budget.pending_bytes,
@@ -149,19 +155,24 @@ fn too_small(filter: &FilterState) -> String {
 fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {
     let options = &request.options;
     let mut session = Session::begin(store, SessionKind::Backup, &options.hostname)?;
-    let live = bring_up_to_date(store, index, &session.live, &*request.monitor)?;
+    let live = bring_up_to_date(store, index, &session, &*request.monitor)?;
     session.live = Arc::new(live);
     let session = Arc::new(session);
     backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor)
 }
 
-/// Makes the index know every live container, reading the directories of those it misses. A container whose directory
-/// cannot be read, or which is cut short, is not referred to by anything new; what it held is stored again where it turns up.
-pub fn bring_up_to_date(store: &Store, index: &mut Index, listing: &Listing, monitor: &dyn Monitor) -> Result<Listing> {
+/// Makes the index know every live container, reading the directories of those it misses; returns those that may be
+/// referred to. A container whose directory cannot be read, or whose file has another length than it should have, is reported
+/// and is not referred to by anything new. Its chunks are stored again where they turn up.
+pub fn bring_up_to_date(store: &Store, index: &mut Index, session: &Session, monitor: &dyn Monitor) -> Result<Listing> {
+    let listing = &*session.live;
     let ids: Vec<ContainerId> = listing.containers.iter().map(|name| name.id).collect();
     let missing = index.attach(&ids)?;
-    let names: Vec<ContainerName> = missing.iter().filter_map(|id| listing.find(*id)).copied().collect();
-    let mut unreadable = Vec::new();
+    let mut unreadable = find_cut(store, index, session, monitor);
+    unreadable.extend(make_durable(store, index, session, monitor)?);
+    unreadable.sort_unstable();
+    let names = missing.iter().filter(|id| unreadable.binary_search(id).is_err()).filter_map(|id| listing.find(*id));
+    let names: Vec<ContainerName> = names.copied().collect();
     for batch in names.chunks(DIRECTORY_BATCH) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
@@ -178,7 +189,7 @@ pub fn bring_up_to_date(store: &Store, index: &mut Index, listing: &Listing, mon
                             Some(UnitChunk { fingerprint, len: chunk.len, kind: chunk.kind })
                         })
                         .collect();
-                    index.record(Unit { container: name.id, chunks: &chunks })?;
+                    index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
                 }
                 Err(error) => {
                     monitor.failure(Path::new(&store.display(&name.path())), &error);
@@ -195,11 +206,42 @@ pub fn bring_up_to_date(store: &Store, index: &mut Index, listing: &Listing, mon
     Ok(live)
 }
 
-/// Refuses a container that ends before its regions do, as an interrupted copy of a repository leaves them: its directory
-/// would promise chunks that are not there. What is there still is what a restore may take.
-fn is_as_long_as_it_says(store: &Store, name: &ContainerName, container: ContainerReader) -> Result<ContainerReader> {
-    if store.open_file(name)?.len()? < container.regions_end() {
-        return Err(Error::damaged(store.display(&name.path()), "shorter than its directory says"));
+/// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container
+/// only once that is durable. Reports and returns those that cannot be read.
+fn make_durable(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Result<Vec<ContainerId>> {
+    let is_in_doubt = |name: &&ContainerName| session.unended.contains(&name.id.session) && !index.knows(name.id);
+    let in_doubt: Vec<ContainerName> = session.live.containers.iter().filter(is_in_doubt).copied().collect();
+    if in_doubt.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(container)
+    monitor.note(&format!("{} containers of interrupted backups are written again", in_doubt.len()));
+    let unreadable = session.make_durable(&in_doubt, &|| monitor.is_interrupted())?;
+    for (name, error) in &unreadable {
+        monitor.failure(Path::new(&store.display(&name.path())), error);
+    }
+    Ok(unreadable.into_iter().map(|(name, _)| name.id).collect())
+}
+
+/// Reports the containers whose files have another length than the index recorded, sorted. The index would answer for
+/// their chunks without opening them.
+fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Vec<ContainerId> {
+    let mut cut = Vec::new();
+    for (name, len) in session.live.containers.iter().zip(&session.lengths) {
+        let Some(recorded) = index.stored_len(name.id).filter(|recorded| recorded != len) else { continue };
+        let object = store.display(&name.path());
+        monitor.failure(Path::new(&object), &wrong_length(&object, *len, recorded));
+        cut.push(name.id);
+    }
+    cut
+}
+
+/// Refuses a container that ends too early, as an interrupted copy of a repository leaves them: its directory would promise
+/// chunks that are not there. What is there still is what a restore may take.
+fn is_as_long_as_it_says(store: &Store, name: &ContainerName, container: ContainerReader) -> Result<ContainerReader> {
+    let (len, wanted) = (store.open_file(name)?.len()?, container.stored_len());
+    if len == wanted { Ok(container) } else { Err(wrong_length(&store.display(&name.path()), len, wanted)) }
+}
+
+fn wrong_length(object: &str, len: u64, wanted: u64) -> Error {
+    Error::damaged(object, format!("is {len} bytes long instead of {wanted}"))
 }

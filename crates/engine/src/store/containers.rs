@@ -23,6 +23,15 @@ const HEAD_LEN: usize = 64 << 10;
 /// Containers whose directories are read in one batch.
 pub const DIRECTORY_BATCH: usize = 32;
 
+/// A container with the length of its file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SizedContainer {
+    /// Its name.
+    pub name: ContainerName,
+    /// Bytes of its file.
+    pub len: u64,
+}
+
 /// The containers of a repository.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
@@ -58,6 +67,20 @@ impl Store {
         }
         listing.containers.sort_unstable();
         Ok(listing)
+    }
+
+    /// Lists all containers with the lengths of their files, sorted by session and number.
+    pub fn list_sized_containers(&self) -> Result<Vec<SizedContainer>> {
+        let mut containers = Vec::new();
+        let directories = self.disk.list(Path::new(CONTAINERS))?;
+        for session in directories.iter().filter_map(|directory| SessionId::parse(&directory.name)) {
+            let entries = self.disk.list_sized(&names::container_dir(session))?;
+            containers.extend(entries.into_iter().filter_map(|entry| {
+                Some(SizedContainer { name: ContainerName::parse(session, &entry.name)?, len: entry.len })
+            }));
+        }
+        containers.sort_unstable();
+        Ok(containers)
     }
 
     /// Reads what running collections have condemned: these containers count as absent. Also returns the number of the
@@ -199,6 +222,16 @@ impl Store {
     /// Reads a container whole.
     pub fn read_container(&self, name: &ContainerName) -> Result<Vec<u8>> {
         self.read(&name.path(), self.config.container_bytes as usize)
+    }
+
+    /// Reads a container whole and compares it with the checksum in its name.
+    pub fn read_verified(&self, name: &ContainerName) -> Result<Vec<u8>> {
+        let bytes = self.read_container(name)?;
+        if *blake3::hash(&bytes).as_bytes() == name.checksum {
+            Ok(bytes)
+        } else {
+            Err(Error::damaged(self.display(&name.path()), "its bytes do not match the checksum in its name"))
+        }
     }
 
     /// Checks all of a container but the contents of its regions.

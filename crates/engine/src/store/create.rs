@@ -102,6 +102,30 @@ pub enum Unlock<'a> {
     Unencrypted,
 }
 
+/// Makes a directory and those that lead to it, all of them durable: each one that is made is synced, and the one in which the
+/// first of them was made. One that exists is kept as it is; its name may be younger than the last sync of its parent.
+pub fn create_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for directory in path.ancestors() {
+        if disk.exists(directory)? {
+            break;
+        }
+        missing.push(directory);
+    }
+    for directory in missing.iter().rev() {
+        disk.create_dir(directory)?;
+    }
+    for directory in &missing {
+        disk.sync_dir(directory)?;
+    }
+    let Some(parent) = missing.last().unwrap_or(&path).parent() else { return Ok(()) };
+    match disk.sync_dir(parent) {
+        // Others may have made the directory for this user in one that only they may read.
+        Err(error) if missing.is_empty() && error.io_kind() == Some(std::io::ErrorKind::PermissionDenied) => Ok(()),
+        synced => synced,
+    }
+}
+
 /// Makes a repository in an existing directory. It exists once `config` does.
 pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
     let root = Path::new("");
@@ -117,6 +141,7 @@ pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOption
     refuse_existing(&**disk)?;
     for name in DIRECTORIES {
         disk.create_dir(Path::new(name))?;
+        disk.sync_dir(Path::new(name))?;
     }
     disk.sync_dir(root)?;
     let _lock = lock_creation(&**disk)?;
@@ -185,6 +210,12 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
         disk.remove(copy)?;
         disk.sync_dir(Path::new(""))?;
     }
+    for entry in disk.list(Path::new(names::TMP))? {
+        let path = Path::new(names::TMP).join(&entry.name);
+        if path != Path::new(CREATION_LOCK) && !entry.is_dir {
+            disk.remove(&path)?;
+        }
+    }
     let keys = Path::new(KEYS);
     let mut any = false;
     for entry in disk.list(keys)?.iter().filter(|entry| names::parse_slot(&entry.name).is_some()) {
@@ -197,13 +228,23 @@ fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
 /// Tries what commits rely on: that a name can be given to a file once and never again.
 fn probe(disk: &dyn Disk, writer: &ObjectWriter, session: SessionId) -> Result<()> {
     let target = Path::new(names::TMP).join(format!("{session}-probe"));
+    let probed = probe_at(disk, writer, &target);
+    let removed = match disk.exists(&target) {
+        Ok(true) => disk.remove(&target),
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
+    };
+    probed.and(removed)
+}
+
+fn probe_at(disk: &dyn Disk, writer: &ObjectWriter, target: &Path) -> Result<()> {
     let refuse = |what: &str| {
         Err(Error::invalid(format!(
             "the file system of {} cannot hold a repository: {what}",
             disk.display(Path::new(""))
         )))
     };
-    match writer.create(&target, b"probe") {
+    match writer.create(target, b"probe") {
         Ok(Linked::Created) => {}
         Ok(Linked::Existed) => return refuse("a name that was just drawn stands already"),
         Err(error) if is_unsupported(&error) => {
@@ -211,9 +252,7 @@ fn probe(disk: &dyn Disk, writer: &ObjectWriter, session: SessionId) -> Result<(
         }
         Err(error) => return Err(error),
     }
-    let again = writer.create(&target, b"again");
-    disk.remove(&target)?;
-    match again? {
+    match writer.create(target, b"again")? {
         Linked::Existed => Ok(()),
         Linked::Created => refuse("it lets link(2) replace a file that stands already"),
     }

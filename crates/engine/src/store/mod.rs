@@ -18,6 +18,7 @@ use crate::container::ContainerBytes;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::io::{Access, Disk, DiskEntry, Host, Linked};
+use crate::object::names::ContainerName;
 use crate::object::{Config, names};
 use crate::types::SessionId;
 
@@ -42,6 +43,24 @@ impl Store {
     /// Returns an object's path as the user knows it.
     pub fn display(&self, path: &Path) -> String {
         self.disk.display(path)
+    }
+
+    /// Makes the directories of a repository that are missing: a copy may have left out those that were empty. Returns what it
+    /// made.
+    pub fn complete_directories(&self) -> Result<Vec<&'static str>> {
+        let mut made = Vec::new();
+        for name in names::DIRECTORIES {
+            let path = Path::new(name);
+            if !self.disk.exists(path)? {
+                self.disk.create_dir(path)?;
+                self.disk.sync_dir(path)?;
+                made.push(name);
+            }
+        }
+        if !made.is_empty() {
+            self.disk.sync_dir(Path::new(""))?;
+        }
+        Ok(made)
     }
 
     /// Lists a directory that programs which copy repositories leave out where it is empty.
@@ -132,7 +151,30 @@ impl ObjectWriter {
         let aside = self.write_aside(bytes)?;
         let linked = self.disk.link(&aside, path);
         self.discard(&aside);
-        linked
+        match linked? {
+            // A network file system may repeat a request whose answer was lost: the name exists since the first one.
+            Linked::Existed if self.stands(path, bytes)? => Ok(Linked::Created),
+            linked => Ok(linked),
+        }
+    }
+
+    /// Returns true if the object has exactly these bytes. They hold random numbers of this writer, so that no other writer
+    /// can have created it.
+    fn stands(&self, path: &Path, bytes: &[u8]) -> Result<bool> {
+        let file = self.disk.open(path, Access::Read)?;
+        if file.len()? != bytes.len() as u64 {
+            return Ok(false);
+        }
+        let mut standing = vec![0; bytes.len()];
+        file.read_at(0, &mut standing)?;
+        Ok(standing == bytes)
+    }
+
+    /// Writes a container again under the name that it has, so that its name is a change that the next sync of its directory
+    /// makes durable.
+    pub fn rewrite(&self, name: &ContainerName, bytes: &[u8]) -> Result<()> {
+        let aside = self.write_aside(bytes)?;
+        self.disk.rename(&aside, &name.path()).inspect_err(|_| self.discard(&aside))
     }
 
     /// Moves bytes that were written aside to a name that nobody else can choose.

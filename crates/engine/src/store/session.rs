@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::io::Linked;
-use crate::object::names::{self, COMMITS, CONTAINERS, DIRECTORIES, SESSIONS};
+use crate::object::names::{self, COMMITS, CONTAINERS, ContainerName, SESSIONS};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, SessionBody, SessionKind};
 use crate::store::containers::Listing;
@@ -20,8 +20,12 @@ use crate::types::{ContainerId, SessionId};
 pub struct Session {
     /// Its name, also that of the snapshot it will commit.
     pub id: SessionId,
-    /// Containers that it may refer to: listed, not condemned, their names durable.
+    /// Containers that it may refer to: listed and not condemned. Those of `unended` are not known to be durable.
     pub live: Arc<Listing>,
+    /// The lengths of their files, in the order in which `live` listed them when the session began.
+    pub lengths: Vec<u64>,
+    /// Sessions of containers that have not ended.
+    pub unended: BTreeSet<SessionId>,
     store: Store,
     writer: Arc<ObjectWriter>,
     has_directory: std::sync::OnceLock<()>,
@@ -31,15 +35,7 @@ impl Session {
     /// Begins a session. (Rule 13: what collections have condemned is read, the session is made known, and what they
     /// have condemned is read again; a collection does it the other way round, so that one of the two sees the other.)
     pub fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
-        let mut was_whole = true;
-        for name in DIRECTORIES.map(Path::new) {
-            was_whole &= store.disk.exists(name)?;
-            store.disk.create_dir(name)?;
-        }
-        if !was_whole {
-            // A copy may have left out what was empty.
-            store.disk.sync_dir(Path::new(""))?;
-        }
+        store.complete_directories()?;
         let (collections_seen, _) = store.read_condemned()?;
         let mut id = [0; 16];
         store.host.random(&mut id)?;
@@ -54,25 +50,57 @@ impl Session {
         }
         writer.sync_dir(Path::new(SESSIONS))?;
         let (_, condemned) = store.read_condemned()?;
-        let live = Arc::new(Self::live(store, &condemned)?);
-        Ok(Self { id, live, store: store.clone(), writer, has_directory: std::sync::OnceLock::new() })
+        let (live, lengths, unended) = Self::live(store, &condemned)?;
+        Ok(Self {
+            id,
+            live: Arc::new(live),
+            lengths,
+            unended,
+            store: store.clone(),
+            writer,
+            has_directory: std::sync::OnceLock::new(),
+        })
     }
 
-    /// Lists what may be referred to. A container whose session has not ended may have a name that a power cut would
-    /// take back: its directory is synced after it was listed, so that what is referred to is durable.
-    fn live(store: &Store, condemned: &BTreeSet<ContainerId>) -> Result<Listing> {
-        let mut listing = store.list_containers()?;
-        listing.containers.retain(|name| !condemned.contains(&name.id));
+    /// Lists what may be referred to, and which sessions have not ended: their containers may have names that a power cut
+    /// would take back.
+    fn live(store: &Store, condemned: &BTreeSet<ContainerId>) -> Result<(Listing, Vec<u64>, BTreeSet<SessionId>)> {
+        let mut found = store.list_sized_containers()?;
+        found.retain(|container| !condemned.contains(&container.name.id));
+        let (containers, lengths) = found.into_iter().map(|container| (container.name, container.len)).unzip();
+        let listing = Listing { containers, strays: Vec::new() };
         let ended = store.list_ended()?;
-        let sessions: BTreeSet<SessionId> = listing.containers.iter().map(|name| name.id.session).collect();
-        let mut unsettled = sessions.iter().filter(|session| !ended.contains(session)).peekable();
-        if unsettled.peek().is_some() {
-            for session in unsettled {
-                store.disk.sync_dir(&names::container_dir(*session))?;
+        let sessions = listing.containers.iter().map(|name| name.id.session);
+        let unended = sessions.filter(|session| !ended.contains(session)).collect();
+        Ok((listing, lengths, unended))
+    }
+
+    /// Makes containers durable that stand under their names and are not known to be: a sync of their directory may have
+    /// failed in the session that wrote them, and the kernel reports that once. So each is written again, then the
+    /// directories are synced. Returns those that cannot be read, with the reason.
+    pub fn make_durable(
+        &self,
+        containers: &[ContainerName],
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<Vec<(ContainerName, Error)>> {
+        let mut unreadable = Vec::new();
+        let mut directories = BTreeSet::new();
+        for name in containers {
+            if is_interrupted() {
+                return Err(Error::Interrupted);
             }
-            store.disk.sync_dir(Path::new(CONTAINERS))?;
+            match self.store.read_verified(name) {
+                Ok(bytes) => {
+                    self.writer.rewrite(name, &bytes)?;
+                    directories.insert(name.id.session);
+                }
+                Err(error) => unreadable.push((*name, error)),
+            }
         }
-        Ok(listing)
+        for session in directories {
+            self.store.disk.sync_dir(&names::container_dir(session))?;
+        }
+        Ok(unreadable)
     }
 
     /// Returns what writes this session's objects.

@@ -187,7 +187,7 @@ fn use_damaged(words: Vec<u64>, options: &MappedOptions, containers: &Containers
     let record = |index: &mut MappedIndex<Recorder>, container: ContainerId, chunks: &[Fingerprint]| {
         let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
         let chunks: Vec<_> = chunks.iter().map(chunk).collect();
-        index.record(Unit { container, chunks: &chunks })
+        index.record(Unit { container, len: 0, chunks: &chunks })
     };
     for container in index.attach(&live).unwrap() {
         // A table that damage has filled may have no place left: an error is an answer, a panic is none.

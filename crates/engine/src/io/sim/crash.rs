@@ -104,9 +104,9 @@ fn settle_names(dir: &DirNode, mode: CrashMode, inode: Inode) -> Names {
         CrashMode::Subset(seed) | CrashMode::Torn(seed) => seed,
     };
     let mut random = choices(seed, inode);
-    let fate = Fate::draw(&mut random, dir.pending().len());
+    let fate = Fate::draw(&mut random, dir.undurable().len());
     let mut names = dir.durable().clone();
-    for (index, change) in dir.pending().iter().enumerate() {
+    for (index, change) in dir.undurable().enumerate() {
         let kept = match fate {
             Fate::All => true,
             Fate::None => false,

@@ -10,8 +10,11 @@ const CRASH_MESSAGE: &str = "simulated crash";
 /// What goes wrong at a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The call fails and takes no effect. A sync also loses the file's unsynced changes for good.
+    /// The call fails and takes no effect. A sync also loses the unsynced changes of the file or directory for good.
     Error(ErrorKind),
+    /// The call takes effect and answers with an error all the same, as over a network where the first answer was lost and
+    /// the request was repeated.
+    ErrorAfter(ErrorKind),
     /// A write fails after the first half of its bytes landed; any other call fails as with `Error`.
     ShortWrite(ErrorKind),
     /// From this call on, whatever needs room (a write after the end or into a hole, a longer length, a new name
@@ -40,6 +43,8 @@ pub(super) enum Turn {
     Proceed,
     /// It fails.
     Fail(Injected),
+    /// It takes effect and answers with an error.
+    ProceedThenFail(ErrorKind),
     /// It takes effect; then the process dies.
     ProceedThenDie,
     /// It finds the process dead.
@@ -114,6 +119,7 @@ impl Faults {
         match self.planned.get(&self.calls) {
             None => Turn::Proceed,
             Some(Fault::Error(kind)) => Turn::Fail(Injected { kind: *kind, landing: WriteLanding::Nothing }),
+            Some(Fault::ErrorAfter(kind)) => Turn::ProceedThenFail(*kind),
             Some(Fault::ShortWrite(kind)) => Turn::Fail(Injected { kind: *kind, landing: WriteLanding::FirstHalf }),
             Some(Fault::DiskFull) => {
                 self.disk_full = true;

@@ -157,14 +157,33 @@ fn a_failed_sync_loses_the_data_whatever_later_syncs_say() {
 }
 
 #[test]
-fn a_failed_directory_sync_leaves_the_names_pending() {
+fn a_directory_sync_that_failed_loses_the_names_even_if_a_later_one_succeeds() {
     let disk = SimDisk::new();
     write(&disk, "a", b"bytes").sync().unwrap();
     disk.fail_at(disk.calls() + 1, Fault::Error(ErrorKind::Other));
     assert!(disk.sync_dir(path("")).is_err());
-    assert!(!disk.crash(CrashMode::LoseUnsynced).exists(path("a")).unwrap());
+    write(&disk, "b", b"bytes").sync().unwrap();
     disk.sync_dir(path("")).unwrap();
-    assert!(disk.crash(CrashMode::LoseUnsynced).exists(path("a")).unwrap());
+    let lost = disk.crash(CrashMode::LoseUnsynced);
+    assert_eq!([lost.exists(path("a")).unwrap(), lost.exists(path("b")).unwrap()], [false, true]);
+    assert!(disk.crash(CrashMode::KeepAll).exists(path("a")).unwrap());
+    // A name that is given again is another change.
+    write(&disk, "c", b"again").sync().unwrap();
+    disk.rename(path("c"), path("a")).unwrap();
+    disk.sync_dir(path("")).unwrap();
+    assert_eq!(read(&disk.crash(CrashMode::LoseUnsynced), "a").unwrap(), b"again");
+}
+
+#[test]
+fn a_call_that_took_effect_can_answer_with_an_error() {
+    let disk = SimDisk::new();
+    write(&disk, "a", b"bytes");
+    disk.fail_at(disk.calls() + 1, Fault::ErrorAfter(ErrorKind::AlreadyExists));
+    assert_eq!(disk.link(path("a"), path("b")).unwrap(), Linked::Existed);
+    assert_eq!(read(&disk, "b").unwrap(), b"bytes");
+    disk.fail_at(disk.calls() + 1, Fault::ErrorAfter(ErrorKind::Other));
+    assert!(disk.rename(path("b"), path("c")).is_err());
+    assert_eq!(read(&disk, "c").unwrap(), b"bytes");
 }
 
 /// A world with unsynced changes of every kind.

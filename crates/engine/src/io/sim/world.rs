@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use super::file::FileNode;
-use crate::io::{DiskEntry, Linked};
+use crate::io::{DiskEntry, Linked, SizedEntry};
 
 /// Number of a node.
 pub(super) type Inode = usize;
@@ -75,6 +75,8 @@ fn remove_name(names: &mut Names, name: &str, inode: Inode) {
 pub(super) struct DirNode {
     live: Names,
     durable: Names,
+    /// Changes that a failed sync has given up: readers see them, and no later sync makes them durable.
+    lost: Vec<NameChange>,
     /// Changes since the last sync, in order.
     pending: Vec<NameChange>,
 }
@@ -82,7 +84,7 @@ pub(super) struct DirNode {
 impl DirNode {
     /// Makes a directory that a crash left behind, all of it durable.
     pub(super) fn settled(names: Names) -> Self {
-        Self { live: names.clone(), durable: names, pending: Vec::new() }
+        Self { live: names.clone(), durable: names, lost: Vec::new(), pending: Vec::new() }
     }
 
     pub(super) fn live(&self) -> &Names {
@@ -93,8 +95,10 @@ impl DirNode {
         &self.durable
     }
 
-    pub(super) fn pending(&self) -> &[NameChange] {
-        &self.pending
+    /// Returns the changes that are not durable, in order.
+    pub(super) fn undurable(&self) -> impl ExactSizeIterator<Item = &NameChange> {
+        let changes: Vec<&NameChange> = self.lost.iter().chain(&self.pending).collect();
+        changes.into_iter()
     }
 
     fn change(&mut self, change: NameChange) {
@@ -106,6 +110,10 @@ impl DirNode {
         for change in self.pending.drain(..) {
             change.apply(&mut self.durable);
         }
+    }
+
+    fn fail_sync(&mut self) {
+        self.lost.append(&mut self.pending);
     }
 }
 
@@ -301,12 +309,24 @@ impl World {
         Ok(())
     }
 
+    pub(super) fn fail_sync_dir(&mut self, path: &Path) -> io::Result<()> {
+        let inode = self.resolve(path)?;
+        self.dir_mut(inode)?.fail_sync();
+        Ok(())
+    }
+
     pub(super) fn list(&self, path: &Path) -> io::Result<Vec<DiskEntry>> {
         let names = &self.dir(self.resolve(path)?)?.live;
         Ok(names
             .iter()
             .map(|(name, inode)| DiskEntry { name: name.to_string(), is_dir: self.is_dir(*inode) })
             .collect())
+    }
+
+    pub(super) fn list_sized(&self, path: &Path) -> io::Result<Vec<SizedEntry>> {
+        let names = &self.dir(self.resolve(path)?)?.live;
+        let len = |inode| self.file(inode).map_or(0, |file| file.live().len());
+        Ok(names.iter().map(|(name, inode)| SizedEntry { name: name.to_string(), len: len(*inode) }).collect())
     }
 
     pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
