@@ -33,6 +33,7 @@ pub(crate) struct Arguments {
 
 /// Options that every command takes.
 #[derive(Args, Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct GlobalArgs {
     /// Directory of the repository, as PATH or local:PATH [env: ONEFOLD_REPOSITORY]
@@ -44,6 +45,12 @@ pub(crate) struct GlobalArgs {
     /// Shell command whose first line of output is the password [env: ONEFOLD_PASSWORD_COMMAND]
     #[arg(long, global = true, value_name = "COMMAND")]
     pub(crate) password_command: Option<OsString>,
+    /// Key slot to try the password on first, by the beginning of its id [env: ONEFOLD_KEY_HINT]
+    #[arg(long, global = true, value_name = "ID")]
+    pub(crate) key_hint: Option<String>,
+    /// Memory that trying a key slot may take; slots that need more are passed over [default: the memory budget]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub(crate) key_memory_max: Option<String>,
     /// Where the index and what spills lie; may be deleted at any time [env: ONEFOLD_CACHE_DIR] [default:
     /// $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
     #[arg(long, global = true, value_name = "DIR")]
@@ -58,6 +65,12 @@ pub(crate) struct GlobalArgs {
     /// Wait so long for another writer on this host, as 30s or 1h30m
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) retry_lock: Option<String>,
+    /// Accept that another repository stands at the path than this host has seen there, and remember the new one
+    #[arg(long, global = true)]
+    pub(crate) accept_new_repository: bool,
+    /// Accept that newest snapshots which this host has seen are gone, and report them no longer
+    #[arg(long, global = true)]
+    pub(crate) accept_rollback: bool,
     /// Write JSON for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -87,7 +87,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> Code {
     match error.downcast_ref::<Error>() {
         Some(Error::NoRepository { .. }) => Code::NoRepository,
         Some(Error::IndexBusy { .. }) => Code::IndexBusy,
-        Some(Error::WrongPassword) => Code::WrongPassword,
+        Some(Error::WrongPassword | Error::SlotsNotTried { .. }) => Code::WrongPassword,
         Some(Error::Interrupted) => Code::Interrupted,
         _ => Code::Failed,
     }
@@ -97,6 +97,12 @@ pub(crate) fn code_of(error: &anyhow::Error) -> Code {
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let advice = match error.downcast_ref::<Error>() {
         Some(Error::NoRepository { .. }) => "; `onefold init` makes one",
+        Some(Error::SlotsNotTried { .. }) => {
+            "; --key-memory-max SIZE allows more memory, --key-hint ID names the slot to try first"
+        }
+        Some(Error::Replaced { .. }) => {
+            "; if you have put another repository there, --accept-new-repository accepts it"
+        }
         Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits longer for it",
         Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
             "; what is stored so far is used by the next backup once there is room again"

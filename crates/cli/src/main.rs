@@ -17,6 +17,7 @@ mod progress;
 mod settings;
 mod sources;
 mod text;
+mod trust;
 
 use std::process::ExitCode;
 

@@ -12,9 +12,9 @@ use onefold_engine::repo::{Cache, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::CACHE_SIGNATURE;
 use onefold_engine::store::commits::Commits;
-use onefold_engine::store::create::read_configs;
+use onefold_engine::store::create::{open_copies, read_configs};
 use onefold_engine::store::metadata::{MetadataMemory, Scratch};
-use onefold_engine::store::{self, MetadataReader, Store, Unlock};
+use onefold_engine::store::{MetadataReader, Store, Unlock};
 use onefold_engine::types::{RepositoryId, SessionId};
 
 use crate::args::SelectionArgs;
@@ -24,6 +24,7 @@ use crate::output::Output;
 use crate::password::Password;
 use crate::settings::Settings;
 use crate::sources::{self, absolute};
+use crate::trust::{self, Pinned};
 
 /// How often a password may be typed.
 const TRIES_MAX: usize = 3;
@@ -49,17 +50,24 @@ pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     let directory = settings.repository()?;
     let (disk, host) = doors(&directory, settings);
     let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
+    let pinned = Pinned::read(settings, output, &directory);
+    let copies = pinned.admit(copies)?;
     let is_encrypted = copies.iter().any(|(_, _, config)| config.clear_key.is_none());
     if !is_encrypted && !settings.password.is_given() {
         output.note("the repository is not encrypted");
-        return Ok(Opened { store: store::open(&disk, &host, Unlock::Unencrypted)?, directory, password: None });
+        let store = open_copies(&disk, &host, Unlock::Unencrypted, &copies)?;
+        pinned.remember(output, &store);
+        return Ok(Opened { store, directory, password: None });
     }
     let tries = if settings.password.is_given() || !io::stdin().is_terminal() { 1 } else { TRIES_MAX };
     for left in (0..tries).rev() {
         let password = settings.password.read("password: ")?;
-        match store::open(&disk, &host, Unlock::Password(&password)) {
-            Ok(store) => return Ok(Opened { store, directory, password: Some(password) }),
-            Err(Error::WrongPassword) if 0 < left => output.warn("wrong password"),
+        match open_copies(&disk, &host, Unlock::PasswordOn { password: &password, policy: &settings.slots }, &copies) {
+            Ok(store) => {
+                pinned.remember(output, &store);
+                return Ok(Opened { store, directory, password: Some(password) });
+            }
+            Err(Error::WrongPassword | Error::SlotsNotTried { .. }) if 0 < left => output.warn("wrong password"),
             Err(error) => return Err(error.into()),
         }
     }
@@ -97,7 +105,7 @@ impl OpenedSnapshot {
         let opened = open(settings, output)?;
         let interrupt = Interrupt::listen()?;
         let name = SnapshotName::parse(name);
-        let commits = opened.store.read_commits()?;
+        let commits = trust::read_commits(settings, output, &opened)?;
         let (session, snapshot) = find(&commits, typed, &name)?;
         let snapshot = snapshot.clone();
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -146,7 +154,7 @@ impl OpenedCache {
         let name = PathBuf::from(repository.to_string());
         let reason = match &settings.cache {
             None => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
-            Some(directory) => match prepare(directory, &name) {
+            Some(directory) => match prepare_for(directory, &name) {
                 Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),
             },
@@ -185,13 +193,18 @@ impl Drop for OpenedCache {
     }
 }
 
-fn prepare(directory: &Path, name: &Path) -> io::Result<()> {
+/// Makes the directory of all caches.
+pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     files::create_directories(directory)?;
     let tag = [
         &CACHE_SIGNATURE[..],
         b"\n# This directory holds caches of onefold, which may be deleted at any time.\n# See https://bford.info/cachedir/\n",
     ];
-    files::write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())?;
+    files::write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())
+}
+
+fn prepare_for(directory: &Path, name: &Path) -> io::Result<()> {
+    prepare(directory)?;
     let own = directory.join(name);
     files::create_directories(&own)?;
     files::probe(&own)

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Budget;
+use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
 use onefold_engine::io::os::IoBackend;
 use onefold_engine::repo::Location;
 use onefold_engine::source::exclude::parse_size;
+use onefold_engine::store::slots::SlotPolicy;
 
 use crate::args::GlobalArgs;
 use crate::output::Verbosity;
@@ -23,16 +25,26 @@ const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// The variables that are looked up, for manuals.
-pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
-    ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo."),
+pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
+    ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
+    ("ONEFOLD_KEY_HINT", "The key slot that is tried first, as --key-hint."),
     ("ONEFOLD_CACHE_DIR", "Where the index lies, as --cache-dir."),
     ("ONEFOLD_COMPRESSION", "How new data is compressed, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
     ("ONEFOLD_IO", "How disks are read and written in batches: auto, uring or threads."),
 ];
+
+/// What is done about a change that only an attacker or the user can have made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// The command ends.
+    Refuse,
+    /// The user has said that it is right.
+    Accept,
+}
 
 /// The decisions.
 #[derive(Debug)]
@@ -41,6 +53,8 @@ pub(crate) struct Settings {
     repository: Option<OsString>,
     /// Where the password comes from.
     pub(crate) password: PasswordSource,
+    /// Which key slots it is tried on.
+    pub(crate) slots: SlotPolicy,
     /// Where caches are kept, if that is known.
     pub(crate) cache: Option<PathBuf>,
     /// Memory budget in bytes.
@@ -53,6 +67,10 @@ pub(crate) struct Settings {
     pub(crate) io: IoBackend,
     /// How long to wait for another writer.
     pub(crate) retry_lock: Duration,
+    /// Whether another repository may stand where this host has seen one.
+    pub(crate) new_repository: Change,
+    /// What becomes of newest snapshots that are gone.
+    pub(crate) lost_heads: LostHeads,
     /// Whether programs read along.
     pub(crate) json: bool,
     /// How much is said.
@@ -93,6 +111,8 @@ impl Settings {
             None => Compression::default(),
         };
         let io = text("ONEFOLD_IO")?.map(|text| text.parse()).transpose().context("ONEFOLD_IO")?.unwrap_or_default();
+        let key_memory = typed.key_memory_max.as_deref().map(parse_size).transpose().context("--key-memory-max")?;
+        let memory_kib_max = u32::try_from(key_memory.unwrap_or(memory) >> 10).unwrap_or(u32::MAX);
         let memory_bytes = usize::try_from(memory).context("memory budget")?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let verbosity = match (typed.quiet, typed.verbose) {
@@ -104,12 +124,15 @@ impl Settings {
         Ok(Self {
             repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY")),
             password: PasswordSource::decide(typed, &variable),
+            slots: SlotPolicy { memory_kib_max, hint: either(&typed.key_hint, "ONEFOLD_KEY_HINT")? },
             cache,
             memory_bytes,
             threads: Budget::threads(memory_bytes, processors),
             compression,
             io,
             retry_lock: typed.retry_lock.as_deref().map(parse_duration).transpose()?.unwrap_or_default(),
+            new_repository: if typed.accept_new_repository { Change::Accept } else { Change::Refuse },
+            lost_heads: if typed.accept_rollback { LostHeads::Accept } else { LostHeads::Report },
             json: typed.json,
             verbosity,
         })

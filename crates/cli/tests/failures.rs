@@ -194,3 +194,45 @@ fn names_do_not_control_the_terminal_that_failures_are_told_on() {
     // And once more where the command ends because of it.
     place.run(["ls", &format!("latest:{odd}")]).code(1).says(shown);
 }
+
+#[test]
+fn a_repository_that_is_no_local_directory_is_refused_and_nothing_is_made() {
+    let place = Place::without_repository(Some("secret"));
+    let before = fs::read_dir(place.path("")).unwrap().count();
+    for location in ["sftp:user@host:/srv", "rest:http://localhost/", "s3:host/bucket", "ssh://host/repo"] {
+        for command in ["init", "snapshots"] {
+            place.run([command, "-r", location]).code(1).says(location).says("PATH or local:PATH");
+            let named = place.command([command]).env("ONEFOLD_REPOSITORY", location).output().unwrap();
+            Ran(named).code(1).says("PATH or local:PATH");
+        }
+    }
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), before);
+    place.run(["init", "-q", "-r", "local:there"]).code(0);
+    assert!(place.path("there/config").exists());
+    place.run(["snapshots", "-q", "-r", "there"]).code(0);
+    place.run(["init", "-q", "-r", "./a:b"]).code(0);
+    assert!(place.path("a:b/config").exists());
+}
+
+#[test]
+fn probes_of_commands_that_were_killed_are_removed() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    let cache = place.path("cache").join(place.repository_id());
+    fs::write(cache.join("probe-1"), b"").unwrap();
+    place.run(["ls", "latest", "-q"]).code(0);
+    let names = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.into_iter().all(|name| !name.starts_with("probe")));
+}
+
+#[test]
+fn a_directory_of_commits_that_is_missing_is_made_again_and_reported() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    fs::remove_dir_all(place.path("repository/commits")).unwrap();
+    place.run(["snapshots"]).code(1).says("commits");
+    place.run(["backup", "source", "-q"]).code(0).says("commits was missing").says("is gone");
+    assert!(place.run(["ls", "latest"]).code(0).stdout().contains("/source/file"));
+}

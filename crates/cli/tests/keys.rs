@@ -59,3 +59,15 @@ fn passwords_come_and_go() {
     place.run(["--password-command", "cat new", "snapshots"]).code(0);
     place.run(["--password-command", "exit 1", "snapshots"]).code(1).says("password command failed");
 }
+
+#[test]
+fn a_password_that_needs_more_memory_than_a_command_may_use_is_tried_on_request() {
+    let place = Place::without_repository(Some("secret"));
+    place.run(["init", "--key-memory", "80M"]).code(0).says("--key-memory-max 80M");
+    place.run(["snapshots"]).code(12).says("the least of them 80 MiB").says("--key-memory-max SIZE");
+    place.run(["snapshots", "--key-memory-max", "80M"]).code(0);
+    place.run(["snapshots", "--memory", "80M"]).code(0);
+    let keys = place.run(["key", "list", "--json", "--memory", "80M"]).code(0).json();
+    let id = keys[0]["id"].as_str().unwrap();
+    place.run(["snapshots", "--memory", "80M", "--key-hint", &id[..8]]).code(0);
+}

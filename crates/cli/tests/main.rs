@@ -25,3 +25,4 @@ mod memory;
 mod place;
 mod restoring;
 mod shortage;
+mod trust;

@@ -79,7 +79,7 @@ impl Place {
     pub(crate) fn repository_id(&self) -> String {
         let names = fs::read_dir(self.path("cache")).unwrap().map(|entry| entry.unwrap().file_name());
         let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
-        let mut ids = names.into_iter().filter(|name| name != "CACHEDIR.TAG");
+        let mut ids = names.into_iter().filter(|name| name != "CACHEDIR.TAG" && name != "pins");
         let id = ids.next().unwrap();
         assert_eq!(ids.next(), None);
         id

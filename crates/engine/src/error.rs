@@ -40,9 +40,32 @@ pub enum Error {
         /// Where it stands.
         path: PathBuf,
     },
+    /// Another repository stands where this host has seen one before.
+    #[error("{path}: this host has seen {seen} here, and now there is {found}")]
+    Replaced {
+        /// Where it stands.
+        path: String,
+        /// Which repository was seen.
+        seen: String,
+        /// Which one is there now.
+        found: String,
+    },
     /// No key slot opens with the password.
     #[error("wrong password or no key slot for it")]
     WrongPassword,
+    /// No key slot opens with the password, and some were not tried.
+    #[error(
+        "no key slot that was tried opens with the password; not tried: {too_costly} that need more memory than is allowed \
+         (the least of them {memory_mib} MiB), {too_many} beyond the number that is tried"
+    )]
+    SlotsNotTried {
+        /// Slots that need more work than is allowed.
+        too_costly: usize,
+        /// Memory in MiB that the least costly of them needs; 0 if there are none.
+        memory_mib: u32,
+        /// Slots beyond the number that is tried.
+        too_many: usize,
+    },
     /// An object was written by a later version of the format.
     #[error("{object}: format version {found} is newer than {supported}, the newest this program reads")]
     NewerFormat {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::Silent;
-use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, Extent, HeadsDir, ReadData, check};
+use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, Extent, HeadsDir, LostHeads, ReadData, check};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
@@ -19,7 +19,7 @@ use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::{dump, find_entry};
 use onefold_engine::snapshot::{CollectionBody, CollectionStep, Snapshot};
 use onefold_engine::store::metadata::MetadataMemory;
-use onefold_engine::store::slots::{NewSlot, add_slot, unlock};
+use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use onefold_engine::store::{MetadataReader, Store, read_object};
 use onefold_engine::types::SessionId;
 
@@ -49,7 +49,7 @@ fn base(seed: u64) -> Base {
     println!("seed {seed}");
     let world = World::new(seed);
     let store = world.create(SMALL).unwrap();
-    let (key, _, _) = unlock(&*world.repo(), store.config.repository, PASSWORD).unwrap();
+    let (key, _, _) = unlock(&*world.repo(), store.config.repository, PASSWORD, &SlotPolicy::default()).unwrap();
     let new = NewSlot { password: b"another", cost: CHEAP, label: &SlotLabel::default() };
     add_slot(&world.repo(), &*world.host, store.config.repository, &key, new).unwrap();
     let source = tree(FILES);
@@ -112,7 +112,7 @@ impl Base {
             memory_bytes: 16 << 20,
             driver: Driver::inline(1),
             seed: Some(1),
-            heads: Some(HeadsDir { disk: world.cache(), dir: PathBuf::new() }),
+            heads: Some(HeadsDir { disk: world.cache(), dir: PathBuf::new(), lost: LostHeads::Report }),
         };
         check(&store, &request, &Silent).unwrap()
     }

@@ -4,27 +4,30 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use onefold_engine::Result;
 use onefold_engine::backup::Monitor;
 use onefold_engine::codec::{put_string, put_varint};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{Packer, Region, RegionChunk, Sealer};
+use onefold_engine::crypto::slot::{PasswordCost, Slot, hex};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
-use onefold_engine::object::names::ContainerKind;
+use onefold_engine::object::names::{self, ContainerKind, SlotCopy};
+use onefold_engine::object::slot::encode_slot;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{MetadataSink, Recipe, RecipeItem};
 use onefold_engine::restore::{Filter, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
 use onefold_engine::store::metadata::Scratch;
-use onefold_engine::store::{Session, Store};
+use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, read_slots, replace_slot, unlock};
+use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::tree::{Child, Content, Entry, Link};
 use onefold_engine::types::{ChunkKind, Fingerprint, Sequence, Timestamp};
+use onefold_engine::{Error, Result};
 
-use crate::support::{Notes, SMALL, World};
+use crate::support::{CHEAP, Notes, PASSWORD, SMALL, World};
 
 /// Writes whatever it is told as a session of a repository whose password it knows.
 struct Forger {
@@ -550,4 +553,71 @@ fn of_names_that_the_target_cannot_tell_apart_the_first_is_restored() {
         }
         assert_eq!(names, ["DIR", "NAME"]);
     }
+}
+
+/// Writes both copies of a key slot that nobody has made.
+fn plant(store: &Store, id: u8, cost: PasswordCost) {
+    let slot = Slot {
+        id: [id; 16],
+        created: Timestamp::default(),
+        cost,
+        salt: [id; 32],
+        commitment: [id; 32],
+        key_epoch: 0,
+        sealed: vec![id; 100],
+    };
+    let bytes = encode_slot(store.config.repository, &slot);
+    for copy in [SlotCopy::First, SlotCopy::Second] {
+        store.disk.create(&names::slot(&slot.id, copy)).unwrap().write_at(0, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn planted_key_slots_are_not_tried_where_they_cost_more_than_is_allowed() {
+    let world = World::new(1);
+    let store = world.create(SMALL).unwrap();
+    let whole = PasswordCost { memory_kib: 4 << 20, passes: 32, lanes: 1 };
+    for id in 0..=255 {
+        plant(&store, id, whole);
+    }
+    world.open().unwrap();
+    let repo = world.repo();
+    let wrong = open(&repo, &world.host, Unlock::Password(b"wrong")).unwrap_err();
+    let Error::SlotsNotTried { too_costly, memory_mib, too_many } = wrong else { panic!("{wrong}") };
+    assert_eq!((too_costly, memory_mib, too_many), (256, 4096, 0));
+    // What is asked for is tried: here that costs too little to be noticed.
+    let policy = SlotPolicy { memory_kib_max: 32, hint: None };
+    let refused = open(&repo, &world.host, Unlock::PasswordOn { password: PASSWORD, policy: &policy }).unwrap_err();
+    assert!(matches!(refused, Error::SlotsNotTried { too_costly: 257, .. }), "{refused}");
+}
+
+#[test]
+fn at_most_so_many_slots_are_tried_and_a_hint_finds_one_behind_them() {
+    let world = World::new(2);
+    let store = world.create(SMALL).unwrap();
+    let own = read_slots(&*world.repo(), store.config.repository).unwrap().slots.remove(0);
+    for id in 0..40 {
+        plant(&store, id, PasswordCost { memory_kib: 32, passes: 1, lanes: 1 });
+    }
+    let (repo, password) = (world.repo(), PASSWORD);
+    let refused = world.open().unwrap_err();
+    assert!(matches!(refused, Error::SlotsNotTried { too_many: 9, .. }), "{refused}");
+    let policy = SlotPolicy { hint: Some(hex(&own.id)[..6].to_owned()), ..SlotPolicy::default() };
+    open(&repo, &world.host, Unlock::PasswordOn { password, policy: &policy }).unwrap();
+}
+
+#[test]
+fn no_more_slots_are_made_than_are_tried() {
+    let world = World::new(3);
+    let store = world.create(SMALL).unwrap();
+    let (repo, repository) = (world.repo(), store.config.repository);
+    let (key, slot, label) = unlock(&*repo, repository, PASSWORD, &SlotPolicy::default()).unwrap();
+    let new = NewSlot { password: b"another", cost: CHEAP, label: &label };
+    for _ in 1..SLOTS_MAX {
+        add_slot(&repo, &*world.host, repository, &key, new).unwrap();
+    }
+    let refused = add_slot(&repo, &*world.host, repository, &key, new).unwrap_err().to_string();
+    assert!(refused.contains("32 key slots"), "{refused}");
+    replace_slot(&repo, &*world.host, repository, (&key, &slot), new).unwrap();
+    assert_eq!(read_slots(&*repo, repository).unwrap().slots.len(), SLOTS_MAX);
 }

@@ -28,6 +28,7 @@ use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
 use crate::sources::{self, Left, Sources};
 use crate::text;
+use crate::trust::report_lost;
 
 /// How long to wait before asking another writer's lock again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,6 +65,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
         options,
         driver: Driver::threads(settings.threads),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
+        lost_heads: settings.lost_heads,
     };
     let outcome = {
         let _shown = progress.show();
@@ -74,6 +76,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     };
     let outcome = outcome.map_err(|error| end_of_stream(error, &progress))?;
     print(output, &outcome, &progress)?;
+    report_lost(output, settings.lost_heads, &outcome.lost_heads);
     finish(&progress, Unreadable::LeftOut)
 }
 

@@ -20,6 +20,7 @@ use crate::json::inspect::{CatConfig, CatKey, CatNode};
 use crate::open::{self, OpenedSnapshot, open};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::trust;
 
 /// Writes an object: JSON, but for chunks, which are written as they are.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject) -> Result<()> {
@@ -30,7 +31,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject)
             let opened = open(settings, output)?;
             let name = SnapshotName::parse(snapshot);
             ensure!(name.path.is_none(), "{snapshot}: a path in a snapshot is shown by `onefold cat tree`");
-            let commits = opened.store.read_commits()?;
+            let commits = trust::read_commits(settings, output, &opened)?;
             let (session, snapshot) = open::find(&commits, selection, &name)?;
             pretty(output, &SnapshotObject::of(session, snapshot))
         }

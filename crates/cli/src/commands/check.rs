@@ -30,7 +30,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
         seed: None,
-        heads: Some(HeadsDir { disk: Arc::clone(&cache.cache.disk), dir: cache.cache.dir.clone() }),
+        heads: Some(HeadsDir {
+            disk: Arc::clone(&cache.cache.disk),
+            dir: cache.cache.dir.clone(),
+            lost: settings.lost_heads,
+        }),
     };
     let report = {
         let _shown = progress.show();

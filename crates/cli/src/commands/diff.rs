@@ -17,12 +17,13 @@ use crate::open::{self, OpenedCache, metadata_reader, open};
 use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
+use crate::trust;
 
 /// Says what differs between two snapshots.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let commits = opened.store.read_commits()?;
+    let commits = trust::read_commits(settings, output, &opened)?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;
     let (before, old) = side(&mut reader, &commits, typed, &typed.before)?;

@@ -19,13 +19,14 @@ use crate::open::{self, OpenedCache, metadata_reader, open};
 use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
+use crate::trust;
 
 /// Searches snapshots, the newest first.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Result<()> {
     let options = options(typed)?;
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let commits = opened.store.read_commits()?;
+    let commits = trust::read_commits(settings, output, &opened)?;
     let snapshots = open::find_all(&commits, &typed.selection, &typed.snapshot)?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;

@@ -12,6 +12,7 @@ use crate::json::Initialized;
 use crate::open::{doors, hostname, username};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::trust::Pinned;
 
 /// Creates a repository.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Result<()> {
@@ -31,12 +32,17 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Res
     let label = SlotLabel { user: username(), host: hostname() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
     let store = store::create(&disk, &host, &options)?;
+    // What stood here before was deleted by whoever may do so: a directory with a repository is refused.
+    Pinned::read(settings, output, directory).remember(output, &store);
     let id = store.config.repository.to_string();
     if output.json {
         let repository = directory.to_string_lossy().into_owned();
         output.message(&Initialized { message_type: "initialized", id, repository })?;
     } else {
         output.line(format!("created repository {id} at {}", directory.display()))?;
+    }
+    if !typed.no_encryption && !settings.slots.allows(cost) {
+        output.note(&too_costly(cost));
     }
     if typed.no_encryption {
         output.note(
@@ -63,6 +69,12 @@ pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
         floor.memory_kib >> 10
     );
     Ok(PasswordCost { memory_kib, ..floor })
+}
+
+/// What to know about a password that commands do not try unless they are allowed to.
+pub(super) fn too_costly(cost: PasswordCost) -> String {
+    let memory = cost.memory_kib.div_ceil(1024);
+    format!("This password needs more memory than commands allow: give --key-memory-max {memory}M with each of them.")
 }
 
 fn adjustments(typed: &InitArgs) -> Result<Adjustments> {

@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::crypto::MasterKey;
 use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
-use onefold_engine::store::slots::{NewSlot, add_slot, read_slots, remove_slot, unlock};
+use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, read_slots, remove_slot, replace_slot, unlock};
 
 use crate::args::{KeyCommand, NewKeyArgs};
-use crate::commands::init::cost;
+use crate::commands::init::{cost, too_costly};
 use crate::json::{KeyObject, SHORT_ID_LEN};
 use crate::open::{Opened, hostname, open, username};
 use crate::output::Output;
@@ -19,7 +19,9 @@ const REMOVED: &str = "The key itself has not changed: whoever has read it with 
                        of the slot, can still read the repository.";
 
 /// The open repository with what its password has unlocked.
-struct Unlocked {
+struct Unlocked<'a> {
+    output: &'a Output,
+    policy: &'a SlotPolicy,
     opened: Opened,
     key: MasterKey,
     slot: Slot,
@@ -32,20 +34,18 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     let Some(password) = &opened.password else {
         bail!("the repository is not encrypted: there are no passwords to manage");
     };
-    let (key, slot, label) = unlock(&*opened.store.disk, opened.store.config.repository, password)?;
-    let unlocked = Unlocked { opened, key, slot, label };
+    let (key, slot, label) = unlock(&*opened.store.disk, opened.store.config.repository, password, &settings.slots)?;
+    let unlocked = Unlocked { output, policy: &settings.slots, opened, key, slot, label };
     match command {
         KeyCommand::List => list(output, &unlocked),
         KeyCommand::Add(typed) => {
-            let slot = add(&unlocked, typed)?;
+            let slot = add(&unlocked, typed, Old::Kept)?;
             output.note(&format!("added key slot {}", hex(&slot.id)));
             Ok(())
         }
         KeyCommand::Remove { id } => remove(output, &unlocked, id),
         KeyCommand::Passwd(typed) => {
-            // The new one is durable before the old one goes.
-            let slot = add(&unlocked, typed)?;
-            remove_slot(&*unlocked.opened.store.disk, &unlocked.slot)?;
+            let slot = add(&unlocked, typed, Old::Removed)?;
             output.note(&format!("key slot {} replaces {}", hex(&slot.id), hex(&unlocked.slot.id)));
             output.note(REMOVED);
             Ok(())
@@ -53,7 +53,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     }
 }
 
-fn list(output: &Output, unlocked: &Unlocked) -> Result<()> {
+fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     let store = &unlocked.opened.store;
     let mut found = read_slots(&*store.disk, store.config.repository)?;
     found.slots.sort_by_key(|slot| (slot.created, slot.id));
@@ -84,8 +84,18 @@ fn list(output: &Output, unlocked: &Unlocked) -> Result<()> {
     Ok(())
 }
 
-fn add(unlocked: &Unlocked, typed: &NewKeyArgs) -> Result<Slot> {
+/// What becomes of the slot in use.
+#[derive(Clone, Copy)]
+enum Old {
+    Kept,
+    Removed,
+}
+
+fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
     let cost = cost(&typed.cost)?;
+    if !unlocked.policy.allows(cost) {
+        unlocked.output.note(&too_costly(cost));
+    }
     let source = typed.new_password_file.clone().map_or(PasswordSource::Ask, PasswordSource::File);
     let password = source.read_new("new password: ").map_err(|error| match &source {
         PasswordSource::Ask => error.context("--new-password-file names a file with the new password"),
@@ -97,10 +107,14 @@ fn add(unlocked: &Unlocked, typed: &NewKeyArgs) -> Result<Slot> {
         host: typed.host.clone().unwrap_or_else(hostname),
     };
     let new = NewSlot { password: &password, cost, label: &label };
-    Ok(add_slot(&store.disk, &*store.host, store.config.repository, &unlocked.key, new)?)
+    let (disk, host, repository) = (&store.disk, &*store.host, store.config.repository);
+    Ok(match old {
+        Old::Kept => add_slot(disk, host, repository, &unlocked.key, new)?,
+        Old::Removed => replace_slot(disk, host, repository, (&unlocked.key, &unlocked.slot), new)?,
+    })
 }
 
-fn remove(output: &Output, unlocked: &Unlocked, id: &str) -> Result<()> {
+fn remove(output: &Output, unlocked: &Unlocked<'_>, id: &str) -> Result<()> {
     let store = &unlocked.opened.store;
     let found = read_slots(&*store.disk, store.config.repository)?;
     let mut matching = found.slots.iter().filter(|slot| !id.is_empty() && hex(&slot.id).starts_with(id));

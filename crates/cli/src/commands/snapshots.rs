@@ -12,11 +12,12 @@ use crate::open::{self, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::text;
+use crate::trust;
 
 /// Lists snapshots, oldest first.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
-    let commits = opened.store.read_commits()?;
+    let commits = trust::read_commits(settings, output, &opened)?;
     let mut listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
     if let Some(count) = typed.latest {
         keep_latest(&mut listed, count);

@@ -5,13 +5,13 @@
 //! log; containers; every reference of every snapshot, each node once; and, where something is lost, a second way
 //! through the trees that are hit, to name the files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::io::Disk;
 use crate::monitor::Monitor;
 use crate::pipeline::Driver;
+use crate::snapshot::Head;
 use crate::spill::SpillMap;
 use crate::store::metadata::{MetadataMemory, Scratch};
 use crate::store::{MetadataReader, Store};
@@ -29,7 +29,9 @@ mod sample;
 mod verify;
 
 pub use findings::{AffectedFile, Extent, Finding, Severity};
-pub use remembered_heads::{read_heads, remember_heads, write_heads};
+pub use remembered_heads::{
+    ComparedCommits, HeadsDir, LostHeads, read_commits_compared, read_heads, remember_heads, write_heads,
+};
 
 use affected::find_affected;
 use findings::Findings;
@@ -56,15 +58,6 @@ pub enum ReadData {
     Percent(f64),
     /// Every byte of a random sample of as many containers as take so many bytes at their greatest size, at least one.
     Bytes(u64),
-}
-
-/// The directory in which the host remembers the heads it has seen.
-#[derive(Clone, Debug)]
-pub struct HeadsDir {
-    /// The disk it is on.
-    pub disk: Arc<dyn Disk>,
-    /// The directory, which exists.
-    pub dir: PathBuf,
 }
 
 /// What to check, and with what means.
@@ -122,8 +115,12 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     let mut findings = Findings::default();
     config::check_config(store, &mut findings);
     config::check_slots(store, &mut findings);
+    // Before the commits are listed: another command may remember a head that it commits meanwhile.
+    let seen = request.heads.as_ref().map(|place| read_heads(&*place.disk, &place.dir, store.config.repository));
     let history = objects::check_objects(store, &mut findings);
-    check_remembered(store, &request, &history, &mut findings, monitor);
+    if let (Some(place), Some(seen)) = (&request.heads, seen) {
+        check_remembered(store, (place, seen), &history, &mut findings, monitor);
+    }
     let (mut inventory, listing) = Inventory::list(store, &request, &history, &mut findings)?;
     inventory.examine(store, &request, &listing, &mut findings, monitor)?;
     inventory.find_gone(store, &history, &mut findings);
@@ -142,21 +139,22 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
 /// Compares the log with what this host has seen of it, and remembers what it sees now.
 fn check_remembered(
     store: &Store,
-    request: &CheckRequest,
+    (place, seen): (&HeadsDir, Result<Vec<Head>>),
     history: &History,
     findings: &mut Findings,
     monitor: &dyn Monitor,
 ) {
-    let Some(HeadsDir { disk, dir }) = &request.heads else { return };
-    match read_heads(&**disk, dir, store.config.repository) {
-        Ok(heads) => {
+    match (seen, place.lost) {
+        (Ok(heads), LostHeads::Report) => {
             for head in &heads {
                 objects::check_head(store, findings, history, head, "seen before from this host");
             }
         }
-        Err(error) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
+        (Ok(_), LostHeads::Accept) => {}
+        (Err(error), _) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
     }
-    if let Err(error) = remember_heads(store, &**disk, dir) {
+    let remembered = store.read_commits().and_then(|commits| remember_heads(store, place, &commits));
+    if let Err(error) = remembered {
         monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
     }
 }

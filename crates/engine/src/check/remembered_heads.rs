@@ -1,27 +1,29 @@
 //! The ends of the log of snapshots as this host has seen them last.
 //!
-//! Every commit names the heads it saw, so that a commit that is taken away shows in a later one; nothing later tells
-//! of the newest. The host's cache keeps what it saw: `magic[4] version:u16 0:u16 repository[16] count:u32`, then for
-//! each head `session[16] checksum[32]`, then BLAKE3-256 of everything before. Losing the file loses only this.
+//! Every commit names the heads it saw, so that a commit that is taken away shows in a later one. No later commit names the
+//! newest. The host's cache keeps what it saw: `magic[4] version:u16 0:u16 repository[16] count:u32`, then for each head
+//! `session[16] checksum[32]`, then BLAKE3-256 of everything before. Losing the file loses only this.
+//!
+//! A head that is gone stays in the file, so that every command reports it, until the user accepts the loss. One that was
+//! forgotten (`forget/`) leaves the file without a report.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::codec::{Decoded, Reader, len_u32};
 use crate::error::{Error, Result};
-use crate::io::Disk;
+use crate::io::{Disk, Host};
 use crate::snapshot::Head;
-use crate::store::Store;
 use crate::store::commits::Commits;
-use crate::store::read_object;
+use crate::store::host_file::{checked, replace_file};
+use crate::store::{Store, read_object};
 use crate::types::{RepositoryId, SessionId};
 
 /// Name of the file in the cache directory.
 pub const HEADS: &str = "heads";
-const HEADS_NEW: &str = "heads.new";
 const MAGIC: [u8; 4] = *b"1FHD";
 const VERSION: u16 = 1;
 const HEAD_LEN: usize = 48;
-const CHECKSUM_LEN: usize = 32;
 /// Heads that are remembered; each is the newest snapshot of a host that has not seen the others.
 const HEADS_MAX: usize = 1 << 16;
 const FILE_LEN_MAX: usize = 64 + HEADS_MAX * HEAD_LEN;
@@ -36,13 +38,7 @@ pub fn read_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId) -> Resu
         Err(error) => return Err(error),
     };
     let object = disk.display(&path);
-    let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else {
-        return Err(Error::damaged(object, "ends too early"));
-    };
-    if blake3::hash(body) != *checksum {
-        return Err(Error::damaged(object, "its checksum is wrong"));
-    }
-    let (owner, heads) = decode(body).map_err(|error| error.of(&object))?;
+    let (owner, heads) = decode(checked(&object, &bytes)?).map_err(|error| error.of(&object))?;
     if owner != repository {
         return Err(Error::damaged(object, "belongs to another repository"));
     }
@@ -65,7 +61,7 @@ fn decode(body: &[u8]) -> Decoded<(RepositoryId, Vec<Head>)> {
 }
 
 /// Remembers heads instead of those before, all of them or none.
-pub fn write_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId, heads: &[Head]) -> Result<()> {
+pub fn write_heads(place: &HeadsDir, host: &dyn Host, repository: RepositoryId, heads: &[Head]) -> Result<()> {
     let heads = heads.get(..HEADS_MAX).unwrap_or(heads);
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -78,29 +74,80 @@ pub fn write_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId, heads:
     }
     let checksum = blake3::hash(&bytes);
     bytes.extend_from_slice(checksum.as_bytes());
-    let (new, path) = (dir.join(HEADS_NEW), dir.join(HEADS));
-    if disk.exists(&new)? {
-        disk.remove(&new)?;
-    }
-    let file = disk.create(&new)?;
-    file.write_at(0, &bytes)?;
-    file.sync()?;
-    disk.rename(&new, &path)?;
-    disk.sync_dir(dir)
+    replace_file(&*place.disk, host, &place.dir.join(HEADS), &bytes)
+}
+
+/// What becomes of heads that are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LostHeads {
+    /// They stay remembered, and are reported the next time too.
+    #[default]
+    Report,
+    /// The user accepts the loss: the present heads are remembered.
+    Accept,
+}
+
+/// Where a host remembers the heads it has seen.
+#[derive(Clone, Debug)]
+pub struct HeadsDir {
+    /// The disk it is on.
+    pub disk: Arc<dyn Disk>,
+    /// The directory, which exists.
+    pub dir: PathBuf,
+    /// What becomes of heads that are gone.
+    pub lost: LostHeads,
+}
+
+/// The commits of a repository, compared with what this host remembers of them.
+#[derive(Debug)]
+pub struct ComparedCommits {
+    /// The commits.
+    pub commits: Commits,
+    /// Heads that this host has seen and that are gone.
+    pub lost: Vec<Head>,
+    /// Why the heads seen before are not known, or the present ones could not be remembered.
+    pub problems: Vec<Error>,
+}
+
+/// Reads all commits, compares them with the heads that this host has seen, and remembers the present ones.
+pub fn read_commits_compared(store: &Store, place: &HeadsDir) -> Result<ComparedCommits> {
+    // Before the commits are listed: another command may remember a head that it commits meanwhile.
+    let seen = read_heads(&*place.disk, &place.dir, store.config.repository);
+    let commits = store.read_commits()?;
+    let mut problems = Vec::new();
+    let seen = seen.unwrap_or_else(|error| {
+        problems.push(error);
+        Vec::new()
+    });
+    problems.extend(remember_heads(store, place, &commits).err());
+    Ok(ComparedCommits { lost: lost_heads(&commits, &seen), commits, problems })
+}
+
+/// Returns the heads that were seen and are gone, or stand for another commit, without having been forgotten. A commit that
+/// cannot be read is damaged, not gone.
+pub fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
+    let is_damaged = |head: &Head| commits.findings.iter().any(|(session, _)| *session == head.session);
+    seen.iter().filter(|head| is_gone(commits, head) && !is_damaged(head)).copied().collect()
 }
 
 /// Brings what is remembered up to date with the repository. A head that is gone without having been forgotten stays
-/// remembered, so that a check still tells of it.
-pub fn remember_heads(store: &Store, disk: &dyn Disk, dir: &Path) -> Result<()> {
+/// remembered, unless its loss is accepted.
+pub fn remember_heads(store: &Store, place: &HeadsDir, commits: &Commits) -> Result<()> {
     let repository = store.config.repository;
-    let commits = store.read_commits()?;
-    let mut heads = commits.heads();
     // What cannot be read is forgotten: the file can only ever tell more than the repository does by itself.
-    let before = read_heads(disk, dir, repository).unwrap_or_default();
-    heads.extend(before.into_iter().filter(|head| is_gone(&commits, head)));
+    let before = read_heads(&*place.disk, &place.dir, repository);
+    let is_known = before.is_ok();
+    let before = before.unwrap_or_default();
+    let lost = lost_heads(commits, &before);
+    let kept = before.iter().filter(|head| is_gone(commits, head));
+    let kept = kept.filter(|head| place.lost == LostHeads::Report || !lost.contains(head));
+    let mut heads: Vec<Head> = commits.heads().into_iter().chain(kept.copied()).collect();
     heads.sort_unstable();
     heads.dedup();
-    write_heads(disk, dir, repository, &heads)
+    if is_known && heads == before {
+        return Ok(());
+    }
+    write_heads(place, &*store.host, repository, &heads)
 }
 
 fn is_gone(commits: &Commits, head: &Head) -> bool {
@@ -113,17 +160,18 @@ fn is_gone(commits: &Commits, head: &Head) -> bool {
 mod tests {
     use super::*;
     use crate::io::Access;
-    use crate::io::sim::SimDisk;
+    use crate::io::sim::{SimDisk, SimHost};
 
     #[test]
     fn heads_come_back_and_any_flipped_bit_is_noticed() {
         let disk = SimDisk::new();
         let (dir, repository) = (Path::new(""), RepositoryId([7; 16]));
+        let place = HeadsDir { disk: Arc::new(disk.clone()), dir: PathBuf::new(), lost: LostHeads::Report };
         assert_eq!(read_heads(&disk, dir, repository).unwrap(), Vec::new());
         for count in [3, 1] {
             let heads: Vec<Head> =
                 (0..count).map(|at| Head { session: SessionId([at; 16]), checksum: [at; 32] }).collect();
-            write_heads(&disk, dir, repository, &heads).unwrap();
+            write_heads(&place, &SimHost::new(1), repository, &heads).unwrap();
             assert_eq!(read_heads(&disk, dir, repository).unwrap(), heads);
         }
         assert!(read_heads(&disk, dir, RepositoryId([8; 16])).is_err());

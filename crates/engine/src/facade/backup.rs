@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::{BackupOptions, Comparison};
+use crate::check::LostHeads;
 use crate::error::{Error, Result};
 use crate::facade::failures::{Failure, Failures, Operation, Recorder};
 use crate::facade::{Repository, bytes_of, listener};
@@ -210,6 +211,7 @@ impl<'a> Backup<'a> {
             options,
             driver: repository.driver(),
             monitor: Arc::clone(monitor),
+            lost_heads: LostHeads::Report,
         })
     }
 }

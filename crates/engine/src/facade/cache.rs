@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::check::HeadsDir;
+use crate::check::{HeadsDir, LostHeads};
 use crate::error::{Error, Result};
 use crate::io::os::OsDisk;
 use crate::io::{Access, Disk};
@@ -41,13 +41,13 @@ impl CacheDirectory {
     }
 
     /// Returns where the snapshots that this host has seen last are remembered.
-    pub(super) fn heads(&self) -> HeadsDir {
-        HeadsDir { disk: Arc::clone(&self.cache.disk), dir: self.cache.dir.clone() }
+    pub(super) fn heads(&self, lost: LostHeads) -> HeadsDir {
+        HeadsDir { disk: Arc::clone(&self.cache.disk), dir: self.cache.dir.clone(), lost }
     }
 }
 
 /// Creates a directory for the owner alone, and those that lead to it. One that exists is kept as it is.
-pub(super) fn create_directories(directory: &Path) -> Result<()> {
+fn create_directories(directory: &Path) -> Result<()> {
     let root = Path::new("");
     let is_missing = |path: &&Path| !OsDisk::new(path.to_path_buf()).exists(root).unwrap_or(false);
     let missing: Vec<&Path> =

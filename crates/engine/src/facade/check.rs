@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::check::{self, CheckReport, CheckRequest, ReadData};
+use crate::check::{self, CheckReport, CheckRequest, LostHeads, ReadData};
 use crate::error::Result;
 use crate::facade::{Repository, listener};
 use crate::monitor::Monitor;
@@ -43,7 +43,7 @@ impl<'a> Check<'a> {
             memory_bytes: repository.means.memory_bytes,
             driver: repository.driver(),
             seed: None,
-            heads: Some(repository.cache.heads()),
+            heads: Some(repository.cache.heads(LostHeads::Report)),
         };
         check::check(&repository.store, &request, &*listener(monitor.as_ref()))
     }

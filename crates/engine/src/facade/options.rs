@@ -1,5 +1,6 @@
 //! How a repository is created and opened.
 
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,11 +11,13 @@ use crate::compress::Compression;
 use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::error::{Error, Result};
 use crate::facade::Repository;
-use crate::facade::cache::{CacheDirectory, create_directories};
+use crate::facade::cache::CacheDirectory;
 use crate::index::IndexOptions;
 use crate::io::os::{OsDisk, OsHost};
 use crate::io::{Disk, Host, os_identity};
-use crate::store::create::Adjustments;
+use crate::store::create::{Adjustments, create_directory, open_copies, read_configs};
+use crate::store::pin::{Pin, admit, read_pin, write_pin};
+use crate::store::slots::SlotPolicy;
 use crate::store::{self, CreateOptions, Unlock};
 
 /// Where a repository is, how it is unlocked, and what its operations may use.
@@ -25,6 +28,14 @@ pub struct RepositoryOptions {
     cache: Option<PathBuf>,
     means: Means,
     adjustments: Adjustments,
+    replaced: Replaced,
+}
+
+/// What is done about another repository than this host has seen at the path.
+#[derive(Clone, Copy, Debug)]
+enum Replaced {
+    Refuse,
+    Accept,
 }
 
 /// The key that a caller has.
@@ -80,7 +91,15 @@ impl RepositoryOptions {
             cache: None,
             means: Means { memory_bytes: Budget::BYTES_DEFAULT, threads: None, compression: Compression::default() },
             adjustments: Adjustments::default(),
+            replaced: Replaced::Refuse,
         }
+    }
+
+    /// Opens another repository than this host has seen at the path, and remembers it instead.
+    #[must_use]
+    pub fn accept_new_repository(mut self) -> Self {
+        self.replaced = Replaced::Accept;
+        self
     }
 
     /// Gives the password. A repository that is not encrypted is refused then: somebody may have put it in the place of
@@ -169,7 +188,8 @@ impl RepositoryOptions {
             Unlocking::Unencrypted => None,
         };
         self.adjustments.validate()?;
-        create_directories(&self.directory)?;
+        let absolute = os_identity::absolute(&self.directory)?;
+        create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
         let (disk, host) = self.doors();
         let label = SlotLabel { user: os_identity::user_name(), host: os_identity::host_name() };
         let options = CreateOptions { password, cost: PasswordCost::default(), label, adjustments: self.adjustments };
@@ -180,16 +200,24 @@ impl RepositoryOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRepository`], [`Error::WrongPassword`], and [`Error::Invalid`] if a password is given to a repository
-    /// that is not encrypted.
+    /// [`Error::NoRepository`], [`Error::WrongPassword`], [`Error::SlotsNotTried`], [`Error::Replaced`] if this host has seen
+    /// another repository at the path, and [`Error::Invalid`] if a password is given to a repository that is not encrypted.
     pub fn open(&self) -> Result<Repository> {
         self.validate()?;
         let (disk, host) = self.doors();
+        let memory_kib_max = u32::try_from(self.means.memory_bytes >> 10).unwrap_or(u32::MAX);
+        let policy = SlotPolicy { memory_kib_max, hint: None };
         let unlock = match &self.unlocking {
-            Unlocking::Password(password) => Unlock::Password(password),
+            Unlocking::Password(password) => Unlock::PasswordOn { password, policy: &policy },
             Unlocking::Unsaid | Unlocking::Unencrypted => Unlock::Unencrypted,
         };
-        self.finish(store::open(&disk, &host, unlock)?)
+        let seen = match self.replaced {
+            // A damaged pin counts as none.
+            Replaced::Refuse => read_pin(&OsDisk::new(self.cache()?), &self.pinned()).unwrap_or_default(),
+            Replaced::Accept => None,
+        };
+        let copies = admit(&self.directory.display().to_string(), seen.as_ref(), read_configs(&*disk)?)?;
+        self.finish(open_copies(&disk, &host, unlock, &copies)?)
     }
 
     fn doors(&self) -> (Arc<dyn Disk>, Arc<dyn Host>) {
@@ -207,12 +235,25 @@ impl RepositoryOptions {
         Ok(())
     }
 
-    fn finish(&self, store: store::Store) -> Result<Repository> {
+    /// Returns the path under which the repository is remembered.
+    fn pinned(&self) -> Vec<u8> {
+        os_identity::canonical(&self.directory).into_os_string().into_vec()
+    }
+
+    fn cache(&self) -> Result<PathBuf> {
         let of_user = || os_identity::cache_directory(&|name| os_identity::variable(name));
         let directory = self.cache.clone().or_else(of_user);
         let unknown = "no place for caches is known: set HOME or XDG_CACHE_HOME, or give a cache directory";
-        let directory = directory.ok_or_else(|| Error::invalid(unknown))?;
+        directory.ok_or_else(|| Error::invalid(unknown))
+    }
+
+    fn finish(&self, store: store::Store) -> Result<Repository> {
+        let directory = self.cache()?;
         let cache = CacheDirectory::open(&directory, store.config.repository)?;
+        let (disk, path, pin) = (&*cache.cache.disk, self.pinned(), Pin::of(&store.config));
+        if read_pin(disk, &path).unwrap_or_default() != Some(pin) {
+            write_pin(disk, &*store.host, &path, &pin)?;
+        }
         Ok(Repository { store, directory: self.directory.clone(), cache, means: self.means })
     }
 }

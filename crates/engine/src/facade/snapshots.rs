@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use crate::check::{LostHeads, read_commits_compared};
 use crate::error::{Error, Result};
 use crate::facade::Repository;
 use crate::snapshot::Snapshot;
@@ -57,5 +58,32 @@ impl Repository {
             return Err(Error::invalid(format!("not every snapshot can be read: {error}")));
         }
         Ok(commits.snapshots().into_iter().map(|(id, snapshot)| SnapshotInfo::of(id, snapshot)).collect())
+    }
+
+    /// Returns the newest snapshots that this host has seen and that are gone: somebody has removed them, or an older copy of the
+    /// repository stands here. They are returned each time until [`accept_lost_snapshots`](Self::accept_lost_snapshots).
+    ///
+    /// # Errors
+    ///
+    /// Fails if what this host has seen cannot be read or written.
+    pub fn lost_snapshots(&self) -> Result<Vec<SessionId>> {
+        self.compare(LostHeads::Report)
+    }
+
+    /// Remembers the present snapshots instead of those that are gone, which it returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`lost_snapshots`](Self::lost_snapshots).
+    pub fn accept_lost_snapshots(&self) -> Result<Vec<SessionId>> {
+        self.compare(LostHeads::Accept)
+    }
+
+    fn compare(&self, lost: LostHeads) -> Result<Vec<SessionId>> {
+        let compared = read_commits_compared(&self.store, &self.cache.heads(lost))?;
+        match compared.problems.into_iter().next() {
+            Some(problem) => Err(problem),
+            None => Ok(compared.lost.into_iter().map(|head| head.session).collect()),
+        }
     }
 }

@@ -167,3 +167,33 @@ fn a_monitor_interrupts_and_the_repository_stays_out_of_its_own_backup() {
     let inside = home.path("out").join(home.root.strip_prefix("/").unwrap());
     assert_eq!(OsDisk::new(inside.join("deep/er")).list(Path::new("")).unwrap(), []);
 }
+
+#[test]
+fn another_repository_at_the_path_is_refused_until_it_is_accepted() {
+    let home = Home::new();
+    let encrypted =
+        RepositoryOptions::new(home.path("repository")).password("secret").cache_directory(home.path("cache"));
+    encrypted.create().unwrap();
+    home.disk().rename(Path::new("repository"), Path::new("was")).unwrap();
+    let other = RepositoryOptions::new(home.path("repository")).unencrypted().cache_directory(home.path("other"));
+    other.create().unwrap();
+    let here = other.cache_directory(home.path("cache"));
+    assert!(matches!(here.open(), Err(Error::Replaced { .. })));
+    assert!(matches!(encrypted.open(), Err(Error::Replaced { .. })));
+    here.clone().accept_new_repository().open().unwrap();
+    here.open().unwrap();
+}
+
+#[test]
+fn a_newest_snapshot_that_is_gone_is_returned_until_that_is_accepted() {
+    let home = Home::new();
+    let repository = home.options().create().unwrap();
+    let made = repository.backup([home.path("source")]).run().unwrap().snapshot;
+    assert_eq!(repository.lost_snapshots().unwrap(), []);
+    home.disk().remove(&Path::new("deep/er/repository/commits").join(made.to_string())).unwrap();
+    for _ in 0..2 {
+        assert_eq!(repository.lost_snapshots().unwrap(), [made]);
+    }
+    assert_eq!(repository.accept_lost_snapshots().unwrap(), [made]);
+    assert_eq!(repository.lost_snapshots().unwrap(), []);
+}

@@ -2,7 +2,9 @@
 #![expect(clippy::disallowed_methods, reason = "the door")]
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
 
 /// The list of this host's users.
 const USERS: &str = "/etc/passwd";
@@ -34,6 +36,16 @@ pub fn cache_directory(environment: &dyn Fn(&str) -> Option<OsString>) -> Option
     // The specification of base directories: a relative path is invalid and ignored.
     let base = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home)?;
     Some(base.join("onefold"))
+}
+
+/// Returns a path from the root of the file system on.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::io("find", path, error))
+}
+
+/// Returns a path without symbolic links; as it is, if it does not exist.
+pub fn canonical(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
 /// Looks up a variable of the environment.

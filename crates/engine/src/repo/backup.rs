@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::{self, BackupOptions, BackupReport};
-use crate::check::remember_heads;
+use crate::check::{HeadsDir, LostHeads, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::kv::table::BucketReads;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
-use crate::snapshot::SessionKind;
+use crate::snapshot::{Head, SessionKind};
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, UnitChunk};
@@ -44,6 +44,8 @@ pub struct BackupRequest<'a> {
     pub driver: Driver,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
+    /// What becomes of snapshots that this host has seen and that are gone.
+    pub lost_heads: LostHeads,
 }
 
 /// What a backup led to.
@@ -59,6 +61,8 @@ pub struct BackupOutcome {
     pub filter: FilterState,
     /// How lookups read its table.
     pub reads: BucketReads,
+    /// Newest snapshots that this host has seen and that are gone.
+    pub lost_heads: Vec<Head>,
 }
 
 /// Sessions that a backup tries before it gives up on being fenced.
@@ -116,15 +120,26 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
     // if the session failed.
     let closed = index.close();
     let report = result?;
-    // Last, and no reason to fail: a later check compares the log with it.
-    if let Err(error) = remember_heads(store, &*request.cache.disk, &request.cache.dir) {
-        request.monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
-    }
+    // Last, and no reason to fail: later commands compare the log with it.
+    let lost_heads = compare_heads(store, request);
     let index_degraded = index_degraded.or(closed.err().map(|error| error.to_string()));
     if let Some(reason) = &index_degraded {
         request.monitor.note(&format!("the index will be rebuilt next time: {reason}"));
     }
-    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads })
+    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, lost_heads })
+}
+
+fn compare_heads(store: &Store, request: &BackupRequest<'_>) -> Vec<Head> {
+    let Cache { disk, dir } = request.cache.clone();
+    let compared = read_commits_compared(store, &HeadsDir { disk, dir, lost: request.lost_heads });
+    let (lost, problems) = match compared {
+        Ok(compared) => (compared.lost, compared.problems),
+        Err(error) => (Vec::new(), vec![error]),
+    };
+    for problem in problems {
+        request.monitor.note(&format!("the newest snapshots could not be compared with those seen before: {problem}"));
+    }
+    lost
 }
 
 /// Bytes of the filter that are always worth having: enough for 3 million chunks at ten bits each.

@@ -11,7 +11,7 @@ use crate::io::{Access, Disk, DiskFile, Host, Linked};
 use crate::object::Config;
 use crate::object::config::{CHUNK_BYTES, CONFIG_LEN, CONTAINER_BYTES, CutRule, REGION_BYTES};
 use crate::object::names::{self, COMMITS, CONFIG, CONFIG_COPY, CONTAINERS, DIRECTORIES, KEYS, SESSIONS};
-use crate::store::slots::{NewSlot, add_slot, unlock};
+use crate::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use crate::store::{ObjectWriter, Store, read_object};
 use crate::types::{RepositoryId, SessionId, Timestamp};
 
@@ -98,6 +98,13 @@ impl Adjustments {
 pub enum Unlock<'a> {
     /// With a password. An unencrypted repository is refused: somebody may have put it in the place of the real one.
     Password(&'a [u8]),
+    /// The same, with a choice of which key slots it is tried on.
+    PasswordOn {
+        /// The password.
+        password: &'a [u8],
+        /// Which slots.
+        policy: &'a SlotPolicy,
+    },
     /// Without, which only an unencrypted repository allows.
     Unencrypted,
 }
@@ -267,17 +274,26 @@ fn is_unsupported(error: &Error) -> bool {
 
 /// Opens a repository. Needs no writing and repairs nothing: one sound copy of the config and of a key slot is enough.
 pub fn open(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, unlocking: Unlock<'_>) -> Result<Store> {
+    open_copies(disk, host, unlocking, &read_configs(&**disk)?)
+}
+
+/// Opens a repository by one of these copies of its config, the first that works.
+pub fn open_copies(
+    disk: &Arc<dyn Disk>,
+    host: &Arc<dyn Host>,
+    unlocking: Unlock<'_>,
+    copies: &[ConfigCopy],
+) -> Result<Store> {
     let mut first_error = None;
-    let configs = read_configs(&**disk)?;
     // Without `config` and without any session, an init was interrupted: it is to be run again.
     if !disk.exists(Path::new(CONFIG))? && !has_sessions(&**disk)? {
         let reason = "an init did not come to its end; run it again".to_owned();
         return Err(Error::NoRepository { path: disk.display(Path::new("")).into(), reason });
     }
-    for (name, bytes, config) in configs {
-        match open_config(&**disk, (name, &bytes, &config), unlocking) {
+    for (name, bytes, config) in copies {
+        match open_config(&**disk, (name, bytes, config), unlocking) {
             Ok(keys) => {
-                let (config, keys) = (Arc::new(config), Arc::new(keys));
+                let (config, keys) = (Arc::new(config.clone()), Arc::new(keys));
                 return Ok(Store { disk: Arc::clone(disk), host: Arc::clone(host), config, keys });
             }
             Err(error) => first_error = first_error.or(Some(error)),
@@ -294,9 +310,10 @@ fn has_sessions(disk: &dyn Disk) -> Result<bool> {
 fn open_config(disk: &dyn Disk, (name, bytes, config): (&str, &[u8], &Config), unlocking: Unlock<'_>) -> Result<Keys> {
     let master = match (&config.clear_key, unlocking) {
         (Some(key), Unlock::Unencrypted) => key.clone(),
-        (None, Unlock::Password(password)) => unlock(disk, config.repository, password)?.0,
+        (None, Unlock::Password(password)) => unlock(disk, config.repository, password, &SlotPolicy::default())?.0,
+        (None, Unlock::PasswordOn { password, policy }) => unlock(disk, config.repository, password, policy)?.0,
         (None, Unlock::Unencrypted) => return Err(Error::WrongPassword),
-        (Some(_), Unlock::Password(_)) => {
+        (Some(_), Unlock::Password(_) | Unlock::PasswordOn { .. }) => {
             return Err(Error::invalid(format!(
                 "the repository at {} is not encrypted although a password was given; if that is right, open it without",
                 disk.display(Path::new(""))

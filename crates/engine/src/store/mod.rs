@@ -5,9 +5,11 @@ pub mod containers;
 pub mod create;
 pub mod cursor;
 pub mod directories;
+pub mod host_file;
 pub mod locations;
 pub mod lru;
 pub mod metadata;
+pub mod pin;
 pub mod session;
 pub mod slots;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::crypto::MasterKey;
-use crate::crypto::slot::{PasswordCost, Slot, SlotLabel};
+use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::error::{Error, Result};
 use crate::io::{Disk, Host, Linked};
 use crate::object::names::{self, KEYS, SlotCopy};
@@ -64,13 +64,73 @@ pub fn read_slots(disk: &dyn Disk, repository: RepositoryId) -> Result<Slots> {
     Ok(found)
 }
 
+/// The most slots that a password is tried on, and that are made: whoever can write to a repository can add slots, and each
+/// one costs time.
+pub const SLOTS_MAX: usize = 32;
+/// The most memory in KiB that a slot may need to be tried, unless the user allows more.
+pub const SLOT_MEMORY_KIB_DEFAULT: u32 = 512 << 10;
+/// Passes over the largest memory that is allowed: a slot with less memory may make more of them.
+const PASSES_AT_MOST_MEMORY: u64 = 4;
+
+/// Which key slots a password is tried on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlotPolicy {
+    /// The most memory in KiB that a slot may need.
+    pub memory_kib_max: u32,
+    /// Beginning of the identifier of a slot that is tried first.
+    pub hint: Option<String>,
+}
+
+impl Default for SlotPolicy {
+    fn default() -> Self {
+        Self { memory_kib_max: SLOT_MEMORY_KIB_DEFAULT, hint: None }
+    }
+}
+
+impl SlotPolicy {
+    /// Returns true if a slot of this cost may be tried.
+    pub fn allows(&self, cost: PasswordCost) -> bool {
+        let work_max = u64::from(self.memory_kib_max) * PASSES_AT_MOST_MEMORY;
+        cost.memory_kib <= self.memory_kib_max && work(cost) <= work_max
+    }
+}
+
+/// KiB that one derivation writes.
+fn work(cost: PasswordCost) -> u64 {
+    u64::from(cost.memory_kib) * u64::from(cost.passes)
+}
+
+/// The slots that a password is tried on, in this order, and how many are not.
+#[derive(Debug)]
+struct SlotPlan<'a> {
+    slots: Vec<&'a Slot>,
+    too_costly: Vec<&'a Slot>,
+    too_many: usize,
+}
+
+/// Chooses the slots: those of the hint first, then the cheapest ones.
+fn plan<'a>(slots: &'a [Slot], policy: &SlotPolicy) -> SlotPlan<'a> {
+    let (mut slots, too_costly): (Vec<&Slot>, Vec<&Slot>) = slots.iter().partition(|slot| policy.allows(slot.cost));
+    let is_hinted = |slot: &Slot| policy.hint.as_ref().is_some_and(|hint| hex(&slot.id).starts_with(hint));
+    slots.sort_by_key(|slot| (!is_hinted(slot), work(slot.cost), slot.id));
+    let too_many = slots.len().saturating_sub(SLOTS_MAX);
+    slots.truncate(SLOTS_MAX);
+    SlotPlan { slots, too_costly, too_many }
+}
+
 /// Finds the slot that the password opens.
-pub fn unlock(disk: &dyn Disk, repository: RepositoryId, password: &[u8]) -> Result<(MasterKey, Slot, SlotLabel)> {
+pub fn unlock(
+    disk: &dyn Disk,
+    repository: RepositoryId,
+    password: &[u8],
+    policy: &SlotPolicy,
+) -> Result<(MasterKey, Slot, SlotLabel)> {
     let found = read_slots(disk, repository)?;
+    let plan = plan(&found.slots, policy);
     let mut damage = None;
-    for slot in &found.slots {
+    for slot in plan.slots {
         match slot.unwrap(repository, password) {
-            Ok(Some((key, label))) => return Ok((key, slot.clone(), label)),
+            Ok(Some((key, label))) => return Ok((key, Slot::clone(slot), label)),
             Ok(None) => {}
             Err(error) => damage = Some(error),
         }
@@ -78,6 +138,11 @@ pub fn unlock(disk: &dyn Disk, repository: RepositoryId, password: &[u8]) -> Res
     match (damage.or(found.newer), found.findings.into_iter().next()) {
         (Some(error), _) => Err(error),
         (None, Some(finding)) if found.slots.is_empty() => Err(Error::damaged("key slots", finding)),
+        (None, _) if 0 < plan.too_many || !plan.too_costly.is_empty() => Err(Error::SlotsNotTried {
+            too_costly: plan.too_costly.len(),
+            memory_mib: plan.too_costly.iter().map(|slot| slot.cost.memory_kib.div_ceil(1024)).min().unwrap_or(0),
+            too_many: plan.too_many,
+        }),
         (None, _) => Err(Error::WrongPassword),
     }
 }
@@ -93,8 +158,37 @@ pub struct NewSlot<'a> {
     pub label: &'a SlotLabel,
 }
 
-/// Adds a slot, both copies durable when this returns.
+/// Adds a slot, both copies durable when this returns. Refused where as many exist as are tried.
 pub fn add_slot(
+    disk: &Arc<dyn Disk>,
+    host: &dyn Host,
+    repository: RepositoryId,
+    key: &MasterKey,
+    new: NewSlot<'_>,
+) -> Result<Slot> {
+    let count = read_slots(&**disk, repository)?.slots.len();
+    if SLOTS_MAX <= count {
+        return Err(Error::invalid(format!(
+            "the repository has {count} key slots, and {SLOTS_MAX} at most are tried: remove one first"
+        )));
+    }
+    create_slot(disk, host, repository, key, new)
+}
+
+/// Replaces a slot: the new one is durable before the old one goes.
+pub fn replace_slot(
+    disk: &Arc<dyn Disk>,
+    host: &dyn Host,
+    repository: RepositoryId,
+    (key, old): (&MasterKey, &Slot),
+    new: NewSlot<'_>,
+) -> Result<Slot> {
+    let slot = create_slot(disk, host, repository, key, new)?;
+    remove_slot(&**disk, old)?;
+    Ok(slot)
+}
+
+fn create_slot(
     disk: &Arc<dyn Disk>,
     host: &dyn Host,
     repository: RepositoryId,
@@ -128,4 +222,41 @@ pub fn remove_slot(disk: &dyn Disk, slot: &Slot) -> Result<()> {
         }
     }
     disk.sync_dir(Path::new(KEYS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(id: u8, memory_mib: u32, passes: u32) -> Slot {
+        Slot {
+            id: [id; 16],
+            created: Timestamp::default(),
+            cost: PasswordCost { memory_kib: memory_mib << 10, passes, lanes: 4 },
+            salt: [0; 32],
+            commitment: [0; 32],
+            key_epoch: 0,
+            sealed: Vec::new(),
+        }
+    }
+
+    fn order(slots: &[Slot], policy: &SlotPolicy) -> (Vec<u8>, usize, usize) {
+        let plan = plan(slots, policy);
+        (plan.slots.iter().map(|slot| slot.id[0]).collect(), plan.too_costly.len(), plan.too_many)
+    }
+
+    #[test]
+    fn the_cheapest_slots_are_tried_first_and_those_beyond_the_limits_not_at_all() {
+        let slots =
+            [slot(1, 4096, 3), slot(2, 256, 3), slot(3, 64, 3), slot(4, 64, 32), slot(5, 512, 32), slot(6, 513, 1)];
+        assert_eq!(order(&slots, &SlotPolicy::default()), (vec![3, 2, 4], 3, 0));
+        let all = SlotPolicy { memory_kib_max: 4 << 20, hint: None };
+        assert_eq!(order(&slots, &all), (vec![3, 6, 2, 4, 1, 5], 0, 0));
+        let hinted = SlotPolicy { hint: Some("0202".into()), ..SlotPolicy::default() };
+        assert_eq!(order(&slots, &hinted), (vec![2, 3, 4], 3, 0));
+        let many: Vec<Slot> = (0..40).map(|id| slot(id, 64, 3)).collect();
+        let (tried, too_costly, too_many) =
+            order(&many, &SlotPolicy { hint: Some("27".into()), ..SlotPolicy::default() });
+        assert_eq!((tried.len(), tried[0], too_costly, too_many), (SLOTS_MAX, 0x27, 0, 8));
+    }
 }

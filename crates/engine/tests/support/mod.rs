@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor};
+use onefold_engine::check::LostHeads;
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::index::{IndexOptions, Schedule};
@@ -192,6 +193,7 @@ pub fn back_up(
             budget: ask.budget,
             scratch: scratch_on(cache),
         },
+        lost_heads: LostHeads::Report,
         driver: ask.driver.clone(),
         monitor: Arc::clone(&ask.monitor),
     };

@@ -1,0 +1,101 @@
+//! What this host remembers of a repository: which one stands at a path, and its newest snapshots.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use onefold_engine::check::{ComparedCommits, HeadsDir, LostHeads, read_commits_compared};
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::snapshot::Head;
+use onefold_engine::store::Store;
+use onefold_engine::store::commits::Commits;
+use onefold_engine::store::create::ConfigCopy;
+use onefold_engine::store::pin::{Pin, admit, read_pin, write_pin};
+
+use crate::files;
+use crate::json::short_id;
+use crate::open::{Opened, prepare};
+use crate::output::Output;
+use crate::settings::{Change, Settings};
+
+/// The pin of a repository's path.
+pub(crate) struct Pinned<'a> {
+    settings: &'a Settings,
+    directory: &'a Path,
+    /// The path without symbolic links.
+    canonical: PathBuf,
+    seen: Option<Pin>,
+}
+
+impl<'a> Pinned<'a> {
+    /// Reads what this host has seen at the path.
+    pub(crate) fn read(settings: &'a Settings, output: &Output, directory: &'a Path) -> Self {
+        let canonical = files::canonical(directory).unwrap_or_else(|_| directory.to_path_buf());
+        let cache = settings.cache.as_ref().map(|cache| OsDisk::new(cache.clone()));
+        let read = cache.map_or(Ok(None), |cache| read_pin(&cache, canonical.as_os_str().as_bytes()));
+        let seen = read.unwrap_or_else(|error| {
+            output.warn(&format!("which repository this host has seen here is not known: {error}"));
+            None
+        });
+        Self { settings, directory, canonical, seen }
+    }
+
+    /// Keeps the copies of the config that are of the repository seen before. Refuses another repository, unless the user
+    /// accepts it.
+    pub(crate) fn admit(&self, copies: Vec<ConfigCopy>) -> Result<Vec<ConfigCopy>> {
+        let seen = match self.settings.new_repository {
+            Change::Refuse => self.seen.as_ref(),
+            Change::Accept => None,
+        };
+        Ok(admit(&self.directory.display().to_string(), seen, copies)?)
+    }
+
+    /// Remembers the repository that was opened, or made.
+    pub(crate) fn remember(&self, output: &Output, store: &Store) {
+        let (Some(cache), pin) = (&self.settings.cache, Pin::of(&store.config)) else { return };
+        if self.seen == Some(pin) {
+            return;
+        }
+        let path = self.canonical.as_os_str().as_bytes();
+        let written = prepare(cache)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| Ok(write_pin(&OsDisk::new(cache.clone()), &OsHost::new(), path, &pin)?));
+        if let Err(error) = written {
+            output.note(&format!("which repository stands here cannot be remembered: {}: {error}", cache.display()));
+        }
+    }
+}
+
+/// Reads all commits. Reports a newest snapshot that this host has seen and that is gone, and remembers the newest ones.
+pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened) -> Result<Commits> {
+    let store = &opened.store;
+    let dir = PathBuf::from(store.config.repository.to_string());
+    let cache = settings
+        .cache
+        .as_ref()
+        .filter(|cache| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir))).is_ok());
+    // Without a cache nothing was seen. Commands that need one say so.
+    let Some(cache) = cache else { return Ok(store.read_commits()?) };
+    let place = HeadsDir { disk: Arc::new(OsDisk::new(cache.clone())), dir, lost: settings.lost_heads };
+    let ComparedCommits { commits, lost, problems } = read_commits_compared(store, &place)?;
+    report_lost(output, settings.lost_heads, &lost);
+    for problem in problems {
+        output.note(&format!("the newest snapshots could not be compared with those seen before: {problem}"));
+    }
+    Ok(commits)
+}
+
+/// Reports snapshots that are gone.
+pub(crate) fn report_lost(output: &Output, policy: LostHeads, lost: &[Head]) {
+    for head in lost {
+        let id = short_id(head.session);
+        match policy {
+            LostHeads::Report => output.warn(&format!(
+                "warning: snapshot {id}, one of the newest that this host has seen, is gone: somebody has removed it, or this \
+                 is an older copy of the repository; --accept-rollback accepts that"
+            )),
+            LostHeads::Accept => output.note(&format!("snapshot {id} is gone, and the loss is accepted")),
+        }
+    }
+}

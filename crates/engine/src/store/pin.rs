@@ -1,0 +1,185 @@
+//! Which repository a host has seen at a path.
+//!
+//! Who can write to a repository's directory can put another repository in its place, an unencrypted one for example, of
+//! which no password is asked. So the host's cache directory keeps, for each path, the repository's identifier and whether it is
+//! encrypted. Losing these files loses only the comparison; whoever can change them owns the cache.
+//!
+//! A pin is the file `pins/<first 16 bytes of BLAKE3 of the path, in hexadecimal digits>`:
+//! `magic[4] version:u16 encrypted:u8 0:u8 repository[16] len:u32 path[len]`, then BLAKE3-256 of everything before.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::codec::{Decoded, Reader, len_u32};
+use crate::crypto::slot::hex;
+use crate::error::{Error, Result};
+use crate::io::{Disk, Host};
+use crate::object::Config;
+use crate::store::create::ConfigCopy;
+use crate::store::host_file::{checked, replace_file};
+use crate::store::read_object;
+use crate::types::RepositoryId;
+
+/// Directory of the pins in the cache directory.
+pub const PINS: &str = "pins";
+const MAGIC: [u8; 4] = *b"1FPN";
+const VERSION: u16 = 1;
+/// The longest path that is pinned, in bytes: that of Linux.
+const PATH_LEN_MAX: usize = 4096;
+const PIN_LEN_MAX: usize = PATH_LEN_MAX + 64;
+
+/// Whether a repository's key is wrapped by passwords.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encryption {
+    /// By at least one.
+    Encrypted,
+    /// The key stands in the open.
+    None,
+}
+
+/// What tells a repository from another one at the same path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pin {
+    /// Its identifier.
+    pub repository: RepositoryId,
+    /// Whether it is encrypted.
+    pub encryption: Encryption,
+}
+
+impl Pin {
+    /// Returns the pin of a repository with this config.
+    pub fn of(config: &Config) -> Self {
+        let encryption = if config.clear_key.is_none() { Encryption::Encrypted } else { Encryption::None };
+        Self { repository: config.repository, encryption }
+    }
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.encryption {
+            Encryption::Encrypted => "encrypted",
+            Encryption::None => "unencrypted",
+        };
+        write!(f, "the {kind} repository {}", self.repository)
+    }
+}
+
+/// Keeps the copies of a config that are of the repository seen before. Fails if there are some, but none of that.
+pub fn admit(path: &str, seen: Option<&Pin>, copies: Vec<ConfigCopy>) -> Result<Vec<ConfigCopy>> {
+    let Some(seen) = seen else { return Ok(copies) };
+    let (same, others): (Vec<_>, Vec<_>) = copies.into_iter().partition(|(_, _, config)| Pin::of(config) == *seen);
+    match others.first() {
+        Some((_, _, config)) if same.is_empty() => {
+            Err(Error::Replaced { path: path.into(), seen: seen.to_string(), found: Pin::of(config).to_string() })
+        }
+        _ => Ok(same),
+    }
+}
+
+fn file_of(path: &[u8]) -> PathBuf {
+    let digest = blake3::hash(path);
+    let (short, _) = digest.as_bytes().split_at(16);
+    Path::new(PINS).join(hex(short))
+}
+
+/// Returns what was seen at a path, given by its bytes; `None` if nothing was. A damaged pin is an error, after which the
+/// path counts as unseen.
+pub fn read_pin(disk: &dyn Disk, path: &[u8]) -> Result<Option<Pin>> {
+    let file = file_of(path);
+    let bytes = match read_object(disk, &file, PIN_LEN_MAX) {
+        Ok(bytes) => bytes,
+        Err(Error::Missing { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let object = disk.display(&file);
+    let (pin, pinned) = decode(checked(&object, &bytes)?).map_err(|error| error.of(&object))?;
+    if pinned != path {
+        return Err(Error::damaged(object, "is of another path"));
+    }
+    Ok(Some(pin))
+}
+
+fn decode(body: &[u8]) -> Decoded<(Pin, Vec<u8>)> {
+    let mut reader = Reader::new(body);
+    if reader.array()? != MAGIC || reader.u16()? != VERSION {
+        return Err(reader.error("not a pin"));
+    }
+    let encryption = match reader.array()? {
+        [0, 0] => Encryption::None,
+        [1, 0] => Encryption::Encrypted,
+        _ => return Err(reader.error("neither encrypted nor not")),
+    };
+    let repository = RepositoryId(reader.array()?);
+    let len = reader.count32(1)?;
+    let path = reader.bytes(len)?.to_vec();
+    reader.finish()?;
+    Ok((Pin { repository, encryption }, path))
+}
+
+/// Remembers what stands at a path, instead of what was seen there before.
+pub fn write_pin(disk: &dyn Disk, host: &dyn Host, path: &[u8], pin: &Pin) -> Result<()> {
+    if PATH_LEN_MAX < path.len() {
+        return Err(Error::invalid(format!("a path of {} bytes is too long to be remembered", path.len())));
+    }
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&[u8::from(pin.encryption == Encryption::Encrypted), 0]);
+    bytes.extend_from_slice(&pin.repository.0);
+    bytes.extend_from_slice(&len_u32(path.len()).to_le_bytes());
+    bytes.extend_from_slice(path);
+    let checksum = blake3::hash(&bytes);
+    bytes.extend_from_slice(checksum.as_bytes());
+    disk.create_dir(Path::new(PINS))?;
+    replace_file(disk, host, &file_of(path), &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crypto::MasterKey;
+    use crate::io::Access;
+    use crate::io::sim::{SimDisk, SimHost};
+    use crate::types::Timestamp;
+
+    fn copy(id: u8, encryption: Encryption) -> ConfigCopy {
+        let key = (encryption == Encryption::None).then_some(MasterKey([1; 32]));
+        ("config", Vec::new(), Config::with_defaults(RepositoryId([id; 16]), Timestamp::default(), key))
+    }
+
+    #[test]
+    fn pins_come_back_by_path_and_any_flipped_bit_is_noticed() {
+        let (disk, host) = (SimDisk::new(), SimHost::new(1));
+        let first = Pin { repository: RepositoryId([1; 16]), encryption: Encryption::Encrypted };
+        let second = Pin { repository: RepositoryId([2; 16]), encryption: Encryption::None };
+        assert_eq!(read_pin(&disk, b"/a").unwrap(), None);
+        write_pin(&disk, &host, b"/a", &first).unwrap();
+        write_pin(&disk, &host, b"/b", &second).unwrap();
+        assert_eq!(read_pin(&disk, b"/a").unwrap(), Some(first));
+        assert_eq!(read_pin(&disk, b"/b").unwrap(), Some(second));
+        write_pin(&disk, &host, b"/a", &second).unwrap();
+        assert_eq!(read_pin(&disk, b"/a").unwrap(), Some(second));
+        let file = disk.open(&file_of(b"/a"), Access::ReadWrite).unwrap();
+        for at in 0..file.len().unwrap() {
+            let mut byte = [0];
+            file.read_at(at, &mut byte).unwrap();
+            file.write_at(at, &[byte[0] ^ 1]).unwrap();
+            assert!(read_pin(&disk, b"/a").is_err(), "byte {at}");
+            file.write_at(at, &byte).unwrap();
+        }
+        disk.rename(&file_of(b"/b"), &file_of(b"/a")).unwrap();
+        assert!(read_pin(&disk, b"/a").is_err(), "a pin of another path");
+    }
+
+    #[test]
+    fn only_copies_of_the_repository_seen_before_are_admitted() {
+        let seen = Pin::of(&copy(1, Encryption::Encrypted).2);
+        let admitted = |copies| admit("/r", Some(&seen), copies).map(|copies| copies.len());
+        assert_eq!(admitted(vec![copy(1, Encryption::Encrypted)]).unwrap(), 1);
+        assert_eq!(admitted(vec![copy(1, Encryption::None), copy(1, Encryption::Encrypted)]).unwrap(), 1);
+        for other in [copy(1, Encryption::None), copy(2, Encryption::Encrypted)] {
+            let refused = admitted(vec![other]).unwrap_err().to_string();
+            assert!(refused.contains(&seen.to_string()) && refused.starts_with("/r"), "{refused}");
+        }
+        assert_eq!(admit("/r", None, vec![copy(2, Encryption::None)]).unwrap().len(), 1);
+    }
+}
