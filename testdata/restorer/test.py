@@ -169,7 +169,8 @@ def check_two_snapshots(temporary, init_options):
     for change in (None, sources.change_tree):
         if change:
             change(source)
-        onefold("backup", "source", "--compression", "zstd:3" if change else "lz4", cwd=temporary)
+        compression = ("zstd:3", "--pad") if change else ("lz4",)
+        onefold("backup", "source", "--compression", *compression, cwd=temporary)
         expected.append(sources.describe(source))
     ids = [line.split()[0] for line in onefold.restore("--list")[0].splitlines()]
     if len(ids) != 2:

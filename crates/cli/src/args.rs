@@ -207,6 +207,9 @@ pub(crate) struct BackupArgs {
     /// Write nothing, only say what would be read
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+    /// Round the length of each compressed region up to a multiple of 2 KiB, so that lengths say less about contents
+    #[arg(long)]
+    pub(crate) pad: bool,
     /// Do not count ahead, which the estimate of the time left needs
     #[arg(long)]
     pub(crate) no_scan: bool,

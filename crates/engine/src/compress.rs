@@ -15,6 +15,24 @@ pub enum Compression {
     Lz4,
     /// Zstandard at a level from 1 to 19.
     Zstd(i32),
+    /// The same, the length of what is stored rounded up to a multiple of [`PADDED_STEP`], so that it tells less about the
+    /// contents.
+    PaddedZstd(i32),
+}
+
+/// The lengths of padded frames are multiples of this many bytes.
+pub const PADDED_STEP: usize = 2048;
+
+impl Compression {
+    /// Returns the method that rounds lengths; `None` for LZ4, which has no room for padding. What is not compressed has a length
+    /// that does not depend on its contents.
+    pub fn padded(self) -> Option<Self> {
+        match self {
+            Self::Off => Some(Self::Off),
+            Self::Lz4 => None,
+            Self::Zstd(level) | Self::PaddedZstd(level) => Some(Self::PaddedZstd(level)),
+        }
+    }
 }
 
 impl Default for Compression {
@@ -108,12 +126,15 @@ impl Compressor {
                 scratch.truncate(len);
                 Algorithm::Lz4
             }
-            Compression::Zstd(_) if !self.may_shrink(plain, &mut scratch) => Algorithm::None,
-            Compression::Zstd(level) => {
+            Compression::Zstd(_) | Compression::PaddedZstd(_) if !self.may_shrink(plain, &mut scratch) => {
+                Algorithm::None
+            }
+            Compression::Zstd(level) | Compression::PaddedZstd(level) => {
                 scratch.reserve(zstd::zstd_safe::compress_bound(plain.len()));
                 let zstd = at_level(&mut self.zstd, level);
                 let done = zstd.is_some_and(|zstd| zstd.compress_to_buffer(plain, &mut scratch).is_ok());
-                if done { Algorithm::Zstd } else { Algorithm::None }
+                let padded = compression == Compression::Zstd(level) || pad_frame(&mut scratch);
+                if done && padded { Algorithm::Zstd } else { Algorithm::None }
             }
         };
         let shrinks = algorithm != Algorithm::None && scratch.len() < plain.len();
@@ -191,6 +212,33 @@ impl Compressor {
     }
 }
 
+/// Lengthens a Zstandard frame (RFC 8878) to a multiple of [`PADDED_STEP`] by blocks before its first one that stand for no
+/// bytes: raw ones of three bytes, and run-length ones of four. False: it is no frame.
+fn pad_frame(frame: &mut Vec<u8>) -> bool {
+    const RAW: [u8; 3] = [0, 0, 0];
+    const RUN: [u8; 4] = [2, 0, 0, 0];
+    let Some(descriptor) = frame.get(4).copied() else { return false };
+    let is_single = descriptor >> 5 & 1;
+    let size = match descriptor >> 6 {
+        0 => usize::from(is_single),
+        flag => 1 << flag,
+    };
+    let dictionary = [0, 1, 2, 4].get(usize::from(descriptor & 3)).copied().unwrap_or(0);
+    let first_block = 5 + usize::from(1 - is_single) + dictionary + size;
+    if frame.len() < first_block {
+        return false;
+    }
+    let mut padding = frame.len().next_multiple_of(PADDED_STEP) - frame.len();
+    if [1, 2, 5].contains(&padding) {
+        padding += PADDED_STEP;
+    }
+    let runs = padding % RAW.len();
+    let mut blocks = RUN.repeat(runs);
+    blocks.resize(padding, RAW[0]);
+    frame.splice(first_block..first_block, blocks);
+    true
+}
+
 /// A compressor and its level.
 type Zstd = Option<(i32, zstd::bulk::Compressor<'static>)>;
 
@@ -265,6 +313,41 @@ mod tests {
                 assert_eq!(back, plain);
                 assert!(!compressor.decompress(algorithm, &stored, plain.len() + 1, &mut back));
             }
+        }
+    }
+
+    #[test]
+    fn padded_frames_have_few_lengths_and_are_what_any_zstd_reads() {
+        let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(20_000);
+        let mut compressor = Compressor::default();
+        let (mut stored, mut back) = (Vec::new(), Vec::new());
+        let mut lengths = std::collections::BTreeSet::new();
+        for used in 0..6000 {
+            let plain = [&noise[..used], &vec![b'x'; 40_000 - used]].concat();
+            let algorithm = compressor.compress(Compression::PaddedZstd(3), &plain, &mut stored);
+            assert_eq!((algorithm, stored.len() % PADDED_STEP), (Algorithm::Zstd, 0), "{used} bytes of noise");
+            assert!(compressor.decompress(algorithm, &stored, plain.len(), &mut back));
+            assert_eq!(back, plain);
+            assert_eq!(zstd::stream::decode_all(&stored[..]).unwrap(), plain);
+            lengths.insert(stored.len());
+        }
+        assert!(lengths.len() <= 5, "{lengths:?}");
+        for (len, level) in [(0, 1), (100, 3), (300, 3), (5000, 19)] {
+            let text = vec![b'a'; len];
+            let algorithm = compressor.compress(Compression::PaddedZstd(level), &text, &mut stored);
+            assert_eq!(algorithm == Algorithm::Zstd, 2048 < len, "padding must not make it longer than it is");
+        }
+    }
+
+    #[test]
+    fn any_frame_is_padded_to_the_step_by_blocks_that_stand_for_nothing() {
+        for len in 0..PADDED_STEP {
+            let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(len);
+            let mut frame = zstd::bulk::compress(&noise, 1).unwrap();
+            let before = frame.len();
+            assert!(pad_frame(&mut frame));
+            assert!(frame.len().is_multiple_of(PADDED_STEP) && frame.len() < before + 2 * PADDED_STEP);
+            assert_eq!(zstd::bulk::decompress(&frame, len).unwrap(), noise);
         }
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
 use onefold_engine::backup::{BackupOptions, Comparison, Monitor, preview};
+use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
 use onefold_engine::pipeline::Driver;
@@ -110,11 +111,18 @@ fn plan(
         time,
         parent,
         comparison: if typed.ignore_inode { Comparison::IgnoreInode } else { Comparison::Full },
-        compression: settings.compression,
+        compression: compression(settings, typed)?,
         program: PROGRAM.to_owned(),
         budget: settings.budget(),
         scratch: cache.scratch(),
     })
+}
+
+fn compression(settings: &Settings, typed: &BackupArgs) -> Result<Compression> {
+    if !typed.pad {
+        return Ok(settings.compression);
+    }
+    settings.compression.padded().context("--pad: what LZ4 compresses cannot be padded; use zstd or off")
 }
 
 /// Finds the parent: the one that was named, else the newest snapshot of the same host and paths.
