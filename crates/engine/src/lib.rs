@@ -106,3 +106,8 @@ pub use facade::{Restore, RestoreSummary, SnapshotInfo};
 pub use monitor::{Action, Monitor, Silent};
 pub use restore::Overwrite;
 pub use types::{RepositoryId, SessionId as SnapshotId, Timestamp};
+
+/// Compiles the program in the manual.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/manual/src/library.md")]
+struct Manual;

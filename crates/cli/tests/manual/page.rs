@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 /// Languages of fenced blocks that are not commands.
-const LANGUAGES: [&str; 6] = ["ini", "json", "rust", "text", "toml", "vectors"];
+const LANGUAGES: [&str; 6] = ["ini", "json", "rust,no_run", "text", "toml", "vectors"];
 
 /// Beginnings of commands that a test must not run: they change the machine, or take minutes.
 const NOT_RUN: [&str; 10] = [
