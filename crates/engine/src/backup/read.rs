@@ -303,13 +303,17 @@ impl SourceReader {
     /// Takes a file as the parent has it. False: it was replaced since it was looked at.
     fn reuse(&self, item: &Item, found: &HintedEntry, block: &mut Block) -> bool {
         let HintedEntry { entry: old, hints } = found.clone();
-        let xattrs = match item.location.xattrs() {
+        let read = |expected: Vec<Xattr>| {
+            if item.location.has_xattrs(&expected)? {
+                return Ok(Some(expected));
+            }
             // They change with the change time, so that these are mostly those of another file.
-            Ok(xattrs) if xattrs != old.xattrs => match item.location.metadata() {
-                Ok(now) if now == item.metadata => xattrs,
-                Ok(_) | Err(_) => return false,
-            },
-            Ok(xattrs) => xattrs,
+            let xattrs = item.location.xattrs()?;
+            Ok(item.location.metadata().is_ok_and(|now| now == item.metadata).then_some(xattrs))
+        };
+        let xattrs = match read(old.xattrs) {
+            Ok(Some(xattrs)) => xattrs,
+            Ok(None) => return false,
             Err(error) => {
                 block.pieces.push(Piece::Failed(item.path.clone(), error));
                 Vec::new()

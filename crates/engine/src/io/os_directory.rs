@@ -322,6 +322,16 @@ impl SourceDirectory for OsDirectory {
         self.at("read attributes of", name, Handle::xattrs_of)
     }
 
+    fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
+        // By the path takes a third of the time that it takes by the handle. The path may lead elsewhere by now; but what is
+        // found there is only compared, and the same attributes elsewhere are the same attributes.
+        let path = self.0.path.join(name);
+        if os_entry::xattrs(&path, LastLink::NotFollowed).is_ok_and(|found| found == expected) {
+            return Ok(true);
+        }
+        Ok(self.xattrs_of(name)? == expected)
+    }
+
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry> {
         self.at("read", name, |handle, name| handle.read_entry(name, &self.0.path.join(name)))
     }

@@ -150,6 +150,10 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata>;
     /// Returns all extended attributes of an entry, sorted by name. None where the file system has no attributes.
     fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>>;
+    /// Returns true if an entry has these extended attributes and no others. This may cost less than reading them.
+    fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
+        Ok(self.xattrs_of(name)? == expected)
+    }
     /// Reads all there is of an entry that cannot be opened, from one inode.
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
 }

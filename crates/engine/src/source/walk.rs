@@ -61,6 +61,11 @@ impl Location {
         self.directory.metadata_of(&self.name)
     }
 
+    /// Returns true if the entry has these extended attributes and no others.
+    pub fn has_xattrs(&self, expected: &[Xattr]) -> Result<bool> {
+        self.directory.has_xattrs(&self.name, expected)
+    }
+
     /// Returns all extended attributes of the entry, sorted by name.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
         self.directory.xattrs_of(&self.name)
