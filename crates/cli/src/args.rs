@@ -1,6 +1,7 @@
 //! What was typed, and nothing else: each command turns it into a plan of its own.
 #![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
 
+pub(crate) mod backup;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::args::backup::{ParentArgs, StreamArgs};
 use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs, StatsArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabArgs;
@@ -176,6 +178,8 @@ pub(crate) struct BackupArgs {
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     pub(crate) stdin_filename: OsString,
     #[command(flatten)]
+    pub(crate) stream: StreamArgs,
+    #[command(flatten)]
     pub(crate) excludes: ExcludeArgs,
     /// Read what to back up from a file, patterns one a line; - is standard input
     #[arg(long, value_name = "FILE")]
@@ -195,13 +199,15 @@ pub(crate) struct BackupArgs {
     /// Time of the snapshot, as 2012-11-01 22:08:41 [default: now]
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
-    /// Snapshot to compare with [default: the newest of the same host and paths]
+    /// Snapshot to compare with [default: the newest of the same group]
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "force")]
     pub(crate) parent: Option<String>,
     /// Read every file again
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Ignore the inode when comparing files
+    #[command(flatten)]
+    pub(crate) compare: ParentArgs,
+    /// Ignore the inode and the change time when comparing files
     #[arg(long)]
     pub(crate) ignore_inode: bool,
     /// Write nothing, only say what would be read

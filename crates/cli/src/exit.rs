@@ -41,7 +41,7 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (
         Code::Unreadable,
         "Something could not be read: of the source, or a container of the repository. The snapshot or trace was made without it \
-         (with --dry-run, none was made).",
+         (with --dry-run, none was made). Or there was nothing to read on standard input, and no snapshot was made.",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -54,6 +54,8 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
 pub(crate) enum Unreadable {
     /// It made a snapshot of what it could read.
     LeftOut,
+    /// It made none, since there was nothing in the stream.
+    Empty,
     /// It was only tried out.
     TriedOut,
     /// A trace was made of what could be read.
@@ -72,6 +74,7 @@ impl fmt::Display for Unreadable {
             Self::NotAdvisedOn => "the advice is on what could be read: the errors above say what could not",
             #[cfg(feature = "lab")]
             Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
+            Self::Empty => "no snapshot was made: the stream is empty; --allow-empty makes one of it",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })
     }

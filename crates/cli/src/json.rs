@@ -235,7 +235,9 @@ pub(crate) struct BackupSummary {
     #[serde(flatten)]
     pub(crate) summary: SnapshotSummary,
     pub(crate) total_duration: f64,
-    pub(crate) snapshot_id: String,
+    /// Left out if no snapshot was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot_id: Option<String>,
     pub(crate) chunks_unique: u64,
     pub(crate) chunks_duplicate: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -250,7 +252,7 @@ impl BackupSummary {
             message_type: "summary",
             summary: SnapshotSummary::of(&report.snapshot),
             total_duration,
-            snapshot_id: report.session.to_string(),
+            snapshot_id: (!report.is_skipped).then(|| report.session.to_string()),
             chunks_unique: report.chunks.data_unique,
             chunks_duplicate: report.chunks.data_duplicate,
             peak_rss_bytes,

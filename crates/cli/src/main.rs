@@ -16,6 +16,7 @@ mod password;
 mod progress;
 mod settings;
 mod sources;
+mod stream;
 mod text;
 mod trust;
 

@@ -1,11 +1,12 @@
 //! What is backed up and what of it is left out, from options and the files that they name.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::io::Host;
@@ -15,15 +16,12 @@ use onefold_engine::io::tree::SourceTree;
 use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size, read_patterns};
 use onefold_engine::source::stream::StreamTree;
 use onefold_engine::source::{self, files_from};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::args::{BackupArgs, ExcludeArgs};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-
-/// How often a pipe that gives nothing is left to look for signals.
-const POLL_NANOSECONDS: i64 = 100_000_000;
+use crate::stream::{Checked, CommandOutput, Emptiness, StandardInput};
 
 /// Returns the bytes of a path.
 pub(crate) fn bytes_of(path: PathBuf) -> Vec<u8> {
@@ -92,6 +90,8 @@ pub(crate) struct Sources {
     pub(crate) roots: Vec<PathBuf>,
     /// The same, absolute, as they are written into the snapshot.
     pub(crate) paths: Vec<Vec<u8>>,
+    /// Whether it was a stream and refused for being empty.
+    pub(crate) found_empty: Arc<AtomicBool>,
 }
 
 /// Finds the paths that were named, on the command line and in lists. Those that do not exist are told and left out.
@@ -132,37 +132,27 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
     let mut paths = roots.iter().map(|path| absolute(path).map(bytes_of)).collect::<Result<Vec<_>>>()?;
     paths.sort_unstable();
     paths.dedup();
-    Ok(Sources { tree: Arc::new(tree), roots, paths })
+    Ok(Sources { tree: Arc::new(tree), roots, paths, found_empty: Arc::default() })
 }
 
-/// Makes standard input a tree of one file.
-pub(crate) fn standard_input(name: &OsString, interrupt: &Interrupt) -> Result<Sources> {
+/// Makes a stream a tree of one file: standard input, or the output of the command that was typed in place of paths.
+pub(crate) fn stream(typed: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
+    let name = &typed.stdin_filename;
     let path = source::absolute(Path::new("/"), Path::new(name));
     ensure!(path != Path::new("/"), "--stdin-filename: {} is not the name of a file", name.display());
-    let reader = StandardInput { interrupt: interrupt.clone() };
-    let tree = StreamTree::new(path.clone(), Box::new(reader), OsHost::new().now());
-    Ok(Sources { tree: Arc::new(tree), paths: vec![bytes_of(path.clone())], roots: vec![path] })
-}
-
-/// Standard input, left alone once the user has asked to stop, even if nothing comes.
-struct StandardInput {
-    interrupt: Interrupt,
-}
-
-impl Read for StandardInput {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let stdin = io::stdin();
-        loop {
-            if self.interrupt.is_raised() {
-                return Err(io::Error::other("interrupted"));
-            }
-            let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
-            let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: POLL_NANOSECONDS };
-            match poll(&mut polled, Some(&timeout)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Ok(rustix::io::read(&stdin, buffer)?),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
+    let found_empty = Arc::default();
+    let emptiness = if typed.stream.allow_empty { Emptiness::Allowed } else { Emptiness::Refused };
+    let reader: Box<dyn Read + Send> = if typed.stdin {
+        Box::new(Checked::new(StandardInput::new(interrupt), emptiness, &found_empty))
+    } else if typed.dry_run {
+        // Nothing is read of it.
+        Box::new(io::empty())
+    } else {
+        let mut words = typed.paths.iter().map(|word| word.clone().into_os_string());
+        let program = words.next().context("--stdin-from-command: a command follows --")?;
+        let output = CommandOutput::start(&program, &words.collect::<Vec<_>>(), interrupt)?;
+        Box::new(Checked::new(output, emptiness, &found_empty))
+    };
+    let tree = StreamTree::new(path.clone(), reader, OsHost::new().now());
+    Ok(Sources { tree: Arc::new(tree), paths: vec![bytes_of(path.clone())], roots: vec![path], found_empty })
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::place::{Place, Ran};
 
@@ -190,4 +191,126 @@ fn every_entry_is_told_to_programs_on_request() {
     for unknown in ["data_added", "data_blobs", "snapshot_id"] {
         assert!(tried.get(unknown).is_none(), "{unknown}: {tried}");
     }
+}
+
+fn snapshot_count(place: &Place) -> usize {
+    place.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len()
+}
+
+#[test]
+fn an_empty_stream_is_no_snapshot_unless_that_is_allowed() {
+    let place = Place::new();
+    place.run(["backup", "--stdin"]).code(3).says("no snapshot was made: the stream is empty");
+    place.run(["backup", "--stdin-from-command", "--", "true"]).code(3).says("--allow-empty");
+    let told = place.run(["backup", "--stdin", "--json"]).code(3).last_error();
+    assert_eq!((&told["message_type"], &told["code"]), (&"exit_error".into(), &3.into()));
+    assert_eq!(snapshot_count(&place), 0);
+    place.run(["backup", "--stdin", "--allow-empty"]).code(0);
+    place.run(["backup", "--stdin-from-command", "--allow-empty", "--", "true"]).code(0);
+    assert_eq!(snapshot_count(&place), 2);
+    assert_eq!(place.run(["dump", "latest", "stdin"]).code(0).stdout(), "");
+}
+
+#[test]
+fn the_output_of_a_command_becomes_a_file_if_the_command_succeeds() {
+    let place = Place::new();
+    let script = "printf 'to %s' you; echo on its way >&2";
+    let arguments = ["backup", "--stdin-from-command", "--stdin-filename", "all.sql", "--", "sh", "-c", script];
+    place.run(arguments).code(0).says("on its way");
+    assert_eq!(place.run(["dump", "latest", "all.sql"]).code(0).stdout(), "to you");
+    for (script, status) in
+        [("echo some; exit 4", "exit status: 4"), ("echo some; kill -9 $$", "signal: 9"), ("exit 1", "1")]
+    {
+        let failed = place.run(["backup", "--stdin-from-command", "--", "sh", "-c", script]);
+        failed.code(1).says("no snapshot was made").says("the command sh failed").says(status);
+    }
+    place
+        .run(["backup", "--stdin-from-command", "--", "/no/such/command"])
+        .code(1)
+        .says("start the command /no/such/command");
+    place.run(["backup", "--stdin-from-command"]).code(1);
+    assert_eq!(snapshot_count(&place), 1);
+    // Nothing is started to try it out.
+    let mark = place.path("mark");
+    let script = format!("touch {}", mark.display());
+    place.run(["backup", "--dry-run", "--stdin-from-command", "--", "sh", "-c", &script]).code(0);
+    assert!(!mark.exists());
+}
+
+#[test]
+fn an_interrupted_backup_ends_the_command_that_it_reads() {
+    let place = Place::new();
+    let script = "trap 'echo ended >&2; exit 0' TERM; echo begun >&2; while :; do sleep 0.02; done";
+    let mut child = place.command(["backup", "--stdin-from-command", "--", "sh", "-c", script]).spawn().unwrap();
+    let mut told = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("begun") {
+        line.clear();
+        assert_ne!(std::io::BufRead::read_line(&mut told, &mut line).unwrap(), 0);
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut told, &mut rest).unwrap();
+    assert!(rest.contains("ended"), "{rest}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(snapshot_count(&place), 0);
+}
+
+#[test]
+fn an_unchanged_source_makes_no_snapshot_on_request() {
+    let place = Place::new();
+    place.write("file", b"same");
+    backup(&place, &["--skip-if-unchanged"]).code(0);
+    let skipped = backup(&place, &["--skip-if-unchanged"]).code(0);
+    assert!(skipped.stdout().contains("no snapshot made"), "{}", skipped.stdout());
+    let summary = backup(&place, &["--skip-if-unchanged", "--json"]).code(0).messages().pop().unwrap();
+    assert!(summary.get("snapshot_id").is_none() && summary["files_unmodified"] == 1, "{summary}");
+    assert_eq!(snapshot_count(&place), 1);
+    backup(&place, &[]).code(0);
+    place.write("file", b"else");
+    let summary = backup(&place, &["--skip-if-unchanged", "--json"]).code(0).messages().pop().unwrap();
+    assert!(summary["snapshot_id"].is_string(), "{summary}");
+    assert_eq!(snapshot_count(&place), 3);
+    place.run(["check"]).code(0);
+}
+
+#[test]
+fn the_parent_is_the_newest_snapshot_of_the_group() {
+    let place = Place::new();
+    place.write("file", b"x");
+    backup(&place, &["--host", "one", "--tag", "a"]).code(0);
+    let (known, unknown) = ("using parent snapshot", "no parent snapshot");
+    for (options, told) in [
+        (&["--host", "two"][..], unknown),
+        (&["--host", "two", "--group-by", "paths"], known),
+        (&["--host", "one", "--group-by", "host,tags"], unknown),
+        (&["--host", "one", "--tag", "a", "--group-by", "host,tags"], known),
+        (&["--host", "three", "--group-by", ""], known),
+    ] {
+        backup(&place, &[options, &["--dry-run"]].concat()).code(0).says(told);
+    }
+    backup(&place, &["--group-by", "colour"]).code(1).says("grouped by host, paths or tags");
+}
+
+#[test]
+fn a_file_of_which_only_the_change_time_differs_is_not_read_on_request() {
+    let place = Place::new();
+    place.write("file", &[1; 3000]);
+    let path = place.path("source/file");
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    backup(&place, &[]).code(0);
+    // Its scan is more than a tick after the file was written.
+    backup(&place, &[]).code(0);
+    // Sets the change time, and nothing else.
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+    for (options, changed) in [(&[][..], 1), (&["--ignore-ctime"], 0), (&["--ignore-inode"], 0)] {
+        let summary = backup(&place, &[options, &["--dry-run", "--json"]].concat()).code(0).messages().pop().unwrap();
+        assert_eq!(summary["files_changed"], changed, "{options:?}");
+    }
+    let summary =
+        backup(&place, &["--ignore-ctime", "--read-concurrency", "1", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!(summary["files_unmodified"], 1);
+    backup(&place, &["--read-concurrency", "0"]).code(1);
 }

@@ -1,12 +1,12 @@
 //! `backup`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
-use onefold_engine::backup::{BackupOptions, Comparison, Monitor, preview};
+use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, preview};
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
@@ -39,13 +39,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let activity = if typed.stdin { Activity::Stream } else { Activity::Files };
+    let activity = if typed.is_stream() { Activity::Stream } else { Activity::Files };
     let progress = Progress::new(output, &interrupt, activity);
-    let sources = if typed.stdin {
-        sources::standard_input(&typed.stdin_filename, &interrupt)?
-    } else {
-        sources::files(typed, &progress)?
-    };
+    let sources =
+        if typed.is_stream() { sources::stream(typed, &interrupt)? } else { sources::files(typed, &progress)? };
     if !typed.dry_run {
         for name in opened.store.complete_directories()? {
             let path = opened.directory.join(name);
@@ -64,18 +61,21 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
         index: settings.index(),
         source: Arc::clone(&sources.tree),
         options,
-        driver: Driver::threads(settings.threads),
+        driver: typed.compare.read_concurrency.map_or_else(
+            || Driver::threads(settings.threads),
+            |readers| Driver::threads_and_readers(settings.threads, readers.into()),
+        ),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
         lost_heads: settings.lost_heads,
     };
     let outcome = {
         let _shown = progress.show();
-        if progress.is_watched() && !typed.no_scan && !typed.stdin {
+        if progress.is_watched() && !typed.no_scan && !typed.is_stream() {
             count_ahead(&sources, &request.options.excludes, &progress);
         }
         with_retries(settings, output, &progress, || repo::backup(&opened.store, &request))
     };
-    let outcome = outcome.map_err(|error| end_of_stream(error, &progress))?;
+    let outcome = outcome.map_err(|error| end_of_stream(error, &sources, &progress))?;
     print(output, &outcome, &progress)?;
     report_lost(output, settings.lost_heads, &outcome.lost_heads);
     finish(&progress, Unreadable::LeftOut)
@@ -110,7 +110,8 @@ fn plan(
         gid: rustix::process::getgid().as_raw(),
         time,
         parent,
-        comparison: if typed.ignore_inode { Comparison::IgnoreInode } else { Comparison::Full },
+        comparison: comparison(typed),
+        unchanged: if typed.compare.skip_if_unchanged { Unchanged::Skip } else { Unchanged::Make },
         compression: compression(settings, typed)?,
         program: PROGRAM.to_owned(),
         budget: settings.budget(),
@@ -125,7 +126,15 @@ fn compression(settings: &Settings, typed: &BackupArgs) -> Result<Compression> {
     settings.compression.padded().context("--pad: what LZ4 compresses cannot be padded; use zstd or off")
 }
 
-/// Finds the parent: the one that was named, else the newest snapshot of the same host and paths.
+fn comparison(typed: &BackupArgs) -> Comparison {
+    match (typed.ignore_inode, typed.compare.ignore_ctime) {
+        (true, _) => Comparison::IgnoreInode,
+        (false, true) => Comparison::IgnoreCtime,
+        (false, false) => Comparison::Full,
+    }
+}
+
+/// Finds the parent: the one that was named, else the newest snapshot of the same group.
 fn parent(
     store: &Store,
     typed: &BackupArgs,
@@ -134,7 +143,7 @@ fn parent(
     time: Option<Timestamp>,
 ) -> Result<Option<(SessionId, Snapshot)>> {
     // A stream has nothing that could tell that it is the same.
-    if typed.force || typed.stdin {
+    if typed.force || typed.is_stream() {
         return Ok(None);
     }
     let commits = store.read_commits()?;
@@ -142,11 +151,9 @@ fn parent(
         let (session, snapshot) = Selection::default().find(&commits, &SnapshotName::parse(name).name)?;
         return Ok(Some((session, snapshot.clone())));
     }
-    let paths: BTreeSet<&Vec<u8>> = paths.iter().collect();
     let newest = commits.snapshots().into_iter().rev().find(|(_, snapshot)| {
-        snapshot.hostname == hostname
-            && time.is_none_or(|time| snapshot.time <= time)
-            && snapshot.paths.iter().collect::<BTreeSet<_>>() == paths
+        time.is_none_or(|time| snapshot.time <= time)
+            && typed.compare.group_by.admits(snapshot, hostname, paths, &typed.tag)
     });
     Ok(newest.map(|(session, snapshot)| (session, snapshot.clone())))
 }
@@ -201,8 +208,9 @@ fn with_retries<T>(
 }
 
 /// A stream that broke is told of as that, not as the interruption by which the engine was made to stop.
-fn end_of_stream(error: Error, progress: &Progress) -> anyhow::Error {
+fn end_of_stream(error: Error, sources: &Sources, progress: &Progress) -> anyhow::Error {
     match (error, progress.broken()) {
+        (Error::Interrupted, Some(_)) if sources.found_empty.load(Ordering::Relaxed) => Unreadable::Empty.into(),
         (Error::Interrupted, Some(reason)) if !progress.is_interrupt_raised() => {
             anyhow!("no snapshot was made: {reason}")
         }
@@ -249,7 +257,11 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     {
         output.line(format!("at most {} of memory were held", text::bytes(peak)))?;
     }
-    output.line(format!("snapshot {} saved", short_id(report.session)))?;
+    output.line(if report.is_skipped {
+        "no snapshot made: nothing has changed since the parent".to_owned()
+    } else {
+        format!("snapshot {} saved", short_id(report.session))
+    })?;
     Ok(output.flush()?)
 }
 

@@ -18,7 +18,7 @@ use block::BLOCK_BYTES;
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use parent::Comparison;
 pub use preview::{Preview, preview};
-pub use run::{BackupOptions, BackupReport, backup};
+pub use run::{BackupOptions, BackupReport, Unchanged, backup};
 
 /// How a memory budget is divided among the queues and buffers of a backup. Each limit bounds what its name says.
 #[derive(Clone, Copy, Debug)]

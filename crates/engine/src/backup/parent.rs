@@ -17,7 +17,9 @@ use crate::types::{ContainerId, Timestamp};
 pub enum Comparison {
     /// Inode and ctime.
     Full,
-    /// Ctime, but not the inode, which some network file systems change.
+    /// Inode, but not the ctime, which programs change that set attributes or make links.
+    IgnoreCtime,
+    /// Neither: some network file systems change the inode, and their ctime says nothing.
     IgnoreInode,
 }
 
@@ -84,10 +86,12 @@ impl Parent {
         let same = metadata.kind == EntryKind::File
             && metadata.size == recipe.len()
             && metadata.mtime == parent.entry.mtime
-            && metadata.ctime == *ctime
+            && (self.comparison != Comparison::Full || metadata.ctime == *ctime)
             && (self.comparison == Comparison::IgnoreInode || metadata.inode == *inode);
-        // A file changed within the tick in which the scan began may have been read before the change.
-        let settled = metadata.ctime < self.file_clock;
+        // A file changed within the tick in which the scan began may have been read before the change. The parent's ctime is the
+        // one that the file had then.
+        let settled = if self.comparison == Comparison::Full { metadata.ctime } else { metadata.mtime.max(*ctime) };
+        let settled = settled < self.file_clock;
         same && settled && self.is_live(parent).unwrap_or(false)
     }
 

@@ -54,6 +54,8 @@ pub struct BackupOptions {
     pub parent: Option<(SessionId, Snapshot)>,
     /// What makes a file changed.
     pub comparison: Comparison,
+    /// Whether a snapshot equal to its parent is made.
+    pub unchanged: Unchanged,
     /// How new regions are compressed.
     pub compression: Compression,
     /// Program and version.
@@ -64,11 +66,22 @@ pub struct BackupOptions {
     pub scratch: Scratch,
 }
 
+/// What becomes of a snapshot whose tree is that of its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unchanged {
+    /// It is made.
+    Make,
+    /// It is not.
+    Skip,
+}
+
 /// What a backup did.
 #[derive(Clone, Debug)]
 pub struct BackupReport {
-    /// The snapshot.
+    /// The session, and the snapshot if one was made.
     pub session: SessionId,
+    /// Whether no snapshot was made, since it would have been equal to its parent.
+    pub is_skipped: bool,
     /// What it says.
     pub snapshot: Snapshot,
     /// What the identifier counted.
@@ -121,10 +134,17 @@ pub fn backup(
     if monitor.is_interrupted() {
         return Err(Error::Interrupted);
     }
-    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot.clone()), heads };
-    session.commit(&body)?;
+    let is_equal = options.parent.as_ref().is_some_and(|(_, parent)| parent.tree == snapshot.tree);
+    let is_skipped = is_equal && options.unchanged == Unchanged::Skip;
     let counters = identify.counters();
-    Ok(BackupReport { session: session.id, snapshot, counters, chunks: counts, failures: built.failures })
+    let report =
+        BackupReport { session: session.id, is_skipped, snapshot, counters, chunks: counts, failures: built.failures };
+    if is_skipped {
+        return Ok(report);
+    }
+    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(report.snapshot.clone()), heads };
+    session.commit(&body)?;
+    Ok(report)
 }
 
 fn open_reader(

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backup::{BackupOptions, Comparison};
+use crate::backup::{BackupOptions, Comparison, Unchanged};
 use crate::check::LostHeads;
 use crate::error::{Error, Result};
 use crate::facade::failures::{Failure, Failures, Operation, Recorder};
@@ -199,6 +199,7 @@ impl<'a> Backup<'a> {
             time: None,
             parent,
             comparison: Comparison::Full,
+            unchanged: Unchanged::Make,
             compression: repository.means.compression,
             program: PROGRAM.to_owned(),
             budget,

@@ -39,8 +39,13 @@ const WAITING_THREADS: usize = 4;
 impl Driver {
     /// Computes on `threads` threads, or as many as the system grants. Where it grants none, jobs run on the calling thread.
     pub fn threads(threads: usize) -> Self {
+        Self::threads_and_readers(threads, threads.max(READING_THREADS))
+    }
+
+    /// Does what [`Driver::threads`] does, and reads small files on `readers` threads.
+    pub fn threads_and_readers(threads: usize, readers: usize) -> Self {
         let compute = Workers::start("compute", threads.max(1));
-        let read = Workers::start("read", threads.max(READING_THREADS));
+        let read = Workers::start("read", readers.max(1));
         Self(Arc::new(Kind::Threads { compute, read, wait: Workers::start("wait", WAITING_THREADS) }))
     }
 

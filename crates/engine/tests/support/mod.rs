@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor};
+use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchanged};
 use onefold_engine::check::LostHeads;
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
@@ -188,6 +188,7 @@ pub fn back_up(
             time: None,
             parent,
             comparison: Comparison::Full,
+            unchanged: Unchanged::Make,
             compression: Compression::Zstd(1),
             program: "onefold test".into(),
             budget: ask.budget,

@@ -1,0 +1,84 @@
+//! Options of `backup` that come in groups: what a stream is, what a parent is.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use onefold_engine::snapshot::Snapshot;
+
+use crate::args::BackupArgs;
+
+/// Files that are read at the same time, at most.
+const READ_CONCURRENCY_MAX: i64 = 64;
+
+/// Streams besides standard input.
+#[derive(Args, Debug)]
+pub(crate) struct StreamArgs {
+    /// Back up the output of a command, as one file; the command and its arguments follow --
+    #[arg(
+        long,
+        requires = "paths",
+        conflicts_with_all = ["stdin", "files_from", "files_from_verbatim", "files_from_raw"]
+    )]
+    pub(crate) stdin_from_command: bool,
+    /// Make a snapshot even if standard input or the output of the command is empty
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
+}
+
+/// How a backup compares with earlier ones.
+#[derive(Args, Debug)]
+pub(crate) struct ParentArgs {
+    /// What the parent must have in common with this backup: host, paths, tags, or nothing
+    #[arg(long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse, conflicts_with = "parent")]
+    pub(crate) group_by: Grouping,
+    /// Ignore the change time when comparing files
+    #[arg(long)]
+    pub(crate) ignore_ctime: bool,
+    /// Make no snapshot if it would be equal to its parent
+    #[arg(long)]
+    pub(crate) skip_if_unchanged: bool,
+    /// Read so many small files at the same time, from 1 to 64 [default: one for each processor, at least 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=READ_CONCURRENCY_MAX))]
+    pub(crate) read_concurrency: Option<u8>,
+}
+
+/// What snapshots of a group have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Grouping {
+    host: bool,
+    paths: bool,
+    tags: bool,
+}
+
+impl Grouping {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut grouping = Self::default();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            match name {
+                "host" | "hosts" => grouping.host = true,
+                "path" | "paths" => grouping.paths = true,
+                "tag" | "tags" => grouping.tags = true,
+                _ => return Err(format!("{name:?}: snapshots are grouped by host, paths or tags")),
+            }
+        }
+        Ok(grouping)
+    }
+
+    /// Returns true if a snapshot is in the group of one with this host, these paths and tags.
+    pub(crate) fn admits(self, snapshot: &Snapshot, host: &str, paths: &[Vec<u8>], tags: &[String]) -> bool {
+        (!self.host || snapshot.hostname == host)
+            && (!self.paths || is_same_set(&snapshot.paths, paths))
+            && (!self.tags || is_same_set(&snapshot.tags, tags))
+    }
+}
+
+fn is_same_set<T: Ord>(left: &[T], right: &[T]) -> bool {
+    left.iter().collect::<BTreeSet<_>>() == right.iter().collect()
+}
+
+impl BackupArgs {
+    /// Returns true if a stream is backed up, not paths.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.stdin || self.stream.stdin_from_command
+    }
+}
