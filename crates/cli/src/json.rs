@@ -73,6 +73,7 @@ pub(crate) struct RestoreSummary {
     pub(crate) total_files: u64,
     pub(crate) files_restored: u64,
     pub(crate) files_skipped: u64,
+    pub(crate) files_incomplete: u64,
     pub(crate) files_deleted: u64,
     pub(crate) total_bytes: u64,
     pub(crate) bytes_restored: u64,
@@ -82,6 +83,9 @@ pub(crate) struct RestoreSummary {
     pub(crate) regions_read: u64,
     pub(crate) chunks_recovered: u64,
     pub(crate) error_count: u64,
+    pub(crate) owners_not_restored: u64,
+    pub(crate) set_ids_not_restored: u64,
+    pub(crate) attributes_not_restored: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
 }

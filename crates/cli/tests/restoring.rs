@@ -1,6 +1,6 @@
 //! `restore`.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::place::{Place, Ran, contents, noise};
@@ -62,7 +62,120 @@ fn a_restore_to_nowhere_reads_everything_writes_nothing_and_tells_of_damage() {
     let (bytes, path) = all.max_by_key(|(bytes, _)| bytes.len()).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(root.join(path)).unwrap();
     file.write_all_at(&[!bytes[bytes.len() / 2]], bytes.len() as u64 / 2).unwrap();
-    place.run(["restore", "latest", "--discard"]).code(1).says("a/file").says("are left empty");
+    place.run(["restore", "latest", "--discard"]).code(1).says("a/file: ").says("chunks lost (first: ");
+}
+
+/// A restore gave a file that lacked bytes its full length and its time, so that the next one took it for unchanged and
+/// ended with 0. With `always` it emptied a good file before it knew whether its data could be read.
+#[test]
+fn a_file_that_lacks_bytes_leaves_what_stood_there_and_is_tried_again() {
+    let place = Place::new();
+    place.write("file", &noise(1, 2_000_000));
+    place.write("other", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    let restore = |overwrite: &str| {
+        place.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite, "--json"])
+    };
+    restore("always").code(0);
+    let before = std::fs::read(place.path("out/file")).unwrap();
+    let root = place.path("repository/containers");
+    let all = contents(&root).into_iter().filter_map(|(path, bytes)| Some((bytes?, path)));
+    let (bytes, path) = all.max_by_key(|(bytes, _)| bytes.len()).unwrap();
+    let damage = |byte: u8| {
+        let file = std::fs::OpenOptions::new().write(true).open(root.join(&path)).unwrap();
+        file.write_all_at(&[byte], bytes.len() as u64 / 2).unwrap();
+    };
+    damage(!bytes[bytes.len() / 2]);
+    for overwrite in ["always", "if-changed", "if-newer", "never"] {
+        let is_kept = overwrite != "always";
+        let ran = restore(overwrite).code(i32::from(!is_kept));
+        let summary = ran.messages().pop().unwrap();
+        // The other file may lie in the same region.
+        assert_eq!(summary["files_incomplete"] == 0, is_kept, "{overwrite}");
+        assert!(std::fs::read(place.path("out/file")).unwrap() == before, "{overwrite}: a good file was touched");
+    }
+    std::fs::remove_file(place.path("out/file")).unwrap();
+    for overwrite in ["always", "if-changed", "if-newer", "never"] {
+        let ran =
+            restore(overwrite).code(1).says("chunks lost").says("what could be read is in out/file.onefold-partial");
+        assert_eq!(ran.stderr().lines().filter(|line| line.contains("/file: ")).count(), 1, "{overwrite}");
+        assert!(!place.path("out/file").exists(), "{overwrite}");
+        let partial = place.path("out/file.onefold-partial").metadata().unwrap();
+        assert_eq!(partial.permissions().mode() & 0o7777, 0o600);
+        assert!(0 < partial.len());
+    }
+    let delete = ["restore", "latest:/source", "--target", "out", "--overwrite", "always", "--delete", "-q"];
+    place.run(delete).code(1);
+    assert!(place.path("out/file.onefold-partial").exists(), "what could be read was deleted");
+    damage(bytes[bytes.len() / 2]);
+    restore("if-changed").code(0);
+    assert_eq!(contents(&place.path("out")), contents(&place.path("source")));
+}
+
+/// A directory that was restored on its own came back with whatever mode its target had.
+#[test]
+fn the_target_gets_the_metadata_of_the_directory_that_is_restored_into_it() {
+    let place = Place::new();
+    place.write("private/file", b"x");
+    std::fs::set_permissions(place.path("source/private"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let made = place.path("source/private").metadata().unwrap();
+    place.run(["restore", "latest:/source/private", "--target", "out", "-q"]).code(0);
+    let found = place.path("out").metadata().unwrap();
+    assert_eq!(found.permissions().mode() & 0o7777, 0o700);
+    assert_eq!((found.mtime(), found.mtime_nsec()), (made.mtime(), made.mtime_nsec()));
+    // A whole snapshot has no entry for its root; neither has a file that is restored alone.
+    for (what, target) in [("latest", "whole"), ("latest:/source/private/file", "alone")] {
+        std::fs::create_dir(place.path(target)).unwrap();
+        std::fs::set_permissions(place.path(target), std::fs::Permissions::from_mode(0o710)).unwrap();
+        place.run(["restore", what, "--target", target, "-q"]).code(0);
+        assert_eq!(place.path(target).metadata().unwrap().permissions().mode() & 0o7777, 0o710, "{what}");
+    }
+}
+
+/// Whoever is not root cannot give files to others. As in restic, that is no failure. Only root can try this.
+#[test]
+fn ownership_that_only_root_can_set_is_counted_and_is_no_failure() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    if place.path("source").metadata().unwrap().uid() != 0 {
+        return;
+    }
+    place.write("roots/file", b"x");
+    place.write("roots/set-id", b"x");
+    std::fs::set_permissions(place.path("source/roots/set-id"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(place.path("")).status();
+    assert!(given.unwrap().success());
+    let restore = |options: &[&str]| {
+        let all = ["restore", "latest:/source", "--target", "out", "--trusted"];
+        let mut command = place.command(all.iter().chain(options));
+        command.env("ONEFOLD_CACHE_DIR", place.path("other-cache")).uid(65_534).gid(65_534);
+        Ran(command.output().unwrap())
+    };
+    let told = restore(&[]).code(0).stdout();
+    assert!(told.contains("Ownership of 4 files/dirs was not restored: not running as root"), "{told}");
+    let mode = place.path("out/roots/set-id").metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode, 0o755, "a program that runs as another user than before");
+    let summary = restore(&["--overwrite", "always", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!((&summary["owners_not_restored"], &summary["set_ids_not_restored"]), (&4.into(), &1.into()));
+    assert_eq!(summary["error_count"], 0);
+}
+
+/// A dry run promised success where the restore refuses a target that is not empty.
+#[test]
+fn a_dry_run_ends_with_the_exit_code_of_the_restore() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    std::fs::create_dir(place.path("out")).unwrap();
+    std::fs::write(place.path("out/other"), b"x").unwrap();
+    let before = place.path("out").metadata().unwrap().modified().unwrap();
+    for options in [&["--dry-run"][..], &[]] {
+        place.run(["restore", "latest", "--target", "out"].iter().chain(options)).code(1).says("not empty");
+    }
+    place.run(["restore", "latest", "--target", "out", "--overwrite", "always", "--dry-run"]).code(0);
+    assert_eq!(place.path("out").metadata().unwrap().modified().unwrap(), before);
 }
 
 #[test]

@@ -166,4 +166,12 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Returns true if the process, or the whole system, has too many files open.
+    pub fn is_out_of_handles(&self) -> bool {
+        use rustix::io::Errno;
+        let Self::Io { source, .. } = self else { return false };
+        let out = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+        source.raw_os_error().is_some_and(|code| out.contains(&code))
+    }
 }

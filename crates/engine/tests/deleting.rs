@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Xattr};
+use onefold_engine::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::object::names::ContainerKind;
-use onefold_engine::restore::{DeleteReport, DeleteRequest, Filter, delete};
+use onefold_engine::restore::{DeleteReport, DeleteRequest, Filter, PartialFiles, delete};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::metadata::MetadataMemory;
@@ -67,6 +67,7 @@ impl Restored {
             target,
             trust: Trust::Full,
             keep: &self.keep,
+            partials: PartialFiles::Delete,
             dry_run,
             monitor: &monitor,
         };
@@ -226,11 +227,15 @@ impl TargetTree for Odd {
         self.tree.hard_link(existing, new)
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        TargetTree::rename(&self.tree, from, to)
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         self.tree.remove(path)
     }
 
-    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.tree.set_metadata(path, metadata, xattrs, trust)
     }
 
@@ -320,6 +325,7 @@ fn beside_a_single_file_nothing_is_deleted() {
         target: &restored.target,
         trust: Trust::Full,
         keep: &restored.keep,
+        partials: PartialFiles::Delete,
         dry_run: false,
         monitor: &monitor,
     };

@@ -10,6 +10,7 @@ use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{Packer, Region, RegionChunk, Sealer};
 use onefold_engine::crypto::slot::{PasswordCost, Slot, hex};
 use onefold_engine::io::AlignedBuffer;
+use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
@@ -18,7 +19,7 @@ use onefold_engine::object::names::{self, ContainerKind, SlotCopy};
 use onefold_engine::object::slot::encode_slot;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{MetadataSink, Recipe, RecipeItem};
-use onefold_engine::restore::{Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, read_slots, replace_slot, unlock};
@@ -182,7 +183,7 @@ fn restore_into(
     world: &World,
     store: &Store,
     snapshot: &Snapshot,
-    target: Option<Arc<dyn TargetTree>>,
+    target: Arc<dyn TargetTree>,
     overwrite: Overwrite,
 ) -> (Result<RestoreReport>, Vec<String>) {
     let notes = Arc::new(Notes::default());
@@ -191,6 +192,7 @@ fn restore_into(
         path: Path::new("/"),
         filter: Filter::default(),
         target,
+        effect: Effect::Write,
         overwrite,
         verify: false,
         trust: Trust::Untrusted,
@@ -251,7 +253,7 @@ fn check(case: &str, failures: u64, plant: impl Fn(&OsTarget), forge: impl Fn(&m
     let memory = Arc::new(MemTree::new());
     let surroundings = Surroundings::new(plant);
     for target in [Arc::clone(&memory) as Arc<dyn TargetTree>, surroundings.target()] {
-        let (report, told) = restore_into(&world, &store, &snapshot, Some(target), Overwrite::Always);
+        let (report, told) = restore_into(&world, &store, &snapshot, target, Overwrite::Always);
         let report = report.unwrap_or_else(|error| panic!("{case}: {error}"));
         assert_eq!((report.failures, told.len() as u64), (failures, failures), "{case}: {told:?}");
     }
@@ -490,9 +492,9 @@ fn a_tree_without_end_is_cut_off_and_told() {
         node = forger.directory(&[directory(b"d", node)]);
     }
     let snapshot = forger.commit(node);
-    let mut targets: Vec<Option<Arc<dyn TargetTree>>> = vec![None];
+    let mut targets: Vec<Arc<dyn TargetTree>> = vec![Arc::new(DiscardTarget::default())];
     if cfg!(feature = "slow") {
-        targets.push(Some(Arc::new(MemTree::new())));
+        targets.push(Arc::new(MemTree::new()));
     }
     for target in targets {
         let (report, told) = restore_into(&world, &store, &snapshot, target, Overwrite::Always);
@@ -509,7 +511,7 @@ fn a_tree_without_end_is_cut_off_and_told() {
         node = forger.directory(&[directory(&[b'd'; 255], node)]);
     }
     let snapshot = forger.commit(node);
-    let (report, told) = restore_into(&world, &store, &snapshot, Some(surroundings.target()), Overwrite::Refuse);
+    let (report, told) = restore_into(&world, &store, &snapshot, surroundings.target(), Overwrite::Refuse);
     assert_eq!((report.unwrap().failures, told), (0, Vec::new()));
     let restored = surroundings.assert_untouched("deep");
     let deep = Path::new("/").join(std::ffi::OsStr::from_bytes(&[[b'd'; 255].as_slice(), b"/"].concat().repeat(60)));
@@ -534,7 +536,7 @@ fn of_names_that_the_target_cannot_tell_apart_the_first_is_restored() {
         let target = Arc::new(MemTree::new());
         target.set_folds_case(folds);
         let handed = Arc::clone(&target) as Arc<dyn TargetTree>;
-        let (report, mut told) = restore_into(&world, &store, &snapshot, Some(handed), Overwrite::Refuse);
+        let (report, mut told) = restore_into(&world, &store, &snapshot, handed, Overwrite::Refuse);
         let report = report.unwrap();
         told.sort();
         let names = SourceTree::list(&*target, Path::new("/")).unwrap();

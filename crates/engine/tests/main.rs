@@ -16,5 +16,7 @@ mod old_formats;
 mod property;
 mod races;
 mod regressions;
+mod rehearsing;
+mod restore_faults;
 mod sources;
 mod support;

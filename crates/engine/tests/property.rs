@@ -246,7 +246,7 @@ impl<'a> Gardener<'a> {
             let gid = *self.draw.one_of(&[0, 1, 1000, 65_534, 65_536, 4_000_000_000]);
             let metadata = Metadata { mode, uid, gid, mtime: self.time(), ..standing };
             let xattrs = self.xattrs(kind);
-            self.refused.extend(self.target.set_metadata(&path, &metadata, &xattrs, Trust::Full).unwrap());
+            self.refused.extend(self.target.set_metadata(&path, &metadata, &xattrs, Trust::Full).unwrap().failures);
         }
     }
 

@@ -12,10 +12,11 @@ use onefold_engine::backup::Monitor;
 use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_target::OsTarget;
-use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
+use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Unprivileged};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{
-    DeleteRequest, Filter, Overwrite, RestoreReport, RestoreRequest, delete, find_entry, restore,
+    DeleteRequest, Effect, Filter, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport, RestoreRequest, delete,
+    find_entry, restore,
 };
 use onefold_engine::source::exclude::{Case, Patterns};
 
@@ -59,7 +60,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
     ensure_target_is_no_repository(typed, &found)?;
-    let target = if typed.dry_run { None } else { Some(target(typed)?) };
+    let target = target(typed)?;
     let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
     let request = RestoreRequest {
@@ -67,6 +68,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         path: Path::new(path),
         filter: filter.clone(),
         target,
+        effect: if typed.dry_run { Effect::DryRun } else { Effect::Write },
         overwrite: overwrite(typed.overwrite),
         verify: typed.verify,
         trust: trust(typed, opened),
@@ -78,7 +80,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     let report = {
         let _shown = progress.show();
         let restored = restore(&opened.store, &request)?;
-        let deleted = if typed.delete { delete_others(settings, typed, &found, &filter, &progress)? } else { 0 };
+        let partials = if restored.files_incomplete == 0 { PartialFiles::Delete } else { PartialFiles::Keep };
+        let deleted =
+            if typed.delete { delete_others(settings, typed, &found, &filter, partials, &progress)? } else { 0 };
         Outcome { restored, deleted }
     };
     print(output, typed, &report, &progress)?;
@@ -141,6 +145,7 @@ fn delete_others(
     typed: &RestoreArgs,
     found: &OpenedSnapshot,
     filter: &Filter,
+    partials: PartialFiles,
     progress: &Arc<Progress>,
 ) -> Result<u64> {
     let target = match OsTarget::open(directory(typed)?) {
@@ -157,6 +162,7 @@ fn delete_others(
         target: &target,
         trust: trust(typed, &found.opened),
         keep: &sources::identities(&[&found.opened.directory, &found.cache.directory]),
+        partials,
         dry_run: typed.dry_run,
         monitor: &monitor,
     };
@@ -168,19 +174,38 @@ fn directory(typed: &RestoreArgs) -> Result<&Path> {
     typed.destination.target.as_deref().context("no --target is given")
 }
 
-/// Opens the target. The engine refuses a directory that is not empty as well, but does not know what it is called.
+/// Opens the target; a dry run makes and changes nothing. The engine refuses a directory that is not empty as well, but does not know what it is called.
 fn target(typed: &RestoreArgs) -> Result<Arc<dyn TargetTree>> {
     if typed.destination.discard {
-        return Ok(Arc::new(DiscardTarget));
+        return Ok(Arc::new(DiscardTarget::default()));
     }
     let directory = directory(typed)?;
-    let target = OsTarget::create(directory)?;
+    let target = if typed.dry_run {
+        match OsTarget::open_read_only(directory) {
+            // It would be made, and nothing would stand in it.
+            Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
+                return Ok(Arc::new(DiscardTarget { folds_case: would_fold_case(directory)? }));
+            }
+            opened => opened?,
+        }
+    } else {
+        OsTarget::create(directory)?
+    };
     ensure!(
         typed.overwrite.is_some() || target.list(Path::new(""))?.is_empty(),
         "{}: not empty; restore into an empty directory, or say with --overwrite what is to happen",
         directory.display()
     );
     Ok(Arc::new(target))
+}
+
+/// Returns true if a directory that does not exist would not tell names apart that differ only in case, as the one that it
+/// would be in.
+fn would_fold_case(directory: &Path) -> Result<bool> {
+    let mut above =
+        directory.ancestors().skip(1).map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let above = above.find_map(|path| OsTarget::open_read_only(path).ok());
+    Ok(above.map_or(Ok(false), |above| above.folds_case())?)
 }
 
 fn overwrite(typed: Option<OverwriteArg>) -> Overwrite {
@@ -219,9 +244,10 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
         output.message(&RestoreSummary {
             message_type: "summary",
             seconds_elapsed: elapsed.as_secs(),
-            total_files: restored + report.files_skipped,
+            total_files: restored + report.files_skipped + report.files_incomplete,
             files_restored: restored,
             files_skipped: report.files_skipped,
+            files_incomplete: report.files_incomplete,
             files_deleted: *deleted,
             total_bytes: report.bytes + report.bytes_skipped,
             bytes_restored: report.bytes,
@@ -231,6 +257,9 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
             regions_read: report.regions_read,
             chunks_recovered: report.chunks_recovered,
             error_count: report.failures,
+            owners_not_restored: report.unprivileged.owners,
+            set_ids_not_restored: report.unprivileged.set_ids,
+            attributes_not_restored: report.unprivileged.attributes,
             peak_rss_bytes: process_peak_rss_bytes(),
         })?;
         return Ok(());
@@ -254,6 +283,16 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
         let skipped = text::bytes(report.bytes_skipped);
         output.line(format!("Skipped {} files ({skipped}) that stood there already", report.files_skipped))?;
     }
+    if 0 < report.files_incomplete {
+        let count = counted(report.files_incomplete, "file", "files");
+        output.line(format!(
+            "Not restored whole: {count}; the names were not touched, and what could be read is in files that end in \
+             {PARTIAL_SUFFIX}"
+        ))?;
+    }
+    for line in unprivileged(report.unprivileged) {
+        output.line(line)?;
+    }
     if typed.delete {
         let verb = if typed.dry_run { "Would delete" } else { "Deleted" };
         output.line(format!("{verb} {deleted} files/dirs that are not in the snapshot"))?;
@@ -262,4 +301,24 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
         output.line(format!("Verified {} files", report.files_verified))?;
     }
     Ok(output.flush()?)
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Returns what only root could have set, a line each.
+fn unprivileged(left: Unprivileged) -> Vec<String> {
+    let entries = |count| counted(count, "file/dir", "files/dirs");
+    let mut lines = Vec::new();
+    if left.owners != 0 {
+        lines.push(format!("Ownership of {} was not restored: not running as root", entries(left.owners)));
+    }
+    if left.set_ids != 0 {
+        lines.push(format!("Set-id bits of {} were left out, since the owner is another one", entries(left.set_ids)));
+    }
+    if left.attributes != 0 {
+        lines.push(format!("Attributes that only root may set were not restored on {}", entries(left.attributes)));
+    }
+    lines
 }

@@ -10,7 +10,7 @@ use crate::io::os_target::OsTarget;
 use crate::io::tree::Trust;
 use crate::monitor::Monitor;
 use crate::repo::{Selection, SnapshotName};
-use crate::restore::{self, Filter, Overwrite, RestoreRequest};
+use crate::restore::{self, Effect, Filter, Overwrite, RestoreRequest};
 use crate::source::exclude::{Case, Patterns};
 
 /// A restore that is described and then run.
@@ -33,8 +33,11 @@ pub struct Restore<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RestoreSummary {
-    /// Regular files written.
+    /// Regular files written whole.
     pub files: u64,
+    /// Regular files that could not be restored whole. Nothing under their names was touched; what could be read is in files
+    /// whose names end in `.onefold-partial`.
+    pub files_incomplete: u64,
     /// Bytes of these files.
     pub bytes: u64,
     /// Files left as they stood.
@@ -120,7 +123,8 @@ impl<'a> Restore<'a> {
             tree: snapshot.tree,
             path: Path::new(&path),
             filter: Filter { include: compile(&self.include)?, exclude: compile(&self.exclude)? },
-            target: Some(Arc::new(OsTarget::create(&self.target)?)),
+            target: Arc::new(OsTarget::create(&self.target)?),
+            effect: Effect::Write,
             overwrite: self.overwrite,
             verify: self.is_verified,
             trust: if self.is_trusted { Trust::Full } else { Trust::Untrusted },
@@ -136,6 +140,7 @@ impl<'a> Restore<'a> {
         }
         Ok(RestoreSummary {
             files: report.files,
+            files_incomplete: report.files_incomplete,
             bytes: report.bytes,
             files_skipped: report.files_skipped,
             failures: failures.count.max(report.failures),

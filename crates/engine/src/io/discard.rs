@@ -5,11 +5,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Xattr};
+use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// The target. It is always empty, so that there is nothing to overwrite, to compare or to remove in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DiscardTarget;
+pub struct DiscardTarget {
+    /// What [`TargetTree::folds_case`] answers.
+    pub folds_case: bool,
+}
 
 /// A file of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,12 +59,16 @@ impl TargetTree for DiscardTarget {
         Err(kept_nothing())
     }
 
-    fn set_metadata(&self, _: &Path, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    fn rename(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_metadata(&self, _: &Path, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
+        Ok(Unset::default())
     }
 
     fn folds_case(&self) -> Result<bool> {
-        Ok(false)
+        Ok(self.folds_case)
     }
 }
 
@@ -86,8 +93,8 @@ impl TargetFile for DiscardFile {
         Ok(())
     }
 
-    fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Vec<String>> {
-        Ok(Vec::new())
+    fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
+        Ok(Unset::default())
     }
 }
 
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_taken_and_cannot_be_read_back() {
-        let target: &dyn TargetTree = &DiscardTarget;
+        let target: &dyn TargetTree = &DiscardTarget::default();
         target.create_dir(Path::new("a")).unwrap();
         let file = target.create_file(Path::new("a/b"), 3).unwrap();
         file.write_at(1 << 40, b"abc").unwrap();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Xattr};
+use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 mod diff;
 mod directory;
@@ -373,6 +373,32 @@ impl TargetTree for MemTree {
         }
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut state = self.lock();
+        let missing = || refuse("rename", from, io::ErrorKind::NotFound);
+        let busy = || refuse("rename", to, io::ErrorKind::ResourceBusy);
+        let inode = state.find_plain("rename", from)?.ok_or_else(missing)?;
+        let (old, old_name) = state.find_parent("rename", from)?.ok_or_else(busy)?;
+        let (new, new_name) = state.find_parent("rename", to)?.ok_or_else(busy)?;
+        if state.names(new).is_none() {
+            return Err(refuse("rename", to, io::ErrorKind::NotADirectory));
+        }
+        if let Some(standing) = state.find_plain("rename", to)? {
+            if standing == inode {
+                // Two names of one entry: the kernel does nothing.
+                return Ok(());
+            }
+            if state.names(standing).is_some() {
+                return Err(refuse("rename", to, io::ErrorKind::IsADirectory));
+            }
+            if state.names(inode).is_some() {
+                return Err(refuse("rename", to, io::ErrorKind::NotADirectory));
+            }
+        }
+        state.rename((old, old_name), (new, new_name));
+        Ok(())
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         let mut state = self.lock();
         let parent = state.find_parent("remove", path)?;
@@ -384,11 +410,11 @@ impl TargetTree for MemTree {
         Ok(())
     }
 
-    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         let missing = || refuse("set metadata of", path, io::ErrorKind::NotFound);
         let inode = self.lock().find_plain("set metadata of", path)?.ok_or_else(missing)?;
         self.set_inode_metadata(inode, metadata, xattrs, trust);
-        Ok(Vec::new())
+        Ok(Unset::default())
     }
 
     fn folds_case(&self) -> Result<bool> {

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags}
 use rustix::io::Errno;
 
 use crate::io::os_entry::{self, LastLink, handle_path, retry};
-use crate::io::tree::{EntryKind, Metadata, Trust, Xattr};
+use crate::io::tree::{EntryKind, Metadata, Trust, Unset, Xattr};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -33,12 +33,7 @@ enum Subject<'a> {
 ///
 /// The handle pins the entry, so that nothing planted at its name meanwhile is touched. Returns what could not be set,
 /// each as a sentence.
-pub(super) fn set(
-    entry: BorrowedFd<'_>,
-    wanted: &Metadata,
-    xattrs: &[Xattr],
-    trust: Trust,
-) -> Result<Vec<String>, Errno> {
+pub(super) fn set(entry: BorrowedFd<'_>, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
     Subject::Entry(entry, handle_path(entry, Path::new(""))).set(wanted, xattrs, trust)
 }
 
@@ -48,41 +43,41 @@ pub(super) fn set_of_file(
     wanted: &Metadata,
     xattrs: &[Xattr],
     trust: Trust,
-) -> Result<Vec<String>, Errno> {
+) -> Result<Unset, Errno> {
     Subject::File(file).set(wanted, xattrs, trust)
 }
 
 impl Subject<'_> {
-    fn set(&self, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>, Errno> {
+    fn set(&self, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
         let mut found = self.metadata()?;
-        let mut refused = Vec::new();
+        let mut unset = Unset::default();
         // Owner first: changing it clears set-id bits and capabilities. Nothing to change is most common.
         if (found.uid, found.gid) != (wanted.uid, wanted.gid) {
-            self.set_owner(wanted, &mut refused);
+            self.set_owner(wanted, &mut unset);
             found = self.metadata()?;
         }
-        let mode = mode_to_set(wanted, &found, trust, &mut refused);
-        let changes = Changes::between(self, xattrs, trust, &mut refused);
+        let mode = mode_to_set(wanted, &found, trust, &mut unset);
+        let changes = Changes::between(self, xattrs, trust, &mut unset);
         if found.kind == EntryKind::Symlink {
-            changes.apply(self, &mut refused);
+            changes.apply(self, &mut unset);
         } else if changes.is_empty() {
             if mode != found.mode {
-                self.set_mode(mode, &mut refused);
+                self.set_mode(mode, &mut unset);
             }
         } else {
             // Without root's privileges, attributes can only be set on what the owner may write.
             let writable = mode | 0o200;
-            if writable == mode || rustix::process::geteuid().is_root() {
-                self.set_mode(mode, &mut refused);
-                changes.apply(self, &mut refused);
+            if writable == mode || is_root() {
+                self.set_mode(mode, &mut unset);
+                changes.apply(self, &mut unset);
             } else {
-                self.set_mode(writable & !SET_ID, &mut refused);
-                changes.apply(self, &mut refused);
-                self.set_mode(mode, &mut refused);
+                self.set_mode(writable & !SET_ID, &mut unset);
+                changes.apply(self, &mut unset);
+                self.set_mode(mode, &mut unset);
             }
         }
-        self.set_times(wanted, &mut refused);
-        Ok(refused)
+        self.set_times(wanted, &mut unset);
+        Ok(unset)
     }
 
     fn metadata(&self) -> Result<Metadata, Errno> {
@@ -90,37 +85,41 @@ impl Subject<'_> {
         os_entry::stat(*handle, Path::new(""), AtFlags::EMPTY_PATH)
     }
 
-    fn set_owner(&self, wanted: &Metadata, refused: &mut Vec<String>) {
+    fn set_owner(&self, wanted: &Metadata, unset: &mut Unset) {
         let (Self::File(handle) | Self::Entry(handle, _)) = self;
         let uid = (wanted.uid != NO_ID).then(|| Uid::from_raw(wanted.uid));
         let gid = (wanted.gid != NO_ID).then(|| Gid::from_raw(wanted.gid));
         let chown = |uid, gid| retry(|| rustix::fs::chownat(handle, "", uid, gid, AtFlags::EMPTY_PATH));
         let outcome = chown(uid, gid);
         if uid.is_none() || gid.is_none() {
-            refused.push(format!("owner {}:{} cannot be set: not an id", wanted.uid, wanted.gid));
+            unset.failures.push(format!("owner {}:{} cannot be set: not an id", wanted.uid, wanted.gid));
         } else if let Err(error) = outcome {
-            refused.push(format!("owner {}:{} cannot be set: {error}", wanted.uid, wanted.gid));
-            // A user may still hand a file to another group of theirs. The failure is told already.
+            if error == Errno::PERM && !is_root() {
+                unset.unprivileged.owners = 1;
+            } else {
+                unset.failures.push(format!("owner {}:{} cannot be set: {error}", wanted.uid, wanted.gid));
+            }
+            // A user may still hand a file to another group of theirs. The owner is counted already.
             let _ = chown(None, gid);
         }
     }
 
     /// Sets the mode of what is not a symbolic link.
-    fn set_mode(&self, mode: u32, refused: &mut Vec<String>) {
+    fn set_mode(&self, mode: u32, unset: &mut Unset) {
         let wanted = Mode::from_raw_mode(mode);
         let outcome = retry(|| match self {
             Self::File(file) => rustix::fs::fchmod(file, wanted),
             Self::Entry(_, path) => rustix::fs::chmodat(CWD, path, wanted, AtFlags::empty()),
         });
         if let Err(error) = outcome {
-            refused.push(format!("mode {mode:04o} cannot be set: {error}"));
+            unset.failures.push(format!("mode {mode:04o} cannot be set: {error}"));
         }
     }
 
-    fn set_times(&self, wanted: &Metadata, refused: &mut Vec<String>) {
+    fn set_times(&self, wanted: &Metadata, unset: &mut Unset) {
         // The kernel gives greater values meanings of their own.
         if 999_999_999 < wanted.mtime.nanoseconds {
-            refused.push(format!("modification time cannot be set: {} nanoseconds", wanted.mtime.nanoseconds));
+            unset.failures.push(format!("modification time cannot be set: {} nanoseconds", wanted.mtime.nanoseconds));
             return;
         }
         let time = Timespec { tv_sec: wanted.mtime.seconds, tv_nsec: i64::from(wanted.mtime.nanoseconds) };
@@ -130,7 +129,7 @@ impl Subject<'_> {
             Self::Entry(_, path) => rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()),
         });
         if let Err(error) = outcome {
-            refused.push(format!("modification time cannot be set: {error}"));
+            unset.failures.push(format!("modification time cannot be set: {error}"));
         }
     }
 
@@ -143,7 +142,7 @@ impl Subject<'_> {
 }
 
 /// Set-id bits come back only if they are trusted and run as whom they ran before.
-fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, refused: &mut Vec<String>) -> u32 {
+fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, unset: &mut Unset) -> u32 {
     let mode = wanted.mode & 0o7777;
     if trust == Trust::Untrusted {
         return mode & !SET_ID;
@@ -155,8 +154,10 @@ fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, refused: &mut 
     if owner.gid != wanted.gid && wanted.kind != EntryKind::Directory {
         lost |= mode & 0o2000;
     }
-    if lost != 0 {
-        refused.push(format!("set-id bits {lost:04o} are left out since the owner cannot be set"));
+    if lost != 0 && unset.unprivileged.owners != 0 {
+        unset.unprivileged.set_ids = 1;
+    } else if lost != 0 {
+        unset.failures.push(format!("set-id bits {lost:04o} are left out since the owner cannot be set"));
     }
     mode & !lost
 }
@@ -169,11 +170,11 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn between(subject: &Subject<'_>, wanted: &'a [Xattr], trust: Trust, refused: &mut Vec<String>) -> Self {
+    fn between(subject: &Subject<'_>, wanted: &'a [Xattr], trust: Trust, unset: &mut Unset) -> Self {
         let found = match subject.xattrs() {
             Ok(found) => found,
             Err(error) => {
-                refused.push(format!("attributes that stand there cannot be read: {error}"));
+                unset.failures.push(format!("attributes that stand there cannot be read: {error}"));
                 Vec::new()
             }
         };
@@ -190,7 +191,7 @@ impl<'a> Changes<'a> {
         self.remove.is_empty() && self.set.is_empty()
     }
 
-    fn apply(&self, subject: &Subject<'_>, refused: &mut Vec<String>) {
+    fn apply(&self, subject: &Subject<'_>, unset: &mut Unset) {
         for Xattr { name, .. } in &self.remove {
             let outcome = retry(|| match subject {
                 Subject::File(file) => rustix::fs::fremovexattr(file, name.as_os_str()),
@@ -199,7 +200,8 @@ impl<'a> Changes<'a> {
             match outcome {
                 // An attribute of another goes with it, as the ACL with the last of its entries.
                 Ok(()) | Err(Errno::NODATA) => {}
-                Err(error) => refused.push(format!("attribute {} cannot be removed: {error}", name.display())),
+                Err(error) if is_only_for_root(name, error) => unset.unprivileged.attributes = 1,
+                Err(error) => unset.failures.push(format!("attribute {} cannot be removed: {error}", name.display())),
             }
         }
         for Xattr { name, value } in &self.set {
@@ -207,11 +209,24 @@ impl<'a> Changes<'a> {
                 Subject::File(file) => rustix::fs::fsetxattr(file, name.as_os_str(), value, XattrFlags::empty()),
                 Subject::Entry(_, path) => rustix::fs::setxattr(path, name.as_os_str(), value, XattrFlags::empty()),
             });
-            if let Err(error) = outcome {
-                refused.push(format!("attribute {} cannot be set: {error}", name.display()));
+            match outcome {
+                Ok(()) => {}
+                Err(error) if is_only_for_root(name, error) => unset.unprivileged.attributes = 1,
+                Err(error) => unset.failures.push(format!("attribute {} cannot be set: {error}", name.display())),
             }
         }
     }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Returns true if an attribute was refused because this process is not root.
+fn is_only_for_root(name: &OsStr, error: Errno) -> bool {
+    let name = name.as_bytes();
+    let is_privileged = name.starts_with(b"security.") || name.starts_with(b"trusted.");
+    is_privileged && matches!(error, Errno::PERM | Errno::ACCESS) && !is_root()
 }
 
 fn is_wanted(name: &OsStr, trust: Trust) -> bool {
@@ -241,14 +256,14 @@ mod tests {
         let metadata = fixture.metadata(EntryKind::File, 0o400);
         let first = [xattr("user.gone", b"1"), xattr("user.kept", b"1")];
         let refused = target.set_metadata(path, &metadata, &first, Trust::Full).unwrap();
-        if refused.iter().any(|sentence| sentence.contains("user.")) {
+        if refused.failures.iter().any(|sentence| sentence.contains("user.")) {
             println!("skipped: the temporary directory has no attributes");
             return;
         }
-        assert_eq!(refused, Vec::<String>::new());
+        assert_eq!(refused, Unset::default());
         // Read-only by now, which must not keep its owner from changing the attributes.
         let second = [xattr("user.kept", b"2"), xattr("user.new", b"3")];
-        assert_eq!(target.set_metadata(path, &metadata, &second, Trust::Full).unwrap(), Vec::<String>::new());
+        assert_eq!(target.set_metadata(path, &metadata, &second, Trust::Full).unwrap(), Unset::default());
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), second);
         let found = target.metadata(path).unwrap().unwrap();
         assert_eq!((found.mode, found.mtime), (0o400, metadata.mtime));
@@ -266,12 +281,12 @@ mod tests {
         capability.extend([0, 32, 0, 0].into_iter().chain([0; 12]));
         let xattrs = [xattr("security.capability", &capability), xattr("trusted.x", b"1"), xattr("user.x", b"1")];
         let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
-        assert_eq!(refused, Vec::<String>::new());
+        assert_eq!(refused, Unset::default());
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o1755);
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
         if is_root() {
             let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Full).unwrap();
-            assert_eq!(refused, Vec::<String>::new());
+            assert_eq!(refused, Unset::default());
             assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o7755);
             assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
             // What stood there before is taken away again.
@@ -295,13 +310,13 @@ mod tests {
         let metadata = fixture.metadata(EntryKind::File, 0o640);
         let xattrs = [xattr("system.posix_acl_access", &acl)];
         let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Full).unwrap();
-        if !refused.is_empty() {
+        if refused != Unset::default() {
             println!("skipped: the temporary directory has no lists of rights: {refused:?}");
             return;
         }
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
-        assert_eq!(target.set_metadata(path, &metadata, &[], Trust::Full).unwrap(), Vec::<String>::new());
+        assert_eq!(target.set_metadata(path, &metadata, &[], Trust::Full).unwrap(), Unset::default());
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), []);
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
     }
@@ -316,7 +331,7 @@ mod tests {
         metadata.mtime.nanoseconds = u32::MAX;
         let xattrs = [xattr("user.nul\0inside", b""), xattr("", b""), xattr("nonsense", b"")];
         let refused = fixture.target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
-        assert_eq!(refused.len(), 5, "{refused:?}");
+        assert_eq!(refused.failures.len(), 5, "{refused:?}");
     }
 
     #[test]
@@ -328,7 +343,7 @@ mod tests {
         // Nobody can own it, root or not, so the bit would lend the restoring user's rights.
         metadata.uid = u32::MAX;
         let refused = fixture.target.set_metadata(path, &metadata, &[], Trust::Full).unwrap();
-        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert_eq!(refused.failures.len(), 2, "{refused:?}");
         assert_eq!(fixture.target.metadata(path).unwrap().unwrap().mode, 0o755);
     }
 }

@@ -17,13 +17,18 @@ use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, PATH_LEN_MAX, handle_path, retry};
 use crate::io::os_target_file::OsTargetFile;
-use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Xattr};
+use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// Tries at a resolution that the kernel could not finish because something was being renamed.
 const RESOLVE_TRIES_MAX: u32 = 64;
 
 /// Tries at a name for the probe of [`TargetTree::folds_case`] that nobody uses.
 const PROBE_TRIES_MAX: u32 = 64;
+
+/// Files that are kept open for writing: a quarter of what the process may open, within limits.
+const OPEN_FILES_SHARE: usize = 4;
+const OPEN_FILES_MIN: usize = 4;
+const OPEN_FILES_MAX: usize = 256;
 
 /// How every path below the root is resolved.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
@@ -36,6 +41,17 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLI
 pub struct OsTarget {
     root: OwnedFd,
     path: PathBuf,
+    /// Whether it may be written to find something out.
+    probes: Probes,
+}
+
+/// How a target finds out what its file system does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probes {
+    /// By a file that it makes and removes.
+    Write,
+    /// By looking only.
+    Read,
 }
 
 impl OsTarget {
@@ -46,7 +62,7 @@ impl OsTarget {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry(|| rustix::fs::openat(CWD, root, flags, Mode::empty()))
             .map_err(|error| Error::io("open", root, error.into()))?;
-        let target = Self { root: fd, path: root.to_path_buf() };
+        let target = Self { root: fd, path: root.to_path_buf(), probes: Probes::Write };
         match resolve_once(target.root.as_fd(), OsStr::new("."), OFlags::PATH | OFlags::DIRECTORY) {
             Ok(_) => {}
             Err(Errno::NOSYS) => {
@@ -59,6 +75,11 @@ impl OsTarget {
         rustix::fs::statat(CWD, handle_path(target.root.as_fd(), Path::new("")), AtFlags::empty())
             .map_err(|error| Error::invalid(format!("restoring needs /proc to be mounted: {error}")))?;
         Ok(target)
+    }
+
+    /// The same, of which nothing is ever changed: a dry run looks at what stands in it.
+    pub fn open_read_only(root: &Path) -> Result<Self> {
+        Ok(Self { probes: Probes::Read, ..Self::open(root)? })
     }
 
     /// Opens a directory, created with its parents where they do not exist.
@@ -130,6 +151,25 @@ impl OsTarget {
         OsTargetFile { file, path: self.path.join(path) }
     }
 
+    /// Finds out about case from the names that stand in the directory, or from its own name; `None` if these have no
+    /// letters. Changes nothing.
+    fn folds_case_of_names(&self) -> Result<Option<bool>> {
+        let names = self.list(Path::new(""))?;
+        for name in &names {
+            let Some(swapped) = with_other_case(name) else { continue };
+            if names.binary_search(&swapped).is_ok() {
+                return Ok(Some(false));
+            }
+            return Ok(Some(self.metadata(Path::new(&swapped))?.is_some()));
+        }
+        let own = |path: PathBuf| Some((with_other_case(path.file_name()?)?, path.parent()?.to_path_buf()));
+        let Some((swapped, above)) = self.path.canonicalize().ok().and_then(own) else { return Ok(None) };
+        let standing = os_entry::stat(self.root.as_fd(), Path::new(""), AtFlags::EMPTY_PATH);
+        let standing = standing.map_err(|error| Error::io("open", &self.path, error.into()))?;
+        let found = os_entry::stat(CWD, &above.join(swapped), AtFlags::empty());
+        Ok(Some(found.is_ok_and(|found| (found.device, found.inode) == (standing.device, standing.inode))))
+    }
+
     /// Removes a directory with all it holds, depth first, without a handle or a stack frame per level.
     ///
     /// Each step resolves the path anew, so that a directory swapped for a link meanwhile ends the removal.
@@ -183,6 +223,14 @@ impl OsTarget {
         }
         Ok(directories)
     }
+}
+
+/// Returns a name that differs only in the case of its first letter; `None` if it has none.
+fn with_other_case(name: &OsStr) -> Option<OsString> {
+    let mut bytes = name.as_bytes().to_vec();
+    let letter = bytes.iter_mut().find(|byte| byte.is_ascii_alphabetic())?;
+    *letter ^= b'a' ^ b'A';
+    Some(OsString::from(OsStr::from_bytes(&bytes)))
 }
 
 /// Opens a path below a directory handle, beneath it and through no link.
@@ -324,6 +372,21 @@ impl TargetTree for OsTarget {
         })
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let (old, new) = (Names::of(from)?, Names::of(to)?);
+        let renamed = || {
+            let (old_parent, old_name) = old.split().ok_or(Errno::BUSY)?;
+            let (new_parent, new_name) = new.split().ok_or(Errno::BUSY)?;
+            let directory = self.resolve(&new_parent, OFlags::PATH | OFlags::DIRECTORY)?;
+            if old_parent.0 == new_parent.0 {
+                return retry(|| rustix::fs::renameat(&directory, old_name, &directory, new_name));
+            }
+            let before = self.resolve(&old_parent, OFlags::PATH | OFlags::DIRECTORY)?;
+            retry(|| rustix::fs::renameat(&before, old_name, &directory, new_name))
+        };
+        renamed().map_err(|error: Errno| Error::io("rename to", &self.path.join(to), error.into()))
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         self.at("remove", path, |names| {
             let (parent, name) = names.split().ok_or(Errno::BUSY)?;
@@ -335,14 +398,28 @@ impl TargetTree for OsTarget {
         })
     }
 
-    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.at("set metadata of", path, |names| {
             let entry = self.resolve(names, OFlags::PATH)?;
             os_attributes::set(entry.as_fd(), metadata, xattrs, trust)
         })
     }
 
+    fn display(&self, path: &Path) -> String {
+        self.path.join(path).display().to_string()
+    }
+
+    fn open_files_max(&self) -> usize {
+        // Containers, spilled state and directories that are being resolved need handles, too.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let share = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)) / OPEN_FILES_SHARE;
+        share.clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
+    }
+
     fn folds_case(&self) -> Result<bool> {
+        if self.probes == Probes::Read {
+            return Ok(self.folds_case_of_names()?.unwrap_or(false));
+        }
         let process = rustix::process::getpid().as_raw_nonzero();
         for attempt in 0..PROBE_TRIES_MAX {
             let lower = PathBuf::from(format!(".onefold-probe-{process}-{attempt}"));
@@ -353,7 +430,8 @@ impl TargetTree for OsTarget {
             }
             let upper = PathBuf::from(lower.to_string_lossy().to_uppercase());
             let found = self.metadata(&upper);
-            self.remove(&lower)?;
+            // Tried twice: the probe must not stay.
+            self.remove(&lower).or_else(|_| self.remove(&lower))?;
             return Ok(found?.is_some());
         }
         Err(Error::invalid(format!("{}: no free name to find out about case", self.path.display())))

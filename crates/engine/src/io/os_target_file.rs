@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, retry};
-use crate::io::tree::{Metadata, TargetFile, Trust, Xattr};
+use crate::io::tree::{Metadata, TargetFile, Trust, Unset, Xattr};
 
 /// Bytes of zeros written at once where a hole cannot be made.
 const ZEROS_LEN: usize = 64 * 1024;
@@ -63,7 +63,7 @@ impl TargetFile for OsTargetFile {
         retry(|| rustix::fs::ftruncate(&self.file, len)).map_err(|error| self.error("set length of", error))
     }
 
-    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, trust)
             .map_err(|error| self.error("set metadata of", error))
     }

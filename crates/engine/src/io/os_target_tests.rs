@@ -13,7 +13,7 @@ use crate::io::mem_tree::MemTree;
 use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
-use crate::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Trust, Xattr};
+use crate::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Trust, Unset, Xattr};
 use crate::types::Timestamp;
 
 /// A target in a directory of its own, which goes with it.
@@ -92,7 +92,7 @@ fn copy(source: &dyn SourceTree, target: &dyn TargetTree, trust: Trust) -> Vec<S
     }
     let mut refused = Vec::new();
     for (path, metadata, xattrs) in entries.iter().rev() {
-        refused.extend(target.set_metadata(path, metadata, xattrs, trust).unwrap());
+        refused.extend(target.set_metadata(path, metadata, xattrs, trust).unwrap().failures);
     }
     refused
 }
@@ -276,7 +276,7 @@ fn no_planted_link_leads_out_of_the_target() {
         assert!(target.hard_link(&planted, Path::new("stolen")).is_err());
         assert_eq!(target.metadata(&planted).unwrap().unwrap().kind, EntryKind::Symlink);
         let metadata = fixture.metadata(EntryKind::Symlink, 0o777);
-        assert_eq!(target.set_metadata(&planted, &metadata, &[], Trust::Full).unwrap(), Vec::<String>::new());
+        assert_eq!(target.set_metadata(&planted, &metadata, &[], Trust::Full).unwrap(), Unset::default());
         assert_eq!(target.metadata(&planted).unwrap().unwrap().mtime, metadata.mtime);
         target.remove(&planted).unwrap();
         assert_eq!(target.metadata(&planted).unwrap(), None);

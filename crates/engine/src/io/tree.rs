@@ -193,6 +193,37 @@ pub enum Trust {
     Untrusted,
 }
 
+/// What a target could not set on an entry.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Unset {
+    /// Failures, each as a sentence.
+    pub failures: Vec<String>,
+    /// What only root may set, and this process is not root.
+    pub unprivileged: Unprivileged,
+}
+
+/// Entries on which a process that is not root could not set what only root may set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Unprivileged {
+    /// Entries that did not get their owner or group.
+    pub owners: u64,
+    /// Entries of these that did not get their set-id bits, since another user owns them now.
+    pub set_ids: u64,
+    /// Entries that did not get an attribute of the namespaces `security` or `trusted`.
+    pub attributes: u64,
+}
+
+impl std::ops::AddAssign for Unprivileged {
+    fn add_assign(&mut self, other: Self) {
+        self.owners += other.owners;
+        self.set_ids += other.set_ids;
+        self.attributes += other.attributes;
+    }
+}
+
+/// Handles of files that are kept open in a target that does not know the limit.
+const OPEN_FILES_DEFAULT: usize = 256;
+
 /// A directory that is written into, never out of.
 ///
 /// Every path is relative to the target's root and made of plain names: an empty path is the root itself; `.`, `..`,
@@ -215,13 +246,24 @@ pub trait TargetTree: Debug + Send + Sync {
     fn create_special(&self, path: &Path, kind: EntryKind, rdev: u64) -> Result<()>;
     /// Gives `existing`, a regular file or special inside the target, the further name `new`.
     fn hard_link(&self, existing: &Path, new: &Path) -> Result<()>;
+    /// Gives what stands at `from`, which is no directory unless nothing stands at `to`, the name `to` instead. What
+    /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Removes what stands at the path: a file, link, special, or a directory with all it holds.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time
-    /// (also as access time). Returns the attributes that could not be set, each as a sentence; that is not an error.
-    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>>;
+    /// (also as access time). Returns what could not be set; that is not an error.
+    fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
     /// Says whether names that differ only in case are the same name here.
     fn folds_case(&self) -> Result<bool>;
+    /// Returns how messages name the path.
+    fn display(&self, path: &Path) -> String {
+        Path::new("/").join(path).display().to_string()
+    }
+    /// Returns how many files may be kept open at a time.
+    fn open_files_max(&self) -> usize {
+        OPEN_FILES_DEFAULT
+    }
 }
 
 /// A file of a [`TargetTree`].
@@ -238,5 +280,5 @@ pub trait TargetFile: Debug + Send + Sync {
     /// Turns a range into a hole (reads as zeros), where the file system can; else writes zeros.
     fn punch(&self, range: Range<u64>) -> Result<()>;
     /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
-    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>>;
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree, Trust};
 use crate::monitor::Monitor;
+use crate::restore::partial::is_partial_name;
 use crate::restore::select::{Filter, find_entry};
 use crate::store::MetadataReader;
 use crate::store::cursor::DirectoryCursor;
@@ -20,6 +21,15 @@ use crate::types::Fingerprint;
 
 /// Deepest tree that is deleted from, the same that is restored.
 const DEPTH_MAX: usize = 4096;
+
+/// What becomes of partial files, which no snapshot has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartialFiles {
+    /// They stay: a restore has just left some, with what could be read.
+    Keep,
+    /// They are deleted as everything else.
+    Delete,
+}
 
 /// What to compare, and what may go.
 #[derive(Debug)]
@@ -37,6 +47,8 @@ pub struct DeleteRequest<'a> {
     /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and its
     /// index. A backup leaves them out, so that no snapshot has them.
     pub keep: &'a BTreeSet<(u64, u64)>,
+    /// What becomes of partial files.
+    pub partials: PartialFiles,
     /// Whether it is only told what would be deleted.
     pub dry_run: bool,
     /// Who listens.
@@ -58,10 +70,10 @@ pub struct DeleteReport {
 /// the snapshot cannot be read in full keeps everything. What the filter leaves out stays, and so do the directories
 /// that lead to it.
 pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Result<DeleteReport> {
-    let node = match find_entry(reader, request.tree, request.path)? {
-        None => request.tree,
+    let (node, entry) = match find_entry(reader, request.tree, request.path)? {
+        None => (request.tree, None),
         Some(found) => match found.entry.content {
-            Content::Directory { node } => node,
+            Content::Directory { node } => (node, Some(found.entry)),
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => {
                 return Err(Error::invalid(format!(
                     "{}: not a directory, so that there is nothing to delete beside it",
@@ -71,7 +83,7 @@ pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Resul
         },
     };
     let mut run = Run { request, reader, report: DeleteReport::default() };
-    run.walk(node)?;
+    run.walk(node, entry)?;
     Ok(run.report)
 }
 
@@ -84,7 +96,7 @@ struct Run<'a> {
 /// A directory that both sides have.
 struct Level {
     cursor: DirectoryCursor,
-    /// Its entry in the snapshot; `None` at the root.
+    /// Its entry in the snapshot; the root of a snapshot has none.
     entry: Option<Entry>,
     /// The device that it is on.
     device: u64,
@@ -97,10 +109,10 @@ struct Level {
 }
 
 impl Run<'_> {
-    fn walk(&mut self, root: Fingerprint) -> Result<()> {
+    fn walk(&mut self, root: Fingerprint, entry: Option<Entry>) -> Result<()> {
         let mut path = PathBuf::new();
         let mut levels = Vec::new();
-        self.enter(&mut levels, &path, root, None);
+        self.enter(&mut levels, &path, root, entry);
         while let Some(level) = levels.last_mut() {
             if self.request.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -180,7 +192,9 @@ impl Run<'_> {
 
     fn leave(&mut self, mut level: Level, path: &Path) -> Result<()> {
         level.unexpected.extend(level.standing.drain(..).rev());
-        let candidates = level.unexpected.iter().map(|name| path.join(name));
+        let keeps_partials = self.request.partials == PartialFiles::Keep;
+        let candidates = level.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
+        let candidates = candidates.map(|name| path.join(name));
         let candidates: Vec<PathBuf> =
             candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
         if let Some(reason) = level.kept_because {
@@ -207,7 +221,7 @@ impl Run<'_> {
     fn set_again(&mut self, path: &Path, entry: &Entry) {
         let set = self.request.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust);
         match set {
-            Ok(refused) => refused.iter().for_each(|reason| self.fail(path, &Error::invalid(reason))),
+            Ok(unset) => unset.failures.iter().for_each(|reason| self.fail(path, &Error::invalid(reason))),
             Err(error) => self.fail(path, &error),
         }
     }

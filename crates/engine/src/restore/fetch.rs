@@ -1,7 +1,7 @@
 //! Fetching chunks: each region that a window of references needs is read once, several at a time.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -26,6 +26,8 @@ pub trait Sink: Send + Sync {
     fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures;
     /// Takes note of a chunk that could not be had, or not be taken. Called from the thread that fetches.
     fn lose(&self, number: usize, error: Error);
+    /// Closes files that nobody needs right now, since no more can be opened.
+    fn relieve(&self) {}
 }
 
 /// A chunk that is wanted.
@@ -41,6 +43,8 @@ pub struct Wanted {
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
+/// Files of containers that are open at a time, unless fewer may be.
+const FILES_MAX: usize = 256;
 /// Windows under way.
 const WINDOWS_MAX: usize = 2;
 
@@ -55,6 +59,9 @@ pub struct Fetcher {
     lane: Lane<OpenRegion>,
     /// Windows of which regions are under way.
     windows: usize,
+    /// Files of containers that regions under way are read from, and the most of them.
+    files: Vec<Weak<dyn DiskFile>>,
+    files_max: usize,
     /// Regions read from disk.
     pub regions_read: u64,
     /// Chunks whose first copy is damaged, and which were fetched from another container.
@@ -86,9 +93,16 @@ impl Fetcher {
             lane: driver.lane(work.clone(), Pool::Compute, depth),
             work,
             windows: 0,
+            files: Vec::new(),
+            files_max: FILES_MAX,
             regions_read: 0,
             chunks_recovered: 0,
         }
+    }
+
+    /// Keeps at most so many files of containers open, in the long run.
+    pub fn limit_files(&mut self, files_max: usize) {
+        self.files_max = files_max.clamp(1, FILES_MAX);
     }
 
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
@@ -107,14 +121,17 @@ impl Fetcher {
         let (window, located): (_, Arc<[Located]>) = (Arc::new(Window { wanted, sink }), located.into());
         while WINDOWS_MAX <= self.windows && self.wait() {}
         self.windows += usize::from(!located.is_empty());
-        let mut last = None;
+        let mut last: Option<Opened> = None;
         let mut start = 0;
         for of_region in located.chunk_by(|before, after| before.key == after.key) {
             let Some(key) = of_region.first().map(|located| located.key) else { continue };
             let range = start..start + of_region.len();
             start = range.end;
             let (window, is_last) = (Arc::clone(&window), start == located.len());
-            match self.source(key, &mut last) {
+            if last.as_ref().is_none_or(|(container, _)| container.name.id != key.0) {
+                self.limit_open();
+            }
+            match self.source_closing_others(key, &mut last, &*window.sink) {
                 Ok((container, source)) => {
                     let located = Arc::clone(&located);
                     self.submit(RegionJob { window, located, range, container, source, is_last });
@@ -135,6 +152,36 @@ impl Fetcher {
             }
         }
         Ok(())
+    }
+
+    /// Waits for regions under way until the file of one more container may be open.
+    fn limit_open(&mut self) {
+        while self.files_max <= self.files.len() {
+            self.files.retain(|file| file.strong_count() != 0);
+            if self.files.len() < self.files_max || !self.wait() {
+                break;
+            }
+        }
+    }
+
+    /// Returns where the bytes of a region come from; where no more files can be opened, after others have been closed.
+    fn source_closing_others(
+        &mut self,
+        key: RegionKey,
+        last: &mut Option<Opened>,
+        sink: &dyn Sink,
+    ) -> Result<(Arc<ContainerReader>, Source)> {
+        match self.source(key, last) {
+            Err(error) if error.is_out_of_handles() => {
+                // Each region under way has its container open until it is read.
+                *last = None;
+                self.files_max = (self.files_max / 2).max(1);
+                while self.wait() {}
+                sink.relieve();
+                self.source(key, last)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Waits for everything under way.
@@ -171,6 +218,7 @@ impl Fetcher {
             _ => {
                 let container = self.locator.container(id)?;
                 let file = self.locator.open_file(&container)?;
+                self.files.push(Arc::downgrade(&file));
                 last.insert((container, file))
             }
         };

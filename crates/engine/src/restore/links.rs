@@ -12,6 +12,8 @@ use crate::tree::Link;
 const PART_LEN: usize = 4096;
 /// Longest path that can be remembered, far more than a tree of the greatest depth makes.
 const PATH_LEN_MAX: usize = 2 << 20;
+/// Number of the record, after all parts of a path, that an inode has if its first path was not restored.
+const INCOMPLETE: u64 = u64::MAX;
 
 /// First paths of inodes with several names, in bounded memory.
 #[derive(Debug)]
@@ -42,6 +44,16 @@ impl FirstPaths {
             rest = tail;
         }
         Ok(())
+    }
+
+    /// Remembers that the first path of an inode was not restored.
+    pub fn mark_incomplete(&mut self, link: Link) -> Result<()> {
+        self.parts.insert(key(link, INCOMPLETE), &[])
+    }
+
+    /// Returns true if the first path of an inode was not restored.
+    pub fn is_incomplete(&mut self, link: Link) -> Result<bool> {
+        self.parts.contains(&key(link, INCOMPLETE))
     }
 
     /// Returns the first path of an inode, if one is remembered.

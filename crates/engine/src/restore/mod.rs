@@ -1,18 +1,23 @@
 //! Restore: from a snapshot to files.
 
+mod decide;
 pub mod delete;
 pub mod dump;
 pub mod fetch;
 pub mod files;
 pub mod links;
 mod locate;
+pub mod partial;
 mod passes;
 mod region;
+mod rehearsal;
 pub mod run;
 pub mod select;
 pub mod verify;
+pub mod writing;
 
-pub use delete::{DeleteReport, DeleteRequest, delete};
+pub use delete::{DeleteReport, DeleteRequest, PartialFiles, delete};
 pub use dump::dump;
-pub use run::{Overwrite, RestoreReport, RestoreRequest, restore};
+pub use partial::PARTIAL_SUFFIX;
+pub use run::{Effect, Overwrite, RestoreReport, RestoreRequest, restore};
 pub use select::{Filter, find_entry};

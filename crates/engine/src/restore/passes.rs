@@ -1,4 +1,4 @@
-//! The passes of a restore: fill, set directories, verify.
+//! The passes of a restore: fill, link, set directories, verify.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, TargetTree, Trust};
+use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
+use crate::restore::decide::{Decision, decide};
 use crate::restore::fetch::Wanted;
-use crate::restore::files::FilePlan;
-use crate::restore::run::{Level, Overwrite, Run, Visitor, make_way};
+use crate::restore::run::{Level, Run, Visitor};
 use crate::restore::verify::verify_file;
+use crate::restore::writing::FilePlan;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
-use crate::tree::{Content, Entry};
+use crate::tree::{Content, Entry, Link};
 
 /// The first pass: creates and fills.
 pub(super) struct Fill;
@@ -41,56 +42,74 @@ impl Visitor for Fill {
             return Ok(());
         }
         run.create_above(levels, path)?;
-        let Some(target) = run.request.target.clone() else {
-            run.count(&hinted.entry);
-            run.tell(path, Action::New);
-            return Ok(());
-        };
         let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
-        let standing = if is_fresh { None } else { target.metadata(path)? };
-        if let Some(standing) = &standing
-            && keeps(run.request.overwrite, standing, &hinted.entry)
-        {
-            run.skip(hinted.entry.size());
-            run.tell(path, Action::Unchanged);
+        let standing = if is_fresh { None } else { run.target.metadata(path)? };
+        let Some(decision) = run.decide_or_keep(path, standing.as_ref(), &hinted.entry)? else { return Ok(()) };
+        let link = shared_inode(&hinted.entry);
+        if let Some(link) = link {
+            if run.links.get(link)?.is_some() {
+                run.has_links = true;
+                return Ok(());
+            }
+            run.links.insert(link, path)?;
+        }
+        let made = run.make(levels, path, decision, &hinted);
+        if let (Err(_), Some(link)) = (&made, link) {
+            run.links.mark_incomplete(link)?;
+        }
+        made
+    }
+}
+
+/// The pass that follows if inodes of the snapshot have several names: those after the first become links, now that the
+/// first is known to be whole.
+pub(super) struct LinkNames;
+
+impl Visitor for LinkNames {
+    fn enter(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &mut Run<'_>, _: &Path, _: &Entry) -> Result<()> {
+        Ok(())
+    }
+
+    fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
+        let Some(link) = shared_inode(&hinted.entry) else { return Ok(()) };
+        let Some(first) = run.links.get(link)?.filter(|first| first != path) else { return Ok(()) };
+        if run.is_blocked(path.parent().unwrap_or(path))? {
             return Ok(());
         }
-        run.tell(path, if standing.is_some() { Action::Changed } else { Action::New });
-        if run.links_to_earlier(&*target, path, standing.is_some(), &hinted.entry)? {
-            run.report.others += 1;
-            return Ok(());
+        let standing = run.target.metadata(path)?;
+        match decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry) {
+            // The first pass has counted it.
+            Decision::Keep | Decision::Refresh | Decision::Refuse(_) => return Ok(()),
+            Decision::Create | Decision::Replace(_) => {}
         }
-        match &hinted.entry.content {
-            Content::File { .. } => run.fill_file(&*target, path, standing.as_ref(), &hinted),
-            Content::Symlink { target: points_to } => {
-                make_way(&*target, path, hinted.entry.kind)?;
-                target.create_symlink(path, OsStr::from_bytes(points_to))?;
-                run.finish_other(&*target, path, &hinted.entry)
+        let linked = if run.links.is_incomplete(link)? {
+            let first = run.target.display(&first);
+            Err(Error::invalid(format!("is not restored: it is another name of {first}, which could not be restored")))
+        } else {
+            run.link(levels, &first, path, standing.as_ref())
+        };
+        match linked {
+            Ok(()) => {
+                run.tell(path, if standing.is_some() { Action::Changed } else { Action::New });
+                run.request.monitor.advance(hinted.entry.size(), 1);
+                run.report.others += 1;
+                Ok(())
             }
-            Content::Special { rdev } => {
-                let is_device = matches!(hinted.entry.kind, EntryKind::CharDevice | EntryKind::BlockDevice);
-                if is_device && run.request.trust == Trust::Untrusted {
-                    return Err(Error::invalid("a device is not restored from an untrusted repository"));
-                }
-                make_way(&*target, path, hinted.entry.kind)?;
-                target.create_special(path, hinted.entry.kind, *rdev)?;
-                run.finish_other(&*target, path, &hinted.entry)
+            Err(error) => {
+                run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
+                Err(error)
             }
-            Content::Directory { .. } => Err(Error::invalid("a directory where none can be")),
         }
     }
 }
 
-/// Says whether what stands in the target is left as it is.
-fn keeps(overwrite: Overwrite, standing: &Metadata, entry: &Entry) -> bool {
-    let both_files = standing.kind == EntryKind::File && entry.kind == EntryKind::File;
-    match overwrite {
-        Overwrite::Refuse | Overwrite::Always => false,
-        Overwrite::Never => true,
-        // A directory that is newer, too: making way for a file would take everything in it along.
-        Overwrite::IfNewer => (both_files || standing.kind == EntryKind::Directory) && entry.mtime <= standing.mtime,
-        Overwrite::IfChanged => both_files && standing.size == entry.size() && standing.mtime == entry.mtime,
-    }
+/// Returns the inode that an entry shares with others of the snapshot.
+fn shared_inode(entry: &Entry) -> Option<Link> {
+    entry.link.filter(|_| entry.kind != EntryKind::Symlink)
 }
 
 impl Run<'_> {
@@ -98,65 +117,134 @@ impl Run<'_> {
         self.request.monitor.entry(&Path::new("/").join(path), action);
     }
 
-    fn count(&mut self, entry: &Entry) {
-        if entry.kind == EntryKind::File {
-            self.report.files += 1;
-            self.report.bytes += entry.size();
-        } else {
-            self.report.others += 1;
+    /// Decides about an entry. Returns what is to be done unless what stands there is left, or the entry is refused.
+    fn decide_or_keep(&mut self, path: &Path, standing: Option<&Metadata>, entry: &Entry) -> Result<Option<Decision>> {
+        let decision = decide(self.request.overwrite, self.request.trust, standing, entry);
+        match decision {
+            Decision::Create | Decision::Replace(_) => return Ok(Some(decision)),
+            Decision::Refuse(reason) => return Err(Error::invalid(reason)),
+            Decision::Keep => {}
+            Decision::Refresh => {
+                // What can be taken for the file itself can be linked to.
+                if let Some(link) = shared_inode(entry)
+                    && self.links.get(link)?.is_none()
+                {
+                    self.links.insert(link, path)?;
+                }
+                let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
+                self.take_unset(path, &unset);
+            }
+        }
+        self.skip(entry.size());
+        self.tell(path, Action::Unchanged);
+        Ok(None)
+    }
+
+    /// Makes an entry.
+    fn make(&mut self, levels: &[Level], path: &Path, decision: Decision, hinted: &HintedEntry) -> Result<()> {
+        let replaced = if let Decision::Replace(kind) = decision { Some(kind) } else { None };
+        self.tell(path, if replaced.is_some() { Action::Changed } else { Action::New });
+        match &hinted.entry.content {
+            Content::File { .. } => self.fill_file(levels, path, replaced, hinted),
+            Content::Symlink { target: points_to } => {
+                let points_to = OsStr::from_bytes(points_to);
+                self.make_other(levels, path, replaced, &hinted.entry, &|target, path| {
+                    target.create_symlink(path, points_to)
+                })
+            }
+            Content::Special { rdev } => self.make_other(levels, path, replaced, &hinted.entry, &|target, path| {
+                target.create_special(path, hinted.entry.kind, *rdev)
+            }),
+            Content::Directory { .. } => Err(Error::invalid("a directory where none can be")),
         }
     }
 
-    fn finish_other(&mut self, target: &dyn TargetTree, path: &Path, entry: &Entry) -> Result<()> {
-        let refused = target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
-        for reason in refused {
-            self.fail(&Path::new("/").join(path), &Error::invalid(reason));
-        }
+    /// Makes what is neither a file nor a directory.
+    fn make_other(
+        &mut self,
+        levels: &[Level],
+        path: &Path,
+        replaced: Option<EntryKind>,
+        entry: &Entry,
+        create: &dyn Fn(&dyn TargetTree, &Path) -> Result<()>,
+    ) -> Result<()> {
+        let (target, trust) = (Arc::clone(&self.target), self.request.trust);
+        let make = |path: &Path| {
+            create(&*target, path)?;
+            target.set_metadata(path, &entry.metadata(), &entry.xattrs, trust)
+        };
+        let unset = match replaced {
+            None => make(path)?,
+            Some(kind) => self.replace(levels, path, kind, make)?,
+        };
+        self.take_unset(path, &unset);
         self.report.others += 1;
         Ok(())
     }
 
-    /// Makes a hard link where the entry's inode has been restored under another name.
-    fn links_to_earlier(&mut self, target: &dyn TargetTree, path: &Path, stands: bool, entry: &Entry) -> Result<bool> {
-        let Some(link) = entry.link.filter(|_| entry.kind != EntryKind::Symlink) else { return Ok(false) };
-        let Some(first) = self.links.get(link)? else {
-            self.links.insert(link, path)?;
-            return Ok(false);
-        };
-        if stands {
-            target.remove(path)?;
+    /// Makes something under another name, and gives it the name of what stands there only then.
+    fn replace<T>(
+        &mut self,
+        levels: &[Level],
+        path: &Path,
+        replaced: EntryKind,
+        make: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        let target = Arc::clone(&self.target);
+        let partial = self.partial(levels, path)?;
+        if partial.replaces_leftover {
+            target.remove(&partial.path)?;
         }
-        target.hard_link(&first, path)?;
-        self.request.monitor.advance(entry.size(), 1);
-        Ok(true)
+        let replaced = make(&partial.path).and_then(|made| {
+            if replaced == EntryKind::Directory {
+                target.remove(path)?;
+            }
+            target.rename(&partial.path, path)?;
+            Ok(made)
+        });
+        if replaced.is_err() {
+            // The reason is the first error; there may be nothing to remove.
+            let _ = target.remove(&partial.path);
+        }
+        replaced
+    }
+
+    /// Gives an entry that was restored, or is known to be whole, a further name.
+    fn link(&mut self, levels: &[Level], first: &Path, path: &Path, standing: Option<&Metadata>) -> Result<()> {
+        let target = Arc::clone(&self.target);
+        let Some(standing) = standing else { return target.hard_link(first, path) };
+        let same = |first: &Metadata| (first.device, first.inode) == (standing.device, standing.inode);
+        if target.metadata(first)?.as_ref().is_some_and(same) {
+            // Renaming one name of an entry to another does nothing.
+            return Ok(());
+        }
+        self.replace(levels, path, standing.kind, |partial| target.hard_link(first, partial))
     }
 
     fn fill_file(
         &mut self,
-        target: &dyn TargetTree,
+        levels: &[Level],
         path: &Path,
-        standing: Option<&Metadata>,
+        replaced: Option<EntryKind>,
         hinted: &HintedEntry,
     ) -> Result<()> {
-        let size = hinted.entry.size();
-        // A file that several names share is replaced, not written into: the other names are not ours to change.
-        let in_place = standing.is_some_and(|standing| standing.kind == EntryKind::File && standing.links == 1);
-        let file = if in_place {
-            let file = target.open_file(path)?;
-            file.set_len(0)?;
-            file.set_len(size)?;
-            Some(file)
-        } else {
-            if standing.is_some() {
-                target.remove(path)?;
-            }
-            // What other names are linked to must be there when they come.
-            if hinted.entry.link.is_some() { Some(target.create_file(path, size)?) } else { None }
+        let entry = &hinted.entry;
+        let partial = self.partial(levels, path);
+        let partial = partial.inspect_err(|_| self.report.files_incomplete += 1)?;
+        let Some(writer) = &mut self.writer else {
+            self.report.files += 1;
+            self.report.bytes += entry.size();
+            return Ok(());
         };
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(()) };
-        let (metadata, xattrs) = (hinted.entry.metadata(), hinted.entry.xattrs.clone());
-        writer.begin(FilePlan { path: path.to_path_buf(), metadata, xattrs, file });
+        let Content::File { recipe, .. } = &entry.content else { return Ok(()) };
+        writer.begin(FilePlan {
+            path: path.to_path_buf(),
+            partial,
+            replaces_directory: replaced == Some(EntryKind::Directory),
+            metadata: entry.metadata(),
+            xattrs: entry.xattrs.clone(),
+            link: shared_inode(entry),
+        });
         let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
         let mut offset = 0;
         loop {
@@ -171,20 +259,17 @@ impl Run<'_> {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    let reason = format!("what follows byte {offset} is left empty: {error}");
-                    writer.skip();
-                    writer.end()?;
-                    return Err(Error::invalid(reason));
+                    writer.cut(offset, &error);
+                    break;
                 }
             }
         }
-        self.report.files += 1;
-        self.report.bytes += size;
-        writer.end()
+        writer.end()?;
+        self.take_incomplete_links()
     }
 }
 
-/// The second pass: directories get their metadata once nothing in them changes any more.
+/// The pass after that: directories get their metadata once nothing in them changes any more.
 pub(super) struct SetDirectories;
 
 impl Visitor for SetDirectories {
@@ -203,19 +288,16 @@ impl Visitor for SetDirectories {
     }
 
     fn leave(&mut self, run: &mut Run<'_>, path: &Path, entry: &Entry) -> Result<()> {
-        let Some(target) = run.request.target.as_ref() else { return Ok(()) };
         if run.is_blocked(path)? {
             return Ok(());
         }
-        let refused = target.set_metadata(path, &entry.metadata(), &entry.xattrs, run.request.trust)?;
-        for reason in refused {
-            run.fail(&Path::new("/").join(path), &Error::invalid(reason));
-        }
+        let unset = run.target.set_metadata(path, &entry.metadata(), &entry.xattrs, run.request.trust)?;
+        run.take_unset(path, &unset);
         Ok(())
     }
 }
 
-/// The third pass, if asked for: everything is read back.
+/// The last pass, if asked for: everything is read back.
 pub(super) struct Verify;
 
 impl Visitor for Verify {
@@ -228,7 +310,7 @@ impl Visitor for Verify {
     }
 
     fn entry(&mut self, run: &mut Run<'_>, _: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
-        let Some(target) = run.request.target.clone() else { return Ok(()) };
+        let target = Arc::clone(&run.target);
         if hinted.entry.kind == EntryKind::File {
             let keys = Arc::clone(&run.reader.store().keys);
             verify_file(&keys, run.reader, &*target, path, &hinted)?;

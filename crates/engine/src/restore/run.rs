@@ -1,7 +1,8 @@
 //! Restoring a snapshot, or a part of it.
 //!
-//! First everything is created and filled; then directories get their metadata, deepest first, since creating what they
-//! hold changes their times. Both passes read the tree, so that nothing about it has to be kept.
+//! First everything is created and filled; then further names of files are linked to those that are whole; then directories
+//! get their metadata, deepest first, since creating what they hold changes their times. Each pass reads the tree, so that
+//! nothing about it has to be kept. A dry run walks the same passes over a target that only pretends.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,14 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, TargetTree, Trust};
+use crate::io::tree::{EntryKind, TargetTree, Trust, Unprivileged, Unset};
 use crate::monitor::{Action, Monitor};
 use crate::pipeline::Driver;
 use crate::restore::fetch::Fetcher;
-use crate::restore::files::{FileWriter, REFERENCE_BYTES, is_fatal};
+use crate::restore::files::{FileWriter, REFERENCE_BYTES};
 use crate::restore::links::FirstPaths;
-use crate::restore::passes::{Fill, SetDirectories, Verify};
+use crate::restore::partial::{PARTIAL_SUFFIX, Partial, partial_name, partial_path};
+use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
+use crate::restore::rehearsal::Rehearsal;
 use crate::restore::select::{Filter, find_entry};
+use crate::restore::writing::is_fatal;
 use crate::spill::SpillMap;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
 use crate::store::metadata::{MetadataMemory, Scratch};
@@ -39,6 +43,15 @@ pub enum Overwrite {
     Never,
 }
 
+/// Whether a restore changes anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// It restores.
+    Write,
+    /// It reports what it would restore, skip and refuse, and changes nothing.
+    DryRun,
+}
+
 /// What to restore, where and how.
 #[derive(Debug)]
 pub struct RestoreRequest<'a> {
@@ -48,8 +61,10 @@ pub struct RestoreRequest<'a> {
     pub path: &'a Path,
     /// What of it.
     pub filter: Filter,
-    /// Where to; `None` only counts.
-    pub target: Option<Arc<dyn TargetTree>>,
+    /// Where to.
+    pub target: Arc<dyn TargetTree>,
+    /// Whether anything is written there.
+    pub effect: Effect,
     /// What happens to what stands there.
     pub overwrite: Overwrite,
     /// Whether everything is read back and compared.
@@ -69,8 +84,10 @@ pub struct RestoreRequest<'a> {
 /// What was restored.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct RestoreReport {
-    /// Regular files written.
+    /// Regular files written whole.
     pub files: u64,
+    /// Regular files that could not be restored whole. Their names are not touched; what could be read is in partial files.
+    pub files_incomplete: u64,
     /// Directories.
     pub directories: u64,
     /// Symbolic links, hard links, FIFOs, sockets and devices.
@@ -87,6 +104,8 @@ pub struct RestoreReport {
     pub regions_read: u64,
     /// Chunks that were read from another container since the copy in the first is damaged.
     pub chunks_recovered: u64,
+    /// Things that could not be set since this process is not root. No failures.
+    pub unprivileged: Unprivileged,
     /// Things that went wrong.
     pub failures: u64,
 }
@@ -98,12 +117,16 @@ const WINDOW_CHUNKS_MAX: usize = 1 << 16;
 /// Deepest tree that is restored, the same that is backed up.
 const DEPTH_MAX: usize = 4096;
 
+/// Other names that are tried for a partial file before its entry counts as failed.
+const PARTIAL_NUMBERS_MAX: u32 = 100;
+
 /// Restores.
 pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreReport> {
-    if let Some(target) = &request.target
-        && request.overwrite == Overwrite::Refuse
-        && !target.list(Path::new(""))?.is_empty()
-    {
+    let target: Arc<dyn TargetTree> = match request.effect {
+        Effect::Write => Arc::clone(&request.target),
+        Effect::DryRun => Arc::new(Rehearsal::of(Arc::clone(&request.target))),
+    };
+    if request.overwrite == Overwrite::Refuse && !target.list(Path::new(""))?.is_empty() {
         return Err(Error::invalid(
             "the target directory is not empty; restore into an empty one, or say with --overwrite what is to happen",
         ));
@@ -112,53 +135,54 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let share = request.memory_bytes / 4;
     let memory = MetadataMemory::of(share);
     let mut reader = MetadataReader::open(store, &containers, &request.scratch, memory)?;
-    let fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
+    let mut fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
+    fetcher.limit_files(target.open_files_max());
     let host = Arc::clone(&store.host);
     // What refers to chunks waits in a quarter of the last share; what is linked to may spill.
     let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
     let (disk, dir) = (request.scratch.disk.clone(), request.scratch.dir.clone());
     let links = SpillMap::new(disk, dir, host, "hard links", share - share / 4)?;
     let links = FirstPaths::new(links);
-    let found = find_entry(&mut reader, request.tree, request.path)?;
-    let folds_case = match &request.target {
-        Some(target) => target.folds_case()?,
-        None => false,
-    };
-    let writer = request.target.as_ref().map(|target| {
-        FileWriter::new(fetcher, Arc::clone(target), request.trust, window_chunks, Arc::clone(&request.monitor))
-    });
-    let mut run = Run { request, reader: &mut reader, writer, links, folds_case, report: RestoreReport::default() };
-    let root = match found {
-        None => Root::Directory(request.tree),
+    let root = match find_entry(&mut reader, request.tree, request.path)? {
+        None => Root::Directory { node: request.tree, entry: None },
         Some(found) => match &found.entry.content {
-            Content::Directory { node } => Root::Directory(*node),
+            Content::Directory { node } => Root::Directory { node: *node, entry: Some(found.entry) },
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => Root::Single(Box::new(found)),
         },
     };
-    run.fill(&root)?;
-    run.set_directories(&root)?;
-    if request.verify {
-        run.verify(&root)?;
+    let folds_case = target.folds_case()?;
+    let writer = (request.effect == Effect::Write).then(|| {
+        FileWriter::new(fetcher, Arc::clone(&target), request.trust, window_chunks, Arc::clone(&request.monitor))
+    });
+    let (reader, has_links, report) = (&mut reader, false, RestoreReport::default());
+    let mut run = Run { request, target, reader, writer, links, has_links, folds_case, report };
+    let passed = run.pass(&root);
+    if passed.is_err() {
+        run.abandon();
     }
-    let mut report = run.report;
-    report.failures += run.writer.as_ref().map_or(0, |writer| writer.failures);
-    report.regions_read = run.writer.as_ref().map_or(0, FileWriter::regions_read);
-    report.chunks_recovered = run.writer.as_ref().map_or(0, FileWriter::chunks_recovered);
-    Ok(report)
+    passed.map(|()| run.report())
 }
 
 enum Root {
-    Directory(Fingerprint),
+    Directory {
+        node: Fingerprint,
+        /// Its own entry; the root of a snapshot has none.
+        entry: Option<Entry>,
+    },
     Single(Box<HintedEntry>),
 }
 
 /// A restore under way.
 pub(super) struct Run<'a> {
     pub(super) request: &'a RestoreRequest<'a>,
+    /// What the passes see as the target.
+    pub(super) target: Arc<dyn TargetTree>,
     pub(super) reader: &'a mut MetadataReader,
     pub(super) writer: Option<FileWriter>,
     /// First path restored of each inode that several names share.
     pub(super) links: FirstPaths,
+    /// Whether a further name of an inode is to be linked once all files are whole.
+    pub(super) has_links: bool,
     folds_case: bool,
     pub(super) report: RestoreReport,
 }
@@ -166,6 +190,7 @@ pub(super) struct Run<'a> {
 /// A directory being walked.
 pub(super) struct Level {
     cursor: DirectoryCursor,
+    node: Fingerprint,
     /// The directory's own entry; `None` at the root.
     entry: Option<Entry>,
     /// Whether it has been created, or found to hold something that is restored.
@@ -179,7 +204,7 @@ pub(super) struct Level {
 impl Level {
     fn new(node: Fingerprint, entry: Option<Entry>, is_wanted: bool) -> Self {
         let folded = std::collections::BTreeSet::new();
-        Self { cursor: DirectoryCursor::new(node), entry, is_wanted, is_fresh: false, folded }
+        Self { cursor: DirectoryCursor::new(node), node, entry, is_wanted, is_fresh: false, folded }
     }
 }
 
@@ -210,41 +235,82 @@ impl Run<'_> {
         }
     }
 
-    fn fill(&mut self, root: &Root) -> Result<()> {
-        match root {
-            Root::Directory(node) => self.walk(*node, &mut Fill)?,
-            Root::Single(hinted) => {
-                let path = PathBuf::from(OsStr::from_bytes(&hinted.entry.name));
-                Fill.entry(self, &mut [], &path, (**hinted).clone())?;
-            }
-        }
-        match &mut self.writer {
-            Some(writer) => writer.flush(),
-            None => Ok(()),
+    /// Counts what could not be set, and reports what should have been.
+    pub(super) fn take_unset(&mut self, path: &Path, unset: &Unset) {
+        self.report.unprivileged += unset.unprivileged;
+        for reason in &unset.failures {
+            self.fail(&Path::new("/").join(path), &Error::invalid(reason));
         }
     }
 
-    fn set_directories(&mut self, root: &Root) -> Result<()> {
+    fn pass(&mut self, root: &Root) -> Result<()> {
+        self.visit(root, &mut Fill)?;
+        if let Some(writer) = &mut self.writer {
+            writer.flush()?;
+        }
+        self.take_incomplete_links()?;
+        if self.has_links {
+            self.visit(root, &mut LinkNames)?;
+        }
+        if let Root::Directory { .. } = root {
+            self.visit(root, &mut SetDirectories)?;
+        }
+        // A dry run has restored nothing that could be read back.
+        if self.request.verify && self.request.effect == Effect::Write {
+            self.visit(root, &mut Verify)?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, root: &Root, visitor: &mut dyn Visitor) -> Result<()> {
         match root {
-            Root::Directory(node) if self.request.target.is_some() => self.walk(*node, &mut SetDirectories),
-            Root::Directory(_) | Root::Single(_) => Ok(()),
+            Root::Directory { node, entry } => self.walk(*node, entry.clone(), visitor),
+            Root::Single(hinted) => {
+                let path = PathBuf::from(OsStr::from_bytes(&hinted.entry.name));
+                self.tolerate(&path, |run| visitor.entry(run, &mut [], &path, (**hinted).clone()))
+            }
         }
     }
 
-    fn verify(&mut self, root: &Root) -> Result<()> {
-        match root {
-            Root::Directory(node) => self.walk(*node, &mut Verify),
-            Root::Single(hinted) => {
-                let path = PathBuf::from(OsStr::from_bytes(&hinted.entry.name));
-                Verify.entry(self, &mut [], &path, (**hinted).clone())
-            }
+    /// Remembers the files that turned out to be not whole and that other names share.
+    pub(super) fn take_incomplete_links(&mut self) -> Result<()> {
+        let links = self.writer.as_mut().map_or(Vec::new(), FileWriter::take_incomplete_links);
+        links.into_iter().try_for_each(|link| self.links.mark_incomplete(link))
+    }
+
+    /// Ends the writing of files after an error, and reports what stays.
+    fn abandon(&mut self) {
+        let Some(writer) = &mut self.writer else { return };
+        writer.abandon();
+        let partials = writer.partials();
+        if partials != 0 {
+            let stay = if partials == 1 { "1 partial file stays" } else { &format!("{partials} partial files stay") };
+            self.request.monitor.note(&format!("{stay} in the target, under names that end in {PARTIAL_SUFFIX}"));
         }
+    }
+
+    fn report(&self) -> RestoreReport {
+        let mut report = self.report;
+        if let Some(writer) = &self.writer {
+            let (files, bytes) = writer.restored();
+            report.files += files;
+            report.bytes += bytes;
+            report.files_incomplete += writer.files_incomplete;
+            report.failures += writer.failures;
+            report.regions_read = writer.regions_read();
+            report.chunks_recovered = writer.chunks_recovered();
+            report.unprivileged += writer.unprivileged();
+        }
+        report
     }
 
     /// Walks a tree depth first, without recursion. Paths are relative to the target.
-    fn walk(&mut self, root: Fingerprint, visitor: &mut dyn Visitor) -> Result<()> {
+    fn walk(&mut self, root: Fingerprint, entry: Option<Entry>, visitor: &mut dyn Visitor) -> Result<()> {
         let mut path = PathBuf::new();
-        let mut levels = vec![Level::new(root, None, true)];
+        // The target itself is there. It gets the metadata of the directory that is restored into it where that is selected,
+        // or something in it.
+        let is_wanted = visitor.is_first() || self.request.filter.selects(Path::new("/"));
+        let mut levels = vec![Level::new(root, entry, is_wanted)];
         if let (Some(top), true) = (levels.last_mut(), self.request.overwrite == Overwrite::Refuse) {
             top.is_fresh = true;
         }
@@ -324,13 +390,13 @@ impl Run<'_> {
     /// Says whether something that is to be left as it is stands where a directory would have to be: the directory at
     /// `path`, or one above it. Nothing below that can be restored then.
     pub(super) fn is_blocked(&self, path: &Path) -> Result<bool> {
-        let Some(target) = self.request.target.as_ref().filter(|_| self.request.overwrite == Overwrite::Never) else {
+        if self.request.overwrite != Overwrite::Never {
             return Ok(false);
-        };
+        }
         let mut directory = PathBuf::new();
         for name in path {
             directory.push(name);
-            match target.metadata(&directory)? {
+            match self.target.metadata(&directory)? {
                 None => return Ok(false),
                 Some(standing) if standing.kind == EntryKind::Directory => {}
                 Some(_) => return Ok(true),
@@ -349,16 +415,17 @@ impl Run<'_> {
     /// Makes the directories above an entry, once something in them is restored.
     pub(super) fn create_above(&mut self, levels: &mut [Level], path: &Path) -> Result<()> {
         let mut in_fresh = false;
-        for (at, level) in levels.iter_mut().enumerate() {
+        for at in 0..levels.len() {
+            let Some((level, above)) = levels.get_mut(..=at).and_then(|levels| levels.split_last_mut()) else { break };
             if level.is_wanted {
                 in_fresh = level.is_fresh;
                 continue;
             }
             // The root is the target itself, so that level N is the first N names of the path.
             let directory: PathBuf = path.components().take(at).collect();
-            if let Some(target) = &self.request.target {
-                level.is_fresh = in_fresh || make_way(&**target, &directory, EntryKind::Directory)? == Way::Free;
-                target.create_dir(&directory)?;
+            level.is_fresh = in_fresh || self.create_directory(above, &directory)?;
+            if in_fresh {
+                self.target.create_dir(&directory)?;
             }
             in_fresh = level.is_fresh;
             level.is_wanted = true;
@@ -367,28 +434,66 @@ impl Run<'_> {
         }
         Ok(())
     }
+
+    /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
+    fn create_directory(&mut self, above: &[Level], directory: &Path) -> Result<bool> {
+        let target = Arc::clone(&self.target);
+        match target.metadata(directory)?.map(|standing| standing.kind) {
+            None => target.create_dir(directory).map(|()| true),
+            Some(EntryKind::Directory) => Ok(false),
+            // Made under another name first: if that fails, what stands there is still there.
+            Some(_) => {
+                let partial = self.partial(above, directory)?;
+                if partial.replaces_leftover {
+                    target.remove(&partial.path)?;
+                }
+                target.create_dir(&partial.path)?;
+                target.remove(directory)?;
+                target.rename(&partial.path, directory)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Returns where an entry is made before it gets its own name: under a name that the snapshot's directory does not
+    /// have, and under which nothing stands but what an earlier run left. The directories above it are `levels`.
+    pub(super) fn partial(&mut self, levels: &[Level], path: &Path) -> Result<Partial> {
+        let name = path.file_name().unwrap_or_default();
+        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
+        for number in 0..PARTIAL_NUMBERS_MAX {
+            let candidate = partial_name(name, number);
+            let is_held = self.holds(levels, name, &candidate);
+            if is_held == Some(true) {
+                continue;
+            }
+            let path = partial_path(path, number);
+            let standing = if is_fresh { None } else { self.target.metadata(&path)? };
+            match standing {
+                None => return Ok(Partial { path, replaces_leftover: false }),
+                Some(standing) if is_held == Some(false) && standing.kind == EntryKind::File && standing.links == 1 => {
+                    return Ok(Partial { path, replaces_leftover: true });
+                }
+                Some(_) => {}
+            }
+        }
+        Err(Error::invalid("every name for its partial file is taken"))
+    }
+
+    /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
+    /// be known.
+    fn holds(&mut self, levels: &[Level], entry: &OsStr, name: &OsStr) -> Option<bool> {
+        // What is restored alone has no directory.
+        let Some(level) = levels.last() else { return Some(false) };
+        if entry < name && level.cursor.rules_out(name.as_bytes()) {
+            return Some(false);
+        }
+        let found = DirectoryCursor::new(level.node).find(name.as_bytes(), self.reader);
+        found.ok().map(|found| found.is_some())
+    }
 }
 
 /// Says whether a name was seen in its directory already, but for its case.
 fn is_folded(levels: &mut [Level], entry: &Entry) -> bool {
     let folded = String::from_utf8_lossy(&entry.name).to_lowercase();
     levels.last_mut().is_some_and(|level| !level.folded.insert(folded))
-}
-
-/// What stands where something is to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// Nothing any more.
-    Free,
-    /// A directory that can be kept.
-    Kept,
-}
-
-/// Removes what stands at a path unless it can be kept as it is: a directory for a directory.
-pub(super) fn make_way(target: &dyn TargetTree, path: &Path, kind: EntryKind) -> Result<Way> {
-    match target.metadata(path)? {
-        None => Ok(Way::Free),
-        Some(standing) if standing.kind == EntryKind::Directory && kind == EntryKind::Directory => Ok(Way::Kept),
-        Some(_) => target.remove(path).map(|()| Way::Free),
-    }
 }

@@ -60,6 +60,14 @@ impl DirectoryCursor {
         Ok(None)
     }
 
+    /// Returns true if what has been read so far shows that no entry after the last one handed out has this name.
+    pub fn rules_out(&self, name: &[u8]) -> bool {
+        match self.entries.binary_search_by(|hinted| hinted.entry.name.as_slice().cmp(name)) {
+            Ok(_) => false,
+            Err(at) => at < self.entries.len() || self.nodes.is_empty(),
+        }
+    }
+
     fn read(&mut self, node: Fingerprint, expected: Option<u8>, reader: &mut MetadataReader) -> Result<()> {
         let wrong = |reason: &str| Error::damaged(format!("tree {node}"), reason);
         match reader.read_node(node)? {

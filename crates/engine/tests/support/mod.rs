@@ -1,5 +1,7 @@
 //! A small world for integration tests: a simulated disk with a repository and a host's cache on it.
 
+pub mod faulty_target;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use onefold_engine::io::{Disk, Host};
 use onefold_engine::object::names::ContainerName;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
-use onefold_engine::restore::{Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::metadata::Scratch;
@@ -213,7 +215,8 @@ pub fn restore_to(
         tree: snapshot.tree,
         path,
         filter: Filter::default(),
-        target: Some(target),
+        target,
+        effect: Effect::Write,
         overwrite: Overwrite::Refuse,
         verify: false,
         trust: Trust::Full,

@@ -7,7 +7,7 @@ use super::MemTree;
 use super::extents::Extents;
 use super::state::{Body, refuse};
 use crate::error::Result;
-use crate::io::tree::{Metadata, SourceFile, TargetFile, Trust, Xattr};
+use crate::io::tree::{Metadata, SourceFile, TargetFile, Trust, Unset, Xattr};
 
 /// A file of a [`MemTree`], open; it outlives its names.
 #[derive(Debug)]
@@ -119,8 +119,8 @@ impl TargetFile for MemFile {
         Ok(())
     }
 
-    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Vec<String>> {
+    fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.tree.set_inode_metadata(self.inode, metadata, xattrs, trust);
-        Ok(Vec::new())
+        Ok(Unset::default())
     }
 }

@@ -1,0 +1,101 @@
+//! A target for dry runs: shows what stands in the real one, and changes nothing.
+//!
+//! The passes of a restore run over it as they run over the real target, so that both decide alike. It remembers what
+//! would have been removed, since what is below it would not be found any more; everything else that a restore makes
+//! is looked at by nobody before the restore ends.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
+
+/// The target of a dry run.
+#[derive(Debug)]
+pub(super) struct Rehearsal {
+    real: Arc<dyn TargetTree>,
+    /// Paths of what would have been removed.
+    removed: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Rehearsal {
+    /// Shows what stands in the target.
+    pub(super) fn of(real: Arc<dyn TargetTree>) -> Self {
+        Self { real, removed: Mutex::default() }
+    }
+
+    /// Returns true if the path, or a directory above it, would have been removed.
+    fn is_removed(&self, path: &Path) -> bool {
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        !removed.is_empty() && path.ancestors().any(|above| removed.contains(above))
+    }
+}
+
+fn writes_nothing<T>(path: &Path) -> Result<T> {
+    Err(Error::invalid(format!("{}: a dry run opens no file", path.display())))
+}
+
+impl TargetTree for Rehearsal {
+    fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
+        if self.is_removed(path) {
+            return Ok(None);
+        }
+        match self.real.metadata(path) {
+            // A directory above it would have been made.
+            Err(error) if error.io_kind() == Some(ErrorKind::NotFound) => Ok(None),
+            found => found,
+        }
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<OsString>> {
+        if self.is_removed(path) { Ok(Vec::new()) } else { self.real.list(path) }
+    }
+
+    fn create_dir(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_file(&self, path: &Path, _: u64) -> Result<Box<dyn TargetFile>> {
+        writes_nothing(path)
+    }
+
+    fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        writes_nothing(path)
+    }
+
+    fn create_symlink(&self, _: &Path, _: &OsStr) -> Result<()> {
+        Ok(())
+    }
+
+    fn create_special(&self, _: &Path, _: EntryKind, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn hard_link(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_path_buf());
+        Ok(())
+    }
+
+    fn set_metadata(&self, _: &Path, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
+        Ok(Unset::default())
+    }
+
+    fn folds_case(&self) -> Result<bool> {
+        self.real.folds_case()
+    }
+
+    fn display(&self, path: &Path) -> String {
+        self.real.display(path)
+    }
+}

@@ -1,0 +1,612 @@
+//! Writing the bytes of files: each into a partial file, which gets the file's own name once every byte is right.
+//!
+//! Whoever has opened a region writes what files take from it: creates the partial file if it is not there yet, and sets
+//! its metadata and renames it once its last chunk is written. A small file is thus opened once and closed by the same
+//! worker.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::{Error, Result};
+use crate::io::tree::{Metadata, TargetFile, TargetTree, Trust, Unprivileged, Unset, Xattr};
+use crate::monitor::Monitor;
+use crate::restore::fetch::{Failures, Sink};
+use crate::restore::partial::Partial;
+use crate::tree::Link;
+
+/// Tries at a call for which there is no handle, each after others have been closed.
+const OPEN_TRIES_MAX: u32 = 8;
+
+/// A file to be restored.
+#[derive(Debug)]
+pub struct FilePlan {
+    /// Where, relative to the target.
+    pub path: PathBuf,
+    /// Where its bytes go until all of them are right.
+    pub partial: Partial,
+    /// Whether a directory stands at its path, which makes way right before the rename.
+    pub replaces_directory: bool,
+    /// What is set when its bytes are written.
+    pub metadata: Metadata,
+    /// Extended attributes likewise.
+    pub xattrs: Vec<Xattr>,
+    /// The inode that other names of the snapshot share with it.
+    pub link: Option<Link>,
+}
+
+/// A file being restored.
+#[derive(Debug)]
+pub(super) struct PendingFile {
+    plan: FilePlan,
+    handle: Mutex<Handle>,
+    /// Chunks that are not written, and one more until all chunks are known.
+    pub(super) left: AtomicUsize,
+    /// Chunks that it has.
+    chunks: AtomicU64,
+    /// Whether the length must be set since not every byte up to the end is written.
+    is_sparse: AtomicBool,
+    /// Whether something of it is lost for certain.
+    has_losses: AtomicBool,
+    losses: Mutex<Losses>,
+}
+
+#[derive(Debug, Default)]
+struct Handle {
+    file: Option<Arc<dyn TargetFile>>,
+    is_created: bool,
+    /// Whether the list of idle files has it.
+    is_listed: bool,
+    bytes_written: u64,
+}
+
+/// What a file lacks.
+#[derive(Debug, Default)]
+struct Losses {
+    /// Chunks that could not be read or written.
+    chunks: u64,
+    bytes: u64,
+    /// Why the first of them is lost.
+    first: Option<String>,
+    /// From where on the list of its chunks cannot be read, and why.
+    cut: Option<(u64, String)>,
+    /// Why it cannot be opened.
+    unopened: Option<String>,
+}
+
+impl PendingFile {
+    /// Starts a file of which no chunk is known yet.
+    pub(super) fn new(plan: FilePlan) -> Self {
+        Self {
+            plan,
+            handle: Mutex::default(),
+            left: AtomicUsize::new(1),
+            chunks: AtomicU64::new(0),
+            is_sparse: AtomicBool::new(false),
+            has_losses: AtomicBool::new(false),
+            losses: Mutex::default(),
+        }
+    }
+
+    /// Takes note of a chunk that is to be written.
+    pub(super) fn expect(&self) {
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        self.left.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes note that not every byte is written.
+    pub(super) fn skip(&self) {
+        self.is_sparse.store(true, Ordering::Release);
+    }
+
+    /// Takes note that nothing is known of what follows the byte at `offset`.
+    pub(super) fn cut(&self, offset: u64, error: &Error) {
+        let bytes = self.plan.metadata.size.saturating_sub(offset);
+        self.lack(|losses| {
+            losses.bytes += bytes;
+            losses.cut = Some((offset, error.to_string()));
+        });
+    }
+
+    fn lack(&self, change: impl FnOnce(&mut Losses)) {
+        change(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner));
+        self.has_losses.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where one chunk of a file goes.
+pub(super) struct Target {
+    pub(super) file: Arc<PendingFile>,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+/// Something that went wrong with a file.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) path: PathBuf,
+    pub(super) error: Error,
+    /// Whether its own name was not given to it.
+    pub(super) is_incomplete: bool,
+    /// The inode that other names share with it.
+    pub(super) link: Option<Link>,
+}
+
+/// What writing files takes, whoever does it.
+#[derive(Debug)]
+pub(super) struct Writing {
+    target: Arc<dyn TargetTree>,
+    trust: Trust,
+    monitor: Arc<dyn Monitor>,
+    /// Files that are kept open, and the most of them.
+    open: AtomicUsize,
+    open_max: AtomicUsize,
+    /// Files that were kept open between two of their regions; some of them have been closed since.
+    idle: Mutex<Vec<Weak<PendingFile>>>,
+    /// Partial files that stand in the target.
+    partials: AtomicU64,
+    /// Files that are whole and have their names, and the bytes of these.
+    files: AtomicU64,
+    bytes: AtomicU64,
+    outcomes: Mutex<Outcomes>,
+}
+
+/// What the thread that restores has to report.
+#[derive(Debug, Default)]
+struct Outcomes {
+    failed: Vec<Failed>,
+    unprivileged: Unprivileged,
+}
+
+impl Writing {
+    pub(super) fn new(target: Arc<dyn TargetTree>, trust: Trust, monitor: Arc<dyn Monitor>) -> Self {
+        let open_max = AtomicUsize::new(target.open_files_max());
+        Self {
+            target,
+            trust,
+            monitor,
+            open: AtomicUsize::new(0),
+            open_max,
+            idle: Mutex::default(),
+            partials: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            outcomes: Mutex::default(),
+        }
+    }
+
+    /// Returns what went wrong since the last call.
+    pub(super) fn take_failed(&self) -> Vec<Failed> {
+        std::mem::take(&mut self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed)
+    }
+
+    /// Returns what could not be set for want of privileges.
+    pub(super) fn unprivileged(&self) -> Unprivileged {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged
+    }
+
+    /// Returns how many files are whole, and their bytes.
+    pub(super) fn restored(&self) -> (u64, u64) {
+        (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many partial files stand in the target.
+    pub(super) fn partials(&self) -> u64 {
+        self.partials.load(Ordering::Relaxed)
+    }
+
+    fn fail(&self, pending: &PendingFile, error: Error, is_incomplete: bool) {
+        let (path, link) = (pending.plan.path.clone(), pending.plan.link);
+        let failed = Failed { path, error, is_incomplete, link };
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
+    }
+
+    /// Does something that takes a handle; where no handle is left, again after others have been closed.
+    fn with_handle<T>(&self, mut action: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            match action() {
+                Err(error) if error.is_out_of_handles() && tries < OPEN_TRIES_MAX => {
+                    tries += 1;
+                    self.open_max.fetch_min((self.open.load(Ordering::Relaxed) / 2).max(1), Ordering::Relaxed);
+                    self.close_idle();
+                    std::thread::yield_now();
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Returns the partial file, created or opened again if it is not open.
+    fn open(&self, pending: &PendingFile) -> Result<Arc<dyn TargetFile>> {
+        self.with_handle(|| self.try_open(pending))
+    }
+
+    fn try_open(&self, pending: &PendingFile) -> Result<Arc<dyn TargetFile>> {
+        let mut handle = pending.lock();
+        if let Some(file) = &handle.file {
+            return Ok(Arc::clone(file));
+        }
+        let Partial { path, replaces_leftover } = &pending.plan.partial;
+        let file = if handle.is_created {
+            self.target.open_file(path)?
+        } else {
+            if *replaces_leftover {
+                self.target.remove(path)?;
+            }
+            let file = self.target.create_file(path, 0)?;
+            handle.is_created = true;
+            self.partials.fetch_add(1, Ordering::Relaxed);
+            file
+        };
+        let file: Arc<dyn TargetFile> = Arc::from(file);
+        handle.file = Some(Arc::clone(&file));
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(file)
+    }
+
+    /// Closes every file that is kept open and that nobody writes to at the moment.
+    pub(super) fn close_idle(&self) {
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        for pending in idle {
+            let Some(pending) = pending.upgrade() else { continue };
+            // One whose handle somebody has right now is not idle.
+            let Ok(mut handle) = pending.handle.try_lock() else { continue };
+            handle.is_listed = false;
+            if handle.file.as_ref().is_some_and(|file| Arc::strong_count(file) == 1) {
+                handle.file = None;
+                self.open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets go of a file that is not complete, unless few are kept open.
+    fn set_idle(&self, pending: &Arc<PendingFile>) {
+        if self.open_max.load(Ordering::Relaxed) < self.open.load(Ordering::Relaxed) {
+            self.close(pending);
+            return;
+        }
+        let mut handle = pending.lock();
+        if handle.file.is_some() && !handle.is_listed {
+            handle.is_listed = true;
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(pending));
+        }
+    }
+
+    fn close(&self, pending: &PendingFile) {
+        if pending.lock().file.take().is_some() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts chunks that are done with, or the end of the file's references; finishes the file after the last.
+    pub(super) fn settle(&self, pending: &Arc<PendingFile>, count: usize) {
+        if pending.left.fetch_sub(count, Ordering::AcqRel) != count {
+            self.set_idle(pending);
+            return;
+        }
+        if pending.has_losses.load(Ordering::Acquire) {
+            self.give_up(pending);
+        } else {
+            match self.complete(pending) {
+                Ok(unset) => {
+                    for reason in &unset.failures {
+                        self.fail(pending, Error::invalid(reason), false);
+                    }
+                    self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged += unset.unprivileged;
+                    self.files.fetch_add(1, Ordering::Relaxed);
+                    self.bytes.fetch_add(pending.plan.metadata.size, Ordering::Relaxed);
+                }
+                Err(error) if pending.lock().is_created => {
+                    let reason = format!("{error}; all bytes are in {}", self.shown(&pending.plan.partial.path));
+                    self.fail(pending, if is_fatal(&error) { error } else { Error::invalid(reason) }, true);
+                }
+                Err(error) => self.fail(pending, error, true),
+            }
+        }
+        self.close(pending);
+        self.monitor.advance(0, 1);
+    }
+
+    /// Gives a file of which every byte is written its metadata and then its name. What stood at its path until now was
+    /// not touched.
+    fn complete(&self, pending: &PendingFile) -> Result<Unset> {
+        let plan = &pending.plan;
+        let file = self.open(pending)?;
+        if pending.is_sparse.load(Ordering::Acquire) {
+            file.set_len(plan.metadata.size)?;
+        }
+        let unset = file.set_metadata(&plan.metadata, &plan.xattrs, self.trust)?;
+        if plan.replaces_directory {
+            self.target.remove(&plan.path)?;
+        }
+        self.with_handle(|| self.target.rename(&plan.partial.path, &plan.path))?;
+        self.partials.fetch_sub(1, Ordering::Relaxed);
+        Ok(unset)
+    }
+
+    /// Reports a file that is not whole, once. Its own name is not touched. Keeps the partial file if it has anything.
+    fn give_up(&self, pending: &PendingFile) {
+        let (is_created, written) = {
+            let handle = pending.lock();
+            (handle.is_created, handle.bytes_written)
+        };
+        let path = &pending.plan.partial.path;
+        let rest = if written != 0 {
+            format!("what could be read is in {}", self.shown(path))
+        } else if !is_created {
+            "nothing of it was restored".to_owned()
+        } else if let Err(error) = self.target.remove(path) {
+            format!("nothing of it was restored, and its partial file stays: {error}")
+        } else {
+            self.partials.fetch_sub(1, Ordering::Relaxed);
+            "nothing of it was restored".to_owned()
+        };
+        let all = pending.chunks.load(Ordering::Relaxed);
+        let shown = Path::new("/").join(&pending.plan.path);
+        let losses = pending.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = format!("{}: {}; {rest}", shown.display(), losses.describe(all));
+        drop(losses);
+        self.fail(pending, Error::invalid(text), true);
+    }
+
+    fn shown(&self, path: &Path) -> String {
+        self.target.display(path)
+    }
+
+    /// Writes chunks of one file, those that follow each other in the file and in the region together.
+    fn write(&self, file: &dyn TargetFile, plain: &[u8], chunks: &[(u64, Range<usize>)]) -> Result<u64> {
+        let mut written = 0;
+        let mut chunks = chunks.iter().cloned().peekable();
+        while let Some((offset, mut range)) = chunks.next() {
+            let follows = |range: &Range<usize>, next: &(u64, Range<usize>)| {
+                next.0 == offset + range.len() as u64 && next.1.start == range.end
+            };
+            while let Some((_, more)) = chunks.next_if(|next| follows(&range, next)) {
+                range.end = more.end;
+            }
+            let bytes = plain.get(range).unwrap_or_default();
+            file.write_at(offset, bytes)?;
+            written += bytes.len() as u64;
+            self.monitor.advance(bytes.len() as u64, 0);
+        }
+        Ok(written)
+    }
+}
+
+impl Losses {
+    /// Returns what is lost as a clause.
+    fn describe(&self, chunks: u64) -> String {
+        let mut clauses = Vec::new();
+        if let Some(reason) = &self.unopened {
+            clauses.push(reason.clone());
+        }
+        if let Some(first) = &self.first {
+            let plural = if chunks == 1 { "chunk" } else { "chunks" };
+            clauses.push(format!("{} of {chunks} {plural} lost (first: {first})", self.chunks));
+        }
+        if let Some((offset, reason)) = &self.cut {
+            clauses.push(format!("the list of its chunks cannot be read from byte {offset} on: {reason}"));
+        }
+        if self.bytes != 0 {
+            let verb = if self.bytes == 1 { "byte is" } else { "bytes are" };
+            clauses.push(format!("{} {verb} missing", self.bytes));
+        }
+        clauses.join("; ")
+    }
+}
+
+/// Where the chunks of one window go.
+pub(super) struct WindowSink {
+    pub(super) writing: Arc<Writing>,
+    pub(super) targets: Vec<Target>,
+}
+
+impl WindowSink {
+    /// Writes chunks of one file.
+    fn write(&self, file: &Arc<PendingFile>, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Result<(), Error> {
+        let target = |number: usize| self.targets.get(number);
+        let placed: Vec<(u64, Range<usize>)> =
+            chunks.iter().filter_map(|(number, range)| Some((target(*number)?.offset, range.clone()))).collect();
+        let opened = match self.writing.open(file) {
+            Ok(opened) => opened,
+            Err(error) if is_fatal(&error) => return Err(error),
+            Err(error) => {
+                // Reported once, however many chunks the file has.
+                let bytes: u64 = chunks.iter().map(|(_, range)| range.len() as u64).sum();
+                file.lack(|losses| {
+                    losses.bytes += bytes;
+                    losses.unopened.get_or_insert_with(|| error.to_string());
+                });
+                return Ok(());
+            }
+        };
+        let written = self.writing.write(&*opened, plain, &placed)?;
+        drop(opened);
+        file.lock().bytes_written += written;
+        Ok(())
+    }
+}
+
+impl Sink for WindowSink {
+    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures {
+        let file_of = |number: usize| self.targets.get(number).map(|target| Arc::as_ptr(&target.file));
+        let mut failed = Vec::new();
+        for of_file in chunks.chunk_by(|(before, _), (after, _)| file_of(*before) == file_of(*after)) {
+            let Some(Target { file, .. }) = of_file.first().and_then(|(number, _)| self.targets.get(*number)) else {
+                continue;
+            };
+            match self.write(file, plain, of_file) {
+                Ok(()) => self.writing.settle(file, of_file.len()),
+                Err(error) => {
+                    let text = error.to_string();
+                    let (first, rest) = of_file.split_at(1);
+                    failed.extend(first.iter().map(|(number, _)| *number).zip([error]));
+                    failed.extend(rest.iter().map(|(number, _)| (*number, Error::invalid(&text))));
+                }
+            }
+        }
+        failed
+    }
+
+    fn lose(&self, number: usize, error: Error) {
+        let Some(Target { file, len, .. }) = self.targets.get(number) else { return };
+        file.lack(|losses| {
+            losses.chunks += 1;
+            losses.bytes += u64::from(*len);
+            losses.first.get_or_insert_with(|| error.to_string());
+        });
+        if is_fatal(&error) {
+            self.writing.fail(file, error, true);
+        }
+        self.writing.settle(file, 1);
+    }
+
+    fn relieve(&self) {
+        self.writing.close_idle();
+    }
+}
+
+/// Returns true if an error makes going on pointless.
+pub(super) fn is_fatal(error: &Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error, Error::Interrupted)
+        || matches!(error.io_kind(), Some(StorageFull | ReadOnlyFilesystem | QuotaExceeded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::mem_tree::MemTree;
+    use crate::io::tree::EntryKind;
+    use crate::monitor::Silent;
+    use crate::restore::partial::partial_path;
+    use crate::types::{Fingerprint, Timestamp};
+
+    const MTIME: Timestamp = Timestamp { seconds: 77, nanoseconds: 1 };
+    const OPEN_MAX: usize = 7;
+
+    fn pending(path: &str, size: u64, chunks: usize) -> Arc<PendingFile> {
+        let metadata = Metadata {
+            kind: EntryKind::File,
+            mode: 0o640,
+            uid: 1,
+            gid: 2,
+            mtime: MTIME,
+            ctime: MTIME,
+            size,
+            device: 0,
+            inode: 0,
+            links: 1,
+            rdev: 0,
+        };
+        let path = PathBuf::from(path);
+        let partial = Partial { path: partial_path(&path, 0), replaces_leftover: false };
+        let plan = FilePlan { path, partial, replaces_directory: false, metadata, xattrs: Vec::new(), link: None };
+        let file = PendingFile::new(plan);
+        (0..chunks).for_each(|_| file.expect());
+        Arc::new(file)
+    }
+
+    fn sink(tree: &MemTree, targets: Vec<Target>) -> WindowSink {
+        let writing = Writing::new(Arc::new(tree.clone()), Trust::Full, Arc::new(Silent));
+        writing.open_max.store(OPEN_MAX, Ordering::Relaxed);
+        WindowSink { writing: Arc::new(writing), targets }
+    }
+
+    fn halves(file: &Arc<PendingFile>) -> Vec<Target> {
+        [0, 3].map(|offset| Target { file: Arc::clone(file), offset, len: 3 }).into()
+    }
+
+    fn read(tree: &MemTree, path: &str) -> (Vec<u8>, u32, Timestamp) {
+        let target: &dyn TargetTree = tree;
+        let mut bytes = vec![0; 100];
+        let len = target.open_file(Path::new(path)).unwrap().read_at(0, &mut bytes).unwrap();
+        bytes.truncate(len);
+        let metadata = target.metadata(Path::new(path)).unwrap().unwrap();
+        (bytes, metadata.mode, metadata.mtime)
+    }
+
+    fn names(tree: &MemTree) -> Vec<std::ffi::OsString> {
+        TargetTree::list(tree, Path::new("")).unwrap()
+    }
+
+    #[test]
+    fn files_that_one_region_leaves_incomplete_are_finished_though_few_stay_open() {
+        let tree = MemTree::new();
+        let count = OPEN_MAX + 50;
+        let files: Vec<_> = (0..count).map(|number| pending(&format!("f{number}"), 6, 2)).collect();
+        let part = |offset: u64| files.iter().map(move |file| Target { file: Arc::clone(file), offset, len: 3 });
+        let sink = sink(&tree, part(0).chain(part(3)).collect());
+        for number in 0..count {
+            assert!(sink.take(b"abc", &[(number, 0..3)]).is_empty());
+        }
+        assert_eq!(sink.writing.open.load(Ordering::Relaxed), OPEN_MAX);
+        sink.relieve();
+        assert_eq!(sink.writing.open.load(Ordering::Relaxed), 0);
+        for number in count..2 * count {
+            assert!(sink.take(b"def", &[(number, 0..3)]).is_empty());
+        }
+        for file in &files {
+            sink.writing.settle(file, 1);
+        }
+        assert_eq!(sink.writing.open.load(Ordering::Relaxed), 0);
+        assert!((0..count).all(|number| read(&tree, &format!("f{number}")) == (b"abcdef".to_vec(), 0o640, MTIME)));
+        assert_eq!(names(&tree).len(), count);
+        assert!(sink.writing.take_failed().is_empty());
+        assert_eq!((sink.writing.restored(), sink.writing.partials()), ((count as u64, 6 * count as u64), 0));
+    }
+
+    #[test]
+    fn a_file_that_lacks_bytes_never_gets_its_name_nor_its_mode_or_time() {
+        let tree = MemTree::new();
+        tree.put_file(Path::new("/f"), b"precious");
+        let before = read(&tree, "f");
+        let file = pending("f", 6, 2);
+        let sink = sink(&tree, halves(&file));
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        sink.lose(1, Error::MissingChunk { fingerprint: Fingerprint([1; 32]).to_string() });
+        sink.writing.settle(&file, 1);
+        assert_eq!(read(&tree, "f"), before);
+        let (bytes, mode, time) = read(&tree, "f.onefold-partial");
+        assert_eq!((bytes.as_slice(), mode), (b"abc".as_slice(), 0o600));
+        assert_ne!(time, MTIME);
+        let failed = sink.writing.take_failed();
+        let [Failed { path, error, is_incomplete: true, link: None }] = failed.as_slice() else { panic!("{failed:?}") };
+        assert_eq!(path, Path::new("f"));
+        let missing = Fingerprint([1; 32]);
+        let text = format!(
+            "/f: 1 of 2 chunks lost (first: chunk {missing}: in no readable container); 3 bytes are missing; what could be \
+             read is in /f.onefold-partial"
+        );
+        assert_eq!(error.to_string(), text);
+        assert_eq!((sink.writing.restored(), sink.writing.partials()), ((0, 0), 1));
+    }
+
+    #[test]
+    fn a_file_of_which_nothing_can_be_written_leaves_nothing_and_is_reported_once() {
+        let tree = MemTree::new();
+        TargetTree::create_dir(&tree, Path::new("f.onefold-partial")).unwrap();
+        let [blocked, lost] = ["f", "g"].map(|name| pending(name, 6, 2));
+        let sink = sink(&tree, halves(&blocked).into_iter().chain(halves(&lost)).collect());
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
+        sink.lose(2, Error::invalid("unreadable"));
+        sink.lose(3, Error::invalid("unreadable as well"));
+        for file in [&blocked, &lost] {
+            sink.writing.settle(file, 1);
+        }
+        assert_eq!(names(&tree), ["f.onefold-partial"]);
+        let failed = sink.writing.take_failed();
+        let failed: Vec<String> = failed.into_iter().map(|failed| failed.error.to_string()).collect();
+        assert_eq!(failed.len(), 2);
+        assert!(failed[0].ends_with("6 bytes are missing; nothing of it was restored"), "{failed:?}");
+        let text = "/g: 2 of 2 chunks lost (first: unreadable); 6 bytes are missing; nothing of it was restored";
+        assert_eq!(failed[1], text);
+    }
+}
