@@ -23,6 +23,7 @@ mod listing;
 mod manual;
 mod memory;
 mod place;
+mod restore_faults;
 mod restoring;
 mod shortage;
 mod trust;
