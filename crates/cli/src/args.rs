@@ -64,9 +64,12 @@ pub(crate) struct GlobalArgs {
     /// [default: auto, which is zstd:3]
     #[arg(long, global = true, value_name = "METHOD")]
     pub(crate) compression: Option<String>,
-    /// Wait so long for another writer on this host, as 30s or 1h30m
+    /// Wait so long for another writer on this host, as 30s or 1h30m; 0 fails at once [default: 10m]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) retry_lock: Option<String>,
+    /// Report progress so often, as 10s; 0 is never [default: 1m; 100ms on a terminal and with --json]
+    #[arg(long, global = true, value_name = "DURATION")]
+    pub(crate) progress_interval: Option<String>,
     /// Accept that another repository stands at the path than this host has seen there, and remember the new one
     #[arg(long, global = true)]
     pub(crate) accept_new_repository: bool,

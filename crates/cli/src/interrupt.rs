@@ -22,6 +22,11 @@ pub(crate) fn prepare() -> Result<()> {
     Ok(())
 }
 
+/// Returns true if a line of progress was asked for since the last call.
+pub(crate) fn take_status_request() -> bool {
+    IS_STATUS_WANTED.get().is_some_and(|is_wanted| is_wanted.swap(false, Ordering::Relaxed))
+}
+
 /// Whether the user has asked to stop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);

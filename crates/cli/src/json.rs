@@ -4,6 +4,7 @@
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+pub(crate) mod status;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,35 +35,6 @@ pub(crate) struct Initialized {
     pub(crate) message_type: &'static str,
     pub(crate) id: String,
     pub(crate) repository: String,
-}
-
-/// How far a backup is.
-#[derive(Serialize, Default)]
-pub(crate) struct Status {
-    pub(crate) message_type: &'static str,
-    pub(crate) seconds_elapsed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) seconds_remaining: Option<u64>,
-    pub(crate) percent_done: f64,
-    pub(crate) total_files: u64,
-    pub(crate) files_done: u64,
-    pub(crate) total_bytes: u64,
-    pub(crate) bytes_done: u64,
-    pub(crate) error_count: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) current_files: Vec<String>,
-}
-
-/// How far a restore is.
-#[derive(Serialize)]
-pub(crate) struct RestoreStatus {
-    pub(crate) message_type: &'static str,
-    pub(crate) seconds_elapsed: u64,
-    pub(crate) percent_done: f64,
-    pub(crate) total_files: u64,
-    pub(crate) files_restored: u64,
-    pub(crate) total_bytes: u64,
-    pub(crate) bytes_restored: u64,
 }
 
 /// The end of a restore.
@@ -311,7 +283,7 @@ impl Index {
             IndexState::New => ("new", None),
             IndexState::Clean => ("clean", None),
             IndexState::Unclean => ("unclean", None),
-            IndexState::Incomplete(parts) => ("incomplete", Some(format!("{parts} damaged parts"))),
+            IndexState::Incomplete(parts) => ("incomplete", Some(text::count(*parts as u64, "damaged part"))),
             IndexState::Rebuilt(reason) => ("rebuilt", Some(reason.clone())),
         };
         let counters: BTreeMap<_, _> = outcome.report.counters.named().into_iter().collect();

@@ -3,8 +3,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
+
+use crate::settings::Settings;
 
 /// How much is said.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,16 +29,24 @@ pub(crate) struct Output {
     pub(crate) json: bool,
     /// How much is said.
     pub(crate) verbosity: Verbosity,
+    /// How often progress is reported, if that was said; zero is never.
+    pub(crate) progress_interval: Option<Duration>,
     data: Mutex<io::BufWriter<io::Stdout>>,
     to_terminal: bool,
 }
 
 impl Output {
     /// Writes to the process's standard output and error.
-    pub(crate) fn new(json: bool, verbosity: Verbosity) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         let stdout = io::stdout();
         let to_terminal = stdout.is_terminal();
-        Self { json, verbosity, data: Mutex::new(io::BufWriter::new(stdout)), to_terminal }
+        Self {
+            json: settings.json,
+            verbosity: settings.verbosity,
+            progress_interval: settings.progress_interval,
+            data: Mutex::new(io::BufWriter::new(stdout)),
+            to_terminal,
+        }
     }
 
     /// Writes bytes of data as they are.

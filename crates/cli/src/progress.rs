@@ -1,4 +1,5 @@
-//! What is shown while a backup runs: a bar on a terminal, status messages for programs, otherwise nothing but errors.
+//! What is shown while a command runs: a bar on a terminal, status messages for programs, a line a minute otherwise, and a
+//! line whenever SIGUSR1 asks for one.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,14 +12,54 @@ use onefold_engine::Error;
 use onefold_engine::backup::{Action, Monitor};
 use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
+use onefold_engine::monitor::Items;
 
-use crate::interrupt::Interrupt;
-use crate::json::{Failure, RestoreStatus, Status, VerboseStatus};
-use crate::output::{Output, Verbosity};
+use crate::interrupt::{Interrupt, take_status_request};
+use crate::json::status::{RestoreStatus, Status};
+use crate::json::{Failure, VerboseStatus};
+use crate::output::{Output, Verbosity, escape};
 use crate::text;
 
-/// Ten times a second, as restic does.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How often signals are looked for, and bars and messages renewed.
+const TICK: Duration = Duration::from_millis(100);
+/// How often a line is written if nothing is said.
+const LINE_INTERVAL: Duration = Duration::from_mins(1);
+/// How long a command that only writes lines runs before it counts what there is to do: shorter ones never need to know.
+const SCAN_DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// How progress is reported at intervals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Report {
+    /// Not at all.
+    Nothing,
+    /// As a bar on a terminal.
+    Bar,
+    /// As messages for programs on standard output.
+    Messages,
+    /// As lines on standard error.
+    Lines,
+}
+
+impl Report {
+    /// Decides how, and how often.
+    fn decide(output: &Output, is_terminal: bool) -> (Self, Duration) {
+        let (report, usual) = match (output.json, is_terminal) {
+            (true, _) => (Self::Messages, TICK),
+            (false, true) => (Self::Bar, TICK),
+            (false, false) => (Self::Lines, LINE_INTERVAL),
+        };
+        let interval = output.progress_interval.unwrap_or(usual);
+        let is_silent = output.verbosity < Verbosity::Normal || interval.is_zero();
+        (if is_silent { Self::Nothing } else { report }, interval)
+    }
+}
+
+/// The part of a command that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    items: Items,
+    start: Duration,
+}
 
 /// What is being done; errors say so.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +80,15 @@ pub(crate) struct Progress {
     output: Arc<Output>,
     interrupt: Interrupt,
     activity: Activity,
+    report: Report,
+    interval: Duration,
     start: Duration,
+    stage: Mutex<Stage>,
     bytes: AtomicU64,
-    files: AtomicU64,
+    items: AtomicU64,
     failures: AtomicU64,
     total_bytes: AtomicU64,
-    total_files: AtomicU64,
+    total_items: AtomicU64,
     is_total_known: AtomicBool,
     /// The file that is being read, and when that began.
     current: Mutex<Option<(PathBuf, Duration)>>,
@@ -60,24 +104,25 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts to listen.
     pub(crate) fn new(output: &Arc<Output>, interrupt: &Interrupt, activity: Activity) -> Arc<Self> {
-        let shows_bar = !output.json && Verbosity::Normal <= output.verbosity;
-        let bar = if shows_bar {
-            // Hidden by itself where standard error is no terminal.
-            ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
-        } else {
-            ProgressBar::hidden()
-        };
+        // Hidden by itself where standard error is no terminal.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let (report, interval) = Report::decide(output, !bar.is_hidden());
+        let bar = if report == Report::Bar { bar } else { ProgressBar::hidden() };
+        let start = OsHost::new().monotonic();
         bar.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
         Arc::new(Self {
             output: Arc::clone(output),
             interrupt: interrupt.clone(),
             activity,
-            start: OsHost::new().monotonic(),
+            report,
+            interval,
+            start,
+            stage: Mutex::new(Stage { items: Items::Files, start: Duration::ZERO }),
             bytes: AtomicU64::new(0),
-            files: AtomicU64::new(0),
+            items: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
-            total_files: AtomicU64::new(0),
+            total_items: AtomicU64::new(0),
             is_total_known: AtomicBool::new(false),
             current: Mutex::new(None),
             added: AtomicU64::new(0),
@@ -90,7 +135,18 @@ impl Progress {
 
     /// Says whether anybody looks at what is shown, so that totals are worth counting.
     pub(crate) fn is_watched(&self) -> bool {
-        Verbosity::Normal <= self.output.verbosity && (self.output.json || !self.bar.is_hidden())
+        self.report != Report::Nothing
+    }
+
+    /// Waits until totals are worth counting. Returns false if the command has ended by then.
+    pub(crate) fn wait_for_scan(&self) -> bool {
+        let delay = match self.report {
+            Report::Lines => SCAN_DELAY_MAX.min(self.interval / 2),
+            Report::Nothing | Report::Bar | Report::Messages => return true,
+        };
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.end.wait_timeout_while(ended, delay, |ended| !*ended);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Returns the time since the start.
@@ -115,7 +171,7 @@ impl Progress {
 
     /// Tells all that there is to do.
     pub(crate) fn set_total(&self, files: u64, bytes: u64) {
-        self.total_files.store(files, Ordering::Relaxed);
+        self.total_items.store(files, Ordering::Relaxed);
         self.total_bytes.store(bytes, Ordering::Relaxed);
         self.finish_count();
     }
@@ -123,7 +179,7 @@ impl Progress {
     /// Adds a file to what there is to do.
     pub(crate) fn count_ahead(&self, bytes: u64) {
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.total_files.fetch_add(1, Ordering::Relaxed);
+        self.total_items.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tells that everything there is to do has been counted.
@@ -141,90 +197,129 @@ impl Progress {
                 item: String::new(),
                 duration: Some(self.elapsed().as_secs_f64()),
                 data_size: Some(self.total_bytes.load(Ordering::Relaxed)),
-                total_files: Some(self.total_files.load(Ordering::Relaxed)),
+                total_files: Some(self.total_items.load(Ordering::Relaxed)),
             });
         }
     }
 
     /// Shows the state at intervals, on a thread of its own, until the returned handle is dropped.
     pub(crate) fn show(self: &Arc<Self>) -> Shown {
-        let thread = self.is_watched().then(|| {
-            let progress = Arc::clone(self);
-            std::thread::Builder::new().name("progress".to_owned()).spawn(move || progress.run()).ok()
-        });
-        Shown { progress: Arc::clone(self), thread: thread.flatten() }
+        let progress = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(move || progress.run());
+        // Without the thread nothing is shown, which is no reason to stop.
+        Shown { progress: Arc::clone(self), thread: thread.ok() }
     }
 
     fn run(&self) {
+        let mut next = self.interval;
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         while !*ended {
-            ended = self.end.wait_timeout(ended, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
-            if !*ended {
-                self.draw();
+            ended = self.end.wait_timeout(ended, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            if *ended {
+                break;
             }
+            if take_status_request() {
+                self.answer();
+            }
+            if self.report != Report::Nothing && next <= self.elapsed() {
+                self.draw();
+                next = self.elapsed() + self.interval.saturating_sub(TICK / 2);
+            }
+        }
+    }
+
+    /// Answers a request for the state, however little is to be said.
+    fn answer(&self) {
+        let status = self.status();
+        if self.output.json {
+            self.output.warn_message(&status);
+        } else {
+            self.bar.suspend(|| self.output.warn(&self.line(&status)));
         }
     }
 
     fn draw(&self) {
         let status = self.status();
-        if self.output.json {
-            // A reader that has gone away shows when the summary is written.
-            let _ignored = match self.activity {
-                Activity::Files | Activity::Stream | Activity::Check => self.output.message(&status),
-                Activity::Restore => self.output.message(&RestoreStatus {
-                    message_type: "status",
-                    seconds_elapsed: status.seconds_elapsed,
-                    percent_done: status.percent_done,
-                    total_files: status.total_files,
-                    files_restored: status.files_done,
-                    total_bytes: status.total_bytes,
-                    bytes_restored: status.bytes_done,
-                }),
-            };
-            return;
+        match self.report {
+            Report::Nothing => {}
+            Report::Lines => self.output.warn(&self.line(&status)),
+            Report::Bar => {
+                let current = status.current_files.first().map_or("", String::as_str);
+                let current = String::from_utf8_lossy(&escape(current.as_bytes())).into_owned();
+                self.bar.set_message(format!("{}\n{current}", self.line(&status)));
+            }
+            Report::Messages => {
+                // A reader that has gone away shows when the summary is written.
+                let _ignored = match self.activity {
+                    Activity::Files | Activity::Stream | Activity::Check => self.output.message(&status),
+                    Activity::Restore => self.output.message(&RestoreStatus::of(&status)),
+                };
+            }
         }
-        let speed = status.bytes_done / self.elapsed().as_secs().max(1);
-        let done = if self.is_total_known.load(Ordering::Relaxed) {
-            let eta = status
-                .seconds_remaining
-                .map_or(String::new(), |seconds| format!("  ETA {}", text::duration(Duration::from_secs(seconds))));
-            format!(
-                "{:5.1}%  {} of {} files, {} of {}, {}/s{eta}",
-                status.percent_done * 100.0,
-                status.files_done,
-                status.total_files,
-                text::bytes(status.bytes_done),
-                text::bytes(status.total_bytes),
-                text::bytes(speed),
-            )
-        } else {
-            format!("{} files, {}, {}/s", status.files_done, text::bytes(status.bytes_done), text::bytes(speed))
+    }
+
+    /// Writes the state for people.
+    fn line(&self, status: &Status) -> String {
+        let stage = *self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = match stage.items {
+            Items::Files => "file",
+            Items::Containers => "container",
+            Items::Snapshots => "snapshot",
         };
-        let errors = if 0 < status.error_count { format!(", {} errors", status.error_count) } else { String::new() };
-        let current = status.current_files.first().map_or("", String::as_str);
-        let current: String = current.chars().filter(|character| !character.is_control()).collect();
-        self.bar.set_message(format!("[{}] {done}{errors}\n{current}", text::duration(self.elapsed())));
+        let mut parts = Vec::new();
+        if self.is_total_known.load(Ordering::Relaxed) {
+            parts.push(format!("{} of {}", status.files_done, text::count(status.total_files, one)));
+            if 0 < status.total_bytes {
+                parts.push(format!("{} of {}", text::bytes(status.bytes_done), text::bytes(status.total_bytes)));
+            }
+        } else {
+            parts.push(text::count(status.files_done, one));
+        }
+        if 0 < status.bytes_done {
+            if status.total_bytes == 0 {
+                parts.push(text::bytes(status.bytes_done));
+            }
+            let seconds = self.elapsed().saturating_sub(stage.start).as_secs().max(1);
+            parts.push(format!("{}/s", text::bytes(status.bytes_done / seconds)));
+        }
+        if let Some(seconds) = status.seconds_remaining {
+            parts.push(format!("ETA {}", text::duration(Duration::from_secs(seconds))));
+        }
+        if 0 < status.error_count {
+            parts.push(text::count(status.error_count, "error"));
+        }
+        let percent = if self.is_total_known.load(Ordering::Relaxed) {
+            format!("{:5.1}%  ", status.percent_done * 100.0)
+        } else {
+            String::new()
+        };
+        format!("[{}] {percent}{}", text::duration(self.elapsed()), parts.join(", "))
     }
 
     fn status(&self) -> Status {
         let bytes_done = self.bytes.load(Ordering::Relaxed);
         let total_bytes = self.total_bytes.load(Ordering::Relaxed);
+        let (items_done, total_items) = (self.items.load(Ordering::Relaxed), self.total_items.load(Ordering::Relaxed));
         let elapsed = self.elapsed();
+        let stage = *self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        // Bytes take longer than files, where there are any.
+        let (done, total) = if 0 < total_bytes { (bytes_done, total_bytes) } else { (items_done, total_items) };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let fraction = if total_bytes == 0 { 0.0 } else { (bytes_done as f64 / total_bytes as f64).min(1.0) };
+        let percent_done = if total == 0 { 0.0 } else { (done as f64 / total as f64).min(1.0) };
         let is_total_known = self.is_total_known.load(Ordering::Relaxed);
-        let seconds_remaining = (is_total_known && 0 < bytes_done).then(|| {
-            let left = u128::from(total_bytes.saturating_sub(bytes_done));
-            u64::try_from(elapsed.as_millis() * left / u128::from(bytes_done) / 1000).unwrap_or(u64::MAX)
+        let seconds_remaining = (is_total_known && 0 < done).then(|| {
+            let left = u128::from(total.saturating_sub(done));
+            let elapsed = elapsed.saturating_sub(stage.start).as_millis();
+            u64::try_from(elapsed * left / u128::from(done) / 1000).unwrap_or(u64::MAX)
         });
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Status {
             message_type: "status",
             seconds_elapsed: elapsed.as_secs(),
             seconds_remaining,
-            percent_done: fraction,
-            total_files: self.total_files.load(Ordering::Relaxed),
-            files_done: self.files.load(Ordering::Relaxed),
+            percent_done,
+            total_files: total_items,
+            files_done: items_done,
             total_bytes,
             bytes_done,
             error_count: self.failures(),
@@ -289,14 +384,23 @@ impl Progress {
 }
 
 impl Monitor for Progress {
+    fn stage(&self, items: Items, count: u64) {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Stage { items, start: self.elapsed() };
+        for (counter, value) in [(&self.bytes, 0), (&self.items, 0), (&self.total_bytes, 0), (&self.total_items, count)]
+        {
+            counter.store(value, Ordering::Relaxed);
+        }
+        self.finish_count();
+    }
+
     fn begin(&self, path: &Path) {
         let begun = (path.to_path_buf(), self.elapsed());
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
     }
 
-    fn advance(&self, bytes: u64, files: u64) {
+    fn advance(&self, bytes: u64, items: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.files.fetch_add(files, Ordering::Relaxed);
+        self.items.fetch_add(items, Ordering::Relaxed);
     }
 
     fn added(&self, bytes: u64) {
@@ -337,7 +441,7 @@ impl Monitor for Progress {
     }
 }
 
-/// Shows a backup's progress as long as it lives.
+/// Shows a command's progress as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Shown {
     progress: Arc<Progress>,

@@ -21,6 +21,8 @@ use crate::text::parse_duration;
 
 /// Memory budget if none is given.
 const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
+/// How long to wait for another writer if nothing is said.
+const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 /// Smallest memory budget that queues, buffers and the index fit into.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
@@ -67,6 +69,8 @@ pub(crate) struct Settings {
     pub(crate) io: IoBackend,
     /// How long to wait for another writer.
     pub(crate) retry_lock: Duration,
+    /// How often progress is reported, if that was said; zero is never.
+    pub(crate) progress_interval: Option<Duration>,
     /// Whether another repository may stand where this host has seen one.
     pub(crate) new_repository: Change,
     /// What becomes of newest snapshots that are gone.
@@ -130,7 +134,8 @@ impl Settings {
             threads: Budget::threads(memory_bytes, processors),
             compression,
             io,
-            retry_lock: typed.retry_lock.as_deref().map(parse_duration).transpose()?.unwrap_or_default(),
+            retry_lock: typed.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,
+            progress_interval: typed.progress_interval.as_deref().map(parse_duration).transpose()?,
             new_repository: if typed.accept_new_repository { Change::Accept } else { Change::Refuse },
             lost_heads: if typed.accept_rollback { LostHeads::Accept } else { LostHeads::Report },
             json: typed.json,
@@ -185,6 +190,22 @@ mod tests {
         assert_eq!((choose("threads").unwrap(), choose("").unwrap()), (IoBackend::Threads, IoBackend::Auto));
         let message = format!("{:#}", choose("fast").unwrap_err());
         assert!(message.starts_with("ONEFOLD_IO: `fast`") && message.contains("uring"), "{message}");
+    }
+
+    #[test]
+    fn durations_of_nothing_are_zero_and_not_the_default() {
+        let typed = |text: &str| GlobalArgs {
+            retry_lock: Some(text.into()),
+            progress_interval: Some(text.into()),
+            ..GlobalArgs::default()
+        };
+        for zero in ["0", "0s"] {
+            let settings = decide(&typed(zero), &[]).unwrap();
+            assert_eq!((settings.retry_lock, settings.progress_interval), (Duration::ZERO, Some(Duration::ZERO)));
+        }
+        let settings = decide(&GlobalArgs::default(), &[]).unwrap();
+        assert_eq!((settings.retry_lock, settings.progress_interval), (Duration::from_mins(10), None));
+        assert!(decide(&typed("soon"), &[]).is_err());
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(crate) fn parse_time(text: &str) -> anyhow::Result<Timestamp> {
 /// Reads a duration as `30s` or `1h30m`.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<std::time::Duration> {
     let wrong = || anyhow::anyhow!("{text:?}: not a duration; write it as 30s or 1h30m");
+    if text == "0" {
+        return Ok(std::time::Duration::ZERO);
+    }
     let duration: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
     duration.try_into().map_err(|_| wrong())
 }
@@ -52,6 +55,16 @@ pub(crate) fn bytes(count: u64) -> String {
         Some((shift, unit)) => format!("{:.3} {unit}", count as f64 / (1_u64 << shift) as f64),
         None => format!("{count} B"),
     }
+}
+
+/// Writes a duration as options take it: `10m`, `1h 30m`.
+pub(crate) fn short_duration(duration: std::time::Duration) -> String {
+    jiff::SignedDuration::try_from(duration).map_or_else(|_| format!("{duration:?}"), |short| format!("{short:#}"))
+}
+
+/// Writes how many things there are: `1 file`, `2 files`.
+pub(crate) fn count(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 /// Writes a duration as minutes and seconds, with hours where there are any.
@@ -128,6 +141,11 @@ mod tests {
         assert_eq!(permissions(EntryKind::File, 0o640), "-rw-r-----");
         assert_eq!(permissions(EntryKind::Symlink, 0o777), "Lrwxrwxrwx");
         assert_eq!(go_mode(EntryKind::Directory, 0o755), 2_147_484_141);
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|files| count(files, "file")), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

@@ -96,7 +96,18 @@ fn a_held_index_exits_11_and_can_be_waited_for() {
     place.run(["backup", "source", "-q"]).code(0);
     let lock = File::open(place.path("cache").join(place.repository_id()).join("index/lock")).unwrap();
     lock.lock().unwrap();
-    place.run(["backup", "source"]).code(11).says("held by another writer");
+    place.run(["backup", "source", "--retry-lock", "0"]).code(11).says("held by another writer");
+    let mut waiting = place.command(["backup", "source"]).spawn().unwrap();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    assert!(stderr.any(|line| line.unwrap().contains("waiting up to 10m")));
+    kill_process(Pid::from_child(&waiting), Signal::TERM).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(130));
+    let mut waiting = place.command(["backup", "source", "--json"]).spawn().unwrap();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    let message: serde_json::Value = serde_json::from_str(&stderr.next().unwrap().unwrap()).unwrap();
+    assert_eq!(message["message_type"], "waiting");
+    kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(130));
     // Readers never need it.
     place.run(["ls", "latest"]).code(0);
     let mut waiting = place.command(["backup", "source", "--retry-lock", "1m"]).spawn().unwrap();

@@ -202,7 +202,7 @@ fn what_cannot_be_shown_is_refused_with_its_place_and_nothing_is_written() {
     // What is there is not written over.
     fs::write(place.path("a.json"), findings().to_string()).unwrap();
     let made = place.run(report).code(0);
-    assert!(made.stdout().starts_with("1 experiments, 4 plots, 1."), "{}", made.stdout());
+    assert!(made.stdout().starts_with("1 experiment, 4 plots, 1."), "{}", made.stdout());
     let before = fs::read(place.path("report.html")).unwrap();
     place.run(report).code(1).says("write report.html: File exists");
     assert_eq!(fs::read(place.path("report.html")).unwrap(), before);

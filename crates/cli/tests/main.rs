@@ -26,4 +26,6 @@ mod place;
 mod restore_faults;
 mod restoring;
 mod shortage;
+mod signals;
+mod terminal;
 mod trust;

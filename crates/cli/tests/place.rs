@@ -128,7 +128,8 @@ impl Ran {
     /// Returns the last JSON message of standard error.
     #[track_caller]
     pub(crate) fn last_error(&self) -> Value {
-        serde_json::from_str(self.stderr().lines().last().unwrap()).unwrap()
+        let stderr = self.stderr();
+        serde_json::from_str(stderr.lines().last().unwrap()).unwrap_or_else(|error| panic!("{error}: {stderr}"))
     }
 }
 

@@ -205,7 +205,7 @@ fn what_is_left_as_it_stands_is_not_verified() {
     }
     for _ in 0..2 {
         let ran = place.run(["restore", "latest", "--target", "out", "--verify", "--overwrite", "always"]).code(0);
-        assert!(ran.stdout().contains("Verified 1 files"), "{}", ran.stdout());
+        assert!(ran.stdout().contains("Verified 1 file"), "{}", ran.stdout());
     }
 }
 

@@ -18,12 +18,25 @@ pub enum Action {
     Other,
 }
 
+/// What a stage of an operation works through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Items {
+    /// Files of a source or a snapshot.
+    Files,
+    /// Containers of a repository.
+    Containers,
+    /// Snapshots of a repository.
+    Snapshots,
+}
+
 /// Listens to an operation. Called from the operation's threads; must return quickly.
 pub trait Monitor: Debug + Send + Sync {
+    /// A stage begins that works through so many items. Progress is that of this stage from now on.
+    fn stage(&self, _items: Items, _count: u64) {}
     /// A file is being read.
     fn begin(&self, _path: &Path) {}
-    /// So many more bytes and files are done.
-    fn advance(&self, _bytes: u64, _files: u64) {}
+    /// So many more bytes and items, which are files unless a stage says otherwise, are done.
+    fn advance(&self, _bytes: u64, _items: u64) {}
     /// So many bytes of the file that is told of next stand in chunks that this backup stored.
     fn added(&self, _bytes: u64) {}
     /// A file or other entry is done.

@@ -22,6 +22,7 @@ use crate::args::BackupArgs;
 use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
+use crate::json::status::Waiting;
 use crate::json::{BackupSummary, DryRunSummary, Index, short_id};
 use crate::open::{Opened, OpenedCache, hostname, open, username};
 use crate::output::{Output, Verbosity};
@@ -163,6 +164,9 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
     let Ok(walk) = Walk::new(Arc::clone(&sources.tree), &sources.roots, Arc::clone(excludes)) else { return };
     let progress = Arc::clone(progress);
     let count = move || {
+        if !progress.wait_for_scan() {
+            return;
+        }
         for event in walk {
             if progress.is_interrupted() {
                 return;
@@ -194,7 +198,7 @@ fn with_retries<T>(
         match action() {
             Err(Error::IndexBusy { .. }) if host.monotonic() < end => {
                 if !is_told {
-                    output.note("another writer on this host holds the index; waiting for it");
+                    tell_of_waiting(output, settings.retry_lock);
                     is_told = true;
                 }
                 if progress.is_interrupted() {
@@ -204,6 +208,19 @@ fn with_retries<T>(
             }
             result => return result,
         }
+    }
+}
+
+/// Says why nothing happens: on standard error, since standard output is for results.
+fn tell_of_waiting(output: &Output, at_most: Duration) {
+    let at_most = text::short_duration(at_most);
+    let message = format!(
+        "another backup on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
+    );
+    if output.json {
+        output.warn_message(&Waiting { message_type: "waiting", message });
+    } else {
+        output.note(&message);
     }
 }
 
@@ -272,7 +289,12 @@ fn print_counts(output: &Output, title: &str, [new, changed, unmodified]: [u64; 
 }
 
 fn print_processed(output: &Output, files: u64, bytes: u64, elapsed: Duration) -> Result<()> {
-    output.line(format!("processed {files} files, {} in {}", text::bytes(bytes), text::duration(elapsed)))?;
+    output.line(format!(
+        "processed {}, {} in {}",
+        text::count(files, "file"),
+        text::bytes(bytes),
+        text::duration(elapsed)
+    ))?;
     Ok(())
 }
 

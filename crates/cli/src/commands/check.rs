@@ -89,17 +89,15 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
         })?;
     } else if Verbosity::Normal <= output.verbosity {
         output.line(format!(
-            "checked {} snapshots, {} containers with {} chunks; read {}",
-            report.snapshots,
-            report.containers,
-            report.chunks,
+            "checked {}, {} with {}; read {}",
+            text::count(report.snapshots, "snapshot"),
+            text::count(report.containers, "container"),
+            text::count(report.chunks, "chunk"),
             text::bytes(report.bytes_read),
         ))?;
         if 0 < report.leftovers {
-            output.line(format!(
-                "{} files are left over from interrupted sessions; they are harmless",
-                report.leftovers
-            ))?;
+            let left_over = text::count(report.leftovers, "harmless file");
+            output.line(format!("interrupted sessions left {left_over} over"))?;
         }
         if damaged == 0 {
             output.line("no errors were found")?;
@@ -118,6 +116,7 @@ fn tell(output: &Output, finding: &Finding) {
         let more = match file.extent {
             Extent::File => String::new(),
             Extent::Directory => ", with everything in it".to_owned(),
+            Extent::Run { entries: 1 } => " and the entry that follows".to_owned(),
             Extent::Run { entries } => format!(" and what follows, {entries} entries"),
         };
         output.warn(&format!("  hits {}:{}{more}", file.snapshot, file.path.display()));

@@ -72,7 +72,8 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
         for key in &keys {
             let mark = if key.current { '*' } else { ' ' };
             let id: String = key.id.chars().take(SHORT_ID_LEN).collect();
-            let shown = |label: &str| if label.is_empty() { "(sealed)".to_owned() } else { label.to_owned() };
+            let printable = |label: &str| String::from_utf8_lossy(&output.printable(label.as_bytes())).into_owned();
+            let shown = |label: &str| if label.is_empty() { "(sealed)".to_owned() } else { printable(label) };
             let (user, host) = (shown(&key.user_name), shown(&key.host_name));
             output.line(format!("{mark}{id}  {}  {user:12}  {host}", key.created))?;
         }

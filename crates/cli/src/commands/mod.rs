@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let settings = Settings::decide(&global, &|name| std::env::var_os(name))?;
     #[cfg(feature = "lab")]
     let names_repository = global.repo.is_some();
-    let output = Arc::new(Output::new(settings.json, settings.verbosity));
+    let output = Arc::new(Output::new(&settings));
     match command {
         Command::Init(typed) => init::run(&settings, &output, &typed),
         Command::Backup(typed) => backup::run(&settings, &output, &typed),

@@ -19,9 +19,11 @@ use onefold_engine::restore::{
     find_entry, restore,
 };
 use onefold_engine::source::exclude::{Case, Patterns};
+use onefold_engine::store::Store;
 
 use crate::args::{OverwriteArg, RestoreArgs};
 use crate::files;
+use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
 use crate::output::{Output, Verbosity};
@@ -79,6 +81,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     };
     let report = {
         let _shown = progress.show();
+        if !is_whole && progress.is_watched() {
+            count_ahead(&opened.store, &request, interrupt, &progress);
+        }
         let restored = restore(&opened.store, &request)?;
         let partials = if restored.files_incomplete == 0 { PartialFiles::Delete } else { PartialFiles::Keep };
         let deleted =
@@ -91,6 +96,31 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         0 => Ok(()),
         1 => bail!("something could not be restored"),
         count => bail!("{count} things could not be restored"),
+    }
+}
+
+/// Counts what a part of a snapshot holds, so that the time left can be estimated. Standing files count as well: they are
+/// passed over one by one.
+fn count_ahead(store: &Store, request: &RestoreRequest<'_>, interrupt: &Interrupt, progress: &Progress) {
+    let counting = RestoreRequest {
+        // Nothing stands there, so that everything counts.
+        target: Arc::new(DiscardTarget { folds_case: false }),
+        effect: Effect::DryRun,
+        verify: false,
+        tree: request.tree,
+        path: request.path,
+        filter: request.filter.clone(),
+        overwrite: request.overwrite,
+        trust: request.trust,
+        scratch: request.scratch.clone(),
+        memory_bytes: request.memory_bytes,
+        driver: request.driver.clone(),
+        // What cannot be read is reported by the restore itself.
+        monitor: Arc::new(interrupt.clone()),
+    };
+    // The restore meets the same error and reports it.
+    if let Ok(counted) = restore(store, &counting) {
+        progress.set_total(counted.files, counted.bytes);
     }
 }
 
@@ -236,6 +266,11 @@ fn filter(typed: &RestoreArgs) -> Result<Filter> {
     Ok(Filter { include, exclude: compile(&typed.exclude, &typed.iexclude)? })
 }
 
+/// Writes how many entries there are, in restic's words.
+fn entries(count: u64) -> String {
+    if count == 1 { "1 file/dir".to_owned() } else { format!("{count} files/dirs") }
+}
+
 fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Progress) -> Result<()> {
     let Outcome { restored: report, deleted } = outcome;
     let elapsed = progress.elapsed();
@@ -273,15 +308,19 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
         (false, false) => "Restored",
     };
     let (bytes, time) = (text::bytes(report.bytes), text::duration(elapsed));
-    output.line(format!("Summary: {verb} {restored} files/dirs ({bytes}) in {time}"))?;
+    let restored_entries = entries(restored);
+    output.line(format!("Summary: {verb} {restored_entries} ({bytes}) in {time}"))?;
     if 0 < report.chunks_recovered {
         let count = report.chunks_recovered;
-        output
-            .line(format!("Took {count} damaged chunks from another copy; `onefold check --read-data` says where"))?;
+        let chunks = text::count(count, "damaged chunk");
+        output.line(format!("Took {chunks} from another copy; `onefold check --read-data` says where"))?;
     }
     if 0 < report.files_skipped {
         let skipped = text::bytes(report.bytes_skipped);
-        output.line(format!("Skipped {} files ({skipped}) that stood there already", report.files_skipped))?;
+        output.line(format!(
+            "Skipped {} ({skipped}) that stood there already",
+            text::count(report.files_skipped, "file")
+        ))?;
     }
     if 0 < report.files_incomplete {
         let count = counted(report.files_incomplete, "file", "files");
@@ -295,10 +334,11 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     }
     if typed.delete {
         let verb = if typed.dry_run { "Would delete" } else { "Deleted" };
-        output.line(format!("{verb} {deleted} files/dirs that are not in the snapshot"))?;
+        let are = if *deleted == 1 { "that is" } else { "that are" };
+        output.line(format!("{verb} {} {are} not in the snapshot", entries(*deleted)))?;
     }
     if typed.verify {
-        output.line(format!("Verified {} files", report.files_verified))?;
+        output.line(format!("Verified {}", text::count(report.files_verified, "file")))?;
     }
     Ok(output.flush()?)
 }

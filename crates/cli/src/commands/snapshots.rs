@@ -91,7 +91,7 @@ fn print_table(output: &Output, listed: &[(SessionId, &Snapshot)]) -> Result<()>
         print_row(output, row, &widths)?;
     }
     output.line(&rule)?;
-    output.line(format!("{} snapshots", listed.len()))?;
+    output.line(text::count(listed.len() as u64, "snapshot"))?;
     Ok(())
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Re
     }
     match commits.findings.len() {
         0 => Ok(()),
+        1 => bail!("1 snapshot cannot be read and is not counted; `onefold check` says more"),
         count => bail!("{count} snapshots cannot be read and are not counted; `onefold check` says more"),
     }
 }

@@ -11,7 +11,7 @@ use crate::check::objects::{History, list};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
 use crate::error::{Error, Result};
-use crate::monitor::Monitor;
+use crate::monitor::{Items, Monitor};
 use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
 use crate::pipeline::Lane;
 use crate::pipeline::driver::Pool;
@@ -125,6 +125,7 @@ impl Inventory {
         let mut read = driver.lane(ReadWhole { store: store.clone() }, Pool::Wait, depth);
         let mut verify = driver.lane(Verify { store: store.clone() }, Pool::Compute, depth);
         let mut sample = Sample::new(request, &*store.host, listing.containers.len(), store.config.container_bytes)?;
+        monitor.stage(Items::Containers, listing.containers.len() as u64);
         for name in &listing.containers {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -179,6 +180,7 @@ impl Inventory {
     ) -> Result<()> {
         let Some(Examined { name, contents }) = examined else { return Ok(()) };
         self.counts.containers += 1;
+        monitor.advance(0, 1);
         let object = || store.display(&name.path());
         let extent = self.sessions.entry(name.id.session).or_default();
         if !extent.ordinals.insert(name.id.ordinal) {

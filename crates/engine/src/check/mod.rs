@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::monitor::Monitor;
+use crate::monitor::{Items, Monitor};
 use crate::pipeline::Driver;
 use crate::snapshot::Head;
 use crate::spill::SpillMap;
@@ -175,11 +175,13 @@ fn check_references(
     let interrupted = || monitor.is_interrupted();
     let mut references = References::new(store, reader, inventory, findings, visited);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
+    monitor.stage(Items::Snapshots, history.snapshots().count() as u64);
     for (session, snapshot) in history.snapshots() {
         monitor.begin(Path::new(&format!("snapshot {session}")));
         if references.judge_tree(snapshot.tree, &interrupted)? != Soundness::Sound {
             hit.push((session, snapshot.tree));
         }
+        monitor.advance(0, 1);
     }
     for (session, tree) in hit {
         find_affected(&mut references, session, tree, &interrupted)?;

@@ -98,6 +98,14 @@ fn transfer(
     Ok(())
 }
 
+/// Returns the error of a write that was to end at `end`. The kernel cuts a write at the process's limit for file sizes; where that
+/// leaves no whole block, it refuses direct access as invalid.
+fn beyond_limit(error: io::Error, end: u64) -> io::Error {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    let is_cut = error.kind() == ErrorKind::InvalidInput && limit.is_some_and(|limit| limit < end);
+    if is_cut { rustix::io::Errno::FBIG.into() } else { error }
+}
+
 fn position(offset: u64, done: usize) -> io::Result<u64> {
     offset.checked_add(done as u64).ok_or_else(|| ErrorKind::InvalidInput.into())
 }
@@ -129,7 +137,8 @@ impl DiskFile for OsFile {
         let written = transfer(self.access, bytes.len(), ErrorKind::WriteZero, |done| {
             self.file.write_at(bytes.get(done..).unwrap_or_default(), position(offset, done)?)
         });
-        self.io("write", written)
+        let end = offset.saturating_add(bytes.len() as u64);
+        self.io("write", written.map_err(|error| beyond_limit(error, end)))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {

@@ -97,7 +97,8 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
     match &index_state {
         IndexState::Rebuilt(reason) => request.monitor.note(&format!("the index is rebuilt: {reason}")),
         IndexState::Incomplete(parts) => {
-            request.monitor.note(&format!("{parts} damaged parts of the index are rebuilt"));
+            let parts = if *parts == 1 { "a damaged part".to_owned() } else { format!("{parts} damaged parts") };
+            request.monitor.note(&format!("rebuilding {parts} of the index"));
         }
         IndexState::New | IndexState::Clean | IndexState::Unclean => {}
     }

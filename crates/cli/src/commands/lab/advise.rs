@@ -98,7 +98,7 @@ fn command(typed: &AdviseArgs, settings: &Settings) -> String {
 fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
     let Advised { scanned, predictions, .. } = advised;
     let (totals, reading) = (&scanned.survey.totals, &scanned.reading);
-    output.line(format!("{} in {} files", text::bytes(totals.bytes), totals.files))?;
+    output.line(format!("{} in {}", text::bytes(totals.bytes), text::count(totals.files, "file")))?;
     if predictions.is_empty() {
         return Ok(output.line(nothing(scanned.survey.totals.bytes, reading.hole_bytes))?);
     }
@@ -107,7 +107,7 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
     } else {
         format!(", and {} of holes", text::bytes(reading.hole_bytes))
     };
-    let read = format!("{} of {} files{holes}", text::bytes(reading.bytes), reading.files);
+    let read = format!("{} of {}{holes}", text::bytes(reading.bytes), text::count(reading.files, "file"));
     let time = text::duration(scanned.time);
     if scanned.survey.is_everything() {
         output.line(format!("All was read, {read}, in {time}"))?;
@@ -130,10 +130,10 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
     table(output, predictions, whole)?;
     trend(output, advised)?;
     output.line(format!(
-        "\nbits a chunk: of the index's filter, at --memory {}; times: with {} threads, if the repository's disk keeps up; reading \
+        "\nbits a chunk: of the index's filter, at --memory {}; times: with {}, if the repository's disk keeps up; reading \
          alone takes {}",
         bytes_of(advised.memory_bytes),
-        advised.threads,
+        text::count(advised.threads as u64, "thread"),
         seconds(whole.read_seconds)
     ))?;
     if let Some(recommendation) = advised.recommendation {

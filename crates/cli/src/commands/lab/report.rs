@@ -20,5 +20,10 @@ pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
         return Ok(output.message(&written)?);
     }
     let ReportWritten { experiments, plots, bytes, .. } = written;
-    Ok(output.line(format!("{experiments} experiments, {plots} plots, {}", text::bytes(bytes)))?)
+    Ok(output.line(format!(
+        "{}, {}, {}",
+        text::count(experiments as u64, "experiment"),
+        text::count(plots as u64, "plot"),
+        text::bytes(bytes)
+    ))?)
 }

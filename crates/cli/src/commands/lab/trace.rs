@@ -97,7 +97,7 @@ pub(crate) fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
         ImportFormat::Csv => ("csv", Foreign::Csv),
     };
     let sources = (0..).zip(&typed.files).map(|(version, path)| file::open_foreign(path, format, version));
-    let description = format!("lab import --format {name}, {} files", typed.files.len());
+    let description = format!("lab import --format {name}, {}", text::count(typed.files.len() as u64, "file"));
     written(output, file::write(&typed.trace, &description, sources)?)
 }
 
@@ -106,7 +106,12 @@ fn written(output: &Output, totals: Totals) -> Result<()> {
         return Ok(output.message(&TraceWritten::of(totals, process_peak_rss_bytes()))?);
     }
     let Totals { streams, chunks, bytes } = totals;
-    Ok(output.line(format!("{chunks} chunks, {}, in {streams} streams", text::bytes(bytes)))?)
+    Ok(output.line(format!(
+        "{}, {}, in {}",
+        text::count(chunks, "chunk"),
+        text::bytes(bytes),
+        text::count(streams, "stream")
+    ))?)
 }
 
 /// Says what a trace is like.
