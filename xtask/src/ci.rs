@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::checkout::Checkout;
-use crate::tidy;
+use crate::{dist, tidy};
 
 /// Where the independent restorer's test stands; it runs the program under test through the variable `ONEFOLD`.
 const RESTORER_TEST: &str = "testdata/restorer/test.py";
@@ -31,6 +31,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     report.step("test", || run_tests(root, &mut tests));
     report.step("without the laboratory", || cargo(root, &WITHOUT_LAB));
     report.step("restorer", || run_restorer(root));
+    report.step("package", || check_package(root));
     report.finish(&tests)
 }
 
@@ -146,15 +147,25 @@ fn run_restorer(root: &Path) -> Result<()> {
         return Ok(());
     }
     cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
-    // This program and the command are built into the same directory.
-    let onefold = std::env::current_exe().context("find the build directory")?.with_file_name("onefold");
+    let onefold = debug_program()?;
     let python = std::env::var_os("PYTHON").unwrap_or_else(|| OsString::from("python3"));
     let mut command = Command::new(python);
     command.arg(RESTORER_TEST).env("ONEFOLD", onefold).current_dir(root);
     succeed(&mut command, RESTORER_TEST)
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
+/// Packs the command as it was built for the restorer.
+fn check_package(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
+    dist::check_layout(root, &debug_program()?)
+}
+
+/// Returns the path of the command: this program and the command are built into the same directory.
+fn debug_program() -> Result<PathBuf> {
+    Ok(std::env::current_exe().context("find the build directory")?.with_file_name("onefold"))
+}
+
+pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
     succeed(&mut cargo_command(root, arguments), &format!("cargo {}", arguments.join(" ")))
 }
 
@@ -165,7 +176,7 @@ fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn succeed(command: &mut Command, name: &str) -> Result<()> {
+pub(crate) fn succeed(command: &mut Command, name: &str) -> Result<()> {
     let status = command.status().with_context(|| format!("run {name}"))?;
     ensure!(status.success(), "{name}: {status}");
     Ok(())

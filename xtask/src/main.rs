@@ -1,4 +1,4 @@
-//! Everything that is run on the code: `cargo xtask ci | tidy [--bless] | fmt | book`.
+//! Everything that is run on the code: `cargo xtask ci | tidy [--bless] | fmt | book | dist [--check]`.
 //!
 //! One language for the product and for what watches over it, so that whoever can read the one can mend the other.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
@@ -7,6 +7,7 @@
 mod book;
 mod checkout;
 mod ci;
+mod dist;
 mod tidy;
 
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::checkout::Checkout;
 
-const USAGE: &str = "usage: cargo xtask ci | tidy [--bless] | fmt | book";
+const USAGE: &str = "usage: cargo xtask ci | tidy [--bless] | fmt | book | dist [--check]";
 
 fn main() -> ExitCode {
     match run() {
@@ -35,6 +36,8 @@ fn run() -> Result<()> {
         ["ci"] => ci::run(&root),
         ["fmt"] => ci::format(&root),
         ["book"] => book::run(&Checkout::read(&root)?),
+        ["dist"] => dist::run(&root, dist::Then::Leave),
+        ["dist", "--check"] => dist::run(&root, dist::Then::Check),
         ["tidy"] => tidy::run(&Checkout::read(&root)?),
         ["tidy", "--bless"] => {
             tidy::bless(&Checkout::read(&root)?).context("rewrite docs/format.md")?;

@@ -9,7 +9,7 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 const LANGUAGES: [&str; 6] = ["ini", "json", "rust,no_run", "text", "toml", "vectors"];
 
 /// Beginnings of commands that a test must not run: they change the machine, or take minutes.
-const NOT_RUN: [&str; 10] = [
+const NOT_RUN: [&str; 11] = [
     "./quickstart",
     "./test",
     "apt-get",
@@ -19,6 +19,7 @@ const NOT_RUN: [&str; 10] = [
     "journalctl",
     "loginctl",
     "onefold lab paper",
+    "rustup",
     "systemctl",
 ];
 

@@ -1,0 +1,144 @@
+//! Tries what was packed, in roots that hold nothing else.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::dist::deb::{COMPLETIONS, PAGES};
+use crate::dist::{output_of, run_tool};
+
+/// The program may have so many bytes.
+const PROGRAM_BYTES_MAX: u64 = 15_000_000;
+
+/// Pages that must be there; `onefold man` writes one for each command.
+const SOME_PAGES: [&str; 5] =
+    ["onefold.1.gz", "onefold-init.1.gz", "onefold-backup.1.gz", "onefold-restore.1.gz", "onefold-check.1.gz"];
+
+/// Files whose absence would make the unit fail.
+const USED_BY_UNIT: [(&str, &str); 2] = [
+    ("ExecStart=/usr/bin/onefold ", "usr/bin/onefold"),
+    ("EnvironmentFile=/etc/onefold/backup.env\n", "etc/onefold/backup.env"),
+];
+
+/// How the program of a package is run: a debug build is not static.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Runs {
+    InEmptyRoot,
+    AsItIs,
+}
+
+/// Backs up, checks and restores in a root that holds the program and a tree and nothing else: no library, no shell, no
+/// device. Only /proc is mounted, which a restore needs.
+pub(super) fn program_alone(sources: &Path, program: &Path) -> Result<()> {
+    let bytes = program.metadata()?.len();
+    ensure!(bytes <= PROGRAM_BYTES_MAX, "{} has {bytes} bytes, more than {PROGRAM_BYTES_MAX}", program.display());
+    let root = EmptyRoot::create()?;
+    fs::copy(program, root.path("onefold")).context("copy the program")?;
+    run_tool(Command::new("cp").arg("-R").arg(sources.join("docs")).arg(root.path("tree")))?;
+    fs::write(root.path("password"), "a password of this check\n").context("write the password")?;
+    let given = ["--repo", "/repository", "--cache-dir", "/cache", "--password-file", "/password"];
+    for words in [
+        &["init"][..],
+        &["backup", "/tree"],
+        &["check", "--read-data"],
+        &["snapshots"],
+        &["restore", "latest", "--target", "/restored"],
+    ] {
+        run_tool(root.chroot("/onefold").args(words).args(given))?;
+    }
+    run_tool(
+        Command::new("diff").args(["-r", "--no-dereference"]).args([root.path("tree"), root.path("restored/tree")]),
+    )?;
+    println!("dist: the program works in an empty root");
+    Ok(())
+}
+
+/// Unpacks a package into an empty root, looks at its files, and runs its program.
+pub(super) fn package(package: &Path, runs: Runs) -> Result<()> {
+    let root = EmptyRoot::create()?;
+    run_tool(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root.directory))?;
+    for page in SOME_PAGES {
+        run_tool(Command::new("gzip").arg("--test").arg(root.path(PAGES).join(page)))?;
+    }
+    for (shell, path) in COMPLETIONS {
+        let script = fs::read_to_string(root.path(path)).with_context(|| format!("the completions for {shell}"))?;
+        ensure!(script.contains("restore"), "{path} does not complete `restore`");
+    }
+    let units = root.path("usr/lib/systemd/system");
+    let service = fs::read_to_string(units.join("onefold-backup.service")).context("the service unit")?;
+    for (line, path) in USED_BY_UNIT {
+        ensure!(service.contains(line), "the service unit has no line {line:?}");
+        ensure!(root.path(path).is_file(), "the package has no {path}, which its service unit uses");
+    }
+    let mode = root.path("etc/onefold/backup.env").metadata()?.permissions().mode() & 0o777;
+    ensure!(mode == 0o640, "/etc/onefold/backup.env has mode {mode:o}");
+    verify_units(&root)?;
+    let mut program = match runs {
+        Runs::InEmptyRoot => root.chroot("/usr/bin/onefold"),
+        Runs::AsItIs => Command::new(root.path("usr/bin/onefold")),
+    };
+    let shown = String::from_utf8(output_of(program.arg("version"))?).context("the version as text")?;
+    ensure!(shown.contains(env!("CARGO_PKG_VERSION")), "the packed program says {shown:?}");
+    println!("dist: {} has what it should have", package.display());
+    Ok(())
+}
+
+/// Lets systemd read the units, where there is one.
+fn verify_units(root: &EmptyRoot) -> Result<()> {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        println!("dist: there is no systemd-analyze to read the units");
+        return Ok(());
+    }
+    let units =
+        ["onefold-backup.service", "onefold-backup.timer"].map(|name| root.path("usr/lib/systemd/system").join(name));
+    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(units).output()?;
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    // The program is not installed here; all else that is said of the two units is an error of theirs.
+    let complaints: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("onefold-backup") && !line.contains("Command /usr/bin/onefold is not executable"))
+        .collect();
+    ensure!(complaints.is_empty(), "systemd-analyze verify: {}", complaints.join("\n"));
+    Ok(())
+}
+
+/// A directory that is empty at first and that is removed in the end.
+struct EmptyRoot {
+    directory: PathBuf,
+}
+
+impl EmptyRoot {
+    fn create() -> Result<Self> {
+        let shown = output_of(Command::new("mktemp").args(["--directory", "--tmpdir", "onefold-dist.XXXXXX"]))?;
+        let root = Self { directory: PathBuf::from(String::from_utf8(shown).context("a path in UTF-8")?.trim()) };
+        fs::create_dir(root.path("proc")).context("create a directory for /proc")?;
+        Ok(root)
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.directory.join(below)
+    }
+
+    /// Returns a command that runs with this directory as its root and with /proc; in a user namespace unless root asks.
+    fn chroot(&self, program: &str) -> Command {
+        let mut command = Command::new("unshare");
+        // A process's directory belongs to whom it runs as.
+        let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+        if !is_root {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--mount", "--pid", "--fork", "--mount-proc", "--root"]);
+        command.arg(&self.directory).args(["--wd", "/", program]).env_clear();
+        command
+    }
+}
+
+impl Drop for EmptyRoot {
+    fn drop(&mut self) {
+        // What is left of it in the directory for temporary files does no harm.
+        let _ignored = fs::remove_dir_all(&self.directory);
+    }
+}
