@@ -1,6 +1,7 @@
 //! Which snapshot a name means.
 
 use crate::error::{Error, Result};
+use crate::repo::long_id::SnapshotId;
 use crate::snapshot::Snapshot;
 use crate::store::commits::Commits;
 use crate::types::SessionId;
@@ -58,7 +59,8 @@ impl Selection {
             let found = index.and_then(|index| admitted.get(index).copied());
             if let Some((id, error)) = commits.unread_after(found.map(|(_, snapshot)| snapshot.time)) {
                 return Err(Error::invalid(format!(
-                    "snapshot `{name}` is not certain: {id} cannot be read and may be newer ({error}); name a snapshot by its id"
+                    "snapshot `{name}` is not certain: {} cannot be read and may be newer ({error}); name a snapshot by its id",
+                    SnapshotId(*id)
                 )));
             }
             return found.ok_or_else(|| {
@@ -66,7 +68,7 @@ impl Selection {
                 Error::invalid(format!("snapshot `{name}` not found: {matching}"))
             });
         }
-        let named = |session: &SessionId| name.len() >= PREFIX_LEN_MIN && session.to_string().starts_with(name);
+        let named = |session: &SessionId| name.len() >= PREFIX_LEN_MIN && SnapshotId(*session).starts_with(name);
         let all = commits.snapshots();
         let mut found = all.iter().filter(|(session, _)| named(session));
         match (found.next(), found.next()) {
