@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use onefold_engine::Error;
-use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::io::Disk;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::sim::{CrashMode, Fault, SimDisk, TraceEntry};
@@ -98,6 +98,7 @@ fn assert_sound(world: &World, sources: &Sources, created: bool, acknowledged: &
 /// Reads every byte of the repository and follows every reference.
 fn assert_clean(world: &World, store: &Store, case: &str) {
     let request = CheckRequest {
+        snapshots: CheckedSnapshots::All,
         read: ReadData::All,
         scratch: world.scratch(),
         memory_bytes: 16 << 20,

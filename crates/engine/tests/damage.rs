@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::Silent;
-use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, Extent, HeadsDir, LostHeads, ReadData, check};
+use onefold_engine::check::{
+    AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, HeadsDir, LostHeads, ReadData, check,
+};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
@@ -107,6 +109,7 @@ impl Base {
     fn check(world: &World, read: ReadData) -> CheckReport {
         let store = world.open().unwrap();
         let request = CheckRequest {
+            snapshots: CheckedSnapshots::All,
             read,
             scratch: world.scratch(),
             memory_bytes: 16 << 20,
@@ -655,6 +658,7 @@ fn parts_make_up_the_whole_and_drivers_agree() {
     assert!(0 < half.bytes_read && half.bytes_read < whole.bytes_read);
     let store = base.world.open().unwrap();
     let request = CheckRequest {
+        snapshots: CheckedSnapshots::All,
         read: ReadData::All,
         scratch: base.world.scratch(),
         memory_bytes: 16 << 20,

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onefold_engine::check::{CheckRequest, ReadData, check};
+use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
@@ -40,6 +40,7 @@ fn repositories_of_every_format_are_sound_and_restore() {
         let cache = tempfile::tempdir().unwrap();
         let cache: Arc<dyn Disk> = Arc::new(OsDisk::new(cache.path().to_path_buf()));
         let request = CheckRequest {
+            snapshots: CheckedSnapshots::All,
             read: ReadData::All,
             scratch: Scratch { disk: Some(Arc::clone(&cache)), dir: PathBuf::new() },
             memory_bytes: 16 << 20,

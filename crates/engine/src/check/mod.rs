@@ -5,6 +5,7 @@
 //! log; containers; every reference of every snapshot, each node once; and, where something is lost, a second way
 //! through the trees that are hit, to name the files.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,11 +61,32 @@ pub enum ReadData {
     Bytes(u64),
 }
 
+/// Whose references are followed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum CheckedSnapshots {
+    /// Those of every snapshot.
+    #[default]
+    All,
+    /// Those of these snapshots. Containers and small objects are looked at all the same.
+    Selected(BTreeSet<SessionId>),
+}
+
+impl CheckedSnapshots {
+    fn contains(&self, session: SessionId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Selected(sessions) => sessions.contains(&session),
+        }
+    }
+}
+
 /// What to check, and with what means.
 #[derive(Clone, Debug)]
 pub struct CheckRequest {
     /// How much of the containers is read.
     pub read: ReadData,
+    /// Whose references are followed.
+    pub snapshots: CheckedSnapshots,
     /// Where spilled state may go.
     pub scratch: Scratch,
     /// Memory in bytes; at least [`MEMORY_BYTES_MIN`] is used.
@@ -126,8 +148,11 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     inventory.find_gone(store, &history, &mut findings);
     let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
     report.nodes = check_references(store, &request, &history, &mut inventory, &mut findings, monitor)?;
-    inventory.judge_gone(&mut findings);
-    report.snapshots = history.snapshots().count() as u64;
+    if request.snapshots == CheckedSnapshots::All {
+        // Otherwise a snapshot that was not looked at may need them.
+        inventory.judge_gone(&mut findings);
+    }
+    report.snapshots = history.snapshots().filter(|(session, _)| request.snapshots.contains(*session)).count() as u64;
     report.containers = inventory.counts.containers;
     report.chunks = inventory.counts.chunks;
     report.chunks_read = inventory.counts.chunks_read;
@@ -175,8 +200,9 @@ fn check_references(
     let interrupted = || monitor.is_interrupted();
     let mut references = References::new(store, reader, inventory, findings, visited);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
-    monitor.stage(Items::Snapshots, history.snapshots().count() as u64);
-    for (session, snapshot) in history.snapshots() {
+    let chosen = || history.snapshots().filter(|(session, _)| request.snapshots.contains(*session));
+    monitor.stage(Items::Snapshots, chosen().count() as u64);
+    for (session, snapshot) in chosen() {
         monitor.begin(Path::new(&format!("snapshot {session}")));
         if references.judge_tree(snapshot.tree, &interrupted)? != Soundness::Sound {
             hit.push((session, snapshot.tree));

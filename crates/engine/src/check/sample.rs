@@ -103,6 +103,7 @@ mod tests {
 
     fn taken(read: ReadData, count: usize) -> Vec<usize> {
         let request = CheckRequest {
+            snapshots: crate::check::CheckedSnapshots::All,
             read,
             scratch: Scratch { disk: None, dir: "".into() },
             memory_bytes: 1 << 20,

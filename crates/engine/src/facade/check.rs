@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::check::{self, CheckReport, CheckRequest, LostHeads, ReadData};
+use crate::check::{self, CheckReport, CheckRequest, CheckedSnapshots, LostHeads, ReadData};
 use crate::error::Result;
 use crate::facade::{Repository, listener};
 use crate::monitor::Monitor;
@@ -38,6 +38,7 @@ impl<'a> Check<'a> {
     pub fn run(self) -> Result<CheckReport> {
         let Self { repository, read, monitor } = self;
         let request = CheckRequest {
+            snapshots: CheckedSnapshots::All,
             read,
             scratch: repository.cache.scratch(),
             memory_bytes: repository.means.memory_bytes,

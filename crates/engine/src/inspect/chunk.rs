@@ -43,6 +43,53 @@ pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor
     Err(failure.unwrap_or(Error::MissingChunk { fingerprint: fingerprint.to_string() }))
 }
 
+/// Shows every chunk that the containers' directories name, in the order of the containers; one that several hold is
+/// shown as often. Returns why containers could not be opened.
+pub fn list_chunks(
+    store: &Store,
+    monitor: &dyn Monitor,
+    show: &mut dyn FnMut(Fingerprint, ChunkKind) -> Result<()>,
+) -> Result<Vec<Error>> {
+    let listing = store.list_containers()?;
+    let mut unreadable = Vec::new();
+    for names in listing.containers.chunks(DIRECTORY_BATCH) {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        for opened in store.open_containers(names) {
+            match opened {
+                Ok(container) => {
+                    for chunk in &container.directory.chunks {
+                        if let Some(fingerprint) = chunk.fingerprint {
+                            show(fingerprint, chunk.kind)?;
+                        }
+                    }
+                }
+                Err(error) => unreadable.push(error),
+            }
+        }
+    }
+    Ok(unreadable)
+}
+
+/// Shows a container's bytes as they are stored, from the beginning, in pieces of at most [`PIECE_LEN`].
+pub fn read_container(store: &Store, name: &ContainerName, show: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let file = store.open_file(name)?;
+    let (mut offset, len) = (0, file.len()?);
+    let mut buffer = vec![0; PIECE_LEN];
+    while offset < len {
+        let piece_len = usize::try_from(len - offset).map_or(PIECE_LEN, |left| left.min(PIECE_LEN));
+        let piece = buffer.get_mut(..piece_len).expect("a piece fits the buffer");
+        file.read_at(offset, piece)?;
+        show(piece)?;
+        offset += piece_len as u64;
+    }
+    Ok(())
+}
+
+/// Bytes of a container that are read at once.
+const PIECE_LEN: usize = 1 << 20;
+
 fn read_from(
     store: &Store,
     name: &ContainerName,

@@ -6,7 +6,7 @@ pub mod find;
 mod lockstep;
 pub mod stats;
 
-pub use chunk::read_chunk;
+pub use chunk::{list_chunks, read_chunk, read_container};
 pub use diff::{Change, Contents, Diff, DiffReport, Difference, SideCounts};
 pub use find::{Found, Search, SearchOptions};
 pub use stats::{ContentsStats, RawStats, RestoreStats, StatsRequest, contents_stats, raw_stats, restore_stats};
