@@ -5,6 +5,9 @@ pub(crate) mod backup;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+pub(crate) mod list;
+pub(crate) mod restic;
+pub(crate) mod talk;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,14 +15,17 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::backup::{ParentArgs, StreamArgs};
-use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, ManArgs, StatsArgs};
+use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabArgs;
+use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
+use crate::args::restic::{IgnoredArgs, Later, UnlockArgs};
+use crate::args::talk::Talk;
 
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
-#[command(disable_help_subcommand = true, propagate_version = false)]
+#[command(propagate_version = false)]
 #[command(after_help = "Disks are read and written in batches through io_uring where there is one, else on threads \
     [env: ONEFOLD_IO=auto|uring|threads] [default: auto]\n\n\
     The password comes from --password-command, --password-file, ONEFOLD_PASSWORD_COMMAND, ONEFOLD_PASSWORD_FILE or \
@@ -41,6 +47,9 @@ pub(crate) struct GlobalArgs {
     /// Directory of the repository, as PATH or local:PATH [env: ONEFOLD_REPOSITORY]
     #[arg(short, long, global = true, value_name = "DIR")]
     pub(crate) repo: Option<OsString>,
+    /// File whose first line names the directory of the repository [env: ONEFOLD_REPOSITORY_FILE]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "repo")]
+    pub(crate) repository_file: Option<PathBuf>,
     /// File whose first line is the password [env: ONEFOLD_PASSWORD_FILE]
     #[arg(short, long, global = true, value_name = "FILE", conflicts_with = "password_command")]
     pub(crate) password_file: Option<PathBuf>,
@@ -57,6 +66,15 @@ pub(crate) struct GlobalArgs {
     /// $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
+    /// Use a cache that is removed at the end: the index is rebuilt each time
+    #[arg(long, global = true)]
+    pub(crate) no_cache: bool,
+    /// Remove the caches of repositories that were not used for 30 days
+    #[arg(long, global = true)]
+    pub(crate) cleanup_cache: bool,
+    /// Accepted for scripts: reading takes no lock, and a backup holds the index of this host in any case
+    #[arg(long, global = true)]
+    pub(crate) no_lock: bool,
     /// Memory budget [env: ONEFOLD_MEMORY] [default: 512M]
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
@@ -82,9 +100,12 @@ pub(crate) struct GlobalArgs {
     /// Write only what was asked for, and errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Say more; twice: name every file that is backed up or restored
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
+    /// Say more; twice, or --verbose=2: name every file that is backed up or restored
+    #[arg(short, long, global = true, value_name = "N", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "more", hide_default_value = true)]
+    pub(crate) verbose: Vec<Talk>,
+    #[command(flatten)]
+    pub(crate) ignored: IgnoredArgs,
 }
 
 /// The commands.
@@ -114,6 +135,10 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Manage passwords
     Key(KeyArgs),
+    /// List the ids of objects of the repository
+    List(ListArgs),
+    /// Say that there are no locks to remove
+    Unlock(UnlockArgs),
     /// Ask what a design would cost: traces of chunks without their bytes
     #[cfg(feature = "lab")]
     Lab(LabArgs),
@@ -125,8 +150,42 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
     Man(ManArgs),
+    /// Write completions and manual pages into files, as restic does
+    Generate(GenerateArgs),
     /// Say which version this is
     Version,
+    /// Say that there are no feature flags
+    #[command(hide = true)]
+    Features,
+    /// Say that there are no extended options
+    #[command(hide = true)]
+    Options,
+    #[command(flatten)]
+    Later(Later),
+}
+
+impl Command {
+    /// Sets the host where the command has one and none was typed.
+    pub(crate) fn default_host(&mut self, host: &str) {
+        let selection = match self {
+            Self::Backup(typed) => {
+                typed.host.get_or_insert_with(|| host.to_owned());
+                return;
+            }
+            Self::Restore(typed) => &mut typed.selection,
+            Self::Snapshots(typed) => &mut typed.selection,
+            Self::Ls(typed) => &mut typed.selection,
+            Self::Dump(typed) => &mut typed.selection,
+            Self::Find(typed) => &mut typed.selection,
+            Self::Diff(typed) => &mut typed.selection,
+            Self::Stats(typed) => &mut typed.selection,
+            Self::Check(typed) => &mut typed.selection,
+            _ => return,
+        };
+        if selection.host.is_empty() {
+            selection.host.push(host.to_owned());
+        }
+    }
 }
 
 /// Options of a command that this build leaves out: all of them are accepted, so that its absence is the error.
@@ -254,7 +313,7 @@ pub(crate) struct ExcludeArgs {
 }
 
 /// Which snapshots count.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct SelectionArgs {
     /// Only snapshots of this host
     #[arg(short = 'H', long, value_name = "HOST")]
@@ -280,6 +339,9 @@ pub(crate) enum OverwriteArg {
     Never,
 }
 
+/// Options that choose what is restored; those that leave something out exclude them.
+const INCLUDES: [&str; 4] = ["include", "iinclude", "include_file", "iinclude_file"];
+
 /// Options of `restore`.
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
@@ -293,14 +355,26 @@ pub(crate) struct RestoreArgs {
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) include: Vec<OsString>,
     /// Leave out what matches the pattern
-    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = ["include", "iinclude"])]
+    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
     pub(crate) exclude: Vec<OsString>,
     /// Restore only what matches the pattern, upper and lower case being equal
     #[arg(long, value_name = "PATTERN")]
     pub(crate) iinclude: Vec<OsString>,
     /// Leave out what matches the pattern, upper and lower case being equal
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["include", "iinclude"])]
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
     pub(crate) iexclude: Vec<OsString>,
+    /// Read patterns to include from a file, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) include_file: Vec<PathBuf>,
+    /// Like --include-file, but ignore case
+    #[arg(long, value_name = "FILE")]
+    pub(crate) iinclude_file: Vec<PathBuf>,
+    /// Read patterns to exclude from a file, one a line
+    #[arg(long, value_name = "FILE", conflicts_with_all = INCLUDES)]
+    pub(crate) exclude_file: Vec<PathBuf>,
+    /// Like --exclude-file, but ignore case
+    #[arg(long, value_name = "FILE", conflicts_with_all = INCLUDES)]
+    pub(crate) iexclude_file: Vec<PathBuf>,
     /// What to do with files that stand there already; without it, the directory must be empty
     #[arg(long, value_name = "WHEN", value_enum)]
     pub(crate) overwrite: Option<OverwriteArg>,
@@ -333,72 +407,6 @@ pub(crate) struct DestinationArgs {
     /// Restore to nowhere: read and check all that would be restored, and keep nothing of it
     #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
     pub(crate) discard: bool,
-}
-
-/// Options of `snapshots`.
-#[derive(Args, Debug)]
-pub(crate) struct SnapshotsArgs {
-    /// Only these snapshots
-    #[arg(value_name = "SNAPSHOT")]
-    pub(crate) snapshots: Vec<String>,
-    /// Only the last N of each host and paths
-    #[arg(long, value_name = "N")]
-    pub(crate) latest: Option<usize>,
-    #[command(flatten)]
-    pub(crate) selection: SelectionArgs,
-}
-
-/// Options of `ls`.
-#[derive(Args, Debug)]
-pub(crate) struct LsArgs {
-    /// Snapshot, or SNAPSHOT:PATH for a part of it
-    #[arg(value_name = "SNAPSHOT[:PATH]")]
-    pub(crate) snapshot: String,
-    /// Only what is in these directories of the snapshot
-    #[arg(value_name = "DIR")]
-    pub(crate) directories: Vec<PathBuf>,
-    /// Show modes, owners, sizes and times
-    #[arg(short, long)]
-    pub(crate) long: bool,
-    /// Also what is in directories below them
-    #[arg(long)]
-    pub(crate) recursive: bool,
-    #[command(flatten)]
-    pub(crate) selection: SelectionArgs,
-}
-
-/// How `dump` writes a directory.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ArchiveFormat {
-    /// As GNU tar does
-    Tar,
-}
-
-/// Options of `dump`.
-#[derive(Args, Debug)]
-pub(crate) struct DumpArgs {
-    /// Snapshot
-    #[arg(value_name = "SNAPSHOT")]
-    pub(crate) snapshot: String,
-    /// File in it, or with --archive a directory
-    #[arg(value_name = "PATH")]
-    pub(crate) file: PathBuf,
-    /// Write a directory with all that is in it in this format
-    #[arg(short, long, value_name = "FORMAT", value_enum)]
-    pub(crate) archive: Option<ArchiveFormat>,
-    #[command(flatten)]
-    pub(crate) selection: SelectionArgs,
-}
-
-/// Options of `check`.
-#[derive(Args, Debug)]
-pub(crate) struct CheckArgs {
-    /// Read every byte
-    #[arg(long, conflicts_with = "read_data_subset")]
-    pub(crate) read_data: bool,
-    /// Read a part: the n-th of m, or so many percent or bytes (as 500M) drawn at random
-    #[arg(long, value_name = "n/m|N%|SIZE")]
-    pub(crate) read_data_subset: Option<String>,
 }
 
 /// Options of `key`.

@@ -7,6 +7,7 @@ use std::io;
 use onefold_engine::Error;
 use serde::Serialize;
 
+use crate::compat::Dialect;
 use crate::output::{escape, say};
 
 /// What the shell is told.
@@ -142,13 +143,19 @@ pub(crate) fn wants_json() -> bool {
 }
 
 /// Tells of the end on standard error, as restic does: a line of JSON for programs, else a sentence.
-pub(crate) fn report(code: Code, message: &str, json: bool) {
-    let message = message.trim_end();
+pub(crate) fn report(code: Code, sentence: &str, json: bool) {
+    report_as(Dialect::Onefold, code, None, sentence, json);
+}
+
+/// The same, in the words of a dialect.
+pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&Error>, sentence: &str, json: bool) {
+    let sentence = sentence.trim_end();
     if json {
+        let message = &dialect.json_ending(error, sentence);
         let exit = ExitError { message_type: "exit_error", code: code as u8, message };
         say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
-        say(&escape(format!("onefold: {message}").as_bytes()));
+        say(&escape(dialect.ending(error, sentence).as_bytes()));
     }
 }
 

@@ -6,9 +6,11 @@
     reason = "the command's own door for what options name"
 )]
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -50,6 +52,20 @@ pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
+/// Longest file that is taken for one that names a repository.
+const REPOSITORY_BYTES_MAX: u64 = 64 << 10;
+
+/// Reads a file that names a repository: where it is stands in the first line, without spaces around it.
+pub(crate) fn read_repository(path: &Path) -> Result<OsString> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(REPOSITORY_BYTES_MAX).read_to_end(&mut bytes))
+        .with_context(|| format!("read repository file {}", path.display()))?;
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    ensure!(!line.is_empty(), "repository file {} names no repository", path.display());
+    Ok(OsStr::from_bytes(line).to_owned())
+}
+
 /// Makes a directory for the owner alone, and those that lead to it. One that exists is kept as it is.
 pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -63,6 +79,55 @@ pub(crate) fn create_directories_for_all(path: &Path) -> io::Result<()> {
 /// Writes a page of the manual in the place of an earlier one.
 pub(crate) fn write_page(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::create(path)?.write_all(bytes)
+}
+
+/// A file that is written whole or not at all: under another name until it is whole. Something other than a file, as a
+/// pipe or a device, is written as it is.
+#[derive(Debug)]
+pub(crate) struct Target {
+    writer: io::BufWriter<File>,
+    /// The name that it is written under, and the one that it is to have.
+    rename: Option<(PathBuf, PathBuf)>,
+}
+
+impl Target {
+    /// Begins to write. The file is for its owner alone: it comes out of a backup.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            return Ok(Self { writer: io::BufWriter::new(File::options().write(true).open(path)?), rename: None });
+        }
+        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        name.push(format!(".partial-{}", std::process::id()));
+        let partial = path.with_file_name(name);
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
+        Ok(Self { writer: io::BufWriter::new(file), rename: Some((partial, path.to_path_buf())) })
+    }
+
+    /// Gives the file its name. Nothing is left to write.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        self.writer.flush()?;
+        let Some((partial, path)) = self.rename.take() else { return Ok(()) };
+        std::fs::rename(&partial, &path).inspect_err(|_| self.rename = Some((partial, path)))
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some((partial, _)) = &self.rename {
+            // It was not finished, for a reason that is reported.
+            let _ignored = std::fs::remove_file(partial);
+        }
+    }
 }
 
 /// Says whether something is there.
@@ -113,6 +178,20 @@ fn remove_probe(path: &Path) -> io::Result<()> {
 /// Removes a directory with all that is in it.
 pub(crate) fn remove_all(directory: &Path) -> io::Result<()> {
     std::fs::remove_dir_all(directory)
+}
+
+/// Returns the names of the directories in a directory, with the second since 1970 at which an entry was last made in or
+/// removed from each.
+pub(crate) fn directories(directory: &Path) -> io::Result<Vec<(OsString, i64)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_dir() {
+            found.push((entry.file_name(), metadata.mtime()));
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the name that the host's list of users gives a user.

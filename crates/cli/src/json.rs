@@ -4,6 +4,7 @@
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+pub(crate) mod list;
 pub(crate) mod status;
 
 use std::collections::BTreeMap;
@@ -13,12 +14,14 @@ use onefold_engine::backup::BackupReport;
 use onefold_engine::check::{Finding, Severity};
 use onefold_engine::index::IndexState;
 use onefold_engine::kv::table::BucketReads;
-use onefold_engine::repo::BackupOutcome;
+use onefold_engine::repo::{BackupOutcome, SnapshotId};
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::SessionId;
 use serde::Serialize;
 
+pub(crate) use list::{GroupKey, LsNode, LsSnapshot, NodeFields, SnapshotGroup, SnapshotObject};
+
+use crate::compat::{Dialect, RESTIC_VERSION, go_arch};
 use crate::text;
 
 /// Digits of the short form of an id.
@@ -85,7 +88,7 @@ impl CheckFailure {
     /// Tells of a finding.
     pub(crate) fn of(finding: &Finding) -> Self {
         let affected = finding.affected.iter().map(|file| CheckAffected {
-            snapshot: file.snapshot.to_string(),
+            snapshot: SnapshotId(file.snapshot).to_string(),
             path: file.path.to_string_lossy().into_owned(),
         });
         Self {
@@ -218,17 +221,24 @@ pub(crate) struct BackupSummary {
     pub(crate) chunks_duplicate: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
-    pub(crate) index: Index,
+    /// What the index counted, with --verbose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<Index>,
 }
 
 impl BackupSummary {
     /// Tells how a backup ended.
-    pub(crate) fn of(report: &BackupReport, index: Index, total_duration: f64, peak_rss_bytes: Option<u64>) -> Self {
+    pub(crate) fn of(
+        report: &BackupReport,
+        index: Option<Index>,
+        total_duration: f64,
+        peak_rss_bytes: Option<u64>,
+    ) -> Self {
         Self {
             message_type: "summary",
             summary: SnapshotSummary::of(&report.snapshot),
             total_duration,
-            snapshot_id: (!report.is_skipped).then(|| report.session.to_string()),
+            snapshot_id: (!report.is_skipped).then(|| SnapshotId(report.session).to_string()),
             chunks_unique: report.chunks.data_unique,
             chunks_duplicate: report.chunks.data_duplicate,
             peak_rss_bytes,
@@ -308,129 +318,6 @@ impl Index {
     }
 }
 
-/// A snapshot as `snapshots` lists it.
-#[derive(Serialize)]
-pub(crate) struct SnapshotObject {
-    time: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent: Option<String>,
-    tree: String,
-    paths: Vec<String>,
-    hostname: String,
-    username: String,
-    uid: u32,
-    gid: u32,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    excludes: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tags: Vec<String>,
-    program_version: String,
-    summary: SnapshotSummary,
-    id: String,
-    short_id: String,
-}
-
-impl SnapshotObject {
-    /// Tells what a snapshot says.
-    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
-        Self {
-            time: text::rfc3339(snapshot.time),
-            parent: snapshot.parent.map(|parent| parent.to_string()),
-            tree: snapshot.tree.to_string(),
-            paths: snapshot.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
-            hostname: snapshot.hostname.clone(),
-            username: snapshot.username.clone(),
-            uid: snapshot.uid,
-            gid: snapshot.gid,
-            excludes: snapshot.excludes.clone(),
-            tags: snapshot.tags.clone(),
-            program_version: snapshot.program.clone(),
-            summary: SnapshotSummary::of(snapshot),
-            id: session.to_string(),
-            short_id: short_id(session),
-        }
-    }
-}
-
-/// The first message of `ls`.
-#[derive(Serialize)]
-pub(crate) struct LsSnapshot {
-    #[serde(flatten)]
-    snapshot: SnapshotObject,
-    message_type: &'static str,
-    struct_type: &'static str,
-}
-
-impl LsSnapshot {
-    /// Tells which snapshot is listed.
-    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
-        let snapshot = SnapshotObject::of(session, snapshot);
-        Self { snapshot, message_type: "snapshot", struct_type: "snapshot" }
-    }
-}
-
-/// What is told of an entry, wherever one is listed.
-#[derive(Serialize)]
-pub(crate) struct NodeFields {
-    name: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    path: String,
-    uid: u32,
-    gid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    size: Option<u64>,
-    mode: u32,
-    permissions: String,
-    mtime: String,
-    /// The time of the last access is not kept; as in restic by default, that of the last change stands for it.
-    atime: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ctime: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inode: Option<u64>,
-}
-
-impl NodeFields {
-    /// Tells what an entry says.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        let (size, ctime, inode) = match &entry.content {
-            Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
-            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (None, None, None),
-        };
-        Self {
-            name: String::from_utf8_lossy(&entry.name).into_owned(),
-            kind: text::kind_name(entry.kind),
-            path: String::from_utf8_lossy(path).into_owned(),
-            uid: entry.uid,
-            gid: entry.gid,
-            size,
-            mode: text::go_mode(entry.kind, entry.mode),
-            permissions: text::permissions(entry.kind, entry.mode),
-            mtime: text::rfc3339(entry.mtime),
-            atime: text::rfc3339(entry.mtime),
-            ctime,
-            inode: inode.or(entry.link.map(|link| link.inode)),
-        }
-    }
-}
-
-/// An entry as `ls` lists it.
-#[derive(Serialize)]
-pub(crate) struct LsNode {
-    #[serde(flatten)]
-    fields: NodeFields,
-    message_type: &'static str,
-    struct_type: &'static str,
-}
-
-impl LsNode {
-    /// Tells what an entry says.
-    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        Self { fields: NodeFields::of(entry, path), message_type: "node", struct_type: "node" }
-    }
-}
-
 /// A key slot as `key list` lists it. Who made it is sealed, and known only of the slot in use.
 #[derive(Serialize)]
 pub(crate) struct KeyObject {
@@ -446,9 +333,27 @@ pub(crate) struct KeyObject {
 /// `version`.
 #[derive(Serialize)]
 pub(crate) struct Version {
-    pub(crate) message_type: &'static str,
+    message_type: &'static str,
     #[serde(rename = "version")]
-    pub(crate) number: &'static str,
-    pub(crate) os: &'static str,
-    pub(crate) arch: &'static str,
+    number: &'static str,
+    /// What restic was built with; here, what stands in for restic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "go_version")]
+    built_with: Option<&'static str>,
+    go_os: &'static str,
+    go_arch: &'static str,
+    os: &'static str,
+    arch: &'static str,
+}
+
+impl Version {
+    /// Tells the version: restic's where a program runs this one in its place.
+    pub(crate) fn of(dialect: Dialect, program: &'static str) -> Self {
+        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+        let (number, built_with) = match dialect {
+            Dialect::Onefold => (env!("CARGO_PKG_VERSION"), None),
+            Dialect::Restic => (RESTIC_VERSION, Some(program)),
+        };
+        Self { message_type: "version", number, built_with, go_os: os, go_arch: go_arch(), os, arch }
+    }
 }

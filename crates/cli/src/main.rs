@@ -5,6 +5,7 @@
 
 mod args;
 mod commands;
+mod compat;
 mod exit;
 mod files;
 mod interrupt;
@@ -20,11 +21,15 @@ mod stream;
 mod text;
 mod trust;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::Arguments;
+use crate::commands::PROGRAM;
+use crate::compat::Dialect;
 use crate::exit::Code;
 
 #[global_allocator]
@@ -35,33 +40,42 @@ fn main() -> ExitCode {
     // Keys and plaintext must not end up in a core dump. A failure is passed over: it only means that a sandbox forbids
     // the calls, a dump is written only if the process crashes besides, and no restore should be refused over that.
     let _ignored = onefold_engine::io::os::disable_core_dumps();
-    let arguments = match Arguments::try_parse() {
+    let program = std::env::args_os().next();
+    let dialect = match Dialect::decide(program.as_deref(), &|name| std::env::var_os(name)) {
+        Ok(dialect) => dialect,
+        Err(error) => return failed(Dialect::Onefold, &error, exit::wants_json()).into(),
+    };
+    let arguments = match Arguments::try_parse_from(dialect.arguments(std::env::args_os())) {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error).into(),
+        Err(error) => return usage(dialect, &error).into(),
     };
     let json = arguments.global.json;
-    match interrupt::prepare().and_then(|()| commands::run(arguments)) {
+    match interrupt::prepare().and_then(|()| commands::run(dialect, arguments)) {
         Ok(()) => Code::Done.into(),
-        Err(error) => failed(&error, json).into(),
+        Err(error) => failed(dialect, &error, json).into(),
     }
 }
 
 /// Reports what ended the command.
-fn failed(error: &anyhow::Error, json: bool) -> Code {
+fn failed(dialect: Dialect, error: &anyhow::Error, json: bool) -> Code {
     if exit::is_broken_pipe(error) {
         return Code::Failed;
     }
     let code = exit::code_of(error);
-    exit::report(code, &exit::sentence(error), json);
+    exit::report_as(dialect, code, error.downcast_ref(), &exit::sentence(error), json);
     code
 }
 
 /// Prints a help text, or what is wrong with the command line.
-fn usage(error: &clap::Error) -> Code {
+fn usage(dialect: Dialect, error: &clap::Error) -> Code {
     if !error.use_stderr() {
-        return match output::printed(error.print()) {
+        let printed = match (dialect, error.kind()) {
+            (Dialect::Restic, ErrorKind::DisplayVersion) => print_version(dialect),
+            (Dialect::Onefold | Dialect::Restic, _) => output::printed(error.print()),
+        };
+        return match printed {
             Ok(()) => Code::Done,
-            Err(error) => failed(&error.into(), exit::wants_json()),
+            Err(error) => failed(dialect, &error.into(), exit::wants_json()),
         };
     }
     if exit::wants_json() {
@@ -71,4 +85,9 @@ fn usage(error: &clap::Error) -> Code {
         let _ignored = error.print();
     }
     Code::Failed
+}
+
+/// Prints the version as programs that run restic expect it.
+fn print_version(dialect: Dialect) -> std::io::Result<()> {
+    output::printed(writeln!(std::io::stdout().lock(), "{}", dialect.version(PROGRAM)))
 }

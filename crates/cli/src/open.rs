@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use onefold_engine::Error;
 use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
-use onefold_engine::io::{Disk, Host};
+use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::repo::{Cache, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::CACHE_SIGNATURE;
@@ -22,10 +22,14 @@ use crate::files;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::password::Password;
-use crate::settings::Settings;
+use crate::settings::{CachePlace, Settings};
 use crate::sources::{self, absolute};
 use crate::trust::{self, Pinned};
 
+/// Days after which `--cleanup-cache` removes the cache of a repository, as restic has it.
+const CACHE_UNUSED_DAYS: i64 = 30;
+/// Where a cache holds the lock of its index.
+const INDEX_LOCK: &str = "index/lock";
 /// How often a password may be typed.
 const TRIES_MAX: usize = 3;
 
@@ -153,18 +157,22 @@ impl OpenedCache {
     pub(crate) fn open(settings: &Settings, repository: RepositoryId, output: &Output) -> Result<Self> {
         let name = PathBuf::from(repository.to_string());
         let reason = match &settings.cache {
-            None => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
-            Some(directory) => match prepare_for(directory, &name) {
-                Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
+            CachePlace::Unwanted(_) => {
+                let scratch = make_scratch(&name).context("a cache for this run")?;
+                return Ok(Self::at(scratch, name, settings.io, true));
+            }
+            CachePlace::Unknown => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
+            CachePlace::Directory(directory) => match prepare_for(directory, &name) {
+                Ok(()) => {
+                    if settings.cleans_cache {
+                        clean(directory, &name, settings.io, output)?;
+                    }
+                    return Ok(Self::at(directory.clone(), name, settings.io, false));
+                }
                 Err(error) => format!("{}: {error}", directory.display()),
             },
         };
-        let mut random = [0; 8];
-        OsHost::new().random(&mut random)?;
-        let scratch = std::env::temp_dir().join(format!("onefold-{:016x}", u64::from_be_bytes(random)));
-        files::create_new_directory(&scratch)
-            .and_then(|()| files::create_new_directory(&scratch.join(&name)))
-            .with_context(|| format!("the cache cannot be used ({reason}), nor can {}", scratch.display()))?;
+        let scratch = make_scratch(&name).with_context(|| format!("the cache cannot be used ({reason})"))?;
         output.warn(&format!(
             "the cache cannot be used: {reason}; {} is used instead and removed at the end, so that the index is rebuilt \
              each time",
@@ -191,6 +199,45 @@ impl Drop for OpenedCache {
             let _ignored = files::remove_all(&self.directory);
         }
     }
+}
+
+/// Makes a directory for a cache that is removed at the end.
+fn make_scratch(name: &Path) -> Result<PathBuf> {
+    let mut random = [0; 8];
+    OsHost::new().random(&mut random)?;
+    let scratch = std::env::temp_dir().join(format!("onefold-{:016x}", u64::from_be_bytes(random)));
+    files::create_new_directory(&scratch)
+        .and_then(|()| files::create_new_directory(&scratch.join(name)))
+        .with_context(|| format!("create {}", scratch.display()))?;
+    Ok(scratch)
+}
+
+/// Removes the caches of other repositories that were not used for [`CACHE_UNUSED_DAYS`]. One whose index another process
+/// holds is in use.
+fn clean(directory: &Path, own: &Path, io: IoBackend, output: &Output) -> Result<()> {
+    let limit = OsHost::new().now().seconds - CACHE_UNUSED_DAYS * 24 * 60 * 60;
+    let mut removed = 0;
+    for (name, used) in files::directories(directory).with_context(|| format!("list {}", directory.display()))? {
+        let is_cache = name.to_str().is_some_and(|name| RepositoryId::parse(name).is_some());
+        if !is_cache || Path::new(&name) == own || limit <= used {
+            continue;
+        }
+        let path = directory.join(&name);
+        let disk = OsDisk::with_backend(path.clone(), io);
+        let lock = match disk.open(Path::new(INDEX_LOCK), Access::ReadWrite) {
+            Ok(lock) if !lock.try_lock()? => continue,
+            Ok(lock) => Some(lock),
+            Err(_) => None,
+        };
+        files::remove_all(&path).with_context(|| format!("remove the cache {}", path.display()))?;
+        drop(lock);
+        output.note(&format!("removed the cache {}, which was not used for {CACHE_UNUSED_DAYS} days", path.display()));
+        removed += 1;
+    }
+    if removed == 0 {
+        output.note("there are no old caches to remove");
+    }
+    Ok(())
 }
 
 /// Makes the directory of all caches.

@@ -70,6 +70,11 @@ impl Output {
         named(self.data.lock().unwrap_or_else(PoisonError::into_inner).flush())
     }
 
+    /// Returns true if people see standard output as it is written.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.to_terminal
+    }
+
     /// Returns a name as it is listed: on a terminal without bytes that would control it.
     pub(crate) fn printable(&self, name: &[u8]) -> Vec<u8> {
         if self.to_terminal { escape(name) } else { name.to_vec() }

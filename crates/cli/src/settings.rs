@@ -15,6 +15,9 @@ use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::slots::SlotPolicy;
 
 use crate::args::GlobalArgs;
+use crate::args::talk::Talk;
+use crate::compat::{Dialect, Environment};
+use crate::files;
 use crate::output::Verbosity;
 use crate::password::PasswordSource;
 use crate::text::parse_duration;
@@ -27,8 +30,10 @@ const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// The variables that are looked up, for manuals.
-pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 12] = [
     ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
+    ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
+    ("ONEFOLD_HOST", "Host of backups, and the one whose snapshots count, as --host."),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
@@ -36,6 +41,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 9] = [
     ("ONEFOLD_CACHE_DIR", "Where the index lies, as --cache-dir."),
     ("ONEFOLD_COMPRESSION", "How new data is compressed, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
+    ("ONEFOLD_COMPAT", "restic: restic's variables, defaults and messages are used, for programs made for restic."),
     ("ONEFOLD_IO", "How disks are read and written in batches: auto, uring or threads."),
 ];
 
@@ -48,6 +54,18 @@ pub(crate) enum Change {
     Accept,
 }
 
+/// Where caches are kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CachePlace {
+    /// In this directory.
+    Directory(PathBuf),
+    /// No place for it is known.
+    Unknown,
+    /// Nothing is written into a cache: what is needed meanwhile is removed at the end. What the host has remembered in
+    /// the directory still counts.
+    Unwanted(Option<PathBuf>),
+}
+
 /// The decisions.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -57,8 +75,14 @@ pub(crate) struct Settings {
     pub(crate) password: PasswordSource,
     /// Which key slots it is tried on.
     pub(crate) slots: SlotPolicy,
-    /// Where caches are kept, if that is known.
-    pub(crate) cache: Option<PathBuf>,
+    /// Where caches are kept.
+    pub(crate) cache: CachePlace,
+    /// Whether caches of repositories that are not used any more are removed.
+    pub(crate) cleans_cache: bool,
+    /// Whose habits are followed.
+    pub(crate) dialect: Dialect,
+    /// Host of backups, and the one whose snapshots count, where no other is typed.
+    pub(crate) host: Option<String>,
     /// Memory budget in bytes.
     pub(crate) memory_bytes: usize,
     /// Threads that compute.
@@ -81,10 +105,55 @@ pub(crate) struct Settings {
     pub(crate) verbosity: Verbosity,
 }
 
+impl CachePlace {
+    fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Self {
+        let home_cache = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
+        let cache_home =
+            variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home_cache);
+        let named = typed.cache_dir.clone().or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from));
+        let directory = named.or_else(|| cache_home.map(|path| path.join("onefold")));
+        match (typed.no_cache, directory) {
+            (true, directory) => Self::Unwanted(directory),
+            (false, Some(directory)) => Self::Directory(directory),
+            (false, None) => Self::Unknown,
+        }
+    }
+
+    /// Returns the directory to write into.
+    pub(crate) fn written(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Directory(directory) => Some(directory),
+            Self::Unknown | Self::Unwanted(_) => None,
+        }
+    }
+
+    /// Returns the directory that may hold what the host has remembered.
+    pub(crate) fn remembered(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Directory(directory) | Self::Unwanted(Some(directory)) => Some(directory),
+            Self::Unknown | Self::Unwanted(None) => None,
+        }
+    }
+}
+
+/// Returns where the repository is: typed, read from a file that was typed, or the same from the environment.
+fn repository(typed: &GlobalArgs, variable: &Environment<'_>) -> Result<Option<OsString>> {
+    if let Some(named) = &typed.repo {
+        return Ok(Some(named.clone()));
+    }
+    if let Some(file) = &typed.repository_file {
+        return files::read_repository(file).map(Some);
+    }
+    match (variable("ONEFOLD_REPOSITORY"), variable("ONEFOLD_REPOSITORY_FILE")) {
+        (None, Some(file)) => files::read_repository(file.as_ref()).map(Some),
+        (named, _) => Ok(named),
+    }
+}
+
 impl Settings {
     /// Decides. `environment` looks up a variable; an empty one is as none.
-    pub(crate) fn decide(typed: &GlobalArgs, environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
-        let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+    pub(crate) fn decide(dialect: Dialect, typed: &GlobalArgs, environment: &Environment<'_>) -> Result<Self> {
+        let variable = |name: &str| dialect.variable(environment, name).filter(|value| !value.is_empty());
         let text = |name: &str| -> Result<Option<String>> {
             variable(name)
                 .map(|value| value.into_string().map_err(|_| anyhow::anyhow!("{name} is not UTF-8")))
@@ -93,14 +162,6 @@ impl Settings {
         let either = |option: &Option<String>, name: &str| -> Result<Option<String>> {
             option.clone().map_or_else(|| text(name), |option| Ok(Some(option)))
         };
-        let home_cache = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
-        let cache_home =
-            variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home_cache);
-        let cache = typed
-            .cache_dir
-            .clone()
-            .or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from))
-            .or_else(|| cache_home.map(|path| path.join("onefold")));
         let memory = match either(&typed.memory, "ONEFOLD_MEMORY")? {
             Some(text) => parse_size(&text).context("memory budget")?,
             None => MEMORY_BYTES_DEFAULT,
@@ -119,17 +180,20 @@ impl Settings {
         let memory_kib_max = u32::try_from(key_memory.unwrap_or(memory) >> 10).unwrap_or(u32::MAX);
         let memory_bytes = usize::try_from(memory).context("memory budget")?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let verbosity = match (typed.quiet, typed.verbose) {
+        let verbosity = match (typed.quiet, Talk::level(&typed.verbose)) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,
             (false, 1) => Verbosity::Verbose,
             (false, _) => Verbosity::EveryFile,
         };
         Ok(Self {
-            repository: typed.repo.clone().or_else(|| variable("ONEFOLD_REPOSITORY")),
+            repository: repository(typed, &variable)?,
             password: PasswordSource::decide(typed, &variable),
             slots: SlotPolicy { memory_kib_max, hint: either(&typed.key_hint, "ONEFOLD_KEY_HINT")? },
-            cache,
+            cache: CachePlace::decide(typed, &variable),
+            cleans_cache: typed.cleanup_cache,
+            dialect,
+            host: text("ONEFOLD_HOST")?,
             memory_bytes,
             threads: Budget::threads(memory_bytes, processors),
             compression,
@@ -145,8 +209,10 @@ impl Settings {
 
     /// Returns the directory of the repository.
     pub(crate) fn repository(&self) -> Result<PathBuf> {
-        let named =
-            self.repository.as_ref().context("no repository named: give --repo DIR or set ONEFOLD_REPOSITORY")?;
+        let named = self
+            .repository
+            .as_ref()
+            .context("no repository named: give --repo DIR or --repository-file FILE, or set ONEFOLD_REPOSITORY")?;
         let Location::Directory(directory) = Location::parse(named)?;
         Ok(directory)
     }
@@ -167,7 +233,7 @@ mod tests {
     use super::*;
 
     fn decide(typed: &GlobalArgs, variables: &[(&str, &str)]) -> Result<Settings> {
-        Settings::decide(typed, &|name| {
+        Settings::decide(Dialect::Onefold, typed, &|name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
         })
     }
@@ -179,9 +245,17 @@ mod tests {
         let settings = decide(&typed, &variables).unwrap();
         assert_eq!(settings.memory_bytes, 100 << 20);
         assert_eq!(settings.repository().unwrap(), PathBuf::from("/r"));
-        assert_eq!(settings.cache, Some(PathBuf::from("/home/me/.cache/onefold")));
+        assert_eq!(settings.cache, CachePlace::Directory("/home/me/.cache/onefold".into()));
         let settings = decide(&GlobalArgs::default(), &[("XDG_CACHE_HOME", "/x"), ("ONEFOLD_MEMORY", "1G")]).unwrap();
-        assert_eq!((settings.memory_bytes, settings.cache), (1 << 30, Some(PathBuf::from("/x/onefold"))));
+        assert_eq!(settings.memory_bytes, 1 << 30);
+        assert_eq!(settings.cache, CachePlace::Directory("/x/onefold".into()));
+        let unwanted = GlobalArgs { no_cache: true, ..GlobalArgs::default() };
+        let unwanted = decide(&unwanted, &variables).unwrap().cache;
+        assert_eq!(
+            (unwanted.written(), unwanted.remembered()),
+            (None, Some(&PathBuf::from("/home/me/.cache/onefold")))
+        );
+        assert_eq!(decide(&GlobalArgs::default(), &[]).unwrap().cache, CachePlace::Unknown);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl<'a> Pinned<'a> {
     /// Reads what this host has seen at the path.
     pub(crate) fn read(settings: &'a Settings, output: &Output, directory: &'a Path) -> Self {
         let canonical = files::canonical(directory).unwrap_or_else(|_| directory.to_path_buf());
-        let cache = settings.cache.as_ref().map(|cache| OsDisk::new(cache.clone()));
+        let cache = settings.cache.remembered().map(|cache| OsDisk::new(cache.clone()));
         let read = cache.map_or(Ok(None), |cache| read_pin(&cache, canonical.as_os_str().as_bytes()));
         let seen = read.unwrap_or_else(|error| {
             output.warn(&format!("which repository this host has seen here is not known: {error}"));
@@ -53,7 +53,7 @@ impl<'a> Pinned<'a> {
 
     /// Remembers the repository that was opened, or made.
     pub(crate) fn remember(&self, output: &Output, store: &Store) {
-        let (Some(cache), pin) = (&self.settings.cache, Pin::of(&store.config)) else { return };
+        let (Some(cache), pin) = (self.settings.cache.written(), Pin::of(&store.config)) else { return };
         if self.seen == Some(pin) {
             return;
         }
@@ -73,7 +73,7 @@ pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened
     let dir = PathBuf::from(store.config.repository.to_string());
     let cache = settings
         .cache
-        .as_ref()
+        .written()
         .filter(|cache| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir))).is_ok());
     // Without a cache nothing was seen. Commands that need one say so.
     let Some(cache) = cache else { return Ok(store.read_commits()?) };

@@ -63,7 +63,7 @@ fn programs_read_what_was_found_as_restic_writes_it() {
     let found = place.run(["find", "*.txt", "new", "--json"]).code(0).json();
     let [newest, oldest] = found.as_array().unwrap().as_slice() else { panic!("{found}") };
     assert_eq!((&newest["hits"], &oldest["hits"]), (&3.into(), &1.into()));
-    assert_eq!(newest["snapshot"].as_str().unwrap().len(), 32);
+    assert_eq!(newest["snapshot"].as_str().unwrap().len(), 64);
     let note = &oldest["matches"][0];
     assert_eq!((&note["path"], &note["type"]), (&"/source/dir/below/Note.txt".into(), &"file".into()));
     assert_eq!((&note["size"], &note["links"]), (&3.into(), &1.into()));
@@ -114,7 +114,9 @@ fn differences_are_told_with_restics_letters() {
     assert_eq!(change("/source/kind/"), is("T"));
     let statistics = messages.last().unwrap();
     assert_eq!(statistics["message_type"], "statistics");
-    assert_eq!((&statistics["source_snapshot"], &statistics["target_snapshot"]), (&json!(ids[0]), &json!(ids[1])));
+    for (name, id) in [("source_snapshot", &ids[0]), ("target_snapshot", &ids[1])] {
+        assert!(statistics[name].as_str().unwrap().starts_with(id), "{statistics}");
+    }
     assert_eq!(statistics["changed_files"], 2);
     assert_eq!((&statistics["added"]["files"], &statistics["removed"]["files"]), (&1.into(), &1.into()));
     for side in ["added", "removed"] {
@@ -173,7 +175,7 @@ fn objects_are_written_for_programs() {
     let cat = |arguments: &[&str]| place.run(["cat"].iter().chain(arguments));
     let config = cat(&["config"]).code(0).json();
     assert_eq!((&config["version"], &config["encrypted"]), (&1.into(), &true.into()));
-    assert_eq!(config["id"], place.repository_id());
+    assert!(config["id"].as_str().unwrap().starts_with(&place.repository_id()));
     assert_eq!(config["chunking"]["method"], "gear");
     let key_id = place.run(["key", "list", "--json"]).code(0).json()[0]["id"].as_str().unwrap().to_owned();
     let key = cat(&["key", &key_id[..6]]).code(0).json();

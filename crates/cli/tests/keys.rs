@@ -12,7 +12,7 @@ fn init_says_what_it_made_and_never_makes_it_twice() {
     let ran = place.run(["init", "--json", "--chunk-size", "16k"]).code(0);
     let made = ran.json();
     assert_eq!(made["message_type"], "initialized");
-    assert_eq!(made["id"].as_str().unwrap().len(), 32);
+    assert_eq!(made["id"].as_str().unwrap().len(), 64);
     assert_eq!(made["repository"], serde_json::json!(place.path("repository")));
     place.run(["init"]).code(1).says("exists already");
 

@@ -6,6 +6,7 @@ mod backup;
 #[cfg(feature = "lab")]
 mod browser;
 mod checking;
+mod compat;
 mod failures;
 mod inspecting;
 mod keys;
@@ -22,6 +23,7 @@ mod lab_report;
 mod listing;
 mod manual;
 mod memory;
+mod options;
 mod place;
 mod restore_faults;
 mod restoring;

@@ -9,6 +9,7 @@ use crate::args::SelectionArgs;
 
 /// Options of `find`.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct FindArgs {
     /// What to look for: names or paths with wildcards, as for --exclude; a directory is found with all that is in it
     #[arg(value_name = "PATTERN", required = true)]
@@ -28,6 +29,12 @@ pub(crate) struct FindArgs {
     /// Only what was changed last at this time or after
     #[arg(short = 'O', long, value_name = "TIME")]
     pub(crate) oldest: Option<String>,
+    /// Search the oldest snapshot first
+    #[arg(short = 'R', long)]
+    pub(crate) reverse: bool,
+    /// Show sizes with units
+    #[arg(long)]
+    pub(crate) human_readable: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
@@ -107,10 +114,33 @@ pub(crate) enum CatObject {
         selection: SelectionArgs,
     },
     /// The bytes of a chunk, by its whole fingerprint
+    #[command(alias = "blob")]
     Chunk {
         /// Fingerprint
         #[arg(value_name = "FINGERPRINT")]
         fingerprint: String,
+    },
+    /// The bytes of a container, by the beginning of its id
+    #[command(alias = "pack")]
+    Container {
+        /// Container
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Refused: the key that everything is encrypted with is never shown
+    #[command(hide = true)]
+    Masterkey,
+    /// Refused: the index is kept on this host
+    #[command(hide = true)]
+    Index {
+        /// Index file
+        id: Option<String>,
+    },
+    /// Refused: a repository has no locks
+    #[command(hide = true)]
+    Lock {
+        /// Lock
+        id: Option<String>,
     },
 }
 
@@ -120,6 +150,27 @@ pub(crate) struct CompletionsArgs {
     /// Shell
     #[arg(value_name = "SHELL", value_enum)]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// Options of `generate`.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub(crate) struct GenerateArgs {
+    /// Directory of the manual pages, which is made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) man: Option<PathBuf>,
+    /// File of the completions for bash; - is the output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bash_completion: Option<PathBuf>,
+    /// File of the completions for fish
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fish_completion: Option<PathBuf>,
+    /// File of the completions for zsh
+    #[arg(long, value_name = "FILE")]
+    pub(crate) zsh_completion: Option<PathBuf>,
+    /// File of the completions for PowerShell
+    #[arg(long, value_name = "FILE")]
+    pub(crate) powershell_completion: Option<PathBuf>,
 }
 
 /// Options of `man`.

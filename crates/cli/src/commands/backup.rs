@@ -244,7 +244,7 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     let report = &outcome.report;
     let elapsed = progress.elapsed();
     if output.json {
-        let index = Index::of(outcome);
+        let index = (Verbosity::Verbose <= output.verbosity).then(|| Index::of(outcome));
         output.message(&BackupSummary::of(report, index, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
         return Ok(());
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::Error;
 use onefold_engine::crypto::slot::hex;
-use onefold_engine::inspect::read_chunk;
+use onefold_engine::inspect::{read_chunk, read_container};
 use onefold_engine::repo::SnapshotName;
 use onefold_engine::store::cursor::DirectoryCursor;
 use onefold_engine::store::slots::read_slots;
@@ -37,6 +38,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, object: &CatObject)
         }
         CatObject::Tree { snapshot, selection } => tree(settings, output, snapshot, selection),
         CatObject::Chunk { fingerprint } => chunk(settings, output, fingerprint),
+        CatObject::Container { id } => container(settings, output, id),
+        CatObject::Masterkey => bail!("cat masterkey: the key that everything is encrypted with is never shown"),
+        CatObject::Index { .. } => bail!("cat index: a repository has no index; it is kept on this host"),
+        CatObject::Lock { .. } => bail!("cat lock: a repository has no locks"),
     }
 }
 
@@ -67,7 +72,7 @@ fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionA
     let mut separator = &b"\n"[..];
     while let Some(hinted) = cursor.next(&mut reader)? {
         if found.interrupt.is_raised() {
-            return Err(onefold_engine::Error::Interrupted.into());
+            return Err(Error::Interrupted.into());
         }
         let path = [&base[..], b"/", &hinted.entry.name].concat();
         output.bytes(separator)?;
@@ -75,6 +80,32 @@ fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionA
         separator = b",\n";
     }
     output.line("\n]}")?;
+    Ok(output.flush()?)
+}
+
+/// Writes a container as it is stored.
+fn container(settings: &Settings, output: &Output, id: &str) -> Result<()> {
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    let listing = opened.store.list_containers()?;
+    let mut matching = listing.containers.iter().filter(|name| !id.is_empty() && name.id.to_string().starts_with(id));
+    let name = matching.next().with_context(|| format!("container `{id}` not found"))?;
+    ensure!(matching.next().is_none(), "container `{id}`: several ids begin like that; use a longer prefix");
+    let mut broken = None;
+    let written = read_container(&opened.store, name, &mut |bytes| {
+        if interrupt.is_raised() {
+            return Err(Error::Interrupted);
+        }
+        output.bytes(bytes).map_err(|error| {
+            let text = error.to_string();
+            broken = Some(error);
+            Error::invalid(text)
+        })
+    });
+    if let Some(error) = broken {
+        return Err(error.into());
+    }
+    written?;
     Ok(output.flush()?)
 }
 

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use onefold_engine::check::{CheckReport, CheckRequest, Extent, Finding, HeadsDir, ReadData, Severity, check};
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::check::{
+    CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, HeadsDir, ReadData, Severity, check,
+};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
 
-use crate::args::CheckArgs;
+use crate::args::SelectionArgs;
+use crate::args::list::CheckArgs;
 use crate::interrupt::Interrupt;
 use crate::json::{CheckFailure, CheckSummary};
-use crate::open::{OpenedCache, open};
+use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
@@ -26,6 +29,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
     let progress = Progress::new(output, &interrupt, Activity::Check);
     let request = CheckRequest {
         read,
+        snapshots: snapshots(&opened, typed)?,
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
@@ -47,6 +51,18 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
         1 => bail!("the repository has an error"),
         count => bail!("the repository has {count} errors"),
     }
+}
+
+/// Returns the snapshots whose references are followed.
+fn snapshots(opened: &Opened, typed: &CheckArgs) -> Result<CheckedSnapshots> {
+    let SelectionArgs { host, tag, path } = &typed.selection;
+    if typed.snapshots.is_empty() && host.is_empty() && tag.is_empty() && path.is_empty() {
+        return Ok(CheckedSnapshots::All);
+    }
+    let commits = opened.store.read_commits()?;
+    let found = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
+    ensure!(!found.is_empty(), "no snapshot matches, so that there is nothing to check");
+    Ok(CheckedSnapshots::Selected(found.into_iter().map(|(session, _)| session).collect()))
 }
 
 /// Reads `n/m`, `N%` or a size.
@@ -135,7 +151,7 @@ mod tests {
     #[test]
     fn subsets_are_read_as_restic_writes_them() {
         let read = |text: &str| {
-            how_much(&CheckArgs { read_data: false, read_data_subset: Some(text.to_owned()) }).map_err(|_| ())
+            how_much(&CheckArgs { read_data_subset: Some(text.to_owned()), ..CheckArgs::default() }).map_err(|_| ())
         };
         assert_eq!(read("2/10"), Ok(ReadData::Subset { index: 2, of: 10 }));
         assert_eq!(read("2.5%"), Ok(ReadData::Percent(2.5)));

@@ -1,10 +1,13 @@
 //! `completions` and `man`: the command line as shells and manuals want it.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use clap_complete::Shell;
 
 use crate::args::Arguments;
-use crate::args::inspect::{CompletionsArgs, ManArgs};
+use crate::args::inspect::{CompletionsArgs, GenerateArgs};
 use crate::exit::MEANINGS;
 use crate::files;
 use crate::output::Output;
@@ -15,9 +18,35 @@ const NAME: &str = "onefold";
 
 /// Writes a shell's completions to standard output.
 pub(crate) fn write(output: &Output, typed: &CompletionsArgs) -> Result<()> {
+    Ok(output.bytes(&script(typed.shell))?)
+}
+
+/// Writes completions and manual pages where the options say.
+pub(crate) fn generate(output: &Output, typed: &GenerateArgs) -> Result<()> {
+    let shells = [
+        (Shell::Bash, &typed.bash_completion),
+        (Shell::Fish, &typed.fish_completion),
+        (Shell::Zsh, &typed.zsh_completion),
+        (Shell::PowerShell, &typed.powershell_completion),
+    ];
+    for (shell, path) in shells {
+        match path.as_deref() {
+            None => {}
+            Some(path) if path == Path::new("-") => write(output, &CompletionsArgs { shell })?,
+            Some(path) => {
+                let script = script(shell);
+                files::write_page(path, &script).with_context(|| format!("write {}", path.display()))?;
+                output.note(&format!("wrote {}", path.display()));
+            }
+        }
+    }
+    typed.man.as_deref().map_or(Ok(()), |directory| write_pages(output, directory))
+}
+
+fn script(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(typed.shell, &mut Arguments::command(), NAME, &mut script);
-    Ok(output.bytes(&script)?)
+    clap_complete::generate(shell, &mut Arguments::command(), NAME, &mut script);
+    script
 }
 
 /// Returns the sections that every page has, in roff.
@@ -34,14 +63,14 @@ fn tables() -> String {
 }
 
 /// Writes a manual page for each command.
-pub(crate) fn write_pages(output: &Output, typed: &ManArgs) -> Result<()> {
-    let directory = &typed.directory;
+pub(crate) fn write_pages(output: &Output, directory: &Path) -> Result<()> {
     files::create_directories_for_all(directory).with_context(|| format!("create {}", directory.display()))?;
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     let mut left = vec![command];
     while let Some(command) = left.pop() {
-        left.extend(command.get_subcommands().filter(|below| below.get_name() != "help").cloned());
+        let shown = |below: &&clap::Command| below.get_name() != "help" && !below.is_hide_set();
+        left.extend(command.get_subcommands().filter(shown).cloned());
         let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
         let path = directory.join(format!("{name}.1"));
         let mut page = Vec::new();

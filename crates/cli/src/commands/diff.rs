@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use onefold_engine::inspect::{Diff, DiffReport, SideCounts};
 use onefold_engine::io::tree::EntryKind;
-use onefold_engine::repo::SnapshotName;
+use onefold_engine::repo::{SnapshotId, SnapshotName};
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::types::{Fingerprint, SessionId};
@@ -49,8 +49,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Res
     if output.json {
         output.message(&DiffStatistics {
             message_type: "statistics",
-            source_snapshot: short_id(before),
-            target_snapshot: short_id(after),
+            source_snapshot: SnapshotId(before).to_string(),
+            target_snapshot: SnapshotId(after).to_string(),
             changed_files: report.changed,
             added: DiffStat::of(&report.added),
             removed: DiffStat::of(&report.removed),

@@ -1,5 +1,6 @@
 //! `dump`.
 
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use onefold_engine::restore::links::FirstPaths;
 use onefold_engine::spill::SpillMap;
 use onefold_engine::tree::Content;
 
-use crate::args::DumpArgs;
-use crate::commands::dump_contents::write_contents;
-use crate::commands::dump_tar;
+use crate::args::list::{ArchiveFormat, DumpArgs};
+use crate::commands::dump_contents::{Sources, WRITING, write_contents};
+use crate::commands::{dump_tar, dump_zip};
+use crate::files::Target;
 use crate::open::{OpenedSnapshot, metadata_reader};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Writes a file of a snapshot, or a directory as an archive, to standard output.
+/// Writes a file of a snapshot, or a directory as an archive.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Result<()> {
     let OpenedSnapshot { opened, cache, interrupt, snapshot, path: base, .. } =
         OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
@@ -35,22 +37,51 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
         Content::Directory { node } => Some(node),
         Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
     });
+    ensure!(
+        root.is_none() || typed.target.is_some() || !output.is_terminal(),
+        "{}: a directory, which is written as an archive; send the output elsewhere than to a terminal, or give --target",
+        path.display()
+    );
+    let mut target = match &typed.target {
+        Some(path) => Some(Target::create(path).with_context(|| format!("create {}", path.display()))?),
+        None => None,
+    };
+    let out: &mut dyn Write = match &mut target {
+        Some(target) => target,
+        None => &mut Out(output),
+    };
     if let Some(root) = root {
-        ensure!(
-            typed.archive.is_some(),
-            "{}: a directory; `onefold restore` brings it back, and --archive tar writes it",
-            path.display()
-        );
         let host = Arc::clone(&opened.store.host);
         let links = SpillMap::new(scratch.disk, scratch.dir, host, "hard links", settings.memory_bytes / 8)?;
-        let links = FirstPaths::new(links);
-        let sources = dump_tar::Sources { reader: &mut reader, fetcher: &mut fetcher, links };
+        let sources = Sources { reader: &mut reader, fetcher: &mut fetcher, links: FirstPaths::new(links) };
         let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-        return dump_tar::write(output, &interrupt, sources, root, base.as_os_str().as_bytes());
+        let base = base.as_os_str().as_bytes();
+        match typed.archive {
+            ArchiveFormat::Tar => dump_tar::write(output, out, &interrupt, sources, root, base)?,
+            ArchiveFormat::Zip => dump_zip::write(output, out, &interrupt, sources, root, base)?,
+        }
+    } else {
+        let file = found.with_context(|| format!("{}: not in the snapshot", path.display()))?;
+        ensure!(file.entry.kind == EntryKind::File, "{}: not a regular file in the snapshot", path.display());
+        write_contents(out, &interrupt, &mut reader, &mut fetcher, &file)?;
     }
-    let file = found.with_context(|| format!("{}: not in the snapshot", path.display()))?;
-    ensure!(file.entry.kind == EntryKind::File, "{}: not a regular file in the snapshot", path.display());
-    ensure!(typed.archive.is_none(), "{}: a file, which needs no --archive", path.display());
-    write_contents(output, &interrupt, &mut reader, &mut fetcher, &file)?;
-    Ok(())
+    out.flush().context(WRITING)?;
+    match (target, &typed.target) {
+        (Some(target), Some(path)) => target.finish().with_context(|| format!("write {}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Standard output, as writers want it.
+struct Out<'a>(&'a Output);
+
+impl Write for Out<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.bytes(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }

@@ -1,18 +1,33 @@
-//! The bytes of one file of a snapshot, to the output.
+//! The bytes of one file of a snapshot, to a writer.
+
+use std::io::Write;
 
 use anyhow::Result;
 use onefold_engine::Error;
 use onefold_engine::restore::dump;
 use onefold_engine::restore::fetch::Fetcher;
+use onefold_engine::restore::links::FirstPaths;
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::HintedEntry;
 
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+
+/// What is said of a writer that fails.
+pub(super) const WRITING: &str = "write what is dumped";
+
+/// What a dump reads from.
+pub(super) struct Sources<'a> {
+    /// Trees and recipes.
+    pub(super) reader: &'a mut MetadataReader,
+    /// Contents.
+    pub(super) fetcher: &'a mut Fetcher,
+    /// First names of inodes that have several.
+    pub(super) links: FirstPaths,
+}
 
 /// Writes a file's bytes; returns how many.
 pub(super) fn write_contents(
-    output: &Output,
+    out: &mut dyn Write,
     interrupt: &Interrupt,
     reader: &mut MetadataReader,
     fetcher: &mut Fetcher,
@@ -24,14 +39,14 @@ pub(super) fn write_contents(
             return Err(Error::Interrupted);
         }
         written += bytes.len() as u64;
-        output.bytes(bytes).map_err(|error| {
+        out.write_all(bytes).map_err(|error| {
             let text = error.to_string();
             broken = Some(error);
             Error::invalid(text)
         })
     });
     match broken {
-        Some(error) => Err(anyhow::Error::new(error).context("write to standard output")),
+        Some(error) => Err(anyhow::Error::new(error).context(WRITING)),
         None => Ok(result.map(|()| written)?),
     }
 }

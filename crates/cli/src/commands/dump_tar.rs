@@ -1,4 +1,4 @@
-//! `dump --archive tar`: a directory of a snapshot as a stream that other programs unpack.
+//! `dump` of a directory as tar: a directory of a snapshot as a stream that other programs unpack.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -8,15 +8,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
-use onefold_engine::restore::fetch::Fetcher;
-use onefold_engine::restore::links::FirstPaths;
-use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 use tar::{Builder, EntryType, Header};
 
-use crate::commands::dump_contents::write_contents;
+use crate::commands::dump_contents::{Sources, WRITING, write_contents};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
@@ -26,40 +23,17 @@ const BLOCK_LEN: u64 = 512;
 /// Longest target of a link that a header has room for.
 const LINK_LEN_MAX: usize = 100;
 
-/// What a dump reads from.
-pub(super) struct Sources<'a> {
-    /// Trees and recipes.
-    pub(super) reader: &'a mut MetadataReader,
-    /// Contents.
-    pub(super) fetcher: &'a mut Fetcher,
-    /// First names of inodes that have several.
-    pub(super) links: FirstPaths,
-}
-
-/// Standard output, as the writer of the format wants it.
-struct Out<'a>(&'a Output);
-
-impl Write for Out<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.bytes(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 /// Writes all that is in a directory, which stands at `base` in the snapshot: names begin there, without a first slash.
 /// A directory comes before what is in it.
 pub(super) fn write(
     output: &Output,
+    out: &mut dyn Write,
     interrupt: &Interrupt,
     mut sources: Sources<'_>,
     root: Fingerprint,
     base: &[u8],
 ) -> Result<()> {
-    let mut builder = Builder::new(Out(output));
+    let mut builder = Builder::new(out);
     let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
     while let Some((cursor, base)) = levels.last_mut() {
         if interrupt.is_raised() {
@@ -79,15 +53,15 @@ pub(super) fn write(
             levels.push((DirectoryCursor::new(node), path));
         }
     }
-    builder.into_inner().context("write to standard output")?;
-    Ok(output.flush()?)
+    builder.into_inner().context(WRITING)?;
+    Ok(())
 }
 
 /// Writes one entry.
 fn append(
     output: &Output,
     interrupt: &Interrupt,
-    builder: &mut Builder<Out<'_>>,
+    builder: &mut Builder<&mut dyn Write>,
     sources: &mut Sources<'_>,
     hinted: &HintedEntry,
     path: &[u8],
@@ -99,7 +73,7 @@ fn append(
         if let Some(first) = sources.links.get(link)? {
             header.set_entry_type(EntryType::Link);
             header.set_size(0);
-            return builder.append_link(&mut header, path, &first).context("write to standard output");
+            return builder.append_link(&mut header, path, &first).context(WRITING);
         }
         sources.links.insert(link, path)?;
     }
@@ -112,29 +86,27 @@ fn append(
             } else {
                 builder.append_link(&mut header, path, OsStr::from_bytes(target))
             };
-            written.context("write to standard output")
+            written.context(WRITING)
         }
         Content::Special { .. } if entry.kind == EntryKind::Socket => {
             output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
             Ok(())
         }
-        Content::Special { .. } => {
-            builder.append_data(&mut header, path, io::empty()).context("write to standard output")
-        }
+        Content::Special { .. } => builder.append_data(&mut header, path, io::empty()).context(WRITING),
         Content::Directory { .. } => {
             // Readers that know no kinds tell a directory by its last slash.
             let mut name = path.as_os_str().to_owned();
             name.push("/");
-            builder.append_data(&mut header, &name, io::empty()).context("write to standard output")
+            builder.append_data(&mut header, &name, io::empty()).context(WRITING)
         }
         Content::File { .. } => {
             // The header alone: the contents follow in pieces, as they are read.
-            builder.append_data(&mut header, path, io::empty()).context("write to standard output")?;
-            let written = write_contents(output, interrupt, sources.reader, sources.fetcher, hinted)?;
+            builder.append_data(&mut header, path, io::empty()).context(WRITING)?;
+            let written = write_contents(builder.get_mut(), interrupt, sources.reader, sources.fetcher, hinted)?;
             ensure!(written == entry.size(), "{}: {written} bytes in place of {}", path.display(), entry.size());
             let rest = usize::try_from(written.next_multiple_of(BLOCK_LEN) - written)?;
             let zeros = [0; 512];
-            Ok(output.bytes(zeros.get(..rest).unwrap_or_default())?)
+            builder.get_mut().write_all(zeros.get(..rest).unwrap_or_default()).context(WRITING)
         }
     }
 }

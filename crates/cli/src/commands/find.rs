@@ -5,13 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::inspect::{Found, Search, SearchOptions};
 use onefold_engine::monitor::Monitor;
+use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::MetadataReader;
 use onefold_engine::types::{SessionId, Timestamp};
 
 use crate::args::inspect::FindArgs;
-use crate::commands::ls::entry_line;
+use crate::commands::ls::{Look, entry_line};
 use crate::interrupt::Interrupt;
 use crate::json::inspect::FindMatch;
 use crate::json::short_id;
@@ -21,7 +22,7 @@ use crate::settings::Settings;
 use crate::text;
 use crate::trust;
 
-/// Searches snapshots, the newest first.
+/// Searches snapshots, the newest first unless typed otherwise.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Result<()> {
     let options = options(typed)?;
     let opened = open(settings, output)?;
@@ -31,9 +32,14 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Res
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;
     let mut search = Search::new(&reader, options, &cache.scratch(), settings.memory_bytes / 8)?;
-    let mut results = Results { output, long: typed.long, snapshots: 0, hits: 0 };
+    let look = Look { long: typed.long, human_readable: typed.human_readable };
+    let mut results = Results { output, look, snapshots: 0, hits: 0 };
     results.begin()?;
-    for (session, snapshot) in snapshots.into_iter().rev() {
+    let mut snapshots = snapshots;
+    if !typed.reverse {
+        snapshots.reverse();
+    }
+    for (session, snapshot) in snapshots {
         search.begin(snapshot.tree)?;
         results.snapshot(&mut search, &mut reader, &interrupt, session, snapshot)?;
     }
@@ -70,7 +76,7 @@ fn options(typed: &FindArgs) -> Result<SearchOptions> {
 /// Prints what is found as it is found. For programs it is one list of snapshots, each with its matches.
 struct Results<'a> {
     output: &'a Output,
-    long: bool,
+    look: Look,
     /// Snapshots with matches so far.
     snapshots: u64,
     /// Matches in the current one.
@@ -104,7 +110,8 @@ impl Results<'_> {
         if 0 < self.hits {
             self.snapshots += 1;
             if self.output.json {
-                self.output.bytes(format!("],\"hits\":{},\"snapshot\":\"{session}\"}}", self.hits).as_bytes())?;
+                self.output
+                    .bytes(format!("],\"hits\":{},\"snapshot\":\"{}\"}}", self.hits, SnapshotId(session)).as_bytes())?;
             }
         }
         Ok(())
@@ -132,7 +139,7 @@ impl Results<'_> {
             }
             self.output.bytes(&serde_json::to_vec(&FindMatch::of(entry, path))?)?;
         } else {
-            self.output.line(entry_line(self.output, entry, path, self.long))?;
+            self.output.line(entry_line(self.output, entry, path, self.look))?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
 use onefold_engine::io::os::OsDisk;
+use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, create_directory};
 use onefold_engine::store::{self, CreateOptions};
@@ -14,18 +15,29 @@ use crate::output::Output;
 use crate::settings::Settings;
 use crate::trust::Pinned;
 
+/// Whether the repository is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Encryption {
+    /// With a password.
+    Password,
+    /// Not at all.
+    None,
+}
+
 /// Creates a repository.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryption: Encryption) -> Result<()> {
     let directory = &settings.repository()?;
     let adjustments = adjustments(typed)?;
     adjustments.validate()?;
     let cost = cost(&typed.cost)?;
     ensure!(
-        !(typed.no_encryption && settings.password.is_given()),
+        encryption == Encryption::Password || !settings.password.is_given(),
         "--no-encryption and a password exclude each other"
     );
-    let password =
-        if typed.no_encryption { None } else { Some(settings.password.read_new("password of the new repository: ")?) };
+    let password = match encryption {
+        Encryption::None => None,
+        Encryption::Password => Some(settings.password.read_new("password of the new repository: ")?),
+    };
     let absolute = std::path::absolute(directory).with_context(|| format!("{}", directory.display()))?;
     create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
     let (disk, host) = doors(directory, settings);
@@ -34,17 +46,17 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs) -> Res
     let store = store::create(&disk, &host, &options)?;
     // What stood here before was deleted by whoever may do so: a directory with a repository is refused.
     Pinned::read(settings, output, directory).remember(output, &store);
-    let id = store.config.repository.to_string();
+    let id = LongRepositoryId(store.config.repository).to_string();
     if output.json {
         let repository = directory.to_string_lossy().into_owned();
         output.message(&Initialized { message_type: "initialized", id, repository })?;
     } else {
         output.line(format!("created repository {id} at {}", directory.display()))?;
     }
-    if !typed.no_encryption && !settings.slots.allows(cost) {
+    if encryption == Encryption::Password && !settings.slots.allows(cost) {
         output.note(&too_costly(cost));
     }
-    if typed.no_encryption {
+    if encryption == Encryption::None {
         output.note(
             "The repository is not encrypted: whoever can read it can read every file in it, and whoever can write to it \
              can change what is restored without being noticed.",

@@ -5,11 +5,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::store::MetadataReader;
-use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::store::cursor::DirectoryCursor;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 
-use crate::args::LsArgs;
+use crate::args::list::{LsArgs, SortArg};
+use crate::commands::ncdu;
 use crate::interrupt::Interrupt;
 use crate::json::{LsNode, LsSnapshot, short_id};
 use crate::open::OpenedSnapshot;
@@ -26,6 +27,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     let filters = filters.collect::<Result<Vec<_>>>()?;
     if output.json {
         output.message(&LsSnapshot::of(session, snapshot))?;
+    } else if typed.ncdu {
+        ncdu::begin(output, session, snapshot)?;
     } else {
         output.note(&format!(
             "snapshot {} of {} at {} by {}@{}",
@@ -40,8 +43,20 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     for filter in &filters {
         filter.note(&base);
     }
-    let listing = Listing { output, long: typed.long, filters, interrupt: &found.interrupt };
+    let look = Look { long: typed.long, human_readable: typed.human_readable };
+    let form = match (typed.ncdu, typed.sort, typed.reverse) {
+        (true, _, _) => Form::Ncdu,
+        (false, SortArg::Name, false) => Form::AsWalked,
+        (false, _, _) => Form::Sorted,
+    };
+    let mut listing = Listing { output, look, form, filters, interrupt: &found.interrupt, held: Vec::new() };
     let result = listing.walk(&mut reader, root, base);
+    if form == Form::Sorted {
+        listing.show_sorted(typed.sort, typed.reverse)?;
+    }
+    if form == Form::Ncdu && result.is_ok() {
+        ncdu::end(output)?;
+    }
     output.flush()?;
     let findings: Vec<String> = reader.findings().iter().map(ToString::to_string).collect();
     for finding in findings {
@@ -113,16 +128,39 @@ impl Filter {
     }
 }
 
+/// How an entry's line looks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// Whether modes, owners, sizes and times are shown.
+    pub(super) long: bool,
+    /// Whether sizes have units.
+    pub(super) human_readable: bool,
+}
+
+/// How a listing is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// Entry by entry in the order of the tree.
+    AsWalked,
+    /// After all of it was seen.
+    Sorted,
+    /// As ncdu imports it.
+    Ncdu,
+}
+
 struct Listing<'a> {
     output: &'a Output,
-    long: bool,
+    look: Look,
+    form: Form,
     filters: Vec<Filter>,
     interrupt: &'a Interrupt,
+    /// What is to be sorted.
+    held: Vec<(Vec<u8>, Entry)>,
 }
 
 impl Listing<'_> {
     /// Shows everything below a directory, a directory before what is in it.
-    fn walk(&self, reader: &mut MetadataReader, root: Fingerprint, base: Vec<u8>) -> Result<()> {
+    fn walk(&mut self, reader: &mut MetadataReader, root: Fingerprint, base: Vec<u8>) -> Result<()> {
         let mut stack = vec![(DirectoryCursor::new(root), base)];
         while let Some((cursor, base)) = stack.last_mut() {
             if self.interrupt.is_raised() {
@@ -130,40 +168,83 @@ impl Listing<'_> {
             }
             let Some(hinted) = cursor.next(reader)? else {
                 stack.pop();
+                if self.form == Form::Ncdu && !stack.is_empty() {
+                    ncdu::leave(self.output, stack.len())?;
+                }
                 continue;
             };
             let path = [&base[..], b"/", &hinted.entry.name].concat();
+            let depth = stack.len();
             self.filters.iter().filter(|filter| !filter.is_found.get()).for_each(|filter| filter.note(&path));
-            if self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(&path)) {
-                self.show(&hinted, &path)?;
-            }
+            let shows = self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(&path));
             let enters = self.filters.is_empty() || self.filters.iter().any(|filter| filter.enters(&path));
-            if let Content::Directory { node } = hinted.entry.content
-                && enters
-            {
+            let below = match hinted.entry.content {
+                Content::Directory { node } if enters => Some(node),
+                _ => None,
+            };
+            match self.form {
+                // The directories that lead to what is shown are part of ncdu's tree.
+                Form::Ncdu if shows || below.is_some() => {
+                    let opens = if below.is_some() { ncdu::Opens::Directory } else { ncdu::Opens::Nothing };
+                    ncdu::show(self.output, &hinted.entry, depth, opens)?;
+                }
+                Form::AsWalked if shows => self.show(&hinted.entry, &path)?,
+                Form::Sorted if shows => self.held.push((path.clone(), hinted.entry)),
+                Form::Ncdu | Form::AsWalked | Form::Sorted => {}
+            }
+            if let Some(node) = below {
                 stack.push((DirectoryCursor::new(node), path));
             }
         }
         Ok(())
     }
 
-    fn show(&self, hinted: &HintedEntry, path: &[u8]) -> Result<()> {
+    /// Shows what was held, in order; entries that are alike in what is sorted by are sorted by their paths.
+    fn show_sorted(&mut self, by: SortArg, reverse: bool) -> Result<()> {
+        let mut held = std::mem::take(&mut self.held);
+        let changed = |entry: &Entry| match &entry.content {
+            Content::File { ctime, .. } => *ctime,
+            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => entry.mtime,
+        };
+        match by {
+            // In the order of the tree, as without sorting.
+            SortArg::Name => {}
+            SortArg::Size => held.sort_by(|(p, a), (q, b)| (a.size(), p).cmp(&(b.size(), q))),
+            SortArg::Mtime | SortArg::Atime => held.sort_by(|(p, a), (q, b)| (a.mtime, p).cmp(&(b.mtime, q))),
+            SortArg::Ctime => held.sort_by(|(p, a), (q, b)| (changed(a), p).cmp(&(changed(b), q))),
+            SortArg::Extension => held.sort_by(|(p, _), (q, _)| (extension(p), p).cmp(&(extension(q), q))),
+        }
+        if reverse {
+            held.reverse();
+        }
+        held.iter().try_for_each(|(path, entry)| self.show(entry, path))
+    }
+
+    fn show(&self, entry: &Entry, path: &[u8]) -> Result<()> {
         if self.output.json {
             // Not flushed one by one: there may be millions.
-            self.output.line(serde_json::to_vec(&LsNode::of(&hinted.entry, path))?)?;
+            self.output.line(serde_json::to_vec(&LsNode::of(entry, path))?)?;
             return Ok(());
         }
-        self.output.line(entry_line(self.output, &hinted.entry, path, self.long))?;
+        self.output.line(entry_line(self.output, entry, path, self.look))?;
         Ok(())
     }
 }
 
+/// Returns the part of a path's last name from its last dot on.
+fn extension(path: &[u8]) -> &[u8] {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name.iter().rposition(|byte| *byte == b'.').and_then(|dot| name.get(dot..)).unwrap_or_default()
+}
+
 /// Returns the line that shows an entry to people.
-pub(super) fn entry_line(output: &Output, entry: &Entry, path: &[u8], long: bool) -> Vec<u8> {
+pub(super) fn entry_line(output: &Output, entry: &Entry, path: &[u8], look: Look) -> Vec<u8> {
+    let Look { long, human_readable } = look;
     let mut line = Vec::new();
     if long {
         let (mode, time) = (text::permissions(entry.kind, entry.mode), text::local_time(entry.mtime));
-        line = format!("{mode} {:5} {:5} {:10} {time} ", entry.uid, entry.gid, entry.size()).into_bytes();
+        let size = if human_readable { text::bytes(entry.size()) } else { entry.size().to_string() };
+        line = format!("{mode} {:5} {:5} {size:>10} {time} ", entry.uid, entry.gid).into_bytes();
     }
     line.extend(output.printable(path));
     if let (Content::Symlink { target }, true) = (&entry.content, long) {
@@ -178,6 +259,13 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn an_extension_begins_at_the_last_dot_of_the_last_name() {
+        for (path, expected) in [("/a.b/c", ""), ("/a/c.tar.gz", ".gz"), ("/.rc", ".rc"), ("/a.", "."), ("/", "")] {
+            assert_eq!(extension(path.as_bytes()), expected.as_bytes(), "{path}");
+        }
+    }
 
     #[test]
     fn filters_show_a_directory_and_what_is_in_it() {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +18,7 @@ use onefold_engine::restore::{
     DeleteRequest, Effect, Filter, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport, RestoreRequest, delete,
     find_entry, restore,
 };
-use onefold_engine::source::exclude::{Case, Patterns};
+use onefold_engine::source::exclude::{Case, Patterns, read_patterns};
 use onefold_engine::store::Store;
 
 use crate::args::{OverwriteArg, RestoreArgs};
@@ -34,6 +34,7 @@ use crate::text;
 
 /// Restores a snapshot, or a part of it.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs) -> Result<()> {
+    let when = typed.overwrite.or(settings.dialect.overwrite());
     // A file that is left as it stands is not the snapshot's, and to compare it would tell of damage where none is.
     ensure!(
         !typed.verify || matches!(typed.overwrite, None | Some(OverwriteArg::Always)),
@@ -43,7 +44,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     );
     let filter = filter(typed)?;
     if typed.delete {
-        ensure_delete_makes_sense(typed)?;
+        ensure_delete_makes_sense(typed, when, &filter)?;
     }
     let found = OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
     if typed.delete {
@@ -62,7 +63,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
     ensure_target_is_no_repository(typed, &found)?;
-    let target = target(typed)?;
+    let target = target(typed, when)?;
     let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
     let request = RestoreRequest {
@@ -71,7 +72,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         filter: filter.clone(),
         target,
         effect: if typed.dry_run { Effect::DryRun } else { Effect::Write },
-        overwrite: overwrite(typed.overwrite),
+        overwrite: overwrite(when),
         verify: typed.verify,
         trust: trust(typed, opened),
         scratch: cache.scratch(),
@@ -131,8 +132,8 @@ struct Outcome {
     deleted: u64,
 }
 
-fn ensure_delete_makes_sense(typed: &RestoreArgs) -> Result<()> {
-    match typed.overwrite {
+fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, filter: &Filter) -> Result<()> {
+    match when {
         None => bail!(
             "--delete removes what stands in the target, which without --overwrite must be empty; say with --overwrite \
              what is to happen to the files that the snapshot has"
@@ -145,7 +146,7 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs) -> Result<()> {
     }
     // However the root is spelled.
     let is_root = files::canonical(directory(typed)?).is_ok_and(|target| target == Path::new("/"));
-    let has_filter = [&typed.include, &typed.iinclude, &typed.exclude, &typed.iexclude].iter().any(|f| !f.is_empty());
+    let has_filter = !filter.include.is_empty() || !filter.exclude.is_empty();
     ensure!(
         !is_root || has_filter,
         "--delete with --target / removes everything that the snapshot does not have; say with --include or --exclude \
@@ -204,8 +205,9 @@ fn directory(typed: &RestoreArgs) -> Result<&Path> {
     typed.destination.target.as_deref().context("no --target is given")
 }
 
-/// Opens the target; a dry run makes and changes nothing. The engine refuses a directory that is not empty as well, but does not know what it is called.
-fn target(typed: &RestoreArgs) -> Result<Arc<dyn TargetTree>> {
+/// Opens the target; a dry run makes and changes nothing. The engine refuses a directory that is not empty as well, but
+/// does not know what it is called.
+fn target(typed: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn TargetTree>> {
     if typed.destination.discard {
         return Ok(Arc::new(DiscardTarget::default()));
     }
@@ -222,7 +224,7 @@ fn target(typed: &RestoreArgs) -> Result<Arc<dyn TargetTree>> {
         OsTarget::create(directory)?
     };
     ensure!(
-        typed.overwrite.is_some() || target.list(Path::new(""))?.is_empty(),
+        when.is_some() || target.list(Path::new(""))?.is_empty(),
         "{}: not empty; restore into an empty directory, or say with --overwrite what is to happen",
         directory.display()
     );
@@ -255,15 +257,33 @@ fn trust(typed: &RestoreArgs, opened: &Opened) -> Trust {
 }
 
 fn filter(typed: &RestoreArgs) -> Result<Filter> {
-    let compile = |sensitive: &[OsString], insensitive: &[OsString]| -> Result<Vec<Patterns>> {
-        let groups = [(sensitive, Case::Sensitive), (insensitive, Case::Insensitive)];
-        let groups = groups.into_iter().filter(|(patterns, _)| !patterns.is_empty());
-        groups
-            .map(|(patterns, case)| Ok(Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), case)?))
-            .collect()
+    let compile = |groups: [(&[OsString], &[PathBuf], Case); 2]| -> Result<Vec<Patterns>> {
+        let mut compiled = Vec::new();
+        for (given, lists, case) in groups {
+            let mut patterns: Vec<Vec<u8>> = given.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+            for list in lists {
+                patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
+            }
+            if !patterns.is_empty() {
+                compiled.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
+            }
+        }
+        Ok(compiled)
     };
-    let include = compile(&typed.include, &typed.iinclude)?;
-    Ok(Filter { include, exclude: compile(&typed.exclude, &typed.iexclude)? })
+    let include = compile([
+        (&typed.include, &typed.include_file, Case::Sensitive),
+        (&typed.iinclude, &typed.iinclude_file, Case::Insensitive),
+    ])?;
+    let exclude = compile([
+        (&typed.exclude, &typed.exclude_file, Case::Sensitive),
+        (&typed.iexclude, &typed.iexclude_file, Case::Insensitive),
+    ])?;
+    let lists = [&typed.include_file, &typed.iinclude_file];
+    ensure!(
+        !include.is_empty() || lists.iter().all(|lists| lists.is_empty()),
+        "the files with patterns to include hold none, so that nothing would be restored"
+    );
+    Ok(Filter { include, exclude })
 }
 
 /// Writes how many entries there are, in restic's words.

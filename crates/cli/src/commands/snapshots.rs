@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::types::SessionId;
 
-use crate::args::SnapshotsArgs;
-use crate::json::{SnapshotObject, short_id};
+use crate::args::list::{GroupArg, SnapshotsArgs};
+use crate::json::{GroupKey, SnapshotGroup, SnapshotObject, short_id};
 use crate::open::{self, open};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -18,15 +19,39 @@ use crate::trust;
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let commits = trust::read_commits(settings, output, &opened)?;
-    let mut listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
-    if let Some(count) = typed.latest {
-        keep_latest(&mut listed, count);
-    }
-    if output.json {
-        let objects: Vec<_> = listed.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect();
-        output.message(&objects)?;
+    let listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
+    let latest = if typed.last { Some(1) } else { typed.latest };
+    let by: Vec<GroupArg> = typed.group_by.iter().flatten().copied().collect();
+    let groups = if by.is_empty() {
+        vec![(None, keep_latest(listed, latest, |snapshot| (snapshot.hostname.clone(), sorted(&snapshot.paths))))]
     } else {
-        print_table(output, &listed)?;
+        let groups = grouped(listed, &by).into_iter();
+        groups.map(|(key, group)| (Some(key), keep_latest(group, latest, |_| ()))).collect()
+    };
+    let table = Table { output, compact: typed.compact, long_ids: typed.long_ids };
+    let objects = |group: &Group<'_>| -> Vec<_> {
+        group.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect()
+    };
+    match (output.json, by.is_empty()) {
+        (true, true) => {
+            let all: Vec<_> = groups.iter().flat_map(|(_, group)| objects(group)).collect();
+            output.message(&all)?;
+        }
+        (true, false) => {
+            let all: Vec<_> = groups
+                .into_iter()
+                .map(|(key, group)| SnapshotGroup { snapshots: objects(&group), group_key: key.unwrap_or_default() })
+                .collect();
+            output.message(&all)?;
+        }
+        (false, _) => {
+            for (key, group) in &groups {
+                if let Some(key) = key {
+                    output.line(heading(output, key))?;
+                }
+                table.print(group)?;
+            }
+        }
     }
     output.flush()?;
     let unread: Vec<_> = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten).collect();
@@ -39,63 +64,123 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
     }
 }
 
-/// Keeps the last ones of each host and paths.
-fn keep_latest(listed: &mut Vec<(SessionId, &Snapshot)>, count: usize) {
-    let mut seen: BTreeMap<(&str, &[Vec<u8>]), usize> = BTreeMap::new();
-    let mut kept: Vec<_> = Vec::new();
-    for (session, snapshot) in listed.iter().rev() {
-        let number = seen.entry((&snapshot.hostname, &snapshot.paths)).or_default();
+/// Snapshots that are listed together.
+type Group<'a> = Vec<(SessionId, &'a Snapshot)>;
+
+/// Keeps the last ones of each key; without a number, all.
+fn keep_latest<'a, K: Ord>(listed: Group<'a>, count: Option<usize>, key: impl Fn(&Snapshot) -> K) -> Group<'a> {
+    let Some(count) = count else { return listed };
+    let mut seen: BTreeMap<K, usize> = BTreeMap::new();
+    let mut kept: Group<'a> = Vec::new();
+    for (session, snapshot) in listed.into_iter().rev() {
+        let number = seen.entry(key(snapshot)).or_default();
         *number += 1;
         if *number <= count {
-            kept.push((*session, *snapshot));
+            kept.push((session, snapshot));
         }
     }
     kept.reverse();
-    *listed = kept;
+    kept
 }
 
-fn print_table(output: &Output, listed: &[(SessionId, &Snapshot)]) -> Result<()> {
-    let header = ["ID", "Time", "Host", "Tags", "Paths", "Size"].map(|title| title.as_bytes().to_vec());
-    let mut rows = Vec::new();
+fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values
+}
+
+/// Divides snapshots into groups that have the same of what is grouped by, sorted by that.
+fn grouped<'a>(listed: Group<'a>, by: &[GroupArg]) -> BTreeMap<GroupKey, Group<'a>> {
+    let mut groups: BTreeMap<GroupKey, Group<'a>> = BTreeMap::new();
     for (session, snapshot) in listed {
-        let mut tags = snapshot.tags.iter().map(|tag| output.printable(tag.as_bytes()));
-        let mut paths = snapshot.paths.iter().map(|path| output.printable(path));
-        rows.push([
-            short_id(*session).into_bytes(),
-            text::local_time(snapshot.time).into_bytes(),
-            output.printable(snapshot.hostname.as_bytes()),
-            tags.next().unwrap_or_default(),
-            paths.next().unwrap_or_default(),
-            text::bytes(snapshot.summary.bytes_processed).into_bytes(),
-        ]);
-        // One line for each of several tags and paths.
-        loop {
-            let (tag, path) = (tags.next(), paths.next());
-            if tag.is_none() && path.is_none() {
-                break;
-            }
-            let (tag, path) = (tag.unwrap_or_default(), path.unwrap_or_default());
-            rows.push([Vec::new(), Vec::new(), Vec::new(), tag, path, Vec::new()]);
-        }
+        let texts = |paths: Vec<Vec<u8>>| paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+        let key = GroupKey {
+            hostname: if by.contains(&GroupArg::Host) { snapshot.hostname.clone() } else { String::new() },
+            paths: by.contains(&GroupArg::Paths).then(|| texts(sorted(&snapshot.paths))),
+            tags: by.contains(&GroupArg::Tags).then(|| sorted(&snapshot.tags)),
+        };
+        groups.entry(key).or_default().push((session, snapshot));
     }
-    let mut widths = header.each_ref().map(Vec::len);
-    for row in &rows {
+    groups
+}
+
+/// Returns the line above a group, as restic has it.
+fn heading(output: &Output, key: &GroupKey) -> Vec<u8> {
+    let list = |name: &str, values: &Option<Vec<String>>| {
+        values.as_ref().map(|values| format!("{name} [{}]", values.join(", ")))
+    };
+    let host = (!key.hostname.is_empty()).then(|| format!("host [{}]", key.hostname));
+    let parts: Vec<String> = [host, list("tags", &key.tags), list("paths", &key.paths)].into_iter().flatten().collect();
+    output.printable(format!("snapshots for ({}):", parts.join(", ")).as_bytes())
+}
+
+/// How snapshots are shown to people.
+struct Table<'a> {
+    output: &'a Output,
+    compact: bool,
+    long_ids: bool,
+}
+
+impl Table<'_> {
+    fn print(&self, listed: &Group<'_>) -> Result<()> {
+        let output = self.output;
+        let mut header =
+            ["ID", "Time", "Host", "Tags", "Paths", "Size"].map(|title| title.as_bytes().to_vec()).to_vec();
+        let mut rows = Vec::new();
+        for (session, snapshot) in listed {
+            let mut tags = snapshot.tags.iter().map(|tag| output.printable(tag.as_bytes()));
+            let mut paths = snapshot.paths.iter().map(|path| output.printable(path));
+            let id = if self.long_ids { SnapshotId(*session).to_string() } else { short_id(*session) };
+            rows.push(vec![
+                id.into_bytes(),
+                text::local_time(snapshot.time).into_bytes(),
+                output.printable(snapshot.hostname.as_bytes()),
+                tags.next().unwrap_or_default(),
+                paths.next().unwrap_or_default(),
+                text::bytes(snapshot.summary.bytes_processed).into_bytes(),
+            ]);
+            // One line for each of several tags and paths.
+            loop {
+                let (tag, path) = (tags.next(), if self.compact { None } else { paths.next() });
+                if tag.is_none() && path.is_none() {
+                    break;
+                }
+                let (tag, path) = (tag.unwrap_or_default(), path.unwrap_or_default());
+                rows.push(vec![Vec::new(), Vec::new(), Vec::new(), tag, path, Vec::new()]);
+            }
+        }
+        if self.compact {
+            for row in rows.iter_mut().chain([&mut header]) {
+                row.remove(PATHS);
+            }
+        }
+        print_rows(output, &header, &rows)?;
+        output.line(text::count(listed.len() as u64, "snapshot"))?;
+        Ok(())
+    }
+}
+
+/// The column that a compact table lacks.
+const PATHS: usize = 4;
+
+fn print_rows(output: &Output, header: &[Vec<u8>], rows: &[Vec<Vec<u8>>]) -> Result<()> {
+    let mut widths: Vec<usize> = header.iter().map(Vec::len).collect();
+    for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(width_of(cell));
         }
     }
     let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
-    print_row(output, &header, &widths)?;
+    print_row(output, header, &widths)?;
     output.line(&rule)?;
-    for row in &rows {
+    for row in rows {
         print_row(output, row, &widths)?;
     }
     output.line(&rule)?;
-    output.line(text::count(listed.len() as u64, "snapshot"))?;
     Ok(())
 }
 
-fn print_row(output: &Output, row: &[Vec<u8>; 6], widths: &[usize; 6]) -> Result<()> {
+fn print_row(output: &Output, row: &[Vec<u8>], widths: &[usize]) -> Result<()> {
     let mut line = Vec::new();
     for (cell, width) in row.iter().zip(widths) {
         line.extend_from_slice(cell);

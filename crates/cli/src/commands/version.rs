@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::compat::Dialect;
 use crate::json::Version;
 use crate::output::Output;
 
@@ -9,12 +10,11 @@ use crate::output::Output;
 pub(crate) const PROGRAM: &str = concat!("onefold ", env!("CARGO_PKG_VERSION"));
 
 /// Prints it.
-pub(crate) fn run(output: &Output) -> Result<()> {
-    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+pub(crate) fn run(dialect: Dialect, output: &Output) -> Result<()> {
     if output.json {
-        output.message(&Version { message_type: "version", number: env!("CARGO_PKG_VERSION"), os, arch })?;
+        output.message(&Version::of(dialect, PROGRAM))?;
     } else {
-        output.line(format!("{PROGRAM} on {os}/{arch}"))?;
+        output.line(dialect.version(PROGRAM))?;
     }
     Ok(())
 }

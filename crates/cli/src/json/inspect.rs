@@ -5,6 +5,7 @@ use onefold_engine::crypto::slot::{Slot, hex};
 use onefold_engine::inspect::{Change, Contents, Difference, RawStats, SideCounts};
 use onefold_engine::object::Config;
 use onefold_engine::recipe::RecipeItem;
+use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::tree::{Content, Entry};
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub(crate) struct FindMatch {
     device_id: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    linktarget: Option<String>,
 }
 
 impl FindMatch {
@@ -31,6 +34,10 @@ impl FindMatch {
             fields: NodeFields::of(entry, path),
             device_id: entry.link.map(|link| link.device),
             links: (!is_directory).then_some(links),
+            linktarget: match &entry.content {
+                Content::Symlink { target } => Some(String::from_utf8_lossy(target).into_owned()),
+                Content::File { .. } | Content::Directory { .. } | Content::Special { .. } => None,
+            },
         }
     }
 }
@@ -119,6 +126,8 @@ pub(crate) struct Stats {
 pub(crate) struct StatsRaw {
     total_uncompressed_size: u64,
     compression_ratio: f64,
+    /// Every chunk is stored by a version that compresses.
+    compression_progress: f64,
     compression_space_saving: f64,
     total_blob_count: u64,
     logical_size: u64,
@@ -144,6 +153,7 @@ impl StatsRaw {
         Self {
             total_uncompressed_size: plain,
             compression_ratio: ratio(plain, stored),
+            compression_progress: 100.0,
             compression_space_saving: 100.0 - 100.0 * ratio(stored, plain),
             total_blob_count: raw.data_chunks + raw.metadata_chunks,
             logical_size: logical,
@@ -196,7 +206,7 @@ impl CatConfig {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             version: onefold_engine::object::header::FORMAT_VERSION,
-            id: config.repository.to_string(),
+            id: LongRepositoryId(config.repository).to_string(),
             created: text::rfc3339(config.created),
             encrypted: config.clear_key.is_none(),
             chunking: match config.chunking {

@@ -1,0 +1,172 @@
+//! Options of the commands that list what a repository holds, write parts of it, and verify it.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::args::SelectionArgs;
+
+/// Options of `snapshots`.
+#[derive(Args, Debug)]
+pub(crate) struct SnapshotsArgs {
+    /// Only these snapshots
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Only the last N of each host and paths, or of each group
+    #[arg(long, value_name = "N")]
+    pub(crate) latest: Option<usize>,
+    /// Only the last one of each host and paths
+    #[arg(long, hide = true, conflicts_with = "latest")]
+    pub(crate) last: bool,
+    /// List by groups of the same host, paths or tags
+    #[arg(short, long, value_name = "host,paths,tags", value_delimiter = ',', value_parser = parse_group)]
+    pub(crate) group_by: Vec<Option<GroupArg>>,
+    /// Leave the paths out of the table
+    #[arg(short, long)]
+    pub(crate) compact: bool,
+    /// Show ids with all their 64 digits
+    #[arg(long)]
+    pub(crate) long_ids: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// What `snapshots` groups by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum GroupArg {
+    /// The host
+    #[value(alias = "hosts")]
+    Host,
+    /// The paths
+    #[value(alias = "path")]
+    Paths,
+    /// The tags
+    #[value(alias = "tag")]
+    Tags,
+}
+
+/// Reads one part of `--group-by`; an empty one groups by nothing.
+fn parse_group(text: &str) -> Result<Option<GroupArg>, String> {
+    if text.is_empty() { Ok(None) } else { GroupArg::from_str(text, false).map(Some) }
+}
+
+/// What `ls` sorts by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum SortArg {
+    /// The path
+    Name,
+    /// The size
+    Size,
+    /// The time of the last change of the contents
+    #[value(alias = "time")]
+    Mtime,
+    /// The same as mtime: the time of the last access is not kept
+    Atime,
+    /// The time of the last change of the inode
+    Ctime,
+    /// The part of the name after the last dot
+    Extension,
+}
+
+/// Options of `ls`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+pub(crate) struct LsArgs {
+    /// Snapshot, or SNAPSHOT:PATH for a part of it
+    #[arg(value_name = "SNAPSHOT[:PATH]")]
+    pub(crate) snapshot: String,
+    /// Only what is in these directories of the snapshot
+    #[arg(value_name = "DIR")]
+    pub(crate) directories: Vec<PathBuf>,
+    /// Show modes, owners, sizes and times
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Also what is in directories below them
+    #[arg(long)]
+    pub(crate) recursive: bool,
+    /// Show sizes with units
+    #[arg(long)]
+    pub(crate) human_readable: bool,
+    /// Sort by this; the whole listing is held in memory for it
+    #[arg(short, long, value_name = "BY", value_enum, default_value = "name", conflicts_with = "ncdu")]
+    pub(crate) sort: SortArg,
+    /// Reverse the order; the whole listing is held in memory for it
+    #[arg(long, conflicts_with = "ncdu")]
+    pub(crate) reverse: bool,
+    /// Write the format that ncdu imports
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) ncdu: bool,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// How `dump` writes a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ArchiveFormat {
+    /// As GNU tar does
+    Tar,
+    /// As zip, with a directory at the end
+    Zip,
+}
+
+/// Options of `dump`.
+#[derive(Args, Debug)]
+pub(crate) struct DumpArgs {
+    /// Snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshot: String,
+    /// File in it, which is written as it is, or a directory, which is written as an archive
+    #[arg(value_name = "PATH")]
+    pub(crate) file: PathBuf,
+    /// Format of the archive
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "tar")]
+    pub(crate) archive: ArchiveFormat,
+    /// Write to this file instead of the output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) target: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `check`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct CheckArgs {
+    /// Only follow the references of these snapshots
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<String>,
+    /// Read every byte
+    #[arg(long, conflicts_with = "read_data_subset")]
+    pub(crate) read_data: bool,
+    /// Read a part: the n-th of m, or so many percent or bytes (as 500M) drawn at random
+    #[arg(long, value_name = "n/m|N%|SIZE")]
+    pub(crate) read_data_subset: Option<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Options of `list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Which objects
+    #[arg(value_name = "TYPE", value_enum)]
+    pub(crate) objects: ListedObjects,
+}
+
+/// What `list` lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ListedObjects {
+    /// Snapshots
+    Snapshots,
+    /// Key slots
+    Keys,
+    /// Containers
+    #[value(alias = "containers")]
+    Packs,
+    /// Chunks, with what each holds: data or tree
+    #[value(alias = "chunks")]
+    Blobs,
+    /// Nothing: the index is kept on this host
+    Index,
+    /// Nothing: a repository has no locks
+    Locks,
+}

@@ -1,0 +1,138 @@
+//! `dump --archive zip`: a directory of a snapshot as a stream that other programs unpack.
+//!
+//! The archive is written from front to back, so that it can go into a pipe; its directory, which stands at the end, is
+//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names that
+//! are not UTF-8 are written with replacement characters, a further name of an inode is a file of its own, and devices,
+//! pipes, sockets, owners and extended attributes have no place in the format.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::Error;
+use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::tree::{Content, Entry};
+use onefold_engine::types::{Fingerprint, Timestamp};
+use zip::write::{FullFileOptions, StreamWriter};
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+use crate::commands::dump_contents::{Sources, WRITING, write_contents};
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+
+/// The field of an entry that holds its time in seconds since 1970 (Info-ZIP's extended timestamp).
+const EXTENDED_TIMESTAMP: u16 = 0x5455;
+/// The flag in it for the time of the last change.
+const HAS_MTIME: u8 = 1;
+
+/// Writes all that is in a directory, which stands at `base` in the snapshot: names begin there, without a first slash.
+/// A directory comes before what is in it.
+pub(super) fn write(
+    output: &Output,
+    out: &mut dyn Write,
+    interrupt: &Interrupt,
+    mut sources: Sources<'_>,
+    root: Fingerprint,
+    base: &[u8],
+) -> Result<()> {
+    let mut writer = ZipWriter::new_stream(out);
+    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
+    while let Some((cursor, base)) = levels.last_mut() {
+        if interrupt.is_raised() {
+            return Err(Error::Interrupted.into());
+        }
+        let Some(hinted) = cursor.next(sources.reader)? else {
+            levels.pop();
+            continue;
+        };
+        let mut path = base.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&hinted.entry.name);
+        append(output, interrupt, &mut writer, &mut sources, &hinted, &path)?;
+        if let Content::Directory { node } = hinted.entry.content {
+            levels.push((DirectoryCursor::new(node), path));
+        }
+    }
+    writer.finish().context(WRITING)?;
+    Ok(())
+}
+
+/// Writes one entry.
+fn append(
+    output: &Output,
+    interrupt: &Interrupt,
+    writer: &mut ZipWriter<StreamWriter<&mut dyn Write>>,
+    sources: &mut Sources<'_>,
+    hinted: &HintedEntry,
+    path: &[u8],
+) -> Result<()> {
+    let entry = &hinted.entry;
+    let name = String::from_utf8_lossy(path).into_owned();
+    if name.as_bytes() != path {
+        output.warn(&format!("{name}: not UTF-8 in the snapshot; the archive has replacement characters in the name"));
+    }
+    let options = options_of(entry)?;
+    match &entry.content {
+        Content::Symlink { target } => {
+            writer.add_symlink(name, String::from_utf8_lossy(target), options).context(WRITING)
+        }
+        Content::Special { .. } => {
+            output
+                .warn(&format!("{name}: left out, since the format knows only files, directories and symbolic links"));
+            Ok(())
+        }
+        Content::Directory { .. } => writer.add_directory(name, options).context(WRITING),
+        Content::File { .. } => {
+            writer.start_file(name.as_str(), options).context(WRITING)?;
+            let written = write_contents(writer, interrupt, sources.reader, sources.fetcher, hinted)?;
+            ensure!(written == entry.size(), "{name}: {written} bytes in place of {}", entry.size());
+            Ok(())
+        }
+    }
+}
+
+fn options_of(entry: &Entry) -> Result<FullFileOptions<'static, 'static>> {
+    let method = match entry.content {
+        Content::File { .. } => CompressionMethod::Deflated,
+        Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => CompressionMethod::Stored,
+    };
+    let mut options = FullFileOptions::default()
+        .compression_method(method)
+        .unix_permissions(entry.mode & 0o7777)
+        .last_modified_time(dos_time(entry.mtime))
+        // Lengths are written behind the data: whether 32 bits hold them is decided before it.
+        .large_file(u64::from(u32::MAX) / 2 <= entry.size());
+    if let Ok(seconds) = i32::try_from(entry.mtime.seconds) {
+        let mut field = vec![HAS_MTIME];
+        field.extend_from_slice(&seconds.to_le_bytes());
+        options.add_extra_field(EXTENDED_TIMESTAMP, field, false).context("time of an entry")?;
+    }
+    Ok(options)
+}
+
+/// Returns the time as the format's first version has it: from 1980 to 2107, every other second, in UTC. Readers prefer the
+/// extended timestamp, which has none of these limits up to 2038.
+fn dos_time(time: Timestamp) -> DateTime {
+    let civil = jiff::Timestamp::from_second(time.seconds).ok().map(|time| time.to_zoned(jiff::tz::TimeZone::UTC));
+    let date_time = civil.and_then(|civil| {
+        let small = |number: i8| u8::try_from(number).ok();
+        let (month, day) = (small(civil.month())?, small(civil.day())?);
+        let (hour, minute, second) = (small(civil.hour())?, small(civil.minute())?, small(civil.second())?);
+        DateTime::from_date_and_time(u16::try_from(civil.year()).ok()?, month, day, hour, minute, second).ok()
+    });
+    date_time.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_those_of_the_format_are_replaced_by_its_first() {
+        let at = |seconds| dos_time(Timestamp { seconds, nanoseconds: 0 });
+        assert_eq!((at(1_700_000_000).year(), at(1_700_000_000).minute()), (2023, 13));
+        assert_eq!(at(-1).year(), 1980);
+        assert_eq!(at(i64::MAX).year(), 1980);
+    }
+}

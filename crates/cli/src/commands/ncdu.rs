@@ -1,0 +1,87 @@
+//! `ls --ncdu`: a snapshot's tree in the format that ncdu imports (version 1.2), a nested list of directories.
+
+use std::io;
+
+use anyhow::Result;
+use onefold_engine::io::tree::EntryKind;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::tree::{Content, Entry};
+use onefold_engine::types::SessionId;
+use serde::Serialize;
+
+use crate::json::SnapshotObject;
+use crate::output::Output;
+
+/// Bytes that the size on disk is rounded up to.
+const BLOCK_LEN: u64 = 512;
+
+/// What an entry begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Opens {
+    /// A list of what is in it, which [`leave`] ends.
+    Directory,
+    /// Nothing.
+    Nothing,
+}
+
+/// An entry as the format has it.
+#[derive(Serialize)]
+struct Node {
+    name: String,
+    asize: u64,
+    dsize: u64,
+    dev: u64,
+    ino: u64,
+    nlink: u64,
+    notreg: bool,
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    mtime: u64,
+}
+
+impl Node {
+    fn of(entry: &Entry) -> Self {
+        let inode = match &entry.content {
+            Content::File { inode, .. } => *inode,
+            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => 0,
+        };
+        Self {
+            name: String::from_utf8_lossy(&entry.name).into_owned(),
+            asize: entry.size(),
+            dsize: entry.size().div_ceil(BLOCK_LEN).saturating_mul(BLOCK_LEN),
+            dev: entry.link.map_or(0, |link| link.device),
+            ino: entry.link.map_or(inode, |link| link.inode),
+            nlink: entry.link.map_or(1, |link| link.links),
+            notreg: !matches!(entry.kind, EntryKind::File | EntryKind::Directory),
+            uid: entry.uid,
+            gid: entry.gid,
+            mode: entry.mode & 0o7777,
+            // The format knows no time before 1970.
+            mtime: u64::try_from(entry.mtime.seconds).unwrap_or(0),
+        }
+    }
+}
+
+/// Writes the head, and begins the root.
+pub(super) fn begin(output: &Output, session: SessionId, snapshot: &Snapshot) -> Result<()> {
+    let about = serde_json::to_string(&SnapshotObject::of(session, snapshot))?;
+    Ok(output.bytes(format!("[1, 2, {about},\n[{{\"name\":\"/\"}}").as_bytes())?)
+}
+
+/// Writes an entry that stands so deep.
+pub(super) fn show(output: &Output, entry: &Entry, depth: usize, opens: Opens) -> Result<()> {
+    let bracket = if opens == Opens::Directory { "[" } else { "" };
+    output.bytes(format!(",\n{:indent$}{bracket}", "", indent = 2 * depth).as_bytes())?;
+    Ok(output.bytes(&serde_json::to_vec(&Node::of(entry))?)?)
+}
+
+/// Ends a directory that stands so deep.
+pub(super) fn leave(output: &Output, depth: usize) -> io::Result<()> {
+    output.bytes(format!("\n{:indent$}]", "", indent = 2 * depth).as_bytes())
+}
+
+/// Ends the root and the file.
+pub(super) fn end(output: &Output) -> io::Result<()> {
+    output.bytes(b"\n]\n]\n")
+}

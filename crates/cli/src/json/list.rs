@@ -1,0 +1,148 @@
+//! What `snapshots` and `ls` tell programs.
+
+use onefold_engine::repo::SnapshotId;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::tree::{Content, Entry};
+use onefold_engine::types::SessionId;
+use serde::Serialize;
+
+use crate::json::{SnapshotSummary, short_id};
+use crate::text;
+
+/// A snapshot as `snapshots` lists it.
+#[derive(Serialize)]
+pub(crate) struct SnapshotObject {
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
+    tree: String,
+    paths: Vec<String>,
+    hostname: String,
+    username: String,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    excludes: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    program_version: String,
+    summary: SnapshotSummary,
+    id: String,
+    short_id: String,
+}
+
+impl SnapshotObject {
+    /// Tells what a snapshot says.
+    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
+        Self {
+            time: text::rfc3339(snapshot.time),
+            parent: snapshot.parent.map(|parent| SnapshotId(parent).to_string()),
+            tree: snapshot.tree.to_string(),
+            paths: snapshot.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
+            hostname: snapshot.hostname.clone(),
+            username: snapshot.username.clone(),
+            uid: snapshot.uid,
+            gid: snapshot.gid,
+            excludes: snapshot.excludes.clone(),
+            tags: snapshot.tags.clone(),
+            program_version: snapshot.program.clone(),
+            summary: SnapshotSummary::of(snapshot),
+            id: SnapshotId(session).to_string(),
+            short_id: short_id(session),
+        }
+    }
+}
+
+/// Snapshots that `snapshots --group-by` lists together.
+#[derive(Serialize)]
+pub(crate) struct SnapshotGroup {
+    pub(crate) group_key: GroupKey,
+    pub(crate) snapshots: Vec<SnapshotObject>,
+}
+
+/// What they have in common; what was not grouped by is empty, as restic has it.
+#[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct GroupKey {
+    pub(crate) hostname: String,
+    pub(crate) paths: Option<Vec<String>>,
+    pub(crate) tags: Option<Vec<String>>,
+}
+
+/// The first message of `ls`.
+#[derive(Serialize)]
+pub(crate) struct LsSnapshot {
+    #[serde(flatten)]
+    snapshot: SnapshotObject,
+    message_type: &'static str,
+    struct_type: &'static str,
+}
+
+impl LsSnapshot {
+    /// Tells which snapshot is listed.
+    pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
+        let snapshot = SnapshotObject::of(session, snapshot);
+        Self { snapshot, message_type: "snapshot", struct_type: "snapshot" }
+    }
+}
+
+/// What is told of an entry, wherever one is listed.
+#[derive(Serialize)]
+pub(crate) struct NodeFields {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    path: String,
+    uid: u32,
+    gid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    mode: u32,
+    permissions: String,
+    mtime: String,
+    /// The time of the last access is not kept; as in restic by default, that of the last change stands for it.
+    atime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ctime: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+}
+
+impl NodeFields {
+    /// Tells what an entry says.
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+        let (size, ctime, inode) = match &entry.content {
+            Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
+            Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (None, None, None),
+        };
+        Self {
+            name: String::from_utf8_lossy(&entry.name).into_owned(),
+            kind: text::kind_name(entry.kind),
+            path: String::from_utf8_lossy(path).into_owned(),
+            uid: entry.uid,
+            gid: entry.gid,
+            size,
+            mode: text::go_mode(entry.kind, entry.mode),
+            permissions: text::permissions(entry.kind, entry.mode),
+            mtime: text::rfc3339(entry.mtime),
+            atime: text::rfc3339(entry.mtime),
+            ctime,
+            inode: inode.or(entry.link.map(|link| link.inode)),
+        }
+    }
+}
+
+/// An entry as `ls` lists it.
+#[derive(Serialize)]
+pub(crate) struct LsNode {
+    #[serde(flatten)]
+    fields: NodeFields,
+    message_type: &'static str,
+    struct_type: &'static str,
+}
+
+impl LsNode {
+    /// Tells what an entry says.
+    pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
+        Self { fields: NodeFields::of(entry, path), message_type: "node", struct_type: "node" }
+    }
+}

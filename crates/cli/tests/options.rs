@@ -1,0 +1,402 @@
+//! Options and commands that scripts made for restic use.
+
+use std::fs::{self, FileTimes};
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use crate::place::{Place, Ran, noise};
+
+#[test]
+fn a_file_names_the_repository() {
+    let place = Place::new();
+    let list = place.path("which");
+    fs::write(&list, format!("  {} \nmore\n", place.path("repository").display())).unwrap();
+    let without = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.env_remove("ONEFOLD_REPOSITORY");
+        command
+    };
+    let path = list.to_str().unwrap();
+    Ran(without(&["snapshots", "--repository-file", path]).output().unwrap()).code(0);
+    Ran(without(&["snapshots"]).env("ONEFOLD_REPOSITORY_FILE", path).output().unwrap()).code(0);
+    let both = ["snapshots", "--repository-file", path, "--repo", "x"];
+    Ran(without(&both).output().unwrap()).code(1).says("cannot be used with");
+    fs::write(&list, "\nsecond line\n").unwrap();
+    Ran(without(&["snapshots", "--repository-file", path]).output().unwrap()).code(1).says("names no repository");
+}
+
+#[test]
+fn without_a_cache_nothing_stays_behind() {
+    let place = Place::without_repository(None);
+    place.run(["init", "--no-encryption", "--no-cache", "-q"]).code(0);
+    place.write("file", &noise(1, 100_000));
+    place.run(["backup", "source", "--no-cache", "-q"]).code(0);
+    place.run(["snapshots", "--no-cache"]).code(0);
+    place.run(["check", "--no-cache"]).code(0);
+    place.run(["restore", "latest", "--no-cache", "--discard"]).code(0);
+    assert!(!place.path("cache").exists());
+    assert_eq!(fs::read_dir(place.path("tmp")).unwrap().count(), 0);
+}
+
+#[test]
+fn without_a_cache_the_repository_that_was_seen_still_counts() {
+    let place = Place::encrypted();
+    fs::remove_dir_all(place.path("repository")).unwrap();
+    let mut command = place.command(["init", "--no-encryption", "--no-cache", "-q"]);
+    Ran(command.env_remove("ONEFOLD_PASSWORD").output().unwrap()).code(0);
+    let mut command = place.command(["snapshots", "--no-cache"]);
+    Ran(command.env_remove("ONEFOLD_PASSWORD").output().unwrap()).code(1).says("--accept-new-repository");
+}
+
+#[test]
+fn caches_that_were_not_used_for_30_days_are_removed_on_request() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    place.run(["backup", "source", "-q"]).code(0);
+    let own = place.repository_id();
+    let cache = place.path("cache");
+    let day = Duration::from_hours(24);
+    let make = |name: &str, days: u32| {
+        let path = cache.join(name);
+        fs::create_dir_all(path.join("index")).unwrap();
+        fs::write(path.join("index/lock"), b"").unwrap();
+        let time = FileTimes::new().set_modified(SystemTime::now() - day * days);
+        fs::File::open(&path).unwrap().set_times(time).unwrap();
+        path
+    };
+    let (old, recent, held) = (make(&"a".repeat(32), 31), make(&"b".repeat(32), 29), make(&"c".repeat(32), 90));
+    let foreign = make("notes", 90);
+    let lock = fs::File::open(held.join("index/lock")).unwrap();
+    lock.lock().unwrap();
+    let names = || fs::read_dir(&cache).unwrap().count();
+    let before = names();
+    place.run(["check"]).code(0);
+    assert_eq!(names(), before);
+    place.run(["check", "--cleanup-cache"]).code(0).says("not used for 30 days");
+    assert!(!old.exists() && recent.exists() && held.exists() && foreign.exists() && cache.join(own).exists());
+    place.run(["check", "--cleanup-cache"]).code(0).says("no old caches");
+}
+
+#[test]
+fn verbosity_is_counted_or_named() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    let says_files = |options: &[&str]| {
+        let arguments: Vec<&str> = ["backup", "source", "--force"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).stderr().contains("/file")
+    };
+    assert!(says_files(&["-vv"]) && says_files(&["--verbose=2"]) && says_files(&["-v", "--verbose"]));
+    assert!(!says_files(&["-v"]) && !says_files(&["--verbose=1"]) && !says_files(&["-vv", "--verbose=0"]));
+    place.run(["snapshots", "--verbose=x"]).code(1).says("--verbose");
+}
+
+#[test]
+fn counters_of_the_index_are_told_with_verbose_only() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    let summary = |options: &[&str]| {
+        let arguments: Vec<&str> = ["backup", "source", "--json"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).messages().pop().unwrap()
+    };
+    assert!(summary(&[]).get("index").is_none());
+    assert!(summary(&["--verbose"])["index"]["state"].is_string());
+}
+
+#[test]
+fn locks_are_neither_taken_nor_found() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    place.run(["backup", "source", "--no-lock", "-q"]).code(0);
+    place.run(["--no-lock", "snapshots"]).code(0);
+    place.run(["unlock"]).code(0).says("nothing was removed");
+    place.run(["unlock", "--remove-all"]).code(0).says("nothing was removed");
+    assert_eq!(place.run(["list", "locks"]).code(0).stdout(), "");
+    Place::without_repository(None).run(["unlock"]).code(10);
+}
+
+#[test]
+fn objects_are_listed_by_kind() {
+    let place = Place::encrypted();
+    place.write("file", &noise(2, 100_000));
+    let id = place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone();
+    let list =
+        |kind: &str| -> Vec<String> { place.run(["list", kind]).code(0).stdout().lines().map(str::to_owned).collect() };
+    assert_eq!(list("snapshots"), [id.as_str().unwrap()]);
+    assert_eq!(list("keys").len(), 1);
+    assert!(place.run(["cat", "key", &list("keys")[0]]).code(0).json()["kdf"].is_string());
+    assert_eq!(list("index"), Vec::<String>::new());
+    let packs = list("packs");
+    assert_eq!(list("containers"), packs);
+    assert!(!packs.is_empty());
+    let bytes = place.run(["cat", "pack", &packs[0]]).code(0).0.stdout;
+    assert_eq!(bytes, fs::read(find_container(&place, &packs[0])).unwrap());
+    let blobs = list("blobs");
+    assert!(blobs.iter().any(|line| line.starts_with("data ")) && blobs.iter().any(|line| line.starts_with("tree ")));
+    let data = blobs.iter().find_map(|line| line.strip_prefix("data ")).unwrap();
+    assert!(!place.run(["cat", "blob", data, "-q"]).code(0).0.stdout.is_empty());
+    place.run(["cat", "masterkey"]).code(1).says("never shown");
+    place.run(["list", "nothing"]).code(1).says("possible values");
+}
+
+/// Returns the file of a container, whose name has its number behind a letter.
+fn find_container(place: &Place, id: &str) -> std::path::PathBuf {
+    let (session, number) = id.split_once('/').unwrap();
+    let directory = place.path("repository/containers").join(session);
+    let mut entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    entries.find(|entry| entry.file_name().to_str().unwrap()[1..].starts_with(number)).unwrap().path()
+}
+
+#[test]
+fn help_explains_a_command() {
+    let place = Place::without_repository(None);
+    let help = place.run(["help", "backup"]).code(0).stdout();
+    assert_eq!(help, place.run(["backup", "--help"]).code(0).stdout());
+    assert!(!place.run(["help"]).code(0).stdout().contains("forget"));
+    place.run(["features"]).code(0);
+    place.run(["options"]).code(0);
+}
+
+#[test]
+fn snapshots_are_grouped_and_shortened() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    let backup = |host: &str, path: &str, tag: &str| {
+        let id = place.run(["backup", path, "--host", host, "--tag", tag, "--json"]).code(0).messages().pop().unwrap();
+        id["snapshot_id"].as_str().unwrap().to_owned()
+    };
+    let ids = [
+        backup("a", "source", "x"),
+        backup("a", "source/file", "x"),
+        backup("b", "source", "y"),
+        backup("a", "source", "y"),
+    ];
+    let groups = |options: &[&str]| {
+        let arguments: Vec<&str> = ["snapshots", "--json"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).json()
+    };
+    let of = |group: &Value| -> Vec<String> {
+        let snapshots = group["snapshots"].as_array().unwrap();
+        snapshots.iter().map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let by_host = groups(&["--group-by", "host"]);
+    assert_eq!(by_host[0]["group_key"], serde_json::json!({"hostname": "a", "paths": null, "tags": null}));
+    assert_eq!(of(&by_host[0]), [&ids[0][..], &ids[1], &ids[3]]);
+    assert_eq!(of(&by_host[1]), [&ids[2][..]]);
+    let both = groups(&["-g", "host,paths,tags"]);
+    assert_eq!(both.as_array().unwrap().len(), 4);
+    assert_eq!(both[0]["group_key"]["paths"], serde_json::json!([place.path("source")]));
+    assert_eq!(of(&groups(&["--group-by", "host", "--latest", "1"])[0]), [&ids[3][..]]);
+    assert_eq!(groups(&["--group-by", ""]).as_array().unwrap().len(), 4);
+    assert_eq!(groups(&["--latest", "1"]).as_array().unwrap().len(), 3);
+    assert_eq!(groups(&["--last"]).as_array().unwrap().len(), 3);
+    let table = place.run(["snapshots", "--group-by", "host,tags"]).code(0).stdout();
+    assert!(table.contains("snapshots for (host [a], tags [x]):") && table.contains("1 snapshot\n"), "{table}");
+    let compact = place.run(["snapshots", "--compact"]).code(0).stdout();
+    assert!(!compact.contains("Paths") && compact.contains("Size") && !compact.contains("/source"), "{compact}");
+    let long = place.run(["snapshots", "--long-ids"]).code(0).stdout();
+    assert!(long.contains(&ids[0]) && !place.run(["snapshots"]).code(0).stdout().contains(&ids[0]));
+    place.run(["snapshots", "--group-by", "moon"]).code(1).says("moon");
+}
+
+#[test]
+fn listings_are_sorted_and_reversed() {
+    let place = Place::new();
+    let time = |seconds| FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    for (name, len, seconds) in [("b.txt", 3000, 1), ("a.zip", 10, 3), ("c.gz", 200, 2)] {
+        place.write(name, &vec![1; len]);
+        let file = fs::File::options().write(true).open(place.path("source").join(name)).unwrap();
+        file.set_times(time(seconds)).unwrap();
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    let names = |options: &[&str]| -> Vec<String> {
+        let arguments: Vec<&str> = ["ls", "latest:source", "-q"].iter().chain(options).copied().collect();
+        let listed = place.run(&arguments).code(0).stdout();
+        listed.lines().map(|line| line.rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&[]), ["a.zip", "b.txt", "c.gz"]);
+    assert_eq!(names(&["--reverse"]), ["c.gz", "b.txt", "a.zip"]);
+    assert_eq!(names(&["--sort", "size"]), ["a.zip", "c.gz", "b.txt"]);
+    assert_eq!(names(&["-s", "time"]), ["b.txt", "c.gz", "a.zip"]);
+    assert_eq!(names(&["--sort", "mtime", "--reverse"]), ["a.zip", "c.gz", "b.txt"]);
+    assert_eq!(names(&["--sort", "extension"]), ["c.gz", "b.txt", "a.zip"]);
+    assert_eq!(names(&["--sort", "atime"]), names(&["--sort", "time"]));
+    assert_eq!(names(&["--sort", "ctime"]).len(), 3);
+    let long = place.run(["ls", "latest", "-l", "--human-readable"]).code(0).stdout();
+    assert!(long.contains("2.930 KiB"), "{long}");
+    let json = place.run(["ls", "latest:source", "--json", "--sort", "size"]).code(0).messages();
+    assert_eq!((json[0]["message_type"].as_str(), json[1]["name"].as_str()), (Some("snapshot"), Some("a.zip")));
+    assert!(place.run(["find", "b.txt", "--long", "--human-readable"]).code(0).stdout().contains("2.930 KiB"));
+}
+
+#[test]
+fn a_listing_for_ncdu_is_one_nested_list() {
+    let place = Place::new();
+    place.write("dir/below/deep", &[1; 513]);
+    place.write("dir/\"quoted\"", b"");
+    place.write("last", b"12");
+    symlink("last", place.path("source/link")).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let root = place.run(["ls", "latest", "--ncdu"]).code(0).json();
+    assert_eq!((&root[0], &root[1], &root[3][0]["name"]), (&1.into(), &2.into(), &"/".into()));
+    let source = &root[3][1];
+    assert_eq!((&source[0]["name"], &source[1][0]["name"]), (&"source".into(), &"dir".into()));
+    assert_eq!(source[1][1]["name"], "\"quoted\"");
+    let deep = &source[1][2][1];
+    assert_eq!((&deep["name"], &deep["asize"], &deep["dsize"]), (&"deep".into(), &513.into(), &1024.into()));
+    assert_eq!((&source[2]["name"], &source[3]["name"]), (&"last".into(), &"link".into()));
+    assert_eq!((&source[2]["notreg"], &source[3]["notreg"]), (&false.into(), &true.into()));
+    let part = place.run(["ls", "latest", "--ncdu", "/source/dir/below"]).code(0).json();
+    assert_eq!(part[3][1][1][1][1]["name"], "deep", "{part}");
+    place.run(["ls", "latest", "--ncdu", "--json"]).code(1).says("cannot be used with");
+    place.run(["ls", "latest", "--ncdu", "--reverse"]).code(1).says("cannot be used with");
+}
+
+#[test]
+fn check_follows_the_chosen_snapshots_only() {
+    let place = Place::new();
+    place.write("file", &noise(3, 50_000));
+    place.run(["backup", "source", "--host", "a", "--tag", "good", "-q"]).code(0);
+    let first = place.run(["list", "packs"]).code(0).stdout();
+    place.write("file", &noise(4, 50_000));
+    place.run(["backup", "source", "--host", "b", "--tag", "bad", "-q"]).code(0);
+    let summary = |options: &[&str]| {
+        let arguments: Vec<&str> = ["check", "--json"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).json()
+    };
+    assert_eq!(summary(&[])["snapshots"], 2);
+    assert_eq!(summary(&["--host", "a"])["snapshots"], 1);
+    assert_eq!(summary(&["--tag", "good"])["snapshots"], 1);
+    assert_eq!(summary(&["--path", "source"])["snapshots"], 2);
+    assert_eq!(summary(&["latest"])["snapshots"], 1);
+    place.run(["check", "--host", "c"]).code(1).says("no snapshot matches");
+    place.run(["check", "0000"]).code(1).says("not found");
+    // A container of the first snapshot is lost: only who looks at that snapshot learns which file it hits.
+    let id = first.lines().next().unwrap();
+    fs::remove_file(find_container(&place, id)).unwrap();
+    let affected = |options: &[&str]| {
+        let arguments: Vec<&str> = ["check", "--json"].iter().chain(options).copied().collect();
+        let ran = place.run(&arguments).code(1);
+        let errors = ran.stderr().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+        errors.iter().filter_map(|error| error["affected_count"].as_u64()).sum::<u64>()
+    };
+    assert!(0 < affected(&["--host", "a"]));
+    assert_eq!(affected(&["--host", "b"]), 0);
+}
+
+#[test]
+fn patterns_of_a_restore_are_read_from_files() {
+    let place = Place::new();
+    for name in ["keep.txt", "drop.txt", "KEEP.TXT", "other"] {
+        place.write(name, name.as_bytes());
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    fs::write(place.path("list"), "# a comment\n\nkeep.*\n").unwrap();
+    let restored = |option: &str, target: &str| -> Vec<String> {
+        place.run(["restore", "latest:source", "-t", target, option, "list", "-q"]).code(0);
+        let mut names: Vec<String> = fs::read_dir(place.path(target))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(restored("--include-file", "a"), ["keep.txt"]);
+    assert_eq!(restored("--iinclude-file", "b"), ["KEEP.TXT", "keep.txt"]);
+    assert_eq!(restored("--exclude-file", "c"), ["KEEP.TXT", "drop.txt", "other"]);
+    assert_eq!(restored("--iexclude-file", "d"), ["drop.txt", "other"]);
+    let both = ["restore", "latest", "-t", "e", "--include-file", "list", "--exclude-file", "list"];
+    place.run(both).code(1).says("cannot be used with");
+    fs::write(place.path("list"), "# nothing\n").unwrap();
+    place.run(["restore", "latest", "-t", "e", "--include-file", "list"]).code(1).says("hold none");
+}
+
+#[test]
+fn a_directory_is_written_as_zip_that_others_unpack() {
+    let place = Place::new();
+    let bytes = noise(5, 70_001);
+    place.write("dir/noise", &bytes);
+    place.write("dir/text", "line\n".repeat(10_000).as_bytes());
+    place.write("dir/empty", b"");
+    fs::hard_link(place.path("source/dir/noise"), place.path("source/dir/second")).unwrap();
+    symlink("noise", place.path("source/dir/link")).unwrap();
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_001);
+    let file = fs::File::options().write(true).open(place.path("source/dir/text")).unwrap();
+    file.set_times(FileTimes::new().set_modified(time)).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let ran = place.run(["dump", "latest", "/source/dir", "--archive", "zip"]).code(0);
+    let mut archive = zip::ZipArchive::new(std::io::Cursor::new(ran.0.stdout)).unwrap();
+    let mut of = |name: &str| {
+        let mut file = archive.by_name(&format!("source/dir/{name}")).unwrap();
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).unwrap();
+        (bytes, file.unix_mode().unwrap(), file.compressed_size())
+    };
+    assert_eq!(of("noise").0, bytes);
+    assert_eq!(of("second").0, bytes);
+    let text = of("text");
+    assert_eq!(text.0, "line\n".repeat(10_000).as_bytes());
+    assert!(text.2 < 1000, "not compressed: {}", text.2);
+    assert_eq!((of("empty").0.len(), of("link").0), (0, b"noise".to_vec()));
+    assert_eq!(of("link").1 & 0o170_000, 0o120_000);
+    let moved = archive.by_name("source/dir/text").unwrap().last_modified().unwrap();
+    assert_eq!((moved.year(), moved.month(), moved.day(), moved.hour()), (2017, 7, 14, 2));
+    assert_eq!(archive.len(), 5);
+}
+
+#[test]
+fn a_dump_goes_to_a_file_whole_or_not_at_all() {
+    let place = Place::new();
+    let bytes = noise(6, 100_000);
+    place.write("dir/file", &bytes);
+    place.run(["backup", "source", "-q"]).code(0);
+    fs::write(place.path("out"), b"before").unwrap();
+    place.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(0);
+    assert_eq!(fs::read(place.path("out")).unwrap(), bytes);
+    place.run(["dump", "latest", "/source/dir", "--target", "out.tar"]).code(0);
+    let archive = fs::read(place.path("out.tar")).unwrap();
+    assert_eq!(tar::Archive::new(&archive[..]).entries().unwrap().count(), 1);
+    // Every container is gone: what stood there stays, and nothing else is left behind.
+    fs::remove_dir_all(place.path("cache")).unwrap();
+    for pack in place.run(["list", "packs"]).code(0).stdout().lines() {
+        let path = find_container(&place, pack);
+        let len = fs::metadata(&path).unwrap().len();
+        if 100_000 < len {
+            fs::write(&path, vec![0; usize::try_from(len).unwrap()]).unwrap();
+        }
+    }
+    place.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(1);
+    assert_eq!(fs::read(place.path("out")).unwrap(), bytes);
+    let names = fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains("partial")).count(), 0);
+    place.run(["dump", "latest", "/source/dir/file", "--target", "/nowhere/out"]).code(1).says("/nowhere/out");
+}
+
+#[test]
+fn completions_and_manuals_are_written_into_files() {
+    let place = Place::without_repository(None);
+    place.run(["generate", "--bash-completion", "bash", "--zsh-completion", "zsh", "--man", "man", "-q"]).code(0);
+    assert!(fs::read_to_string(place.path("bash")).unwrap().contains("onefold"));
+    assert!(place.path("zsh").exists() && place.path("man/onefold-backup.1").exists());
+    assert!(!place.path("man/onefold-forget.1").exists() && !place.path("man/onefold-help.1").exists());
+    assert!(place.run(["generate", "--bash-completion", "-"]).code(0).stdout().contains("onefold"));
+    place.run(["generate"]).code(1);
+}
+
+#[test]
+fn a_search_may_begin_with_the_oldest_snapshot() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    symlink("file", place.path("source/link")).unwrap();
+    let ids: Vec<Value> = (0..2)
+        .map(|_| place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone())
+        .collect();
+    let found = |options: &[&str]| {
+        let arguments: Vec<&str> = ["find", "link", "--json"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).json()
+    };
+    assert_eq!((&found(&[])[0]["snapshot"], &found(&["--reverse"])[0]["snapshot"]), (&ids[1], &ids[0]));
+    assert_eq!(found(&[])[0]["matches"][0]["linktarget"], "file");
+}
