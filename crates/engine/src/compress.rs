@@ -15,7 +15,7 @@ pub enum Compression {
     Lz4,
     /// Zstandard at a level from 1 to 19.
     Zstd(i32),
-    /// The same, the length of what is stored rounded up to a multiple of [`PADDED_STEP`], so that it tells less about the
+    /// The same, the length of what is stored rounded up to a multiple of 2,048 bytes, so that it tells less about the
     /// contents.
     PaddedZstd(i32),
 }
