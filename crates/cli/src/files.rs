@@ -194,16 +194,6 @@ pub(crate) fn directories(directory: &Path) -> io::Result<Vec<(OsString, i64)>> 
     Ok(found)
 }
 
-/// Returns the name that the host's list of users gives a user.
-pub(crate) fn user_name(uid: u32) -> Option<String> {
-    let users = std::fs::read_to_string("/etc/passwd").ok()?;
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
-    })
-}
-
 /// Returns a path made absolute and free of symbolic links, if it exists.
 pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(path)

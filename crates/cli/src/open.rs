@@ -272,15 +272,3 @@ pub(crate) fn find<'a>(
 ) -> Result<(SessionId, &'a Snapshot)> {
     Ok(selection(typed)?.find(commits, &name.name)?)
 }
-
-/// Returns this host's name.
-pub(crate) fn hostname() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Returns the name of the user who runs this: from the host's list of users, else from the environment.
-pub(crate) fn username() -> String {
-    let uid = rustix::process::getuid().as_raw();
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    files::user_name(uid).or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or(uid.to_string())
-}

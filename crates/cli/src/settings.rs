@@ -10,6 +10,7 @@ use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
 use onefold_engine::io::os::IoBackend;
+use onefold_engine::io::os_identity;
 use onefold_engine::repo::Location;
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::slots::SlotPolicy;
@@ -22,12 +23,8 @@ use crate::output::Verbosity;
 use crate::password::PasswordSource;
 use crate::text::parse_duration;
 
-/// Memory budget if none is given.
-const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
 /// How long to wait for another writer if nothing is said.
 const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
-/// Smallest memory budget that queues, buffers and the index fit into.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// The variables that are looked up, for manuals.
 pub(crate) const ENVIRONMENT: [(&str, &str); 12] = [
@@ -107,11 +104,8 @@ pub(crate) struct Settings {
 
 impl CachePlace {
     fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Self {
-        let home_cache = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
-        let cache_home =
-            variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home_cache);
         let named = typed.cache_dir.clone().or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from));
-        let directory = named.or_else(|| cache_home.map(|path| path.join("onefold")));
+        let directory = named.or_else(|| os_identity::cache_directory(variable));
         match (typed.no_cache, directory) {
             (true, directory) => Self::Unwanted(directory),
             (false, Some(directory)) => Self::Directory(directory),
@@ -164,12 +158,12 @@ impl Settings {
         };
         let memory = match either(&typed.memory, "ONEFOLD_MEMORY")? {
             Some(text) => parse_size(&text).context("memory budget")?,
-            None => MEMORY_BYTES_DEFAULT,
+            None => Budget::BYTES_DEFAULT as u64,
         };
         ensure!(
-            MEMORY_BYTES_MIN <= memory,
+            Budget::BYTES_MIN as u64 <= memory,
             "a memory budget of {memory} bytes is too small: the smallest that works is {}M",
-            MEMORY_BYTES_MIN >> 20
+            Budget::BYTES_MIN >> 20
         );
         let compression = match either(&typed.compression, "ONEFOLD_COMPRESSION")? {
             Some(text) => text.parse()?,

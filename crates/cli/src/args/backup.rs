@@ -45,13 +45,14 @@ pub(crate) struct ParentArgs {
 /// What snapshots of a group have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Grouping {
-    host: bool,
-    paths: bool,
-    tags: bool,
+    pub(crate) host: bool,
+    pub(crate) paths: bool,
+    pub(crate) tags: bool,
 }
 
 impl Grouping {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads names with commas between them; none groups by nothing.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut grouping = Self::default();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             match name {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::args::SelectionArgs;
+use crate::args::backup::Grouping;
 
 /// Options of `snapshots`.
 #[derive(Args, Debug)]
@@ -19,8 +20,8 @@ pub(crate) struct SnapshotsArgs {
     #[arg(long, hide = true, conflicts_with = "latest")]
     pub(crate) last: bool,
     /// List by groups of the same host, paths or tags
-    #[arg(short, long, value_name = "host,paths,tags", value_delimiter = ',', value_parser = parse_group)]
-    pub(crate) group_by: Vec<Option<GroupArg>>,
+    #[arg(short, long, value_name = "host,paths,tags", value_parser = Grouping::parse)]
+    pub(crate) group_by: Option<Grouping>,
     /// Leave the paths out of the table
     #[arg(short, long)]
     pub(crate) compact: bool,
@@ -29,25 +30,6 @@ pub(crate) struct SnapshotsArgs {
     pub(crate) long_ids: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
-}
-
-/// What `snapshots` groups by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum GroupArg {
-    /// The host
-    #[value(alias = "hosts")]
-    Host,
-    /// The paths
-    #[value(alias = "path")]
-    Paths,
-    /// The tags
-    #[value(alias = "tag")]
-    Tags,
-}
-
-/// Reads one part of `--group-by`; an empty one groups by nothing.
-fn parse_group(text: &str) -> Result<Option<GroupArg>, String> {
-    if text.is_empty() { Ok(None) } else { GroupArg::from_str(text, false).map(Some) }
 }
 
 /// What `ls` sorts by.

@@ -10,6 +10,7 @@ use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, prev
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
+use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
@@ -24,7 +25,7 @@ use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::status::Waiting;
 use crate::json::{BackupSummary, DryRunSummary, Index, short_id};
-use crate::open::{Opened, OpenedCache, hostname, open, username};
+use crate::open::{Opened, OpenedCache, open};
 use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
@@ -92,7 +93,7 @@ fn plan(
     sources: &Sources,
 ) -> Result<BackupOptions> {
     let Left { excludes, texts } = sources::excludes(&typed.excludes, &[&opened.directory, &cache.directory])?;
-    let hostname = typed.host.clone().unwrap_or_else(hostname);
+    let hostname = typed.host.clone().unwrap_or_else(host_name);
     let time = typed.time.as_deref().map(text::parse_time).transpose()?;
     let parent = parent(&opened.store, typed, &hostname, &sources.paths, time)?;
     match &parent {
@@ -106,7 +107,7 @@ fn plan(
         exclude_texts: texts,
         tags: typed.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
         hostname,
-        username: username(),
+        username: user_name(),
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         time,

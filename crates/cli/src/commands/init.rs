@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
 use onefold_engine::io::os::OsDisk;
+use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, create_directory};
@@ -10,7 +11,7 @@ use onefold_engine::store::{self, CreateOptions};
 
 use crate::args::{InitArgs, KeyCostArgs};
 use crate::json::Initialized;
-use crate::open::{doors, hostname, username};
+use crate::open::doors;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::trust::Pinned;
@@ -41,7 +42,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
     let absolute = std::path::absolute(directory).with_context(|| format!("{}", directory.display()))?;
     create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
     let (disk, host) = doors(directory, settings);
-    let label = SlotLabel { user: username(), host: hostname() };
+    let label = SlotLabel { user: user_name(), host: host_name() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
     let store = store::create(&disk, &host, &options)?;
     // What stood here before was deleted by whoever may do so: a directory with a repository is refused.

@@ -3,12 +3,13 @@
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::crypto::MasterKey;
 use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
+use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, read_slots, remove_slot, replace_slot, unlock};
 
 use crate::args::{KeyCommand, NewKeyArgs};
 use crate::commands::init::{cost, too_costly};
 use crate::json::{KeyObject, SHORT_ID_LEN};
-use crate::open::{Opened, hostname, open, username};
+use crate::open::{Opened, open};
 use crate::output::Output;
 use crate::password::PasswordSource;
 use crate::settings::Settings;
@@ -104,8 +105,8 @@ fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
     })?;
     let store = &unlocked.opened.store;
     let label = SlotLabel {
-        user: typed.user.clone().unwrap_or_else(username),
-        host: typed.host.clone().unwrap_or_else(hostname),
+        user: typed.user.clone().unwrap_or_else(user_name),
+        host: typed.host.clone().unwrap_or_else(host_name),
     };
     let new = NewSlot { password: &password, cost, label: &label };
     let (disk, host, repository) = (&store.disk, &*store.host, store.config.repository);

@@ -7,7 +7,8 @@ use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::types::SessionId;
 
-use crate::args::list::{GroupArg, SnapshotsArgs};
+use crate::args::backup::Grouping;
+use crate::args::list::SnapshotsArgs;
 use crate::json::{GroupKey, SnapshotGroup, SnapshotObject, short_id};
 use crate::open::{self, open};
 use crate::output::Output;
@@ -21,23 +22,24 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
     let commits = trust::read_commits(settings, output, &opened)?;
     let listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
     let latest = if typed.last { Some(1) } else { typed.latest };
-    let by: Vec<GroupArg> = typed.group_by.iter().flatten().copied().collect();
-    let groups = if by.is_empty() {
-        vec![(None, keep_latest(listed, latest, |snapshot| (snapshot.hostname.clone(), sorted(&snapshot.paths))))]
-    } else {
-        let groups = grouped(listed, &by).into_iter();
+    let by = typed.group_by.unwrap_or_default();
+    let is_grouped = by != Grouping::default();
+    let groups = if is_grouped {
+        let groups = grouped(listed, by).into_iter();
         groups.map(|(key, group)| (Some(key), keep_latest(group, latest, |_| ()))).collect()
+    } else {
+        vec![(None, keep_latest(listed, latest, |snapshot| (snapshot.hostname.clone(), sorted(&snapshot.paths))))]
     };
     let table = Table { output, compact: typed.compact, long_ids: typed.long_ids };
     let objects = |group: &Group<'_>| -> Vec<_> {
         group.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect()
     };
-    match (output.json, by.is_empty()) {
-        (true, true) => {
+    match (output.json, is_grouped) {
+        (true, false) => {
             let all: Vec<_> = groups.iter().flat_map(|(_, group)| objects(group)).collect();
             output.message(&all)?;
         }
-        (true, false) => {
+        (true, true) => {
             let all: Vec<_> = groups
                 .into_iter()
                 .map(|(key, group)| SnapshotGroup { snapshots: objects(&group), group_key: key.unwrap_or_default() })
@@ -90,14 +92,14 @@ fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
 }
 
 /// Divides snapshots into groups that have the same of what is grouped by, sorted by that.
-fn grouped<'a>(listed: Group<'a>, by: &[GroupArg]) -> BTreeMap<GroupKey, Group<'a>> {
+fn grouped<'a>(listed: Group<'a>, by: Grouping) -> BTreeMap<GroupKey, Group<'a>> {
     let mut groups: BTreeMap<GroupKey, Group<'a>> = BTreeMap::new();
     for (session, snapshot) in listed {
         let texts = |paths: Vec<Vec<u8>>| paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
         let key = GroupKey {
-            hostname: if by.contains(&GroupArg::Host) { snapshot.hostname.clone() } else { String::new() },
-            paths: by.contains(&GroupArg::Paths).then(|| texts(sorted(&snapshot.paths))),
-            tags: by.contains(&GroupArg::Tags).then(|| sorted(&snapshot.tags)),
+            hostname: if by.host { snapshot.hostname.clone() } else { String::new() },
+            paths: by.paths.then(|| texts(sorted(&snapshot.paths))),
+            tags: by.tags.then(|| sorted(&snapshot.tags)),
         };
         groups.entry(key).or_default().push((session, snapshot));
     }

@@ -119,7 +119,12 @@ pub trait SourceTree: Debug + Send + Sync {
             return Ok((self.open_dir(path)?, None));
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        Ok((self.open_dir(parent)?, Some(name)))
+        // The user knows the path that was asked for, not the directory that it would be in.
+        let opened = self.open_dir(parent).map_err(|error| match error {
+            Error::Io { source, .. } => Error::io("look up", path, source),
+            other => other,
+        });
+        Ok((opened?, Some(name)))
     }
 }
 
