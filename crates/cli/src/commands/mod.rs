@@ -98,7 +98,7 @@ mod tests {
     fn lab_says_that_this_build_leaves_it_out_whatever_was_typed_after_it() {
         for typed in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
             let arguments = Arguments::try_parse_from([&["onefold"], typed].concat()).expect("accepts all of it");
-            let error = run(arguments).expect_err("there is no laboratory");
+            let error = run(Dialect::Onefold, arguments).expect_err("there is no laboratory");
             assert_eq!(error.to_string(), WITHOUT_LAB, "{typed:?}");
         }
     }
