@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use onefold_engine::Error;
@@ -22,7 +23,7 @@ pub(crate) type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
 /// Variables of restic and those that they stand for. In a group, the first that this program has set hides all of
 /// restic's: a password file of one must not meet a password of the other.
-const VARIABLES: [&[(&str, &str)]; 6] = [
+const VARIABLES: [&[(&str, &str)]; 7] = [
     &[("ONEFOLD_REPOSITORY", "RESTIC_REPOSITORY"), ("ONEFOLD_REPOSITORY_FILE", "RESTIC_REPOSITORY_FILE")],
     &[
         ("ONEFOLD_PASSWORD", "RESTIC_PASSWORD"),
@@ -33,11 +34,17 @@ const VARIABLES: [&[(&str, &str)]; 6] = [
     &[("ONEFOLD_COMPRESSION", "RESTIC_COMPRESSION")],
     &[("ONEFOLD_HOST", "RESTIC_HOST")],
     &[("ONEFOLD_KEY_HINT", "RESTIC_KEY_HINT")],
+    &[("ONEFOLD_READ_CONCURRENCY", "RESTIC_READ_CONCURRENCY")],
 ];
 
 /// Variables of restic that mean nothing here and whose users should know.
 const IGNORED_VARIABLES: [&str; 4] =
     ["RESTIC_PACK_SIZE", "RESTIC_CACERT", "RESTIC_TLS_CLIENT_CERT", "RESTIC_FROM_REPOSITORY"];
+
+/// Reports of progress in a second, as restic has it: at most.
+const FPS_MAX: f64 = 60.0;
+/// The fewest that are taken from the variable: one in a day.
+const FPS_MIN: f64 = 1.0 / 86_400.0;
 
 /// Whose habits the command follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +89,17 @@ impl Dialect {
             return set(name);
         }
         group.iter().find(|(own, _)| *own == name).and_then(|(_, restic)| set(restic))
+    }
+
+    /// Returns how often progress is reported if nothing is typed: restic's variable counts reports in a second. One that
+    /// is no positive number is passed over, as restic does.
+    pub(crate) fn progress_interval(self, environment: &Environment<'_>) -> Option<Duration> {
+        let fps = match self {
+            Self::Onefold => None,
+            Self::Restic => environment("RESTIC_PROGRESS_FPS"),
+        };
+        let fps: f64 = fps?.to_str()?.parse().ok()?;
+        (0.0 < fps).then(|| Duration::from_secs_f64(1.0 / fps.clamp(FPS_MIN, FPS_MAX)))
     }
 
     /// Decides about options of restic that mean nothing here: a note for each, or a refusal.
@@ -200,6 +218,19 @@ mod tests {
         assert_eq!(of(Dialect::Restic, "ONEFOLD_PASSWORD_COMMAND"), None);
         assert_eq!(of(Dialect::Restic, "ONEFOLD_HOST"), Some("h".into()));
         assert_eq!(of(Dialect::Restic, "ONEFOLD_MEMORY"), Some("1G".into()));
+    }
+
+    #[test]
+    fn reports_in_a_second_become_an_interval() {
+        let interval = |dialect: Dialect, fps| dialect.progress_interval(&environment(&[("RESTIC_PROGRESS_FPS", fps)]));
+        assert_eq!(interval(Dialect::Restic, "2"), Some(Duration::from_millis(500)));
+        assert_eq!(interval(Dialect::Restic, "0.1"), Some(Duration::from_secs(10)));
+        assert_eq!(interval(Dialect::Restic, "1e9"), interval(Dialect::Restic, "60"));
+        assert_eq!(interval(Dialect::Restic, "1e-300"), Some(Duration::from_hours(24)));
+        for wrong in ["0", "-1", "NaN", "fast", ""] {
+            assert_eq!(interval(Dialect::Restic, wrong), None, "{wrong}");
+        }
+        assert_eq!(interval(Dialect::Onefold, "2"), None);
     }
 
     #[test]

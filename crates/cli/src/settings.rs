@@ -16,6 +16,7 @@ use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::slots::SlotPolicy;
 
 use crate::args::GlobalArgs;
+use crate::args::backup::READ_CONCURRENCY;
 use crate::args::talk::Talk;
 use crate::compat::{Dialect, Environment};
 use crate::files;
@@ -27,10 +28,11 @@ use crate::text::parse_duration;
 const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 
 /// The variables that are looked up, for manuals.
-pub(crate) const ENVIRONMENT: [(&str, &str); 12] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
     ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
     ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
     ("ONEFOLD_HOST", "Host of backups, and the one whose snapshots count, as --host."),
+    ("ONEFOLD_READ_CONCURRENCY", "Small files that a backup reads at the same time, as --read-concurrency."),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
@@ -78,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) cleans_cache: bool,
     /// Whose habits are followed.
     pub(crate) dialect: Dialect,
+    /// Files that a backup reads at the same time, where no other number is typed.
+    pub(crate) read_concurrency: Option<u8>,
     /// Host of backups, and the one whose snapshots count, where no other is typed.
     pub(crate) host: Option<String>,
     /// Memory budget in bytes.
@@ -144,6 +148,15 @@ fn repository(typed: &GlobalArgs, variable: &Environment<'_>) -> Result<Option<O
     }
 }
 
+/// Reads the number of files that are read at the same time, within the limits of the option.
+fn read_concurrency(text: &str) -> Result<u8> {
+    let number = text.parse().ok().filter(|number| READ_CONCURRENCY.contains(number));
+    number.with_context(|| {
+        let (least, most) = (READ_CONCURRENCY.start(), READ_CONCURRENCY.end());
+        format!("ONEFOLD_READ_CONCURRENCY: `{text}` is not a number from {least} to {most}")
+    })
+}
+
 impl Settings {
     /// Decides. `environment` looks up a variable; an empty one is as none.
     pub(crate) fn decide(dialect: Dialect, typed: &GlobalArgs, environment: &Environment<'_>) -> Result<Self> {
@@ -187,13 +200,17 @@ impl Settings {
             cache: CachePlace::decide(typed, &variable),
             cleans_cache: typed.cleanup_cache,
             dialect,
+            read_concurrency: text("ONEFOLD_READ_CONCURRENCY")?.map(|text| read_concurrency(&text)).transpose()?,
             host: text("ONEFOLD_HOST")?,
             memory_bytes,
             threads: Budget::threads(memory_bytes, processors),
             compression,
             io,
             retry_lock: typed.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,
-            progress_interval: typed.progress_interval.as_deref().map(parse_duration).transpose()?,
+            progress_interval: match &typed.progress_interval {
+                Some(text) => Some(parse_duration(text)?),
+                None => dialect.progress_interval(environment),
+            },
             new_repository: if typed.accept_new_repository { Change::Accept } else { Change::Refuse },
             lost_heads: if typed.accept_rollback { LostHeads::Accept } else { LostHeads::Report },
             json: typed.json,

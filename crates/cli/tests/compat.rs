@@ -4,6 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::place::{Place, Ran, contents};
 
 /// Prepares a run under restic's name and with nothing but restic's variables.
@@ -47,6 +49,10 @@ fn a_program_called_restic_reads_restics_variables() {
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!(listed[0]["hostname"], "elsewhere");
     assert!(place.path("cache").exists());
+    let mut concurrent = restic(&place, &["backup", "source", "-q"]);
+    Ran(concurrent.env("RESTIC_READ_CONCURRENCY", "many").output().unwrap()).code(1).says("from 1 to 64");
+    let mut concurrent = restic(&place, &["backup", "source", "-q"]);
+    Ran(concurrent.env("RESTIC_READ_CONCURRENCY", "2").output().unwrap()).code(0);
     // This program's own variables come first, and restic's count only where restic is meant.
     let mut own = restic(&place, &["snapshots"]);
     Ran(own.env("ONEFOLD_REPOSITORY", "/nowhere").output().unwrap()).code(10);
@@ -151,4 +157,73 @@ fn commands_that_are_to_come_say_so() {
     let error = place.run(["--json", "forget", "--keep-daily", "7"]).code(1).last_error();
     assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &1.into()));
     place.run(["frobnicate"]).code(1).says("unrecognized subcommand");
+}
+
+/// Returns the fields that a row of the manual's table names, whatever they are set in.
+fn documented(label: &str) -> Vec<String> {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manual/src/json.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let row =
+        manual.lines().find(|line| line.starts_with(&format!("| {label} |"))).unwrap_or_else(|| panic!("{label}"));
+    row.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_field_of_a_message_is_in_the_manual() {
+    let place = Place::encrypted();
+    place.write("dir/file", b"1234");
+    symlink("file", place.path("source/dir/link")).unwrap();
+    let first =
+        place.run(["backup", "source", "--json", "--verbose=2", "--tag", "x", "--exclude", "*.o"]).code(0).messages();
+    place.write("dir/more", b"12345");
+    let second = place.run(["backup", "source", "--json", "--progress-interval", "1ms"]).code(0).messages();
+    let missing = place.run(["backup", "source", "/nowhere", "--json"]).code(3).last_error();
+    let found = |arguments: &[&str]| place.run(arguments).code(0).messages();
+    let restored = found(&["restore", "latest", "-t", "target", "--json", "--verbose=2", "--progress-interval", "1ms"]);
+    let of = |messages: &[Value], kind: &str| -> Vec<Value> {
+        messages.iter().filter(|message| message["message_type"] == kind).cloned().collect()
+    };
+    let list = |value: Value| value.as_array().unwrap().clone();
+    let listed = found(&["ls", "latest", "--json"]);
+    let compared = found(&["diff", "latest~2", "latest", "--json"]);
+    let groups = list(found(&["snapshots", "--json", "-g", "host"]).remove(0));
+    let checked = found(&["check", "--json", "--progress-interval", "1ms"]);
+    let searched = list(place.run(["find", "link", "--json"]).code(0).json());
+    let rows = [
+        ("`backup`, *`check`*: `status`", [of(&second, "status"), of(&checked, "status")].concat()),
+        ("`backup`: `verbose_status`", of(&first, "verbose_status")),
+        ("`backup`: `summary`", [of(&first, "summary"), of(&second, "summary")].concat()),
+        ("`restore`: `status`", of(&restored, "status")),
+        ("`restore`: `verbose_status`", of(&restored, "verbose_status")),
+        ("`restore`: `summary`", of(&restored, "summary")),
+        ("`snapshots`, `cat snapshot`, `ls`: `snapshot`", list(found(&["snapshots", "--json"]).remove(0))),
+        ("`snapshots`, `cat snapshot`, `ls`: `snapshot`", of(&listed, "snapshot")),
+        ("`snapshots --group-by`", groups),
+        ("`ls`: `node`", of(&listed, "node")),
+        ("`find`", searched.clone()),
+        ("`diff`: `change`", of(&compared, "change")),
+        ("`diff`: `statistics`", of(&compared, "statistics")),
+        ("`stats`", [found(&["stats", "--json"]), found(&["stats", "--mode", "raw-data", "--json"])].concat()),
+        ("`check`: `summary`", of(&checked, "summary")),
+        ("`key list`", list(place.run(["key", "list", "--json"]).code(0).json())),
+        ("`version`", found(&["version", "--json"])),
+        ("`exit_error`", vec![missing]),
+    ];
+    // Kinds of messages are in the first column, and the deprecated kind of `ls` is that of the message.
+    let kinds = ["message_type", "struct_type"];
+    for (label, messages) in rows {
+        let documented = documented(label);
+        for message in &messages {
+            for field in message.as_object().unwrap().keys().filter(|field| !kinds.contains(&field.as_str())) {
+                let is_named = documented.iter().any(|name| name.split('.').next() == Some(field));
+                assert!(is_named, "{label}: {field} is not in the manual: {message}");
+            }
+        }
+        assert!(!messages.is_empty() || label.contains("status"), "{label}");
+    }
+    let node = documented("`ls`: `node`");
+    let further = documented("`find`");
+    for field in searched[0]["matches"][0].as_object().unwrap().keys() {
+        assert!(node.contains(field) || further.contains(field), "find: {field} is not in the manual");
+    }
 }

@@ -1,14 +1,15 @@
 //! Options of `backup` that come in groups: what a stream is, what a parent is.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use clap::Args;
 use onefold_engine::snapshot::Snapshot;
 
 use crate::args::BackupArgs;
 
-/// Files that are read at the same time, at most.
-const READ_CONCURRENCY_MAX: i64 = 64;
+/// How many files may be read at the same time.
+pub(crate) const READ_CONCURRENCY: RangeInclusive<u8> = 1..=64;
 
 /// Streams besides standard input.
 #[derive(Args, Debug)]
@@ -37,8 +38,8 @@ pub(crate) struct ParentArgs {
     /// Make no snapshot if it would be equal to its parent
     #[arg(long)]
     pub(crate) skip_if_unchanged: bool,
-    /// Read so many small files at the same time, from 1 to 64 [default: one for each processor, at least 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=READ_CONCURRENCY_MAX))]
+    /// Read so many small files at the same time, from 1 to 64 [env: ONEFOLD_READ_CONCURRENCY] [default: one for each processor, at least 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(*READ_CONCURRENCY.end())))]
     pub(crate) read_concurrency: Option<u8>,
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
         index: settings.index(),
         source: Arc::clone(&sources.tree),
         options,
-        driver: typed.compare.read_concurrency.map_or_else(
+        driver: typed.compare.read_concurrency.or(settings.read_concurrency).map_or_else(
             || Driver::threads(settings.threads),
             |readers| Driver::threads_and_readers(settings.threads, readers.into()),
         ),
