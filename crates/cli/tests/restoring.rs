@@ -162,6 +162,70 @@ fn ownership_that_only_root_can_set_is_counted_and_is_no_failure() {
     assert_eq!(summary["error_count"], 0);
 }
 
+/// A restore that was interrupted between the names of an inode, and repeated with a policy that keeps what stands, made
+/// the missing names files of their own and ended with 0.
+#[test]
+fn names_that_are_missing_are_linked_to_the_one_that_is_kept() {
+    let place = Place::new();
+    place.write("a", b"shared");
+    for name in ["b", "c"] {
+        std::fs::hard_link(place.path("source/a"), place.path("source").join(name)).unwrap();
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    place.run(["restore", "latest:/source", "--target", "out"]).code(0);
+    let inode = |name: &str| place.path("out").join(name).metadata().unwrap().ino();
+    for overwrite in ["never", "if-newer", "if-changed"] {
+        std::fs::remove_file(place.path("out/b")).unwrap();
+        place.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite]).code(0);
+        assert_eq!((inode("b"), inode("c")), (inode("a"), inode("a")), "{overwrite}");
+    }
+    // A file of the user's own is no name of the snapshot's inode.
+    std::fs::remove_file(place.path("out/a")).unwrap();
+    std::fs::remove_file(place.path("out/b")).unwrap();
+    std::fs::write(place.path("out/a"), b"another").unwrap();
+    place.run(["restore", "latest:/source", "--target", "out", "--overwrite", "never"]).code(0);
+    assert_eq!(std::fs::read(place.path("out/b")).unwrap(), b"shared");
+    assert_eq!(std::fs::read(place.path("out/a")).unwrap(), b"another");
+}
+
+/// A directory that an earlier restore had left read-only kept its owner from repeating that restore.
+#[test]
+fn a_read_only_directory_of_ones_own_is_filled_again() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    let is_root = place.path("source").metadata().unwrap().uid() == 0;
+    place.write("d/e/file", b"x");
+    for directory in ["d/e", "d"] {
+        std::fs::set_permissions(place.path("source").join(directory), std::fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    place.run(["backup", "source", "-q"]).code(0);
+    if is_root {
+        let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(place.path("")).status();
+        assert!(given.unwrap().success());
+    }
+    let restore = || {
+        let all = ["restore", "latest:/source", "--target", "out", "--overwrite", "if-changed"];
+        let mut command = place.command(all.iter());
+        command.env("ONEFOLD_CACHE_DIR", place.path("other-cache"));
+        if is_root {
+            command.uid(65_534).gid(65_534);
+        }
+        Ran(command.output().unwrap())
+    };
+    restore().code(0);
+    let inner = place.path("out/d/e");
+    std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::remove_file(inner.join("file")).unwrap();
+    std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o555)).unwrap();
+    restore().code(0);
+    assert_eq!(std::fs::read(inner.join("file")).unwrap(), b"x");
+    for directory in ["out/d", "out/d/e", "source/d", "source/d/e"] {
+        let mode = place.path(directory).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o555, "{directory}");
+        std::fs::set_permissions(place.path(directory), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
 /// A dry run promised success where the restore refuses a target that is not empty.
 #[test]
 fn a_dry_run_ends_with_the_exit_code_of_the_restore() {

@@ -147,6 +147,19 @@ impl OsTarget {
         action(&names).map_err(|error| Error::io(operation, &self.path.join(path), error.into()))
     }
 
+    /// Lets an ordinary user fill a directory of their own that an earlier restore has left read-only. It gets its mode
+    /// when its metadata is set.
+    fn make_writable(&self, names: &Names<'_>, standing: &Metadata) -> Result<(), Errno> {
+        let user = rustix::process::geteuid();
+        let needed = Mode::RWXU;
+        let mode = Mode::from_raw_mode(standing.mode);
+        if user.is_root() || standing.uid != user.as_raw() || mode.contains(needed) {
+            return Ok(());
+        }
+        let directory = self.resolve(names, OFlags::PATH | OFlags::DIRECTORY)?;
+        retry(|| rustix::fs::chmod(handle_path(directory.as_fd(), Path::new("")), mode | needed))
+    }
+
     fn file(&self, path: &Path, file: OwnedFd) -> OsTargetFile {
         OsTargetFile { file, path: self.path.join(path) }
     }
@@ -296,10 +309,13 @@ impl TargetTree for OsTarget {
             }
             let (parent, name) = self.parent(names)?;
             match retry(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU)) {
-                Err(Errno::EXIST) => match os_entry::stat(parent.as_fd(), Path::new(name), AtFlags::empty())?.kind {
-                    EntryKind::Directory => Ok(()),
-                    _ => Err(Errno::NOTDIR),
-                },
+                Err(Errno::EXIST) => {
+                    let standing = os_entry::stat(parent.as_fd(), Path::new(name), AtFlags::empty())?;
+                    if standing.kind != EntryKind::Directory {
+                        return Err(Errno::NOTDIR);
+                    }
+                    self.make_writable(names, &standing)
+                }
                 outcome => outcome,
             }
         })

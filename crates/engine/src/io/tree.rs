@@ -239,7 +239,8 @@ pub trait TargetTree: Debug + Send + Sync {
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>>;
     /// Lists a directory, sorted by bytes.
     fn list(&self, path: &Path) -> Result<Vec<OsString>>;
-    /// Creates a directory (mode 0700 until its metadata is set). One that exists already is kept.
+    /// Creates a directory (mode 0700 until its metadata is set). One that exists already is kept; where its owner may not
+    /// write into it and is the user who restores, it is made writable until its metadata is set.
     fn create_dir(&self, path: &Path) -> Result<()>;
     /// Creates a file that must not exist (mode 0600 until its metadata is set), of the given length, all hole.
     fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>>;

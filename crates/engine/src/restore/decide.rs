@@ -31,6 +31,11 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, standing: Option<&Metad
     standing.map_or(Decision::Create, |standing| Decision::Replace(standing.kind))
 }
 
+/// Returns true if what stands in the target can be taken for an entry that is no directory: kind, size and time are equal.
+pub(super) fn looks_like(standing: &Metadata, entry: &Entry) -> bool {
+    standing.kind == entry.kind && standing.size == entry.size() && standing.mtime == entry.mtime
+}
+
 /// Returns how what stands in the target stays, if it does.
 fn keeps(overwrite: Overwrite, standing: &Metadata, entry: &Entry) -> Option<Decision> {
     let both_files = standing.kind == EntryKind::File && entry.kind == EntryKind::File;
@@ -42,10 +47,7 @@ fn keeps(overwrite: Overwrite, standing: &Metadata, entry: &Entry) -> Option<Dec
             let is_candidate = both_files || standing.kind == EntryKind::Directory;
             (is_candidate && entry.mtime <= standing.mtime, Decision::Keep)
         }
-        Overwrite::IfChanged => {
-            let is_equal = standing.size == entry.size() && standing.mtime == entry.mtime;
-            (both_files && is_equal, Decision::Refresh)
-        }
+        Overwrite::IfChanged => (both_files && looks_like(standing, entry), Decision::Refresh),
     };
     is_kept.then_some(decision)
 }

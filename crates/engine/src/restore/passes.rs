@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
-use crate::restore::decide::{Decision, decide};
+use crate::restore::decide::{Decision, decide, looks_like};
 use crate::restore::fetch::Wanted;
 use crate::restore::run::{Level, Run, Visitor};
 use crate::restore::verify::verify_file;
@@ -123,14 +123,15 @@ impl Run<'_> {
         match decision {
             Decision::Create | Decision::Replace(_) => return Ok(Some(decision)),
             Decision::Refuse(reason) => return Err(Error::invalid(reason)),
-            Decision::Keep => {}
-            Decision::Refresh => {
-                // What can be taken for the file itself can be linked to.
-                if let Some(link) = shared_inode(entry)
-                    && self.links.get(link)?.is_none()
-                {
-                    self.links.insert(link, path)?;
+            // What can be taken for the entry itself can be linked to: further names of its inode, which an interrupted
+            // restore did not come to, are to be names of what stands.
+            Decision::Keep => {
+                if standing.is_some_and(|standing| looks_like(standing, entry)) {
+                    self.remember_first(path, entry)?;
                 }
+            }
+            Decision::Refresh => {
+                self.remember_first(path, entry)?;
                 let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
                 self.take_unset(path, &unset);
             }
@@ -138,6 +139,16 @@ impl Run<'_> {
         self.skip(entry.size());
         self.tell(path, Action::Unchanged);
         Ok(None)
+    }
+
+    /// Remembers the first name of an inode that several names share.
+    fn remember_first(&mut self, path: &Path, entry: &Entry) -> Result<()> {
+        if let Some(link) = shared_inode(entry)
+            && self.links.get(link)?.is_none()
+        {
+            self.links.insert(link, path)?;
+        }
+        Ok(())
     }
 
     /// Makes an entry.

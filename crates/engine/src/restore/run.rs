@@ -440,7 +440,8 @@ impl Run<'_> {
         let target = Arc::clone(&self.target);
         match target.metadata(directory)?.map(|standing| standing.kind) {
             None => target.create_dir(directory).map(|()| true),
-            Some(EntryKind::Directory) => Ok(false),
+            // It is kept, and its owner can write into it from now on.
+            Some(EntryKind::Directory) => target.create_dir(directory).map(|()| false),
             // Made under another name first: if that fails, what stands there is still there.
             Some(_) => {
                 let partial = self.partial(above, directory)?;
