@@ -72,7 +72,7 @@ pub fn list_chunks(
     Ok(unreadable)
 }
 
-/// Shows a container's bytes as they are stored, from the beginning, in pieces of at most [`PIECE_LEN`].
+/// Shows a container's bytes as they are stored, from the beginning, in pieces of at most 1 MiB.
 pub fn read_container(store: &Store, name: &ContainerName, show: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let file = store.open_file(name)?;
     let (mut offset, len) = (0, file.len()?);
