@@ -1,5 +1,6 @@
 """What the programs of this directory share: running commands, saying what was measured on, writing the document."""
 
+import importlib.util
 import os
 import pathlib
 import platform
@@ -27,6 +28,22 @@ def onefold_binary():
     if not os.access(binary, os.X_OK):
         sys.exit(f"{os.path.basename(sys.argv[0])}: no {binary}; cargo build --release, or set ONEFOLD")
     return os.path.realpath(binary)
+
+
+def need_modules(modules, requirements, name):
+    """Starts this program again in a virtual environment in the build directory, unless the modules can be imported."""
+    if all(importlib.util.find_spec(module) for module in modules):
+        return
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
+    environment = target / name
+    python = environment / "bin" / "python3"
+    if pathlib.Path(sys.prefix) == environment:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {environment} has no {', '.join(modules)}; remove it and try again")
+    if not python.exists():
+        say(f"installing {', '.join(requirements)} into {environment}")
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *requirements], check=True)
+    os.execv(python, [python, *sys.argv])
 
 
 def onefold_environment(repository, cache):
