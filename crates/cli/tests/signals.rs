@@ -135,19 +135,25 @@ fn a_hangup_ends_the_command_cleanly_unless_it_is_ignored() {
     assert_eq!(place.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 1);
 }
 
+/// Another thread may notice the first signal and end the command before the second one is delivered. Without a second
+/// signal the command always says that it was interrupted, so one silent end shows that the second one ended it.
 #[test]
 fn a_second_signal_ends_the_command_at_once() {
-    let place = Place::new();
-    let mut child = place.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
-    let stdin = child.stdin.take().unwrap();
-    wait_for_handler(&child, Signal::TERM);
-    // Both wait for it when it goes on.
-    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
-        kill_process(Pid::from_child(&child), signal).unwrap();
-    }
-    let ran = Ran(child.wait_with_output().unwrap()).code(130);
-    assert_eq!(ran.stderr(), "", "it said something, so that it ended by the first signal");
-    drop(stdin);
+    const TRIES_MAX: usize = 20;
+    let is_silent = |_| {
+        let place = Place::new();
+        let mut child = place.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        wait_for_handler(&child, Signal::TERM);
+        // Both wait for it when it goes on.
+        for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
+            kill_process(Pid::from_child(&child), signal).unwrap();
+        }
+        let ran = Ran(child.wait_with_output().unwrap()).code(130);
+        drop(stdin);
+        ran.stderr().is_empty()
+    };
+    assert!((0..TRIES_MAX).any(is_silent), "the command never ended by the second signal");
 }
 
 /// The signal ended the process, which looked like a crash and named nothing.
