@@ -9,6 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -106,6 +107,7 @@ impl Target {
     /// Gives the file its name. Nothing is left to write.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
+        onefold_sys::report_close(self.writer.get_ref().as_fd())?;
         let Some((partial, path)) = self.rename.take() else { return Ok(()) };
         std::fs::rename(&partial, &path).inspect_err(|_| self.rename = Some((partial, path)))
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -67,7 +68,8 @@ impl Output {
 
     /// Makes sure that everything has gone out.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        named(self.data.lock().unwrap_or_else(PoisonError::into_inner).flush())
+        let flushed = self.data.lock().unwrap_or_else(PoisonError::into_inner).flush();
+        named(flushed.and_then(|()| onefold_sys::report_close(io::stdout().as_fd())))
     }
 
     /// Returns true if people see standard output as it is written.

@@ -1,16 +1,18 @@
-//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory, and
-//! an allocator that ends the process when memory is refused.
+//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory, the
+//! errors of `close`, and an allocator that ends the process when memory is refused.
 //!
 //! Thin on purpose: every item is safe to call, and every `unsafe` block says what makes it so.
 #![expect(unsafe_code, reason = "one of the two crates that may; the engine has none")]
 
 mod buffer;
+mod closing;
 mod mapping;
 mod refusal;
 mod ring;
 mod ticks;
 
 pub use buffer::{ALIGNMENT, AlignedBuffer};
+pub use closing::report_close;
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use refusal::{EndOnRefusal, answer_refusals};
 pub use ring::{DEPTH, Memory, Operation, OwnedRead, OwnedReads, Ring};

@@ -1,5 +1,6 @@
 //! What an operation could not do, kept for its summary.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,8 +16,16 @@ const FAILURES_MAX: usize = 100;
 pub struct Failure {
     /// The path: in the source of a backup, in the snapshot of a restore; or an object of the repository.
     pub path: PathBuf,
-    /// Why, as a clause without period.
+    /// Why, as a clause without period. It may name the path.
     pub reason: String,
+}
+
+impl fmt::Display for Failure {
+    /// Writes the reason, after the path unless the reason names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.to_string_lossy();
+        if self.reason.contains(&*path) { f.write_str(&self.reason) } else { write!(f, "{path}: {}", self.reason) }
+    }
 }
 
 /// Hands everything on to the caller's monitor and keeps the failures.
@@ -52,7 +61,7 @@ impl Failures {
         if failures == 0 {
             return Ok(());
         }
-        let first = self.first.first().map(|failure| failure.reason.clone());
+        let first = self.first.first().map(Failure::to_string);
         let operation = match operation {
             Operation::Backup => "backup",
             Operation::Restore => "restore",
@@ -97,8 +106,7 @@ impl Monitor for Recorder {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.count += 1;
         if failures.first.len() < FAILURES_MAX {
-            let reason = format!("{}: {error}", path.display());
-            failures.first.push(Failure { path: path.to_path_buf(), reason });
+            failures.first.push(Failure { path: path.to_path_buf(), reason: error.to_string() });
         }
         drop(failures);
         self.monitor.failure(path, error);

@@ -96,6 +96,10 @@ impl TargetFile for DiscardFile {
     fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
         Ok(Unset::default())
     }
+
+    fn report_close(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

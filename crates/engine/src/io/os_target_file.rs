@@ -68,6 +68,10 @@ impl TargetFile for OsTargetFile {
             .map_err(|error| self.error("set metadata of", error))
     }
 
+    fn report_close(&self) -> Result<()> {
+        onefold_sys::report_close(self.file.as_fd()).map_err(|error| Error::io("close", &self.path, error))
+    }
+
     fn punch(&self, range: Range<u64>) -> Result<()> {
         // Neither way may grow the file: punching does not, so zeros must not either.
         let range = range.start..range.end.min(self.len()?);

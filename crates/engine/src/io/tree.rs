@@ -287,4 +287,6 @@ pub trait TargetFile: Debug + Send + Sync {
     fn punch(&self, range: Range<u64>) -> Result<()>;
     /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
+    /// Returns the errors that a file system keeps until a file is closed, as network file systems do. Nothing is synced.
+    fn report_close(&self) -> Result<()>;
 }

@@ -71,8 +71,8 @@ struct Losses {
     first: Option<String>,
     /// From where on the list of its chunks cannot be read, and why.
     cut: Option<(u64, String)>,
-    /// Why it cannot be opened.
-    unopened: Option<String>,
+    /// Why it cannot be opened, or what was reported while closing it.
+    unusable: Option<String>,
 }
 
 impl PendingFile {
@@ -259,8 +259,7 @@ impl Writing {
             let Ok(mut handle) = pending.handle.try_lock() else { continue };
             handle.is_listed = false;
             if handle.file.as_ref().is_some_and(|file| Arc::strong_count(file) == 1) {
-                handle.file = None;
-                self.open.fetch_sub(1, Ordering::Relaxed);
+                self.close(&pending, &mut handle);
             }
         }
     }
@@ -268,7 +267,7 @@ impl Writing {
     /// Lets go of a file that is not complete, unless few are kept open.
     fn set_idle(&self, pending: &Arc<PendingFile>) {
         if self.open_max.load(Ordering::Relaxed) < self.open.load(Ordering::Relaxed) {
-            self.close(pending);
+            self.close(pending, &mut pending.lock());
             return;
         }
         let mut handle = pending.lock();
@@ -278,9 +277,22 @@ impl Writing {
         }
     }
 
-    fn close(&self, pending: &PendingFile) {
-        if pending.lock().file.take().is_some() {
+    /// Closes the file if it is open. What is reported then is a loss: with the handle still locked, so that whoever
+    /// completes the file knows of it.
+    fn close(&self, pending: &PendingFile, handle: &mut Handle) {
+        if let Some(file) = handle.file.take() {
             self.open.fetch_sub(1, Ordering::Relaxed);
+            self.report_close(pending, &*file);
+        }
+    }
+
+    fn report_close(&self, pending: &PendingFile, file: &dyn TargetFile) {
+        let Err(error) = file.report_close() else { return };
+        pending.lack(|losses| {
+            losses.unusable.get_or_insert_with(|| error.to_string());
+        });
+        if is_fatal(&error) {
+            self.fail(pending, error, true);
         }
     }
 
@@ -294,7 +306,8 @@ impl Writing {
             self.give_up(pending);
         } else {
             match self.complete(pending) {
-                Ok(unset) => {
+                Ok(None) => self.give_up(pending),
+                Ok(Some(unset)) => {
                     for reason in &unset.failures {
                         self.fail(pending, Error::invalid(reason), false);
                     }
@@ -309,25 +322,32 @@ impl Writing {
                 Err(error) => self.fail(pending, error, true),
             }
         }
-        self.close(pending);
+        self.close(pending, &mut pending.lock());
         self.monitor.advance(0, 1);
     }
 
     /// Gives a file of which every byte is written its metadata and then its name. What stood at its path until now was
-    /// not touched.
-    fn complete(&self, pending: &PendingFile) -> Result<Unset> {
+    /// not touched. Returns nothing if a file system that reports late has reported a loss.
+    fn complete(&self, pending: &PendingFile) -> Result<Option<Unset>> {
         let plan = &pending.plan;
         let file = self.open(pending)?;
         if pending.is_sparse.load(Ordering::Acquire) {
             file.set_len(plan.metadata.size)?;
         }
         let unset = file.set_metadata(&plan.metadata, &plan.xattrs, self.trust)?;
+        {
+            let _handle = pending.lock();
+            self.report_close(pending, &*file);
+        }
+        if pending.has_losses.load(Ordering::Acquire) {
+            return Ok(None);
+        }
         if plan.replaces_directory {
             self.target.remove(&plan.path)?;
         }
         self.with_handle(|| self.target.rename(&plan.partial.path, &plan.path))?;
         self.partials.fetch_sub(1, Ordering::Relaxed);
-        Ok(unset)
+        Ok(Some(unset))
     }
 
     /// Reports a file that is not whole, once. Its own name is not touched. Keeps the partial file if it has anything.
@@ -383,7 +403,7 @@ impl Losses {
     /// Returns what is lost as a clause.
     fn describe(&self, chunks: u64) -> String {
         let mut clauses = Vec::new();
-        if let Some(reason) = &self.unopened {
+        if let Some(reason) = &self.unusable {
             clauses.push(reason.clone());
         }
         if let Some(first) = &self.first {
@@ -421,7 +441,7 @@ impl WindowSink {
                 let bytes: u64 = chunks.iter().map(|(_, range)| range.len() as u64).sum();
                 file.lack(|losses| {
                     losses.bytes += bytes;
-                    losses.unopened.get_or_insert_with(|| error.to_string());
+                    losses.unusable.get_or_insert_with(|| error.to_string());
                 });
                 return Ok(());
             }

@@ -159,4 +159,9 @@ impl TargetFile for FaultyFile {
         self.calls.next("set metadata of open file")?;
         self.inner.set_metadata(metadata, xattrs, trust)
     }
+
+    fn report_close(&self) -> Result<()> {
+        self.calls.next("close")?;
+        self.inner.report_close()
+    }
 }
