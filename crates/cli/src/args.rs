@@ -62,8 +62,8 @@ pub(crate) struct GlobalArgs {
     /// Memory that trying a key slot may take; slots that need more are passed over [default: the memory budget]
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) key_memory_max: Option<String>,
-    /// Where the index and what spills lie; may be deleted at any time [env: ONEFOLD_CACHE_DIR] [default:
-    /// $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
+    /// Directory of the index, of temporary data and of what this host has seen; may be deleted when no command is running
+    /// [env: ONEFOLD_CACHE_DIR] [default: $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
     /// Use a cache that is removed at the end: the index is rebuilt each time
@@ -82,10 +82,11 @@ pub(crate) struct GlobalArgs {
     /// [default: auto, which is zstd:3]
     #[arg(long, global = true, value_name = "METHOD")]
     pub(crate) compression: Option<String>,
-    /// Wait so long for another writer on this host, as 30s or 1h30m; 0 fails at once [default: 10m]
+    /// How long to wait for another backup on this host, for example 30s or 1h30m; 0 fails at once [default: 10m]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) retry_lock: Option<String>,
-    /// Report progress so often, as 10s; 0 is never [default: 1m; 100ms on a terminal and with --json]
+    /// Interval between progress reports, for example 10s; 0 turns them off [default: 1m; 100ms on a terminal and with
+    /// --json]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) progress_interval: Option<String>,
     /// Accept that another repository stands at the path than this host has seen there, and remember the new one
@@ -94,13 +95,13 @@ pub(crate) struct GlobalArgs {
     /// Accept that newest snapshots which this host has seen are gone, and report them no longer
     #[arg(long, global = true)]
     pub(crate) accept_rollback: bool,
-    /// Write JSON for programs
+    /// Write JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Write only what was asked for, and errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Say more; twice, or --verbose=2: name every file that is backed up or restored
+    /// Print more; twice, or --verbose=2, print every file that is backed up or restored
     #[arg(short, long, global = true, value_name = "N", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "more", hide_default_value = true)]
     pub(crate) verbose: Vec<Talk>,
@@ -115,7 +116,7 @@ pub(crate) enum Command {
     Init(InitArgs),
     /// Make a snapshot of paths
     Backup(Box<BackupArgs>),
-    /// Bring a snapshot, or a path in it, back
+    /// Restore a snapshot, or a path within it
     Restore(Box<RestoreArgs>),
     /// List the snapshots
     Snapshots(SnapshotsArgs),
@@ -125,9 +126,9 @@ pub(crate) enum Command {
     Dump(DumpArgs),
     /// Search the snapshots for names
     Find(FindArgs),
-    /// Say what differs between two snapshots
+    /// Show the differences between two snapshots
     Diff(DiffArgs),
-    /// Say how much snapshots hold, and what that takes
+    /// Show the size of snapshots and the space that they use
     Stats(StatsArgs),
     /// Write an object of the repository as JSON, or a chunk as it is
     Cat(CatArgs),
@@ -137,22 +138,22 @@ pub(crate) enum Command {
     Key(KeyArgs),
     /// List the ids of objects of the repository
     List(ListArgs),
-    /// Say that there are no locks to remove
+    /// Do nothing: a repository has no locks
     Unlock(UnlockArgs),
-    /// Ask what a design would cost: traces of chunks without their bytes
+    /// Measure ways to find duplicates, on traces or on your data
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Laboratory, which this build leaves out
     #[cfg(not(feature = "lab"))]
     #[command(hide = true, disable_help_flag = true)]
     Lab(LeftOutArgs),
-    /// Write what a shell needs to complete this command's options
+    /// Write completions for a shell
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
     Man(ManArgs),
     /// Write completions and manual pages into files, as restic does
     Generate(GenerateArgs),
-    /// Say which version this is
+    /// Print the version
     Version,
     /// Say that there are no feature flags
     #[command(hide = true)]
@@ -252,7 +253,7 @@ pub(crate) struct BackupArgs {
     /// The same, each path ended by a NUL byte
     #[arg(long, value_name = "FILE")]
     pub(crate) files_from_raw: Vec<PathBuf>,
-    /// Label the snapshot
+    /// Add a tag to the snapshot
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     pub(crate) tag: Vec<String>,
     /// Host that the snapshot is of [default: this one]
@@ -289,13 +290,13 @@ pub(crate) struct ExcludeArgs {
     /// Leave out what matches the pattern
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<OsString>,
-    /// The same, upper and lower case being equal
+    /// Like --exclude, but ignore case
     #[arg(long, value_name = "PATTERN")]
     pub(crate) iexclude: Vec<OsString>,
-    /// Read such patterns from a file, one a line
+    /// Read patterns to exclude from a file, one a line
     #[arg(long, value_name = "FILE")]
     pub(crate) exclude_file: Vec<PathBuf>,
-    /// The same, upper and lower case being equal
+    /// Like --exclude-file, but ignore case
     #[arg(long, value_name = "FILE")]
     pub(crate) iexclude_file: Vec<PathBuf>,
     /// Leave out what is in directories marked as caches by a CACHEDIR.TAG
@@ -318,7 +319,7 @@ pub(crate) struct SelectionArgs {
     /// Only snapshots of this host
     #[arg(short = 'H', long, value_name = "HOST")]
     pub(crate) host: Vec<String>,
-    /// Only snapshots with all of these labels
+    /// Only snapshots with all of these tags
     #[arg(long, value_name = "TAG[,TAG...]")]
     pub(crate) tag: Vec<String>,
     /// Only snapshots of this path
@@ -357,10 +358,10 @@ pub(crate) struct RestoreArgs {
     /// Leave out what matches the pattern
     #[arg(short, long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
     pub(crate) exclude: Vec<OsString>,
-    /// Restore only what matches the pattern, upper and lower case being equal
+    /// Like --include, but ignore case
     #[arg(long, value_name = "PATTERN")]
     pub(crate) iinclude: Vec<OsString>,
-    /// Leave out what matches the pattern, upper and lower case being equal
+    /// Like --exclude, but ignore case
     #[arg(long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
     pub(crate) iexclude: Vec<OsString>,
     /// Read patterns to include from a file, one a line
@@ -404,7 +405,7 @@ pub(crate) struct DestinationArgs {
     /// Directory to restore into
     #[arg(short, long, value_name = "DIR")]
     pub(crate) target: Option<PathBuf>,
-    /// Restore to nowhere: read and check all that would be restored, and keep nothing of it
+    /// Read and verify everything that would be restored, and write nothing
     #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
     pub(crate) discard: bool,
 }

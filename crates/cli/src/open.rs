@@ -61,6 +61,7 @@ pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
         output.note("the repository is not encrypted");
         let store = open_copies(&disk, &host, Unlock::Unencrypted, &copies)?;
         pinned.remember(output, &store);
+        clean_if_asked(settings, output, &store);
         return Ok(Opened { store, directory, password: None });
     }
     let tries = if settings.password.is_given() || !io::stdin().is_terminal() { 1 } else { TRIES_MAX };
@@ -69,6 +70,7 @@ pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
         match open_copies(&disk, &host, Unlock::PasswordOn { password: &password, policy: &settings.slots }, &copies) {
             Ok(store) => {
                 pinned.remember(output, &store);
+                clean_if_asked(settings, output, &store);
                 return Ok(Opened { store, directory, password: Some(password) });
             }
             Err(Error::WrongPassword | Error::SlotsNotTried { .. }) if 0 < left => output.warn("wrong password"),
@@ -163,12 +165,7 @@ impl OpenedCache {
             }
             CachePlace::Unknown => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
             CachePlace::Directory(directory) => match prepare_for(directory, &name) {
-                Ok(()) => {
-                    if settings.cleans_cache {
-                        clean(directory, &name, settings.io, output)?;
-                    }
-                    return Ok(Self::at(directory.clone(), name, settings.io, false));
-                }
+                Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),
             },
         };
@@ -212,6 +209,18 @@ fn make_scratch(name: &Path) -> Result<PathBuf> {
     Ok(scratch)
 }
 
+/// Removes old caches if that was asked for. A failure is reported, and is no reason to end the command.
+fn clean_if_asked(settings: &Settings, output: &Output, store: &Store) {
+    let Some(directory) = settings.cache.written().filter(|_| settings.cleans_cache) else { return };
+    let own = PathBuf::from(store.config.repository.to_string());
+    let cleaned = prepare(directory)
+        .with_context(|| format!("create {}", directory.display()))
+        .and_then(|()| clean(directory, &own, settings.io, output));
+    if let Err(error) = cleaned {
+        output.warn(&format!("warning: old caches cannot be removed: {error:#}"));
+    }
+}
+
 /// Removes the caches of other repositories that were not used for [`CACHE_UNUSED_DAYS`]. One whose index another process
 /// holds is in use.
 fn clean(directory: &Path, own: &Path, io: IoBackend, output: &Output) -> Result<()> {
@@ -245,7 +254,8 @@ pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     files::create_directories(directory)?;
     let tag = [
         &CACHE_SIGNATURE[..],
-        b"\n# This directory holds caches of onefold, which may be deleted at any time.\n# See https://bford.info/cachedir/\n",
+        b"\n# This directory holds caches of onefold, which may be deleted when no command is running.\n\
+          # See https://bford.info/cachedir/\n",
     ];
     files::write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())
 }

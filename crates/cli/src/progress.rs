@@ -231,10 +231,10 @@ impl Progress {
     /// Answers a request for the state, however little is to be said.
     fn answer(&self) {
         let status = self.status();
-        if self.output.json {
-            self.output.warn_message(&status);
-        } else {
-            self.bar.suspend(|| self.output.warn(&self.line(&status)));
+        match (self.output.json, self.activity) {
+            (true, Activity::Files | Activity::Stream | Activity::Check) => self.output.warn_message(&status),
+            (true, Activity::Restore) => self.output.warn_message(&RestoreStatus::of(&status)),
+            (false, _) => self.bar.suspend(|| self.output.warn(&self.line(&status))),
         }
     }
 

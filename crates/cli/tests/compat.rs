@@ -184,6 +184,7 @@ fn every_field_of_a_message_is_in_the_manual() {
         messages.iter().filter(|message| message["message_type"] == kind).cloned().collect()
     };
     let list = |value: Value| value.as_array().unwrap().clone();
+    let tried = found(&["backup", "source", "--dry-run", "--json"]);
     let listed = found(&["ls", "latest", "--json"]);
     let compared = found(&["diff", "latest~2", "latest", "--json"]);
     let groups = list(found(&["snapshots", "--json", "-g", "host"]).remove(0));
@@ -192,7 +193,7 @@ fn every_field_of_a_message_is_in_the_manual() {
     let rows = [
         ("`backup`, *`check`*: `status`", [of(&second, "status"), of(&checked, "status")].concat()),
         ("`backup`: `verbose_status`", of(&first, "verbose_status")),
-        ("`backup`: `summary`", [of(&first, "summary"), of(&second, "summary")].concat()),
+        ("`backup`: `summary`", [of(&first, "summary"), of(&second, "summary"), of(&tried, "summary")].concat()),
         ("`restore`: `status`", of(&restored, "status")),
         ("`restore`: `verbose_status`", of(&restored, "verbose_status")),
         ("`restore`: `summary`", of(&restored, "summary")),
@@ -225,5 +226,33 @@ fn every_field_of_a_message_is_in_the_manual() {
     let further = documented("`find`");
     for field in searched[0]["matches"][0].as_object().unwrap().keys() {
         assert!(node.contains(field) || further.contains(field), "find: {field} is not in the manual");
+    }
+}
+
+#[test]
+fn every_field_of_what_cat_writes_is_in_the_manual() {
+    let place = Place::encrypted();
+    place.write("dir/file", b"1234");
+    symlink("file", place.path("source/dir/link")).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let read = |arguments: &[&str]| place.run(arguments).code(0).json();
+    let key = read(&["key", "list", "--json"])[0]["id"].clone();
+    let tree = read(&["cat", "tree", "latest:source/dir"]);
+    let objects = [
+        ("`cat config`", read(&["cat", "config"])),
+        ("`cat key`", read(&["cat", "key", key.as_str().unwrap()])),
+        ("`cat tree`", tree.clone()),
+    ];
+    for (label, object) in objects {
+        let documented = documented(label);
+        for field in object.as_object().unwrap().keys() {
+            assert!(documented.contains(field), "{label}: {field} is not in the manual: {object}");
+        }
+    }
+    let (node, further) = (documented("`ls`: `node`"), documented("`cat tree`"));
+    let nodes = tree["nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 2, "{tree}");
+    for field in nodes.iter().flat_map(|node| node.as_object().unwrap().keys()) {
+        assert!(node.contains(field) || further.contains(field), "cat tree: {field} is not in the manual");
     }
 }

@@ -78,6 +78,12 @@ fn caches_that_were_not_used_for_30_days_are_removed_on_request() {
     place.run(["check", "--cleanup-cache"]).code(0).says("not used for 30 days");
     assert!(!old.exists() && recent.exists() && held.exists() && foreign.exists() && cache.join(own).exists());
     place.run(["check", "--cleanup-cache"]).code(0).says("no old caches");
+    // Also with a command that reads nothing from a cache; without a cache, none is looked for.
+    let old = make(&"a".repeat(32), 31);
+    let without = place.run(["list", "keys", "--cleanup-cache", "--no-cache"]).code(0);
+    assert!(old.exists() && !without.stderr().contains("caches"), "{}", without.stderr());
+    place.run(["list", "keys", "--cleanup-cache"]).code(0).says("not used for 30 days");
+    assert!(!old.exists() && recent.exists());
 }
 
 #[test]
@@ -103,6 +109,22 @@ fn counters_of_the_index_are_told_with_verbose_only() {
     };
     assert!(summary(&[]).get("index").is_none());
     assert!(summary(&["--verbose"])["index"]["state"].is_string());
+}
+
+#[test]
+fn programs_are_told_of_an_index_that_cannot_be_written() {
+    let place = Place::new();
+    place.write("file", b"1234");
+    // Makes the directory in which the index is.
+    place.run(["snapshots", "-q"]).code(0);
+    fs::write(place.path("cache").join(place.repository_id()).join("index"), b"no directory").unwrap();
+    let sentence = "the index will be rebuilt next time";
+    for format in [&["--json"][..], &[]] {
+        let arguments: Vec<&str> = ["backup", "source"].iter().chain(format).copied().collect();
+        place.run(&arguments).code(0).says(sentence);
+        let quiet: Vec<&str> = arguments.into_iter().chain(["--quiet"]).collect();
+        assert_eq!(place.run(&quiet).code(0).stderr(), "");
+    }
 }
 
 #[test]

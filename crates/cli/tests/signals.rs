@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::place::{Place, Ran, noise};
 
@@ -72,6 +73,19 @@ pub(crate) fn place_with_files() -> Place {
     place
 }
 
+/// Runs a command that is asked for its state all the time; returns what it writes to standard error.
+#[track_caller]
+fn asked(place: &Place, arguments: &[&str]) -> String {
+    let mut child = below(place, &SLOWLY, arguments).spawn().unwrap();
+    wait_for_handler(&child, Signal::USR1);
+    wait_until(|| {
+        kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        child.try_wait().unwrap().is_some()
+    });
+    Ran(child.wait_with_output().unwrap()).code(0).stderr()
+}
+
 #[test]
 fn sigusr1_asks_every_command_for_a_line_of_progress() {
     let place = place_with_files();
@@ -81,16 +95,19 @@ fn sigusr1_asks_every_command_for_a_line_of_progress() {
         &["check", "--read-data", "-q"],
     ];
     for arguments in commands {
-        let mut child = below(&place, &SLOWLY, arguments).spawn().unwrap();
-        wait_for_handler(&child, Signal::USR1);
-        wait_until(|| {
-            kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
-            std::thread::sleep(Duration::from_millis(50));
-            child.try_wait().unwrap().is_some()
-        });
-        let ran = Ran(child.wait_with_output().unwrap()).code(0);
-        let lines = ran.stderr().lines().filter(|line| line.starts_with("[0:")).count();
-        assert_ne!(lines, 0, "{arguments:?}: {}", ran.stderr());
+        let stderr = asked(&place, arguments);
+        let lines = stderr.lines().filter(|line| line.starts_with("[0:")).count();
+        assert_ne!(lines, 0, "{arguments:?}: {stderr}");
+    }
+    // Programs find the fields of the command's other messages.
+    let programs: [(&[&str], &str); 2] = [
+        (&["check", "--read-data", "-q", "--json"], "files_done"),
+        (&["restore", "latest", "--target", "second", "-q", "--json"], "files_restored"),
+    ];
+    for (arguments, field) in programs {
+        let stderr = asked(&place, arguments);
+        let messages: Vec<Value> = stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(!messages.is_empty() && messages.iter().all(|status| status[field].is_u64()), "{stderr}");
     }
     // Commands that have nothing to say go on.
     let mut child = below(&place, &SLOWLY, &["snapshots"]).spawn().unwrap();

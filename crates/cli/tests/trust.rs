@@ -93,8 +93,15 @@ fn a_newest_snapshot_that_is_gone_is_reported_by_every_command_until_that_is_acc
     fs::rename(&newest, &copied).unwrap();
     let id = &newest.file_name().unwrap().to_str().unwrap()[..8];
     let sentence = format!("snapshot {id}, one of the newest that this host has seen, is gone");
+    let commands: [&[&str]; 5] = [
+        &["snapshots", "-q"],
+        &["list", "snapshots", "-q"],
+        &RESTORE,
+        &["ls", "latest", "-q"],
+        &["backup", "source", "-q"],
+    ];
     for _ in 0..2 {
-        for arguments in [&["snapshots", "-q"][..], &RESTORE, &["ls", "latest", "-q"], &["backup", "source", "-q"]] {
+        for arguments in commands {
             place.run(arguments).code(0).says(&sentence).says("--accept-rollback");
         }
         place.run(["check", "-q"]).code(1).says("seen before from this host");

@@ -17,7 +17,7 @@ pub(crate) struct FindArgs {
     /// Only in these snapshots
     #[arg(short, long, value_name = "SNAPSHOT")]
     pub(crate) snapshot: Vec<String>,
-    /// Upper and lower case are equal
+    /// Ignore case
     #[arg(short, long)]
     pub(crate) ignore_case: bool,
     /// Show modes, owners, sizes and times

@@ -247,6 +247,10 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     if output.json {
         let index = (Verbosity::Verbose <= output.verbosity).then(|| Index::of(outcome));
         output.message(&BackupSummary::of(report, index, elapsed.as_secs_f64(), process_peak_rss_bytes()))?;
+        // The engine's note of it is for people only.
+        if let Some(reason) = outcome.index_degraded.as_ref().filter(|_| Verbosity::Normal <= output.verbosity) {
+            output.warn(&format!("warning: the index will be rebuilt next time: {reason}"));
+        }
         return Ok(());
     }
     if output.verbosity == Verbosity::Quiet {

@@ -10,16 +10,17 @@ use onefold_engine::types::ChunkKind;
 
 use crate::args::list::ListedObjects;
 use crate::interrupt::Interrupt;
-use crate::open::open;
+use crate::open::{Opened, open};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::trust;
 
 /// Lists the ids of objects, one a line.
 pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) -> Result<()> {
     let opened = open(settings, output)?;
     let store = &opened.store;
     match objects {
-        ListedObjects::Snapshots => snapshots(output, store),
+        ListedObjects::Snapshots => snapshots(settings, output, &opened),
         ListedObjects::Keys if opened.password.is_none() => Ok(()),
         ListedObjects::Keys => {
             let found = read_slots(&*store.disk, store.config.repository)?;
@@ -34,8 +35,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
     }
 }
 
-fn snapshots(output: &Output, store: &Store) -> Result<()> {
-    let commits = store.read_commits()?;
+fn snapshots(settings: &Settings, output: &Output, opened: &Opened) -> Result<()> {
+    let commits = trust::read_commits(settings, output, opened)?;
     for (session, _) in commits.snapshots() {
         output.line(SnapshotId(session).to_string())?;
     }
