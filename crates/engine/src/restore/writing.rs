@@ -288,9 +288,7 @@ impl Writing {
 
     fn report_close(&self, pending: &PendingFile, file: &dyn TargetFile) {
         let Err(error) = file.report_close() else { return };
-        pending.lack(|losses| {
-            losses.unusable.get_or_insert_with(|| error.to_string());
-        });
+        pending.lack(|losses| losses.unusable = losses.unusable.take().or_else(|| Some(error.to_string())));
         if is_fatal(&error) {
             self.fail(pending, error, true);
         }
