@@ -2,6 +2,10 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::tree::{EntryKind, TargetTree};
 
 use crate::place::Place;
 
@@ -163,4 +167,40 @@ fn a_directory_is_written_as_an_archive_that_others_unpack() {
     assert_eq!(place.run(["dump", "latest", "/source/dir"]).code(0).0.stdout, ran.0.stdout);
     assert_eq!(place.run(["dump", "latest", "/source/dir/file", "-a", "tar"]).code(0).0.stdout, vec![3; 70_001]);
     place.run(["dump", "latest", "/nope", "-a", "tar"]).code(1).says("not in the snapshot");
+}
+
+/// A file was removed while a backup ran, its number went to another one, and the archive made the names of the second hard
+/// links to the first. A socket, which no archive holds, was linked to as well.
+#[test]
+fn an_archive_links_only_names_that_are_equal_and_to_names_that_it_holds() {
+    let place = Place::new();
+    let tree = MemTree::new();
+    let path = Path::new;
+    for (name, bytes) in [("a", b"first"), ("b", b"other")] {
+        tree.put_file(&path("/d").join(name), bytes);
+        let again = format!("d/{name}-again");
+        tree.hard_link(&path("d").join(name), path(&again)).unwrap();
+        tree.edit(&path("/d").join(name), |metadata| (metadata.inode, metadata.mtime.seconds) = (77, 5));
+    }
+    tree.create_special(path("d/socket"), EntryKind::Socket, 0).unwrap();
+    tree.hard_link(path("d/socket"), path("d/socket-again")).unwrap();
+    place.back_up(&tree);
+    let ran = place.run(["dump", "latest", "/d", "--archive", "tar"]).code(0).says("the format knows no sockets");
+    let mut found = Vec::new();
+    for entry in tar::Archive::new(&ran.0.stdout[..]).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let link = entry.link_name_bytes().map(|link| String::from_utf8(link.into_owned()).unwrap());
+        let mut bytes = String::new();
+        std::io::Read::read_to_string(&mut entry, &mut bytes).unwrap();
+        found.push((String::from_utf8(entry.path_bytes().into_owned()).unwrap(), bytes, link));
+    }
+    let file =
+        |name: &str, bytes: &str, link: Option<&str>| (name.to_owned(), bytes.to_owned(), link.map(str::to_owned));
+    let expected = [
+        file("d/a", "first", None),
+        file("d/a-again", "", Some("d/a")),
+        file("d/b", "other", None),
+        file("d/b-again", "", Some("d/b")),
+    ];
+    assert_eq!(found, expected);
 }

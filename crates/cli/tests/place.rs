@@ -4,7 +4,20 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use onefold_engine::backup::{BackupOptions, Budget, Comparison, Unchanged};
+use onefold_engine::check::LostHeads;
+use onefold_engine::compress::Compression;
+use onefold_engine::index::IndexOptions;
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::{Disk, Host};
+use onefold_engine::monitor::Silent;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::repo::{BackupRequest, Cache, backup};
+use onefold_engine::store::metadata::Scratch;
+use onefold_engine::store::{Unlock, open};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -47,6 +60,43 @@ impl Place {
         let path = self.path("source").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
+    }
+
+    /// Backs up `/` of a tree in memory, which can hold what no file system lets a test prepare, into the unencrypted
+    /// repository.
+    pub(crate) fn back_up(&self, tree: &MemTree) {
+        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(self.path("repository")));
+        let cache: Arc<dyn Disk> = Arc::new(OsDisk::new(self.path("tmp")));
+        let host: Arc<dyn Host> = Arc::new(OsHost::new());
+        let store = open(&disk, &host, Unlock::Unencrypted).unwrap();
+        let request = BackupRequest {
+            cache: &Cache { disk: Arc::clone(&cache), dir: PathBuf::new() },
+            index: IndexOptions::for_memory(8 << 20),
+            source: Arc::new(tree.clone()),
+            options: BackupOptions {
+                roots: vec!["/".into()],
+                paths: vec![b"/".to_vec()],
+                excludes: Arc::default(),
+                exclude_texts: Vec::new(),
+                tags: Vec::new(),
+                hostname: "host".into(),
+                username: "user".into(),
+                uid: 0,
+                gid: 0,
+                time: None,
+                parent: None,
+                comparison: Comparison::Full,
+                unchanged: Unchanged::Make,
+                compression: Compression::Zstd(1),
+                program: "onefold test".into(),
+                budget: Budget::of(64 << 20, 2),
+                scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
+            },
+            lost_heads: LostHeads::Report,
+            driver: Driver::inline(1),
+            monitor: Arc::new(Silent),
+        };
+        assert_eq!(backup(&store, &request).unwrap().report.failures, 0);
     }
 
     /// Prepares a run in the place, with nothing of the environment but what is set here.

@@ -19,4 +19,5 @@ mod regressions;
 mod rehearsing;
 mod restore_faults;
 mod sources;
+mod standing;
 mod support;

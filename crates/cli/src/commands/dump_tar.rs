@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
+use onefold_engine::restore::links::SharedInode;
 use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
@@ -69,13 +70,18 @@ fn append(
     let entry = &hinted.entry;
     let mut header = header_of(entry);
     let path = Path::new(OsStr::from_bytes(path));
-    if let Some(link) = entry.link.filter(|_| entry.kind != EntryKind::Symlink) {
-        if let Some(first) = sources.links.get(link)? {
+    if entry.kind == EntryKind::Socket {
+        // Before it could become what another name of it is linked to.
+        output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
+        return Ok(());
+    }
+    if let Some(inode) = SharedInode::of(entry) {
+        if let Some(first) = sources.links.get(inode)? {
             header.set_entry_type(EntryType::Link);
             header.set_size(0);
             return builder.append_link(&mut header, path, &first).context(WRITING);
         }
-        sources.links.insert(link, path)?;
+        sources.links.insert(inode, path)?;
     }
     match &entry.content {
         Content::Symlink { target } => {
@@ -87,10 +93,6 @@ fn append(
                 builder.append_link(&mut header, path, OsStr::from_bytes(target))
             };
             written.context(WRITING)
-        }
-        Content::Special { .. } if entry.kind == EntryKind::Socket => {
-            output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
-            Ok(())
         }
         Content::Special { .. } => builder.append_data(&mut header, path, io::empty()).context(WRITING),
         Content::Directory { .. } => {

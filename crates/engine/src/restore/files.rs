@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::io::tree::{TargetTree, Trust, Unprivileged};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Fetcher, Wanted};
+use crate::restore::links::SharedInode;
 use crate::restore::writing::{Failed, FilePlan, PendingFile, Target, WindowSink, Writing, is_fatal};
-use crate::tree::Link;
 
 /// References of the first window.
 const WINDOW_CHUNKS_FIRST: usize = 1 << 12;
@@ -35,7 +35,7 @@ pub struct FileWriter {
     /// Files that are not whole and have not got their names.
     pub files_incomplete: u64,
     /// Inodes of those that other names share.
-    incomplete_links: Vec<Link>,
+    incomplete_links: Vec<SharedInode>,
 }
 
 impl std::fmt::Debug for FileWriter {
@@ -97,7 +97,7 @@ impl FileWriter {
     }
 
     /// Returns the inodes of files that turned out to be not whole since the last call, and that other names share.
-    pub fn take_incomplete_links(&mut self) -> Vec<Link> {
+    pub fn take_incomplete_links(&mut self) -> Vec<SharedInode> {
         std::mem::take(&mut self.incomplete_links)
     }
 

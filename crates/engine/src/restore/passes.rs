@@ -10,11 +10,12 @@ use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, looks_like};
 use crate::restore::fetch::Wanted;
+use crate::restore::links::SharedInode;
 use crate::restore::run::{Level, Run, Visitor};
 use crate::restore::verify::verify_file;
 use crate::restore::writing::FilePlan;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
-use crate::tree::{Content, Entry, Link};
+use crate::tree::{Content, Entry};
 
 /// The first pass: creates and fills.
 pub(super) struct Fill;
@@ -45,17 +46,17 @@ impl Visitor for Fill {
         let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
         let standing = if is_fresh { None } else { run.target.metadata(path)? };
         let Some(decision) = run.decide_or_keep(path, standing.as_ref(), &hinted.entry)? else { return Ok(()) };
-        let link = shared_inode(&hinted.entry);
-        if let Some(link) = link {
-            if run.links.get(link)?.is_some() {
+        let inode = SharedInode::of(&hinted.entry);
+        if let Some(inode) = inode {
+            if run.links.get(inode)?.is_some() {
                 run.has_links = true;
                 return Ok(());
             }
-            run.links.insert(link, path)?;
+            run.links.insert(inode, path)?;
         }
         let made = run.make(levels, path, decision, &hinted);
-        if let (Err(_), Some(link)) = (&made, link) {
-            run.links.mark_incomplete(link)?;
+        if let (Err(_), Some(inode)) = (&made, inode) {
+            run.links.mark_incomplete(inode)?;
         }
         made
     }
@@ -75,8 +76,8 @@ impl Visitor for LinkNames {
     }
 
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
-        let Some(link) = shared_inode(&hinted.entry) else { return Ok(()) };
-        let Some(first) = run.links.get(link)?.filter(|first| first != path) else { return Ok(()) };
+        let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
+        let Some(first) = run.links.get(inode)?.filter(|first| first != path) else { return Ok(()) };
         if run.is_blocked(path.parent().unwrap_or(path))? {
             return Ok(());
         }
@@ -86,7 +87,7 @@ impl Visitor for LinkNames {
             Decision::Keep | Decision::Refresh | Decision::Refuse(_) => return Ok(()),
             Decision::Create | Decision::Replace(_) => {}
         }
-        let linked = if run.links.is_incomplete(link)? {
+        let linked = if run.links.is_incomplete(inode)? {
             let first = run.target.display(&first);
             Err(Error::invalid(format!("is not restored: it is another name of {first}, which could not be restored")))
         } else {
@@ -105,11 +106,6 @@ impl Visitor for LinkNames {
             }
         }
     }
-}
-
-/// Returns the inode that an entry shares with others of the snapshot.
-fn shared_inode(entry: &Entry) -> Option<Link> {
-    entry.link.filter(|_| entry.kind != EntryKind::Symlink)
 }
 
 impl Run<'_> {
@@ -143,10 +139,10 @@ impl Run<'_> {
 
     /// Remembers the first name of an inode that several names share.
     fn remember_first(&mut self, path: &Path, entry: &Entry) -> Result<()> {
-        if let Some(link) = shared_inode(entry)
-            && self.links.get(link)?.is_none()
+        if let Some(inode) = SharedInode::of(entry)
+            && self.links.get(inode)?.is_none()
         {
-            self.links.insert(link, path)?;
+            self.links.insert(inode, path)?;
         }
         Ok(())
     }
@@ -254,7 +250,7 @@ impl Run<'_> {
             replaces_directory: replaced == Some(EntryKind::Directory),
             metadata: entry.metadata(),
             xattrs: entry.xattrs.clone(),
-            link: shared_inode(entry),
+            link: SharedInode::of(entry),
         });
         let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
         let mut offset = 0;

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::io::tree::{Metadata, TargetFile, TargetTree, Trust, Unprivileged, Unset, Xattr};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Failures, Sink};
+use crate::restore::links::SharedInode;
 use crate::restore::partial::Partial;
-use crate::tree::Link;
 
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
@@ -33,7 +33,7 @@ pub struct FilePlan {
     /// Extended attributes likewise.
     pub xattrs: Vec<Xattr>,
     /// The inode that other names of the snapshot share with it.
-    pub link: Option<Link>,
+    pub link: Option<SharedInode>,
 }
 
 /// A file being restored.
@@ -134,7 +134,7 @@ pub(super) struct Failed {
     /// Whether its own name was not given to it.
     pub(super) is_incomplete: bool,
     /// The inode that other names share with it.
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<SharedInode>,
 }
 
 /// What writing files takes, whoever does it.

@@ -1,0 +1,136 @@
+//! What a restore makes of names that share an inode, and of what stands in the target already.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust};
+use onefold_engine::pipeline::Driver;
+use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::Store;
+
+use crate::support::{Ask, Notes, SMALL, World, newest, noise};
+
+/// A repository with a snapshot of `/d`.
+struct Made {
+    world: World,
+    store: Store,
+    snapshot: Snapshot,
+}
+
+impl Made {
+    fn of(source: &MemTree) -> Self {
+        let world = World::new(1);
+        let store = world.create(SMALL).unwrap();
+        let report = world.backup(&store, source, &Ask::default()).unwrap().report;
+        assert_eq!(report.failures, 0);
+        let snapshot = newest(&store).unwrap().unwrap().1;
+        Self { world, store, snapshot }
+    }
+
+    fn run(&self, target: &MemTree, overwrite: Overwrite, effect: Effect, trust: Trust) -> (RestoreReport, String) {
+        let notes = Arc::new(Notes::default());
+        let request = RestoreRequest {
+            tree: self.snapshot.tree,
+            path: Path::new("/d"),
+            filter: Filter::default(),
+            target: Arc::new(target.clone()),
+            effect,
+            overwrite,
+            verify: overwrite == Overwrite::Refuse,
+            trust,
+            scratch: self.world.scratch(),
+            memory_bytes: 16 << 20,
+            driver: Driver::inline(1),
+            monitor: Arc::clone(&notes) as Arc<dyn onefold_engine::monitor::Monitor>,
+        };
+        let report = restore(&self.store, &request).unwrap();
+        let failures = notes.failures.lock().unwrap().join("\n");
+        (report, failures)
+    }
+
+    /// Restores without a failure, after a dry run that reports the same.
+    #[track_caller]
+    fn restore(&self, target: &MemTree, overwrite: Overwrite) -> RestoreReport {
+        let (dry, _) = self.run(target, overwrite, Effect::DryRun, Trust::Full);
+        let (report, failures) = self.run(target, overwrite, Effect::Write, Trust::Full);
+        assert_eq!((report.failures, failures.as_str()), (0, ""));
+        let counts = |report| RestoreReport { regions_read: 0, files_verified: 0, ..report };
+        assert_eq!(counts(dry), counts(report));
+        report
+    }
+}
+
+fn metadata(tree: &MemTree, name: &str) -> Metadata {
+    TargetTree::metadata(tree, Path::new(name)).unwrap().unwrap_or_else(|| panic!("{name} is missing"))
+}
+
+fn read(tree: &MemTree, name: &str) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(metadata(tree, name).size).unwrap()];
+    TargetTree::open_file(tree, Path::new(name)).unwrap().read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Returns true if all names are names of one entry.
+fn are_one(tree: &MemTree, names: &[&str]) -> bool {
+    names.iter().all(|name| metadata(tree, name).inode == metadata(tree, names[0]).inode)
+}
+
+/// Makes `/d` with a file of several names.
+fn linked(bytes: &[u8], names: &[&str]) -> MemTree {
+    let tree = MemTree::new();
+    let path = |name: &str| Path::new("d").join(name);
+    tree.put_file(&Path::new("/").join(path(names[0])), bytes);
+    for name in &names[1..] {
+        tree.hard_link(&path(names[0]), &path(name)).unwrap();
+    }
+    tree
+}
+
+/// A file is removed while a backup runs, and its number goes to the next file that is created. The names of the second were
+/// made links to the first, with its bytes, and the restore ended with success.
+#[test]
+fn a_number_that_went_to_another_file_links_nothing_to_the_one_that_had_it() {
+    let source = linked(&noise(1, 3000), &["a", "m"]);
+    let path = Path::new;
+    source.put_file(path("/d/b"), &noise(2, 3000));
+    source.hard_link(path("d/b"), path("d/n")).unwrap();
+    source.create_special(path("d/c"), EntryKind::Fifo, 0).unwrap();
+    source.hard_link(path("d/c"), path("d/o")).unwrap();
+    for (name, rdev) in [("d/e", 259), ("d/f", 260)] {
+        source.create_special(path(name), EntryKind::CharDevice, rdev).unwrap();
+        source.edit(&path("/").join(name), |metadata| metadata.links = 2);
+    }
+    for name in ["/d/a", "/d/b", "/d/c", "/d/e", "/d/f"] {
+        source.edit(path(name), |metadata| (metadata.inode, metadata.mtime.seconds) = (77, 5));
+    }
+    let made = Made::of(&source);
+    let target = MemTree::new();
+    let report = made.restore(&target, Overwrite::Refuse);
+    assert_eq!((report.files, report.others, report.files_verified), (2, 6, 4));
+    for (names, seed) in [(["a", "m"], 1), (["b", "n"], 2)] {
+        assert!(are_one(&target, &names), "{names:?}");
+        assert_eq!(read(&target, names[1]), noise(seed, 3000));
+    }
+    assert!(are_one(&target, &["c", "o"]));
+    assert_eq!(metadata(&target, "c").kind, EntryKind::Fifo);
+    assert_eq!(["e", "f"].map(|name| metadata(&target, name).rdev), [259, 260]);
+    // Nothing of it is changed by a repetition.
+    let before = metadata(&target, "n").inode;
+    assert_eq!(made.restore(&target, Overwrite::IfChanged).files_skipped, 4);
+    assert_eq!(metadata(&target, "n").inode, before);
+}
+
+/// A snapshot holds a name as it was when that name was read.
+#[test]
+fn names_between_whose_readings_a_file_changes_get_what_each_entry_says() {
+    let source = linked(b"old", &["a", "b", "c"]);
+    source.mutate_on_read(Path::new("/d/b"), 1, |tree| tree.put_file(Path::new("/d/a"), b"newer"));
+    let target = MemTree::new();
+    Made::of(&source).restore(&target, Overwrite::Refuse);
+    let found = ["a", "b", "c"].map(|name| read(&target, name));
+    assert_eq!(found, [b"old".to_vec(), b"newer".to_vec(), b"newer".to_vec()]);
+    assert!(are_one(&target, &["b", "c"]));
+    assert_eq!(metadata(&target, "a").links, 1);
+}
