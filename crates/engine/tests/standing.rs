@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust};
+use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
@@ -133,4 +134,38 @@ fn names_between_whose_readings_a_file_changes_get_what_each_entry_says() {
     assert_eq!(found, [b"old".to_vec(), b"newer".to_vec(), b"newer".to_vec()]);
     assert!(are_one(&target, &["b", "c"]));
     assert_eq!(metadata(&target, "a").links, 1);
+}
+
+/// The user deletes one of three names and restores with `if-changed`: two files without a common inode stood there.
+#[test]
+fn names_that_stand_become_links_of_the_one_that_is_restored() {
+    let made = Made::of(&linked(&noise(1, 3000), &["a", "b", "c"]));
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    for gone in ["a", "b", "c"] {
+        target.remove(Path::new(gone)).unwrap();
+        let report = made.restore(&target, Overwrite::IfChanged);
+        assert!(are_one(&target, &["a", "b", "c"]), "{gone}");
+        assert_eq!(read(&target, gone), noise(1, 3000));
+        let restored = if gone == "a" { (1, 2, 0) } else { (0, 1, 2) };
+        assert_eq!((report.files, report.others, report.files_skipped), restored, "{gone}");
+    }
+    assert_eq!(made.restore(&target, Overwrite::IfChanged).files_skipped, 3);
+}
+
+/// The name that stands is all that is left of the file.
+#[test]
+fn a_name_that_stands_is_kept_if_the_first_cannot_be_restored() {
+    let made = Made::of(&linked(&noise(1, 3000), &["a", "b"]));
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    target.remove(Path::new("a")).unwrap();
+    for name in made.store.list_containers().unwrap().containers {
+        if name.kind == ContainerKind::Data {
+            made.world.repo().remove(&name.path()).unwrap();
+        }
+    }
+    let (report, failures) = made.run(&target, Overwrite::IfChanged, Effect::Write, Trust::Full);
+    assert_eq!((report.failures, report.files_incomplete, report.files_skipped), (1, 1, 1), "{failures}");
+    assert_eq!(read(&target, "b"), noise(1, 3000));
 }

@@ -45,13 +45,27 @@ impl Visitor for Fill {
         run.create_above(levels, path)?;
         let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
         let standing = if is_fresh { None } else { run.target.metadata(path)? };
-        let Some(decision) = run.decide_or_keep(path, standing.as_ref(), &hinted.entry)? else { return Ok(()) };
+        let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
-        if let Some(inode) = inode {
-            if run.links.get(inode)?.is_some() {
+        let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref()))?;
+        match (decision, role) {
+            (Decision::Refuse(reason), _) => return Err(Error::invalid(reason)),
+            (Decision::Create | Decision::Replace(_) | Decision::Refresh, Role::Link) => {
                 run.has_links = true;
                 return Ok(());
             }
+            (Decision::Keep | Decision::Refresh, role) => {
+                // What can be taken for the entry itself can be linked to: further names of its inode, which an interrupted
+                // restore did not come to, are to be names of what stands.
+                let is_equal = standing.is_some_and(|standing| looks_like(&standing, &hinted.entry));
+                if let (Some(inode), Role::First, true) = (inode, role, is_equal) {
+                    run.links.insert(inode, path)?;
+                }
+                return run.leave_standing(path, decision, &hinted.entry);
+            }
+            (Decision::Create | Decision::Replace(_), Role::First | Role::Name) => {}
+        }
+        if let Some(inode) = inode {
             run.links.insert(inode, path)?;
         }
         let made = run.make(levels, path, decision, &hinted);
@@ -60,6 +74,17 @@ impl Visitor for Fill {
         }
         made
     }
+}
+
+/// What an entry is to the names of its inode before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// None of them can be linked to.
+    First,
+    /// It stands, and stays apart from them or is a name of the same file already.
+    Name,
+    /// It becomes another name of the first.
+    Link,
 }
 
 /// The pass that follows if inodes of the snapshot have several names: those after the first become links, now that the
@@ -77,17 +102,23 @@ impl Visitor for LinkNames {
 
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
         let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
-        let Some(first) = run.links.get(inode)?.filter(|first| first != path) else { return Ok(()) };
+        // Those before it in the order of the walk were left as they stand.
+        let Some(first) = run.links.get(inode)?.filter(|first| first.as_path() < path) else { return Ok(()) };
         if run.is_blocked(path.parent().unwrap_or(path))? {
             return Ok(());
         }
         let standing = run.target.metadata(path)?;
-        match decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry) {
+        let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
+        let is_incomplete = run.links.is_incomplete(inode)?;
+        match decision {
             // The first pass has counted it.
-            Decision::Keep | Decision::Refresh | Decision::Refuse(_) => return Ok(()),
-            Decision::Create | Decision::Replace(_) => {}
+            Decision::Keep | Decision::Refuse(_) => return Ok(()),
+            Decision::Refresh if run.is_name_of(&first, standing.as_ref())? => return Ok(()),
+            // The only good one.
+            Decision::Refresh if is_incomplete => return run.leave_standing(path, decision, &hinted.entry),
+            Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
         }
-        let linked = if run.links.is_incomplete(inode)? {
+        let linked = if is_incomplete {
             let first = run.target.display(&first);
             Err(Error::invalid(format!("is not restored: it is another name of {first}, which could not be restored")))
         } else {
@@ -113,37 +144,31 @@ impl Run<'_> {
         self.request.monitor.entry(&Path::new("/").join(path), action);
     }
 
-    /// Decides about an entry. Returns what is to be done unless what stands there is left, or the entry is refused.
-    fn decide_or_keep(&mut self, path: &Path, standing: Option<&Metadata>, entry: &Entry) -> Result<Option<Decision>> {
-        let decision = decide(self.request.overwrite, self.request.trust, standing, entry);
-        match decision {
-            Decision::Create | Decision::Replace(_) => return Ok(Some(decision)),
-            Decision::Refuse(reason) => return Err(Error::invalid(reason)),
-            // What can be taken for the entry itself can be linked to: further names of its inode, which an interrupted
-            // restore did not come to, are to be names of what stands.
-            Decision::Keep => {
-                if standing.is_some_and(|standing| looks_like(standing, entry)) {
-                    self.remember_first(path, entry)?;
-                }
-            }
-            Decision::Refresh => {
-                self.remember_first(path, entry)?;
-                let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
-                self.take_unset(path, &unset);
-            }
+    /// Returns what an entry is to the names of its inode before it, by what becomes of it.
+    fn role(&mut self, inode: SharedInode, decision: Decision, standing: Option<&Metadata>) -> Result<Role> {
+        let Some(first) = self.links.get(inode)? else { return Ok(Role::First) };
+        Ok(match decision {
+            Decision::Keep | Decision::Refuse(_) => Role::Name,
+            Decision::Refresh if self.is_name_of(&first, standing)? => Role::Name,
+            Decision::Create | Decision::Replace(_) | Decision::Refresh => Role::Link,
+        })
+    }
+
+    /// Returns true if what stands somewhere is a name of what stands at `first`.
+    fn is_name_of(&self, first: &Path, standing: Option<&Metadata>) -> Result<bool> {
+        let Some(standing) = standing else { return Ok(false) };
+        let same = |first: Metadata| (first.device, first.inode) == (standing.device, standing.inode);
+        Ok(self.target.metadata(first)?.is_some_and(same))
+    }
+
+    /// Leaves what stands at a path, and gives it the metadata of its entry if that was decided.
+    fn leave_standing(&mut self, path: &Path, decision: Decision, entry: &Entry) -> Result<()> {
+        if decision == Decision::Refresh {
+            let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
+            self.take_unset(path, &unset);
         }
         self.skip(entry.size());
         self.tell(path, Action::Unchanged);
-        Ok(None)
-    }
-
-    /// Remembers the first name of an inode that several names share.
-    fn remember_first(&mut self, path: &Path, entry: &Entry) -> Result<()> {
-        if let Some(inode) = SharedInode::of(entry)
-            && self.links.get(inode)?.is_none()
-        {
-            self.links.insert(inode, path)?;
-        }
         Ok(())
     }
 
@@ -220,8 +245,7 @@ impl Run<'_> {
     fn link(&mut self, levels: &[Level], first: &Path, path: &Path, standing: Option<&Metadata>) -> Result<()> {
         let target = Arc::clone(&self.target);
         let Some(standing) = standing else { return target.hard_link(first, path) };
-        let same = |first: &Metadata| (first.device, first.inode) == (standing.device, standing.inode);
-        if target.metadata(first)?.as_ref().is_some_and(same) {
+        if self.is_name_of(first, Some(standing))? {
             // Renaming one name of an entry to another does nothing.
             return Ok(());
         }
