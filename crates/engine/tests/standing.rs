@@ -11,7 +11,8 @@ use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreR
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 
-use crate::support::{Ask, Notes, SMALL, World, newest, noise};
+use crate::support::faulty_target::FaultyTarget;
+use crate::support::{Ask, Notes, SMALL, World, copy, newest, noise};
 
 /// A repository with a snapshot of `/d`.
 struct Made {
@@ -31,12 +32,22 @@ impl Made {
     }
 
     fn run(&self, target: &MemTree, overwrite: Overwrite, effect: Effect, trust: Trust) -> (RestoreReport, String) {
+        self.run_into(Arc::new(target.clone()), overwrite, effect, trust)
+    }
+
+    fn run_into(
+        &self,
+        target: Arc<dyn TargetTree>,
+        overwrite: Overwrite,
+        effect: Effect,
+        trust: Trust,
+    ) -> (RestoreReport, String) {
         let notes = Arc::new(Notes::default());
         let request = RestoreRequest {
             tree: self.snapshot.tree,
             path: Path::new("/d"),
             filter: Filter::default(),
-            target: Arc::new(target.clone()),
+            target,
             effect,
             overwrite,
             verify: overwrite == Overwrite::Refuse,
@@ -46,7 +57,8 @@ impl Made {
             driver: Driver::inline(1),
             monitor: Arc::clone(&notes) as Arc<dyn onefold_engine::monitor::Monitor>,
         };
-        let report = restore(&self.store, &request).unwrap();
+        // One that ends early has reported nothing.
+        let report = restore(&self.store, &request).unwrap_or_default();
         let failures = notes.failures.lock().unwrap().join("\n");
         (report, failures)
     }
@@ -168,4 +180,87 @@ fn a_name_that_stands_is_kept_if_the_first_cannot_be_restored() {
     let (report, failures) = made.run(&target, Overwrite::IfChanged, Effect::Write, Trust::Full);
     assert_eq!((report.failures, report.files_incomplete, report.files_skipped), (1, 1, 1), "{failures}");
     assert_eq!(read(&target, "b"), noise(1, 3000));
+}
+
+const KEEPING: [Overwrite; 3] = [Overwrite::Never, Overwrite::IfNewer, Overwrite::IfChanged];
+
+/// A file of the same size and time stood under the first name. The names that were missing became links to it, and had
+/// neither the bytes of before nor those of the snapshot.
+#[test]
+fn names_that_are_missing_get_the_bytes_of_the_snapshot_whatever_stands_under_the_first() {
+    let made = Made::of(&linked(b"right", &["a", "b", "c"]));
+    for overwrite in KEEPING {
+        for equal in [&b"right"[..], b"wrong"] {
+            let target = MemTree::new();
+            made.restore(&target, Overwrite::Refuse);
+            let before = metadata(&target, "a");
+            target.remove(Path::new("b")).unwrap();
+            target.remove(Path::new("c")).unwrap();
+            target.put_file(Path::new("/a"), equal);
+            target.edit(Path::new("/a"), |metadata| metadata.mtime = before.mtime);
+            let report = made.restore(&target, overwrite);
+            let restored = if equal == b"right" { (0, 2, 1) } else { (1, 1, 1) };
+            assert_eq!((report.files, report.others, report.files_skipped), restored, "{overwrite:?}");
+            assert_eq!(["a", "b", "c"].map(|name| read(&target, name)), [equal, b"right", b"right"], "{overwrite:?}");
+            assert!(are_one(&target, &["b", "c"]) && metadata(&target, "a").inode == before.inode, "{overwrite:?}");
+            assert_eq!(are_one(&target, &["a", "b"]), equal == b"right", "{overwrite:?}");
+        }
+    }
+}
+
+/// Two names stand as files of their own, both with the size and time of the snapshot.
+#[test]
+fn a_name_that_stands_is_not_replaced_by_bytes_that_differ_from_the_snapshot() {
+    let made = Made::of(&linked(b"right", &["a", "b", "c"]));
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    let mtime = metadata(&target, "a").mtime;
+    for (name, bytes) in [("a", b"wrong"), ("b", b"right")] {
+        target.remove(Path::new(name)).unwrap();
+        target.put_file(&Path::new("/").join(name), bytes);
+        target.edit(&Path::new("/").join(name), |metadata| metadata.mtime = mtime);
+    }
+    target.remove(Path::new("c")).unwrap();
+    let report = made.restore(&target, Overwrite::IfChanged);
+    assert_eq!((report.others, report.files_skipped), (1, 2));
+    assert_eq!(["a", "b", "c"].map(|name| read(&target, name)), [b"wrong", b"right", b"right"]);
+    assert!(are_one(&target, &["b", "c"]));
+}
+
+#[test]
+fn a_name_of_a_device_is_not_linked_to_another_device() {
+    let source = MemTree::new();
+    source.put_dir(Path::new("/d"));
+    source.create_special(Path::new("d/a"), EntryKind::CharDevice, 259).unwrap();
+    source.hard_link(Path::new("d/a"), Path::new("d/b")).unwrap();
+    let made = Made::of(&source);
+    let target = MemTree::new();
+    target.create_special(Path::new("a"), EntryKind::CharDevice, 260).unwrap();
+    let mtime = metadata(&source, "d/a").mtime;
+    target.edit(Path::new("/a"), |metadata| metadata.mtime = mtime);
+    made.restore(&target, Overwrite::Never);
+    assert_eq!(["a", "b"].map(|name| metadata(&target, name).rdev), [260, 259]);
+}
+
+/// What cannot be compared is no reason to go without the file, and none to end with success.
+#[test]
+fn a_first_name_that_cannot_be_read_is_reported_and_the_others_are_restored() {
+    let made = Made::of(&linked(b"right", &["a", "b"]));
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    target.remove(Path::new("b")).unwrap();
+    let counting = FaultyTarget::new(Arc::new(copy(&target)), None);
+    made.run_into(Arc::new(counting.clone()), Overwrite::Never, Effect::Write, Trust::Full);
+    let mut unread = 0;
+    for number in 1..=counting.calls() {
+        let after = copy(&target);
+        let faulty = FaultyTarget::new(Arc::new(after.clone()), Some((number, 5)));
+        let (report, failures) = made.run_into(Arc::new(faulty), Overwrite::Never, Effect::Write, Trust::Full);
+        if failures.contains("/a: cannot be compared with the snapshot") {
+            unread += 1;
+            assert_eq!((report.failures, report.files, read(&after, "b").as_slice()), (1, 1, &b"right"[..]));
+        }
+    }
+    // Opening it, its length and its bytes.
+    assert_eq!(unread, 3);
 }

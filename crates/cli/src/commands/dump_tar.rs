@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
-use onefold_engine::restore::links::SharedInode;
+use onefold_engine::restore::links::{Origin, SharedInode};
 use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
@@ -76,12 +76,12 @@ fn append(
         return Ok(());
     }
     if let Some(inode) = SharedInode::of(entry) {
-        if let Some(first) = sources.links.get(inode)? {
+        if let Some((first, _)) = sources.links.get(inode)? {
             header.set_entry_type(EntryType::Link);
             header.set_size(0);
             return builder.append_link(&mut header, path, &first).context(WRITING);
         }
-        sources.links.insert(inode, path)?;
+        sources.links.insert(inode, path, Origin::Snapshot)?;
     }
     match &entry.content {
         Content::Symlink { target } => {

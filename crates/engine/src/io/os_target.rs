@@ -164,6 +164,17 @@ impl OsTarget {
         OsTargetFile { file, path: self.path.join(path) }
     }
 
+    fn open_regular(&self, path: &Path, access: OFlags) -> Result<Box<dyn TargetFile>> {
+        let file = self.at("open", path, |names| self.resolve(names, access | OFlags::NONBLOCK))?;
+        let kind = os_entry::stat(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)
+            .map_err(|error| Error::io("open", &self.path.join(path), error.into()))?
+            .kind;
+        if kind != EntryKind::File {
+            return Err(Error::invalid(format!("open {}: not a regular file", self.path.join(path).display())));
+        }
+        Ok(Box::new(self.file(path, file)))
+    }
+
     /// Finds out about case from the names that stand in the directory, or from its own name; `None` if these have no
     /// letters. Changes nothing.
     fn folds_case_of_names(&self) -> Result<Option<bool>> {
@@ -337,15 +348,11 @@ impl TargetTree for OsTarget {
     }
 
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        let file = self.at("open", path, |names| self.resolve(names, flags))?;
-        let kind = os_entry::stat(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)
-            .map_err(|error| Error::io("open", &self.path.join(path), error.into()))?
-            .kind;
-        if kind != EntryKind::File {
-            return Err(Error::invalid(format!("open {}: not a regular file", self.path.join(path).display())));
-        }
-        Ok(Box::new(self.file(path, file)))
+        self.open_regular(path, OFlags::RDWR)
+    }
+
+    fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        self.open_regular(path, OFlags::RDONLY)
     }
 
     fn create_symlink(&self, path: &Path, points_to: &OsStr) -> Result<()> {

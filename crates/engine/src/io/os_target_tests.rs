@@ -326,6 +326,21 @@ fn nothing_that_stands_is_overwritten_by_creating() {
 }
 
 #[test]
+fn a_file_that_may_only_be_read_is_opened_to_read() {
+    let fixture = Fixture::new();
+    let (target, path) = (&fixture.target, Path::new("file"));
+    target.create_file(path, 0).unwrap().write_at(0, b"bytes").unwrap();
+    target.set_metadata(path, &fixture.metadata(EntryKind::File, 0o400), &[], Trust::Full).unwrap();
+    let file = target.open_to_read(path).unwrap();
+    let mut buffer = [0; 9];
+    assert_eq!((file.len().unwrap(), file.read_at(0, &mut buffer).unwrap()), (5, 5));
+    assert_eq!(&buffer[..5], b"bytes");
+    assert!(file.write_at(0, b"x").is_err());
+    symlink("file", fixture.root().join("link")).unwrap();
+    assert!(target.open_to_read(Path::new("link")).is_err() && target.open_to_read(Path::new("")).is_err());
+}
+
+#[test]
 fn files_are_written_cut_and_punched_in_place() {
     let Fixture { dir: _dir, target } = Fixture::new();
     let file = target.create_file(Path::new("file"), 10_000).unwrap();

@@ -244,8 +244,12 @@ pub trait TargetTree: Debug + Send + Sync {
     fn create_dir(&self, path: &Path) -> Result<()>;
     /// Creates a file that must not exist (mode 0600 until its metadata is set), of the given length, all hole.
     fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>>;
-    /// Opens an existing regular file for reading and writing, to compare or to overwrite it in place.
+    /// Opens an existing regular file for reading and writing.
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
+    /// Opens an existing regular file for reading only, which its mode or the file system may restrict it to.
+    fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        self.open_file(path)
+    }
     /// Creates a symbolic link that must not exist; where it points is not looked at.
     fn create_symlink(&self, path: &Path, points_to: &OsStr) -> Result<()>;
     /// Creates a FIFO, socket or device.

@@ -31,9 +31,14 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, standing: Option<&Metad
     standing.map_or(Decision::Create, |standing| Decision::Replace(standing.kind))
 }
 
-/// Returns true if what stands in the target can be taken for an entry that is no directory: kind, size and time are equal.
+/// Returns true if what stands in the target can be taken for an entry that is no directory: kind, size, time and, of a
+/// device, its number are equal.
 pub(super) fn looks_like(standing: &Metadata, entry: &Entry) -> bool {
-    standing.kind == entry.kind && standing.size == entry.size() && standing.mtime == entry.mtime
+    let is_device = matches!(entry.kind, EntryKind::CharDevice | EntryKind::BlockDevice);
+    standing.kind == entry.kind
+        && standing.size == entry.size()
+        && standing.mtime == entry.mtime
+        && (!is_device || standing.rdev == entry.metadata().rdev)
 }
 
 /// Returns how what stands in the target stays, if it does.

@@ -57,6 +57,15 @@ impl SharedInode {
     }
 }
 
+/// Where what stands under the first path of an inode comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It is made from the snapshot, or has been compared with it.
+    Snapshot,
+    /// It stood there before and has the size and time of the entry. Its bytes may be others.
+    Standing,
+}
+
 /// First paths of inodes with several names, in bounded memory.
 #[derive(Debug)]
 pub struct FirstPaths {
@@ -69,14 +78,15 @@ impl FirstPaths {
         Self { parts }
     }
 
-    /// Remembers a path, which must be the first of its inode. The last part is shorter than the others, so that the end
-    /// shows.
-    pub fn insert(&mut self, inode: SharedInode, path: &Path) -> Result<()> {
-        let bytes = path.as_os_str().as_bytes();
-        if PATH_LEN_MAX <= bytes.len() {
-            return Err(Error::invalid(format!("a path of {} bytes is too long to be linked to", bytes.len())));
+    /// Remembers the path that other names of an inode are linked to, in the place of one that was remembered before. The
+    /// last part is shorter than the others, so that the end shows.
+    pub fn insert(&mut self, inode: SharedInode, path: &Path, origin: Origin) -> Result<()> {
+        let path = path.as_os_str().as_bytes();
+        if PATH_LEN_MAX <= path.len() {
+            return Err(Error::invalid(format!("a path of {} bytes is too long to be linked to", path.len())));
         }
-        let mut rest = bytes;
+        let bytes = [&[u8::from(origin == Origin::Standing)], path].concat();
+        let mut rest = bytes.as_slice();
         for part in 0.. {
             let (value, tail) = rest.split_at(PART_LEN.min(rest.len()));
             self.parts.insert(inode.key(part), value)?;
@@ -98,8 +108,8 @@ impl FirstPaths {
         self.parts.contains(&inode.key(INCOMPLETE))
     }
 
-    /// Returns the first path of an inode, if one is remembered.
-    pub fn get(&mut self, inode: SharedInode) -> Result<Option<PathBuf>> {
+    /// Returns the first path of an inode, if one is remembered, and where what stands there comes from.
+    pub fn get(&mut self, inode: SharedInode) -> Result<Option<(PathBuf, Origin)>> {
         let mut bytes = Vec::new();
         for part in 0.. {
             let Some(value) = self.parts.get(&inode.key(part))? else { return Ok(None) };
@@ -108,7 +118,9 @@ impl FirstPaths {
                 break;
             }
         }
-        Ok(Some(PathBuf::from(OsString::from_vec(bytes))))
+        let Some((origin, path)) = bytes.split_first() else { return Ok(None) };
+        let origin = if *origin == 0 { Origin::Snapshot } else { Origin::Standing };
+        Ok(Some((PathBuf::from(OsString::from_vec(path.to_vec())), origin)))
     }
 }
 
@@ -202,13 +214,17 @@ mod tests {
         let mut paths = FirstPaths::new(map);
         let link = |number: u64| SharedInode::of(&entry(number)).unwrap();
         let path = |len: u64| PathBuf::from("x".repeat(usize::try_from(len).unwrap()));
-        let lengths = [1, 4095, 4096, 4097, 8191, 8192, 8193, 100_000];
+        let lengths = [1, 4094, 4095, 4096, 4097, 8190, 8191, 8192, 8193, 100_000];
         for len in lengths {
             assert_eq!(paths.get(link(len)).unwrap(), None);
-            paths.insert(link(len), &path(len)).unwrap();
+            paths.insert(link(len), &path(len), Origin::Standing).unwrap();
         }
         for len in lengths {
-            assert_eq!(paths.get(link(len)).unwrap(), Some(path(len)), "{len}");
+            assert_eq!(paths.get(link(len)).unwrap(), Some((path(len), Origin::Standing)), "{len}");
+        }
+        for (before, after) in lengths.iter().zip(lengths.iter().rev()) {
+            paths.insert(link(*before), &path(*after), Origin::Snapshot).unwrap();
+            assert_eq!(paths.get(link(*before)).unwrap(), Some((path(*after), Origin::Snapshot)), "{before}, {after}");
         }
     }
 }

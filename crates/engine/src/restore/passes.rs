@@ -10,10 +10,10 @@ use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, looks_like};
 use crate::restore::fetch::Wanted;
-use crate::restore::links::SharedInode;
+use crate::restore::links::{Origin, SharedInode};
 use crate::restore::run::{Level, Run, Visitor};
-use crate::restore::verify::verify_file;
-use crate::restore::writing::FilePlan;
+use crate::restore::verify::{Comparison, compare_file, verify_file};
+use crate::restore::writing::{FilePlan, is_fatal};
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
 use crate::tree::{Content, Entry};
 
@@ -47,7 +47,7 @@ impl Visitor for Fill {
         let standing = if is_fresh { None } else { run.target.metadata(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
-        let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref()))?;
+        let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref(), &hinted))?;
         match (decision, role) {
             (Decision::Refuse(reason), _) => return Err(Error::invalid(reason)),
             (Decision::Create | Decision::Replace(_) | Decision::Refresh, Role::Link) => {
@@ -55,18 +55,18 @@ impl Visitor for Fill {
                 return Ok(());
             }
             (Decision::Keep | Decision::Refresh, role) => {
-                // What can be taken for the entry itself can be linked to: further names of its inode, which an interrupted
-                // restore did not come to, are to be names of what stands.
+                // What looks like the entry may be linked to: further names of its inode, which an interrupted restore did
+                // not come to, become names of what stands, once its bytes are known to be right.
                 let is_equal = standing.is_some_and(|standing| looks_like(&standing, &hinted.entry));
                 if let (Some(inode), Role::First, true) = (inode, role, is_equal) {
-                    run.links.insert(inode, path)?;
+                    run.links.insert(inode, path, Origin::Standing)?;
                 }
                 return run.leave_standing(path, decision, &hinted.entry);
             }
             (Decision::Create | Decision::Replace(_), Role::First | Role::Name) => {}
         }
         if let Some(inode) = inode {
-            run.links.insert(inode, path)?;
+            run.links.insert(inode, path, Origin::Snapshot)?;
         }
         let made = run.make(levels, path, decision, &hinted);
         if let (Err(_), Some(inode)) = (&made, inode) {
@@ -103,7 +103,7 @@ impl Visitor for LinkNames {
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
         let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
         // Those before it in the order of the walk were left as they stand.
-        let Some(first) = run.links.get(inode)?.filter(|first| first.as_path() < path) else { return Ok(()) };
+        let Some((first, _)) = run.links.get(inode)?.filter(|(first, _)| first.as_path() < path) else { return Ok(()) };
         if run.is_blocked(path.parent().unwrap_or(path))? {
             return Ok(());
         }
@@ -145,13 +145,41 @@ impl Run<'_> {
     }
 
     /// Returns what an entry is to the names of its inode before it, by what becomes of it.
-    fn role(&mut self, inode: SharedInode, decision: Decision, standing: Option<&Metadata>) -> Result<Role> {
-        let Some(first) = self.links.get(inode)? else { return Ok(Role::First) };
-        Ok(match decision {
-            Decision::Keep | Decision::Refuse(_) => Role::Name,
-            Decision::Refresh if self.is_name_of(&first, standing)? => Role::Name,
-            Decision::Create | Decision::Replace(_) | Decision::Refresh => Role::Link,
-        })
+    fn role(
+        &mut self,
+        inode: SharedInode,
+        decision: Decision,
+        standing: Option<&Metadata>,
+        hinted: &HintedEntry,
+    ) -> Result<Role> {
+        let Some((first, origin)) = self.links.get(inode)? else { return Ok(Role::First) };
+        match decision {
+            Decision::Keep | Decision::Refuse(_) => return Ok(Role::Name),
+            Decision::Refresh if self.is_name_of(&first, standing)? => return Ok(Role::Name),
+            Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
+        }
+        if origin == Origin::Standing {
+            if !self.is_equal(&first, hinted)? {
+                return Ok(Role::First);
+            }
+            self.links.insert(inode, &first, Origin::Snapshot)?;
+        }
+        Ok(Role::Link)
+    }
+
+    /// Returns true if what stands at the first path of an inode has the bytes of the snapshot. One that cannot be read is
+    /// a failure; the name that would be linked to it is restored all the same.
+    fn is_equal(&mut self, first: &Path, hinted: &HintedEntry) -> Result<bool> {
+        let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
+        match compare_file(&keys, self.reader, &*target, first, hinted) {
+            Ok(comparison) => Ok(comparison == Comparison::Equal),
+            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) => {
+                let reason = format!("cannot be compared with the snapshot, so that nothing is linked to it: {error}");
+                self.fail(&Path::new("/").join(first), &Error::invalid(reason));
+                Ok(false)
+            }
+        }
     }
 
     /// Returns true if what stands somewhere is a name of what stands at `first`.

@@ -35,7 +35,7 @@ impl Rehearsal {
 }
 
 fn writes_nothing<T>(path: &Path) -> Result<T> {
-    Err(Error::invalid(format!("{}: a dry run opens no file", path.display())))
+    Err(Error::invalid(format!("{}: a dry run makes no file", path.display())))
 }
 
 impl TargetTree for Rehearsal {
@@ -64,6 +64,10 @@ impl TargetTree for Rehearsal {
 
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         writes_nothing(path)
+    }
+
+    fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        if self.is_removed(path) { writes_nothing(path) } else { self.real.open_to_read(path) }
     }
 
     fn create_symlink(&self, _: &Path, _: &OsStr) -> Result<()> {

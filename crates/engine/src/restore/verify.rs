@@ -1,5 +1,6 @@
-//! Reading a restored file back.
+//! Reading a file of the target back, and comparing it with the snapshot.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::crypto::Keys;
@@ -13,7 +14,16 @@ use crate::types::ChunkKind;
 /// Bytes of a hole that are compared at a time.
 const HOLE_STEP: u64 = 64 << 10;
 
-/// Compares a file with its entry, chunk by chunk.
+/// How the bytes of a file compare with those of its entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// They are equal.
+    Equal,
+    /// They are not, for this reason.
+    Differs(String),
+}
+
+/// Compares a file with its entry. Bytes that differ are an error.
 pub fn verify_file(
     keys: &Keys,
     reader: &mut MetadataReader,
@@ -21,45 +31,62 @@ pub fn verify_file(
     path: &Path,
     hinted: &HintedEntry,
 ) -> Result<()> {
-    let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(()) };
-    let file = target.open_file(path)?;
+    match compare_file(keys, reader, target, path, hinted)? {
+        Comparison::Equal => Ok(()),
+        Comparison::Differs(reason) => Err(Error::invalid(reason)),
+    }
+}
+
+/// Compares a file with its entry, chunk by chunk.
+pub fn compare_file(
+    keys: &Keys,
+    reader: &mut MetadataReader,
+    target: &dyn TargetTree,
+    path: &Path,
+    hinted: &HintedEntry,
+) -> Result<Comparison> {
+    let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(Comparison::Equal) };
+    let file = target.open_to_read(path)?;
     if file.len()? != hinted.entry.size() {
-        return Err(Error::invalid("was restored with a wrong length"));
+        return Ok(Comparison::Differs("was restored with a wrong length".to_owned()));
     }
     let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
     let mut offset = 0;
     let mut buffer = Vec::new();
     while let Some(piece) = cursor.next(reader)? {
-        match piece {
+        let (end, is_equal) = match piece {
             Piece::Chunk { fingerprint, len, .. } => {
-                fill(&*file, offset, len as usize, &mut buffer)?;
-                if keys.fingerprint(ChunkKind::Data, &buffer) != fingerprint {
-                    return Err(Error::invalid(format!("the {len} bytes at {offset} differ from the snapshot")));
-                }
-                offset += u64::from(len);
+                let is_whole = fill(&*file, offset, len as usize, &mut buffer)?;
+                let is_equal = is_whole && keys.fingerprint(ChunkKind::Data, &buffer) == fingerprint;
+                (offset + u64::from(len), is_equal)
             }
-            Piece::Hole { len } => {
-                let end = offset + len;
-                while offset < end {
-                    let step = HOLE_STEP.min(end - offset);
-                    fill(&*file, offset, usize::try_from(step).unwrap_or(0), &mut buffer)?;
-                    if buffer.iter().any(|byte| *byte != 0) {
-                        return Err(Error::invalid(format!("the hole at {offset} is not empty")));
-                    }
-                    offset += step;
-                }
-            }
+            Piece::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer)?),
+        };
+        if !is_equal {
+            let len = end - offset;
+            return Ok(Comparison::Differs(format!("the {len} bytes at {offset} differ from the snapshot")));
         }
+        offset = end;
     }
-    Ok(())
+    Ok(Comparison::Equal)
 }
 
-fn fill(file: &dyn TargetFile, offset: u64, len: usize, buffer: &mut Vec<u8>) -> Result<()> {
+/// Returns true if a range of a file reads as zeros.
+fn is_empty(file: &dyn TargetFile, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool> {
+    let mut offset = range.start;
+    while offset < range.end {
+        let step = HOLE_STEP.min(range.end - offset);
+        if !fill(file, offset, usize::try_from(step).unwrap_or(0), buffer)? || buffer.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        offset += step;
+    }
+    Ok(true)
+}
+
+/// Reads so many bytes. Returns true unless the file ends before.
+fn fill(file: &dyn TargetFile, offset: u64, len: usize, buffer: &mut Vec<u8>) -> Result<bool> {
     buffer.clear();
     buffer.resize(len, 0);
-    if file.read_at(offset, buffer)? == len {
-        Ok(())
-    } else {
-        Err(Error::invalid(format!("ends before byte {}", offset + len as u64)))
-    }
+    Ok(file.read_at(offset, buffer)? == len)
 }

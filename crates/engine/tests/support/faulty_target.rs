@@ -85,6 +85,11 @@ impl TargetTree for FaultyTarget {
         Ok(self.file(self.inner.open_file(path)?))
     }
 
+    fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        self.calls.next("open to read")?;
+        Ok(self.file(self.inner.open_to_read(path)?))
+    }
+
     fn create_symlink(&self, path: &Path, points_to: &OsStr) -> Result<()> {
         self.calls.next("create link")?;
         self.inner.create_symlink(path, points_to)
