@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust};
+use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust, Xattr};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
@@ -263,4 +263,70 @@ fn a_first_name_that_cannot_be_read_is_reported_and_the_others_are_restored() {
     }
     // Opening it, its length and its bytes.
     assert_eq!(unread, 3);
+}
+
+/// Someone who may write the directory puts a file of theirs there, with the size and time of a program that runs with its
+/// owner's rights. The restore took it for the program and gave it owner and rights.
+#[test]
+fn bytes_of_another_owner_get_no_privileges() {
+    let source = MemTree::new();
+    for name in ["set-id", "set-group-id", "capable", "plain"] {
+        source.put_file(&Path::new("/d").join(name), b"right");
+        source.edit(&Path::new("/d").join(name), |metadata| metadata.mode = 0o755);
+    }
+    source.edit(Path::new("/d/set-id"), |metadata| metadata.mode = 0o4755);
+    source.edit(Path::new("/d/set-group-id"), |metadata| metadata.mode = 0o2755);
+    let capability = Xattr { name: "security.capability".into(), value: vec![1; 20] };
+    source.set_xattrs(Path::new("/d/capable"), &[capability]);
+    let made = Made::of(&source);
+    let names = ["set-id", "set-group-id", "capable", "plain"];
+    let plant = |change: &dyn Fn(&mut Metadata)| {
+        let target = MemTree::new();
+        made.restore(&target, Overwrite::Refuse);
+        for name in names {
+            let mtime = metadata(&target, name).mtime;
+            target.put_file(&Path::new("/").join(name), b"wrong");
+            target.edit(&Path::new("/").join(name), |metadata| {
+                (metadata.mtime, metadata.mode) = (mtime, 0o755);
+                change(metadata);
+            });
+        }
+        target
+    };
+    for change in
+        [&(|metadata: &mut Metadata| metadata.uid = 7) as &dyn Fn(&mut Metadata), &|metadata| metadata.gid = 7]
+    {
+        let target = plant(change);
+        made.restore(&target, Overwrite::IfChanged);
+        assert_eq!(names.map(|name| read(&target, name)), [&b"right"[..], b"right", b"right", b"wrong"]);
+        assert!(names.iter().all(|name| (metadata(&target, name).uid, metadata(&target, name).gid) == (0, 0)));
+        // From a repository that is not trusted, none of them gets privileges.
+        let target = plant(change);
+        made.run(&target, Overwrite::IfChanged, Effect::Write, Trust::Untrusted);
+        assert!(names.iter().all(|name| read(&target, name) == b"wrong" && metadata(&target, name).mode == 0o755));
+    }
+    let target = plant(&|_| ());
+    assert_eq!(made.restore(&target, Overwrite::IfChanged).files_skipped, 4, "files of the owner are left as they are");
+}
+
+/// A restore gave the owner and mode of a file to names that the snapshot does not have.
+#[test]
+fn other_names_of_a_file_that_stands_keep_their_metadata() {
+    let source = MemTree::new();
+    source.put_file(Path::new("/d/a"), b"right");
+    let made = Made::of(&source);
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    target.hard_link(Path::new("a"), Path::new("mine")).unwrap();
+    target.edit(Path::new("/mine"), |metadata| (metadata.uid, metadata.mode) = (7, 0o666));
+    let before = metadata(&target, "mine");
+    made.restore(&target, Overwrite::IfChanged);
+    let after = metadata(&target, "mine");
+    assert_eq!((after.uid, after.mode, after.inode), (before.uid, before.mode, before.inode));
+    assert_eq!((metadata(&target, "a").uid, metadata(&target, "a").mode), (0, 0o600));
+    // A file of which the snapshot has several names is left.
+    let made = Made::of(&linked(b"right", &["a", "b"]));
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    assert_eq!(made.restore(&target, Overwrite::IfChanged).files_skipped, 2);
 }

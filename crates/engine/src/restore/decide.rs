@@ -4,6 +4,11 @@ use crate::io::tree::{EntryKind, Metadata, Trust};
 use crate::restore::run::Overwrite;
 use crate::tree::Entry;
 
+/// Bits of a mode that run a program with the rights of its owner or group.
+const SET_ID: u32 = 0o6000;
+/// Attribute that gives a program rights of its own.
+const CAPABILITY: &str = "security.capability";
+
 /// What becomes of an entry that is no directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decision {
@@ -21,7 +26,7 @@ pub(super) enum Decision {
 
 /// Decides about an entry from what stands at its path.
 pub(super) fn decide(overwrite: Overwrite, trust: Trust, standing: Option<&Metadata>, entry: &Entry) -> Decision {
-    if let Some(kept) = standing.and_then(|standing| keeps(overwrite, standing, entry)) {
+    if let Some(kept) = standing.and_then(|standing| keeps(overwrite, trust, standing, entry)) {
         return kept;
     }
     let is_device = matches!(entry.kind, EntryKind::CharDevice | EntryKind::BlockDevice);
@@ -42,7 +47,7 @@ pub(super) fn looks_like(standing: &Metadata, entry: &Entry) -> bool {
 }
 
 /// Returns how what stands in the target stays, if it does.
-fn keeps(overwrite: Overwrite, standing: &Metadata, entry: &Entry) -> Option<Decision> {
+fn keeps(overwrite: Overwrite, trust: Trust, standing: &Metadata, entry: &Entry) -> Option<Decision> {
     let both_files = standing.kind == EntryKind::File && entry.kind == EntryKind::File;
     let (is_kept, decision) = match overwrite {
         Overwrite::Refuse | Overwrite::Always => (false, Decision::Keep),
@@ -52,7 +57,19 @@ fn keeps(overwrite: Overwrite, standing: &Metadata, entry: &Entry) -> Option<Dec
             let is_candidate = both_files || standing.kind == EntryKind::Directory;
             (is_candidate && entry.mtime <= standing.mtime, Decision::Keep)
         }
-        Overwrite::IfChanged => (both_files && looks_like(standing, entry), Decision::Refresh),
+        Overwrite::IfChanged => {
+            let is_equal = both_files && looks_like(standing, entry);
+            (is_equal && may_be_refreshed(trust, standing, entry), Decision::Refresh)
+        }
     };
     is_kept.then_some(decision)
+}
+
+/// Returns true if a file of unknown bytes may get the metadata of an entry that it looks like. It may not where others gain
+/// by that: names that the snapshot does not have would get it too, and bytes of another owner the rights of the entry.
+fn may_be_refreshed(trust: Trust, standing: &Metadata, entry: &Entry) -> bool {
+    let has_other_names = 1 < standing.links && entry.link.is_none();
+    let is_privileged = entry.mode & SET_ID != 0 || entry.xattrs.iter().any(|xattr| xattr.name == CAPABILITY);
+    let same_owner = (standing.uid, standing.gid) == (entry.uid, entry.gid);
+    !has_other_names && (same_owner || !is_privileged || trust == Trust::Untrusted)
 }
