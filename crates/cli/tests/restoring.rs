@@ -335,6 +335,27 @@ fn nothing_that_is_to_be_left_alone_makes_way_for_something_of_another_kind() {
     assert_eq!(contents(&target), contents(&place.path("source")));
 }
 
+/// A file that was named itself came back whatever the patterns said.
+#[test]
+fn patterns_hold_for_a_file_that_is_restored_alone() {
+    let place = Place::new();
+    place.write("a/file", b"1234");
+    place.run(["backup", "source", "-q"]).code(0);
+    let restored = |options: &[&str]| {
+        let all = ["restore", "latest:/source/a/file", "--target", "out", "--overwrite", "always"];
+        let summary = place.run(all.iter().chain(&["--json"]).chain(options)).code(0).messages().pop().unwrap();
+        let stands = place.path("out/file").exists();
+        let _ = std::fs::remove_file(place.path("out/file"));
+        (summary["files_restored"].as_u64().unwrap(), stands)
+    };
+    for options in [["--exclude", "*"], ["--exclude", "file"], ["--iexclude", "FILE"], ["--include", "other"]] {
+        assert_eq!(restored(&options), (0, false), "{options:?}");
+    }
+    for options in [&["--exclude", "other"][..], &["--include", "file"], &["--verify"]] {
+        assert_eq!(restored(options), (1, true), "{options:?}");
+    }
+}
+
 /// Makes a place with a snapshot of two files, restored to `out`, where more stands than the snapshot has.
 fn restored_with_more() -> Place {
     let place = Place::new();

@@ -19,7 +19,7 @@ use crate::restore::links::FirstPaths;
 use crate::restore::partial::{PARTIAL_SUFFIX, Partial, partial_name, partial_path};
 use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
 use crate::restore::rehearsal::Rehearsal;
-use crate::restore::select::{Filter, find_entry};
+use crate::restore::select::{Filter, Root};
 use crate::restore::writing::is_fatal;
 use crate::spill::SpillMap;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
@@ -143,13 +143,7 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let (disk, dir) = (request.scratch.disk.clone(), request.scratch.dir.clone());
     let links = SpillMap::new(disk, dir, host, "hard links", share - share / 4)?;
     let links = FirstPaths::new(links);
-    let root = match find_entry(&mut reader, request.tree, request.path)? {
-        None => Root::Directory { node: request.tree, entry: None },
-        Some(found) => match &found.entry.content {
-            Content::Directory { node } => Root::Directory { node: *node, entry: Some(found.entry) },
-            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => Root::Single(Box::new(found)),
-        },
-    };
+    let root = Root::find(&mut reader, request.tree, request.path)?;
     let folds_case = target.folds_case()?;
     let writer = (request.effect == Effect::Write).then(|| {
         FileWriter::new(fetcher, Arc::clone(&target), request.trust, window_chunks, Arc::clone(&request.monitor))
@@ -161,15 +155,6 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
         run.abandon();
     }
     passed.map(|()| run.report())
-}
-
-enum Root {
-    Directory {
-        node: Fingerprint,
-        /// Its own entry; the root of a snapshot has none.
-        entry: Option<Entry>,
-    },
-    Single(Box<HintedEntry>),
 }
 
 /// A restore under way.
@@ -267,6 +252,9 @@ impl Run<'_> {
             Root::Directory { node, entry } => self.walk(*node, entry.clone(), visitor),
             Root::Single(hinted) => {
                 let path = PathBuf::from(OsStr::from_bytes(&hinted.entry.name));
+                if !self.request.filter.selects(&Path::new("/").join(&path)) {
+                    return Ok(());
+                }
                 self.tolerate(&path, |run| visitor.entry(run, &mut [], &path, (**hinted).clone()))
             }
         }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::source::exclude::Patterns;
 use crate::store::MetadataReader;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
-use crate::tree::Content;
+use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
 /// Patterns over the paths of a snapshot, as of backups over those of a source.
@@ -29,6 +29,32 @@ impl Filter {
     /// Says whether a directory is looked into.
     pub fn enters(&self, path: &Path) -> bool {
         !self.exclude.iter().any(|patterns| patterns.matches(path))
+    }
+}
+
+/// Which part of a tree is walked.
+pub(super) enum Root {
+    /// A directory, of which the contents are restored.
+    Directory {
+        /// Root of its list.
+        node: Fingerprint,
+        /// Its own entry; the root of a snapshot has none.
+        entry: Option<Entry>,
+    },
+    /// Anything else, alone.
+    Single(Box<HintedEntry>),
+}
+
+impl Root {
+    /// Finds what stands at a path of a snapshot's tree.
+    pub(super) fn find(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Self> {
+        let Some(found) = find_entry(reader, tree, path)? else {
+            return Ok(Self::Directory { node: tree, entry: None });
+        };
+        Ok(match &found.entry.content {
+            Content::Directory { node } => Self::Directory { node: *node, entry: Some(found.entry) },
+            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => Self::Single(Box::new(found)),
+        })
     }
 }
 
