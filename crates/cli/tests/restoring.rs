@@ -3,6 +3,10 @@
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use onefold_engine::io::os_source::OsSource;
+use onefold_engine::io::os_target::OsTarget;
+use onefold_engine::io::tree::{SourceTree, TargetTree, Trust, Xattr};
+
 use crate::place::{Place, Ran, contents, noise};
 
 #[test]
@@ -354,6 +358,47 @@ fn patterns_hold_for_a_file_that_is_restored_alone() {
     for options in [&["--exclude", "other"][..], &["--include", "file"], &["--verify"]] {
         assert_eq!(restored(options), (1, true), "{options:?}");
     }
+}
+
+/// A directory's default ACL is inherited by what is created in it. A file got its mode, which makes the inherited ACL
+/// effective, before that ACL was removed: others could open the file for that long.
+#[test]
+fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
+    let place = Place::new();
+    place.write("file", b"secret");
+    std::fs::set_permissions(place.path("source/file"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    // Version 2; owner rwx, user 1000 rw, group -, mask rw, others -.
+    let mut acl = vec![2, 0, 0, 0];
+    let none = u32::MAX;
+    for (tag, rights, id) in [(1_u16, 7_u16, none), (2, 6, 1000), (4, 0, none), (16, 6, none), (32, 0, none)] {
+        acl.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
+    }
+    let target = OsTarget::create(&place.path("out")).unwrap();
+    let metadata = target.metadata(Path::new("")).unwrap().unwrap();
+    let acl = [Xattr { name: "system.posix_acl_default".into(), value: acl }];
+    let unset = target.set_metadata(Path::new(""), &metadata, &acl, Trust::Full).unwrap();
+    let has_strace = std::process::Command::new("strace").arg("-V").output().is_ok();
+    if !unset.failures.is_empty() || !has_strace {
+        return;
+    }
+    let plain = place.command(["restore", "latest:/source", "--target", "out", "-q"]);
+    let trace = place.path("trace");
+    let mut traced = std::process::Command::new("strace");
+    traced.args(["-f", "-qq", "-e", "trace=fchmod,fremovexattr", "-o"]).arg(&trace).arg(plain.get_program());
+    traced.args(plain.get_args()).current_dir(place.path("")).env_clear();
+    for (name, value) in plain.get_envs() {
+        traced.env(name, value.unwrap());
+    }
+    assert!(traced.status().unwrap().success());
+    let trace = std::fs::read_to_string(trace).unwrap();
+    let line = |call: &str, what: &str| {
+        let found = trace.lines().position(|line| line.contains(call) && line.contains(what));
+        found.unwrap_or_else(|| panic!("no {call} with {what}: {trace}"))
+    };
+    assert!(line("fremovexattr(", "system.posix_acl_access") < line("fchmod(", "0640"), "{trace}");
+    assert_eq!(place.path("out/file").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
+    assert_eq!(OsSource.xattrs(&place.path("out/file")).unwrap(), []);
 }
 
 /// Makes a place with a snapshot of two files, restored to `out`, where more stands than the snapshot has.

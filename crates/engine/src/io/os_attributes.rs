@@ -65,16 +65,13 @@ impl Subject<'_> {
                 self.set_mode(mode, &mut unset);
             }
         } else {
-            // Without root's privileges, attributes can only be set on what the owner may write.
-            let writable = mode | 0o200;
-            if writable == mode || is_root() {
-                self.set_mode(mode, &mut unset);
-                changes.apply(self, &mut unset);
-            } else {
-                self.set_mode(writable & !SET_ID, &mut unset);
-                changes.apply(self, &mut unset);
-                self.set_mode(mode, &mut unset);
+            // The rights of a group bound what an ACL grants: one that was inherited grants nothing before it is replaced.
+            let meanwhile = mode_meanwhile(found.mode, mode, is_root());
+            if meanwhile != found.mode {
+                self.set_mode(meanwhile, &mut unset);
             }
+            changes.apply(self, &mut unset);
+            self.set_mode(mode, &mut unset);
         }
         self.set_times(wanted, &mut unset);
         Ok(unset)
@@ -139,6 +136,13 @@ impl Subject<'_> {
             Self::Entry(_, path) => os_entry::xattrs(path, LastLink::Followed),
         }
     }
+}
+
+/// Returns the mode that an entry has while its attributes change: no rights that it will not have in the end, and none that
+/// it has not had. Without root's privileges, attributes can only be set on what the owner may write.
+fn mode_meanwhile(found: u32, wanted: u32, is_root: bool) -> u32 {
+    let writable = if is_root { 0 } else { 0o200 };
+    found & wanted & !SET_ID | writable
 }
 
 /// Set-id bits come back only if they are trusted and run as whom they ran before.
@@ -267,6 +271,17 @@ mod tests {
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), second);
         let found = target.metadata(path).unwrap().unwrap();
         assert_eq!((found.mode, found.mtime), (0o400, metadata.mtime));
+    }
+
+    #[test]
+    fn rights_only_shrink_while_attributes_change() {
+        for found in 0..0o10000 {
+            for wanted in [0, 0o400, 0o600, 0o640, 0o755, 0o4755, 0o7777] {
+                let mode = mode_meanwhile(found, wanted, true);
+                assert_eq!(mode & !(found & wanted) | mode & SET_ID, 0, "{found:o} {wanted:o}");
+                assert_eq!(mode_meanwhile(found, wanted, false), mode | 0o200, "{found:o} {wanted:o}");
+            }
+        }
     }
 
     #[test]
