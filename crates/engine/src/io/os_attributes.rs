@@ -14,8 +14,9 @@ use crate::io::tree::{EntryKind, Metadata, Trust, Unset, Xattr};
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 
-/// Label of `SELinux`: the system's policy gives one to every entry, which stays unless the snapshot has another.
-const SELINUX: &[u8] = b"security.selinux";
+/// Attributes that a system gives to every entry: the label of `SELinux`, and the ACLs of `NFSv4`, which cannot be removed.
+/// They stay unless the snapshot has others.
+const GIVEN: [&str; 4] = ["security.selinux", "system.nfs4_acl", "system.nfs4_dacl", "system.nfs4_sacl"];
 
 /// An id that means "leave as it is" to the kernel, and so is nobody's.
 const NO_ID: u32 = u32::MAX;
@@ -182,11 +183,17 @@ impl<'a> Changes<'a> {
                 Vec::new()
             }
         };
+        Self::of(found, wanted, trust)
+    }
+
+    /// Returns what makes the wanted attributes of those that were found.
+    fn of(found: Vec<Xattr>, wanted: &'a [Xattr], trust: Trust) -> Self {
         let wanted: Vec<&Xattr> = wanted.iter().filter(|xattr| is_wanted(&xattr.name, trust)).collect();
         let set = wanted.iter().copied().filter(|xattr| !found.contains(*xattr)).collect();
+        let is_given = |name: &OsStr| GIVEN.iter().any(|given| *given == name);
         let remove = found
             .into_iter()
-            .filter(|there| there.name.as_bytes() != SELINUX && !wanted.iter().any(|xattr| xattr.name == there.name))
+            .filter(|there| !is_given(&there.name) && !wanted.iter().any(|xattr| xattr.name == there.name))
             .collect();
         Self { remove, set }
     }
@@ -271,6 +278,19 @@ mod tests {
         assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), second);
         let found = target.metadata(path).unwrap().unwrap();
         assert_eq!((found.mode, found.mtime), (0o400, metadata.mtime));
+    }
+
+    /// Each new file of an `NFSv4` mount has an ACL, and removing it fails: no file could be restored there without an error.
+    #[test]
+    fn attributes_that_a_system_gives_to_every_entry_are_replaced_but_not_removed() {
+        for name in ["security.selinux", "system.nfs4_acl", "system.nfs4_dacl", "system.nfs4_sacl"] {
+            let found = || vec![xattr(name, b"given"), xattr("user.other", b"1")];
+            let changes = Changes::of(found(), &[], Trust::Full);
+            assert_eq!((changes.remove, changes.set), (vec![xattr("user.other", b"1")], vec![]), "{name}");
+            let wanted = [xattr(name, b"wanted")];
+            let changes = Changes::of(found(), &wanted, Trust::Full);
+            assert_eq!((changes.remove, changes.set), (vec![xattr("user.other", b"1")], vec![&wanted[0]]), "{name}");
+        }
     }
 
     #[test]
