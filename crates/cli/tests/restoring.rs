@@ -490,6 +490,10 @@ fn neither_the_repository_nor_its_index_is_deleted_or_restored_into() {
         let refused = place.run(["restore", "latest", "--target", inside, "--overwrite", "always", "--delete"]).code(1);
         assert!(refused.stderr().contains("restore to another directory"), "{inside}: {}", refused.stderr());
     }
+    // A relative path that does not exist is below the working directory.
+    let mut command = place.command(["restore", "latest", "--target", "new"]);
+    Ran(command.current_dir(place.path("repository")).output().unwrap()).code(1).says("restore to another directory");
+    assert_eq!(names_below(&place.path("repository")), repository);
     place.run(["check"]).code(0);
 }
 

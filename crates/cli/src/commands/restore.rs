@@ -11,12 +11,13 @@ use clap::ValueEnum;
 use onefold_engine::backup::Monitor;
 use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Unprivileged};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{
     DeleteRequest, Effect, Filter, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport, RestoreRequest, delete,
-    find_entry, restore,
+    ensure_apart, find_entry, restore,
 };
 use onefold_engine::source::exclude::{Case, Patterns, read_patterns};
 use onefold_engine::store::Store;
@@ -62,7 +63,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     if is_whole {
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
-    ensure_target_is_no_repository(typed, &found)?;
+    if let Some(target) = &typed.destination.target {
+        let read = [(&*found.opened.directory, "repository"), (&*found.cache.directory, "index")];
+        ensure_apart(&OsSource::new(), target, &read).context("--target")?;
+    }
     let target = target(typed, when)?;
     let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
@@ -152,21 +156,6 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, fi
         "--delete with --target / removes everything that the snapshot does not have; say with --include or --exclude \
          what it may remove"
     );
-    Ok(())
-}
-
-/// Refuses a target inside the repository that is restored from, or inside its index.
-fn ensure_target_is_no_repository(typed: &RestoreArgs, found: &OpenedSnapshot) -> Result<()> {
-    // It need not exist yet.
-    let existing = |target: &Path| target.ancestors().find_map(|above| files::canonical(above).ok());
-    let Some(target) = typed.destination.target.as_deref().and_then(existing) else { return Ok(()) };
-    for (place, what) in [(&found.opened.directory, "repository"), (&found.cache.directory, "index")] {
-        ensure!(
-            !files::canonical(place).is_ok_and(|place| target.starts_with(place)),
-            "--target {}: this is where the {what} is; restore to another directory",
-            target.display()
-        );
-    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::facade::failures::{Failure, Operation, Recorder};
 use crate::facade::{Repository, bytes_of, listener};
+use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
 use crate::io::tree::Trust;
 use crate::monitor::Monitor;
@@ -111,12 +112,15 @@ impl<'a> Restore<'a> {
     ///
     /// # Errors
     ///
+    /// [`Error::Invalid`](crate::Error::Invalid) if the target is inside the repository or the directory of caches,
     /// [`Error::Incomplete`](crate::Error::Incomplete) if something could not be restored; everything else was.
     pub fn run(self) -> Result<RestoreSummary> {
         let store = &self.repository.store;
         let name = SnapshotName::parse(&self.snapshot);
         let commits = store.read_commits()?;
         let (_, snapshot) = Selection::default().find(&commits, &name.name)?;
+        let read = [(self.repository.directory(), "repository"), (&*self.repository.cache.directory, "index")];
+        restore::ensure_apart(&OsSource::new(), &self.target, &read)?;
         let recorder = Recorder::new(listener(self.monitor.as_ref()));
         let path = name.path.unwrap_or_default();
         let request = RestoreRequest {

@@ -88,6 +88,24 @@ fn a_target_that_is_not_empty_is_refused_and_left_alone() {
     assert_eq!(Home::read(&home.path("source/a")), b"first");
 }
 
+/// The command refused this, the library restored the user's files between those of the repository.
+#[test]
+fn a_target_inside_the_repository_or_the_cache_is_refused_before_anything_is_written() {
+    let home = Home::new();
+    let repository = home.options().create().unwrap();
+    repository.backup([home.path("source")]).run().unwrap();
+    for inside in ["deep/er/repository", "deep/er/repository/new", "cache/deep", "cache/deep/new/er"] {
+        for overwrite in [Overwrite::Refuse, Overwrite::Always] {
+            let error = repository.restore("latest", home.path(inside)).overwrite(overwrite).run().unwrap_err();
+            assert!(error.to_string().contains("restore to another directory"), "{inside}: {error}");
+        }
+    }
+    assert!(!home.disk().exists(Path::new("deep/er/repository/new")).unwrap());
+    assert!(!home.disk().exists(Path::new("cache/deep/new")).unwrap());
+    repository.restore("latest", home.path("deep/er/next")).run().unwrap();
+    assert!(repository.check().run().unwrap().is_sound());
+}
+
 #[test]
 fn an_incomplete_backup_or_restore_is_an_error_unless_it_is_accepted() {
     let home = Home::new();

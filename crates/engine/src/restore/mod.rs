@@ -1,5 +1,6 @@
 //! Restore: from a snapshot to files.
 
+pub mod apart;
 mod decide;
 pub mod delete;
 pub mod dump;
@@ -16,6 +17,7 @@ pub mod select;
 pub mod verify;
 pub mod writing;
 
+pub use apart::ensure_apart;
 pub use delete::{DeleteReport, DeleteRequest, PartialFiles, delete};
 pub use dump::dump;
 pub use partial::PARTIAL_SUFFIX;
