@@ -227,6 +227,26 @@ fn a_name_that_stands_is_not_replaced_by_bytes_that_differ_from_the_snapshot() {
     assert!(are_one(&target, &["b", "c"]));
 }
 
+/// Its owner could change what the names hold once they are restored.
+#[test]
+fn names_that_are_missing_are_not_linked_to_a_file_of_another_user_that_stays() {
+    let source = linked(b"right", &["a", "b"]);
+    source.edit(Path::new("/d/a"), |metadata| metadata.uid = 5);
+    let made = Made::of(&source);
+    for overwrite in [Overwrite::Never, Overwrite::IfNewer] {
+        // The snapshot's, the user's who restores, and another.
+        for (uid, is_linked) in [(5, true), (0, true), (7, false)] {
+            let target = MemTree::new();
+            made.restore(&target, Overwrite::Refuse);
+            target.remove(Path::new("b")).unwrap();
+            target.edit(Path::new("/a"), |metadata| metadata.uid = uid);
+            made.restore(&target, overwrite);
+            assert_eq!(are_one(&target, &["a", "b"]), is_linked, "{overwrite:?}, {uid}");
+            assert_eq!((read(&target, "b"), metadata(&target, "a").uid), (b"right".to_vec(), uid));
+        }
+    }
+}
+
 #[test]
 fn a_name_of_a_device_is_not_linked_to_another_device() {
     let source = MemTree::new();

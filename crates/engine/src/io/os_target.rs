@@ -432,6 +432,10 @@ impl TargetTree for OsTarget {
         self.path.join(path).display().to_string()
     }
 
+    fn user(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
     fn open_files_max(&self) -> usize {
         // Containers, spilled state and directories that are being resolved need handles, too.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

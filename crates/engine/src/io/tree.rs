@@ -270,6 +270,10 @@ pub trait TargetTree: Debug + Send + Sync {
     fn display(&self, path: &Path) -> String {
         Path::new("/").join(path).display().to_string()
     }
+    /// Returns the user who owns what is created here.
+    fn user(&self) -> u32 {
+        0
+    }
     /// Returns how many files may be kept open at a time.
     fn open_files_max(&self) -> usize {
         OPEN_FILES_DEFAULT

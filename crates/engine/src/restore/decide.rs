@@ -46,6 +46,12 @@ pub(super) fn looks_like(standing: &Metadata, entry: &Entry) -> bool {
         && (!is_device || standing.rdev == entry.metadata().rdev)
 }
 
+/// Returns true if names of the snapshot may become links to what stands and looks like their entry. Of a file that stays as it
+/// is, another user might be the owner, who could then change what the names hold.
+pub(super) fn may_be_linked_to(decision: Decision, standing: &Metadata, entry: &Entry, user: u32) -> bool {
+    looks_like(standing, entry) && (decision == Decision::Refresh || [entry.uid, user].contains(&standing.uid))
+}
+
 /// Returns how what stands in the target stays, if it does.
 fn keeps(overwrite: Overwrite, trust: Trust, standing: &Metadata, entry: &Entry) -> Option<Decision> {
     let both_files = standing.kind == EntryKind::File && entry.kind == EntryKind::File;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
-use crate::restore::decide::{Decision, decide, looks_like};
+use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
 use crate::restore::run::{Level, Run, Visitor};
@@ -57,8 +57,9 @@ impl Visitor for Fill {
             (Decision::Keep | Decision::Refresh, role) => {
                 // What looks like the entry may be linked to: further names of its inode, which an interrupted restore did
                 // not come to, become names of what stands, once its bytes are known to be right.
-                let is_equal = standing.is_some_and(|standing| looks_like(&standing, &hinted.entry));
-                if let (Some(inode), Role::First, true) = (inode, role, is_equal) {
+                let user = run.target.user();
+                let may_be_linked_to = standing.is_some_and(|s| may_be_linked_to(decision, &s, &hinted.entry, user));
+                if let (Some(inode), Role::First, true) = (inode, role, may_be_linked_to) {
                     run.links.insert(inode, path, Origin::Standing)?;
                 }
                 return run.leave_standing(path, decision, &hinted.entry);

@@ -99,6 +99,10 @@ impl TargetTree for Rehearsal {
         self.real.folds_case()
     }
 
+    fn user(&self) -> u32 {
+        self.real.user()
+    }
+
     fn display(&self, path: &Path) -> String {
         self.real.display(path)
     }

@@ -125,6 +125,10 @@ impl TargetTree for FaultyTarget {
         self.inner.folds_case()
     }
 
+    fn user(&self) -> u32 {
+        self.inner.user()
+    }
+
     fn display(&self, path: &Path) -> String {
         self.inner.display(path)
     }
