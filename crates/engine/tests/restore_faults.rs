@@ -196,7 +196,8 @@ fn judge(
             let mut differences = expected.diff(&target);
             // What is equal is kept, and a partial file next to it as well.
             differences.retain(|line| {
-                let kept = line.strip_prefix('/').and_then(|line| line.strip_suffix(".onefold-partial: only on the right"));
+                let kept =
+                    line.strip_prefix('/').and_then(|line| line.strip_suffix(".onefold-partial: only on the right"));
                 !kept.is_some_and(|kept| right.contains_key(Path::new(kept)))
             });
             assert_eq!(differences, Vec::<String>::new(), "{case}: success over a difference");
