@@ -344,6 +344,16 @@ fn other_names_of_a_file_that_stands_keep_their_metadata() {
     let after = metadata(&target, "mine");
     assert_eq!((after.uid, after.mode, after.inode), (before.uid, before.mode, before.inode));
     assert_eq!((metadata(&target, "a").uid, metadata(&target, "a").mode), (0, 0o600));
+    // The other name is replaced by something else right before: a dry run, which replaces nothing, decides alike.
+    let source = MemTree::new();
+    source.put_symlink(Path::new("/d/a"), "b".as_ref());
+    source.put_file(Path::new("/d/b"), b"right");
+    let made = Made::of(&source);
+    let target = MemTree::new();
+    made.restore(&target, Overwrite::Refuse);
+    target.remove(Path::new("a")).unwrap();
+    target.hard_link(Path::new("b"), Path::new("a")).unwrap();
+    assert_eq!(made.restore(&target, Overwrite::IfChanged).files, 1);
     // A file of which the snapshot has several names is left.
     let made = Made::of(&linked(b"right", &["a", "b"]));
     let target = MemTree::new();

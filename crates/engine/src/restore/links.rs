@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::tree::EntryKind;
+use crate::io::tree::{EntryKind, Metadata};
 use crate::spill::SpillMap;
 use crate::tree::{Content, Entry, Link};
 use crate::types::Timestamp;
@@ -21,6 +21,8 @@ const PATH_LEN_MAX: usize = 2 << 20;
 /// Number of the record, after all parts of a path, that an inode has if its first path was not restored.
 const INCOMPLETE: u64 = u64::MAX;
 
+/// Number of the record that an inode of the target has if it had several names and one of them made way.
+const UNLINKED: u64 = u64::MAX - 1;
 /// Bytes of a hash by which inodes are told apart.
 const INODE_LEN: usize = 24;
 
@@ -45,6 +47,15 @@ impl SharedInode {
         let mut inode = [0; INODE_LEN];
         blake3::Hasher::new().update(&bytes).finalize_xof().fill(&mut inode);
         Some(Self(inode))
+    }
+
+    /// Returns what stands for an inode of the target, which none of the snapshot is equal to.
+    fn standing(metadata: &Metadata) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("onefold v1 inode of a restore's target");
+        hasher.update(&metadata.device.to_le_bytes()).update(&metadata.inode.to_le_bytes());
+        let mut inode = [0; INODE_LEN];
+        hasher.finalize_xof().fill(&mut inode);
+        Self(inode)
     }
 
     /// Returns the key of the numbered record of this inode.
@@ -106,6 +117,16 @@ impl FirstPaths {
     /// Returns true if the first path of an inode was not restored.
     pub fn is_incomplete(&mut self, inode: SharedInode) -> Result<bool> {
         self.parts.contains(&inode.key(INCOMPLETE))
+    }
+
+    /// Remembers that a name of what stands in the target makes way, so that its inode has one link less.
+    pub fn mark_unlinked(&mut self, standing: &Metadata) -> Result<()> {
+        self.parts.insert(SharedInode::standing(standing).key(UNLINKED), &[])
+    }
+
+    /// Returns true if a name of what stands in the target has made way.
+    pub fn is_unlinked(&mut self, standing: &Metadata) -> Result<bool> {
+        self.parts.contains(&SharedInode::standing(standing).key(UNLINKED))
     }
 
     /// Returns the first path of an inode, if one is remembered, and where what stands there comes from.

@@ -44,7 +44,7 @@ impl Visitor for Fill {
         }
         run.create_above(levels, path)?;
         let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
-        let standing = if is_fresh { None } else { run.target.metadata(path)? };
+        let standing = if is_fresh { None } else { run.standing(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
         let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref(), &hinted))?;
@@ -58,7 +58,8 @@ impl Visitor for Fill {
                 // What looks like the entry may be linked to: further names of its inode, which an interrupted restore did
                 // not come to, become names of what stands, once its bytes are known to be right.
                 let user = run.target.user();
-                let may_be_linked_to = standing.is_some_and(|s| may_be_linked_to(decision, &s, &hinted.entry, user));
+                let may_be_linked_to =
+                    standing.as_ref().is_some_and(|s| may_be_linked_to(decision, s, &hinted.entry, user));
                 if let (Some(inode), Role::First, true) = (inode, role, may_be_linked_to) {
                     run.links.insert(inode, path, Origin::Standing)?;
                 }
@@ -68,6 +69,9 @@ impl Visitor for Fill {
         }
         if let Some(inode) = inode {
             run.links.insert(inode, path, Origin::Snapshot)?;
+        }
+        if let Some(standing) = standing.filter(|standing| 1 < standing.links) {
+            run.links.mark_unlinked(&standing)?;
         }
         let made = run.make(levels, path, decision, &hinted);
         if let (Err(_), Some(inode)) = (&made, inode) {
@@ -143,6 +147,16 @@ impl Visitor for LinkNames {
 impl Run<'_> {
     fn tell(&self, path: &Path, action: Action) {
         self.request.monitor.entry(&Path::new("/").join(path), action);
+    }
+
+    /// Returns what stands at a path. It counts as having several names if it had them before this restore replaced some: what
+    /// becomes of the last one does not depend on whether the others are written already, or will only be.
+    fn standing(&mut self, path: &Path) -> Result<Option<Metadata>> {
+        let Some(mut standing) = self.target.metadata(path)? else { return Ok(None) };
+        if standing.links == 1 && self.links.is_unlinked(&standing)? {
+            standing.links = 2;
+        }
+        Ok(Some(standing))
     }
 
     /// Returns what an entry is to the names of its inode before it, by what becomes of it.
