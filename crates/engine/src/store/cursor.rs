@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::recipe::RecipeItem;
 use crate::recipe::format::Recipe;
 use crate::store::metadata::MetadataReader;
-use crate::tree::{Content, Entry, TreeNode};
+use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{ContainerId, Fingerprint};
 
 /// An entry, with a hint for each chunk of its recipe.
@@ -18,85 +18,157 @@ pub struct HintedEntry {
     pub hints: Vec<Option<ContainerId>>,
 }
 
+/// Reads the nodes of directories' lists.
+pub trait NodeReader {
+    /// Reads a node, with a hint for each chunk it refers to.
+    fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)>;
+}
+
+impl NodeReader for MetadataReader {
+    fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+        Self::read_node(self, node)
+    }
+}
+
 /// Hands out the entries of one directory in the order of their names, holding one node a level.
-#[derive(Debug, Default)]
+///
+/// Every node below the root must begin with the name by which the node above refers to it, and must end before the next
+/// node begins. A forged list therefore takes no more reads than it has references.
+#[derive(Debug)]
 pub struct DirectoryCursor {
-    /// Nodes still to be read, the next one last; with the level each must have.
-    nodes: Vec<(Fingerprint, Option<u8>)>,
+    /// The root of the list, until it is read.
+    root: Option<Fingerprint>,
+    /// Nodes to be read, the next one last. Their first names ascend from the last to the first, and all entries read so
+    /// far come before them.
+    pending: Vec<PendingNode>,
     entries: VecDeque<HintedEntry>,
-    last_name: Option<Vec<u8>>,
+}
+
+/// A node below the root, with what the node above says about it.
+#[derive(Debug)]
+struct PendingNode {
+    node: Fingerprint,
+    level: u8,
+    first_name: Vec<u8>,
 }
 
 impl DirectoryCursor {
     /// Starts at the root of a directory's list.
     pub fn new(root: Fingerprint) -> Self {
-        Self { nodes: vec![(root, None)], ..Self::default() }
+        Self { root: Some(root), pending: Vec::new(), entries: VecDeque::new() }
     }
 
-    /// Returns the next entry; `None` at the end.
-    pub fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<HintedEntry>> {
+    /// Returns the next entry; `None` at the end. After an error, the cursor is past the node that cannot be read.
+    pub fn next(&mut self, reader: &mut dyn NodeReader) -> Result<Option<HintedEntry>> {
         loop {
             if let Some(hinted) = self.entries.pop_front() {
                 return Ok(Some(hinted));
             }
-            let Some((node, level)) = self.nodes.pop() else { return Ok(None) };
-            self.read(node, level, reader)?;
+            if !self.read_next(reader)? {
+                return Ok(None);
+            }
         }
     }
 
     /// Passes over entries whose names come before `name` and returns the one with that name, if there is one. Names must
-    /// be asked for in ascending order.
-    pub fn find(&mut self, name: &[u8], reader: &mut MetadataReader) -> Result<Option<HintedEntry>> {
-        while let Some(hinted) = self.next(reader)? {
-            match hinted.entry.name.as_slice().cmp(name) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => return Ok(Some(hinted)),
-                std::cmp::Ordering::Greater => {
-                    self.entries.push_front(hinted);
-                    return Ok(None);
-                }
+    /// be asked for in ascending order. Nodes that can hold no such entry are not read.
+    pub fn find(&mut self, name: &[u8], reader: &mut dyn NodeReader) -> Result<Option<HintedEntry>> {
+        loop {
+            let before = self.entries.partition_point(|hinted| hinted.entry.name.as_slice() < name);
+            self.entries.drain(..before);
+            match self.entries.front() {
+                Some(hinted) if hinted.entry.name == name => return Ok(self.entries.pop_front()),
+                Some(_) => return Ok(None),
+                None => {}
+            }
+            // A node ends where the next one begins.
+            while self.pending.iter().rev().nth(1).is_some_and(|second| second.first_name.as_slice() <= name) {
+                self.pending.pop();
+            }
+            if self.begins_after(name) || !self.read_next(reader)? {
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 
     /// Returns true if what has been read so far shows that no entry after the last one handed out has this name.
     pub fn rules_out(&self, name: &[u8]) -> bool {
         match self.entries.binary_search_by(|hinted| hinted.entry.name.as_slice().cmp(name)) {
             Ok(_) => false,
-            Err(at) => at < self.entries.len() || self.nodes.is_empty(),
+            Err(at) => at < self.entries.len() || self.begins_after(name),
         }
     }
 
-    fn read(&mut self, node: Fingerprint, expected: Option<u8>, reader: &mut MetadataReader) -> Result<()> {
-        let wrong = |reason: &str| Error::damaged(format!("tree {node}"), reason);
-        match reader.read_node(node)? {
-            (TreeNode::Children { level, children }, _) => {
-                if expected.is_some_and(|expected| expected != level) {
-                    return Err(wrong("stands at a wrong level"));
-                }
-                self.nodes.extend(children.into_iter().rev().map(|child| (child.node, Some(level - 1))));
+    /// Returns true if all that is still to be read comes after a name.
+    fn begins_after(&self, name: &[u8]) -> bool {
+        self.root.is_none() && self.pending.last().is_none_or(|next| name < next.first_name.as_slice())
+    }
+
+    /// Reads the next node; false if there is none.
+    fn read_next(&mut self, reader: &mut dyn NodeReader) -> Result<bool> {
+        if let Some(root) = self.root.take() {
+            let (node, hints) = reader.read_node(root)?;
+            self.take(node, hints);
+            return Ok(true);
+        }
+        let Some(next) = self.pending.pop() else { return Ok(false) };
+        let (node, hints) = reader.read_node(next.node)?;
+        let end = self.pending.last().map(|after| after.first_name.as_slice());
+        if let Some(reason) = next.contradiction(&node, end) {
+            return Err(Error::damaged(format!("tree {}", next.node), reason));
+        }
+        self.take(node, hints);
+        Ok(true)
+    }
+
+    /// Puts what is in a node before everything that is still to be read.
+    fn take(&mut self, node: TreeNode, hints: Vec<Option<ContainerId>>) {
+        match node {
+            TreeNode::Children { level, children } => {
+                let below = |child: Child| PendingNode {
+                    node: child.node,
+                    level: level.saturating_sub(1),
+                    first_name: child.first_name,
+                };
+                self.pending.extend(children.into_iter().rev().map(below));
             }
-            (TreeNode::Entries(entries), hints) => {
-                if expected.is_some_and(|expected| expected != 0) {
-                    return Err(wrong("stands at a wrong level"));
-                }
+            TreeNode::Entries(entries) => {
                 let mut hints = hints.into_iter();
-                for entry in entries {
-                    if self.last_name.as_ref().is_some_and(|last| entry.name <= *last) {
-                        return Err(wrong("names not in order"));
-                    }
-                    self.last_name = Some(entry.name.clone());
+                self.entries.extend(entries.into_iter().map(|entry| {
                     let count = match &entry.content {
                         Content::File { recipe, .. } => recipe.chunk_count(),
                         Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => 0,
                     };
-                    let hints = hints.by_ref().take(count).collect();
-                    self.entries.push_back(HintedEntry { entry, hints });
-                }
+                    HintedEntry { hints: hints.by_ref().take(count).collect(), entry }
+                }));
             }
         }
-        Ok(())
+    }
+}
+
+impl PendingNode {
+    /// Returns how the node that was read contradicts what refers to it, or the node after it, which begins with `end`.
+    fn contradiction(&self, read: &TreeNode, end: Option<&[u8]>) -> Option<&'static str> {
+        let (level, first, last) = match read {
+            TreeNode::Children { level, children } => (
+                *level,
+                children.first().map(|child| &child.first_name),
+                children.last().map(|child| &child.first_name),
+            ),
+            TreeNode::Entries(entries) => {
+                (0, entries.first().map(|entry| &entry.name), entries.last().map(|entry| &entry.name))
+            }
+        };
+        if level != self.level {
+            return Some("stands at a wrong level");
+        }
+        let (Some(first), Some(last)) = (first, last) else {
+            return Some("is empty, and not the only node of its directory");
+        };
+        if *first != self.first_name {
+            return Some("does not begin with the name by which it is referred to");
+        }
+        end.is_some_and(|end| end <= last.as_slice()).then_some("names not in order")
     }
 }
 
@@ -172,5 +244,164 @@ impl RecipeCursor {
 impl Level {
     fn new(level: u8, items: Vec<RecipeItem>, hints: Vec<Option<ContainerId>>) -> Self {
         Self { height: level, items: items.into(), hints: hints.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{put_string, put_varint};
+    use crate::crypto::{Keys, MasterKey};
+    use crate::io::tree::EntryKind;
+    use crate::object::config::CutRule;
+    use crate::recipe::MetadataSink;
+    use crate::recipe::builder::tests::MemorySink;
+    use crate::tree::builder::{TreeBuilder, TreeCut};
+    use crate::tree::decode_node;
+    use crate::tree::format::{LEVELS_MAX, tests::entry};
+    use crate::types::{ChunkKind, RepositoryId};
+
+    /// Nodes in memory.
+    #[derive(Default)]
+    struct Nodes {
+        sink: MemorySink,
+        reads: usize,
+    }
+
+    impl NodeReader for Nodes {
+        fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+            self.reads += 1;
+            let missing = || Error::MissingChunk { fingerprint: node.to_string() };
+            let (contents, _) = self.sink.0.get(&node).ok_or_else(missing)?;
+            Ok((decode_node(contents).map_err(|error| error.of("node"))?, Vec::new()))
+        }
+    }
+
+    impl Nodes {
+        /// Stores a directory as a backup does; returns its root.
+        fn directory(&mut self, names: impl Iterator<Item = String>) -> Fingerprint {
+            let keys = Keys::derive(&MasterKey([1; 32]), RepositoryId([2; 16]));
+            let cut = TreeCut { rule: CutRule { min: 16, target: 16, max: 64 }, node_bytes: 64 << 10 };
+            let mut builder = TreeBuilder::new(cut);
+            for name in names {
+                builder.push(&link(&name), &[], &keys, &mut self.sink).unwrap();
+            }
+            builder.finish(&keys, &mut self.sink).unwrap()
+        }
+
+        fn leaf(&mut self, names: &[&str]) -> Fingerprint {
+            let mut contents = vec![0];
+            put_varint(&mut contents, names.len() as u64);
+            for name in names {
+                link(name).encode(&mut contents);
+            }
+            self.sink.store(ChunkKind::Tree, &contents, &[]).unwrap()
+        }
+
+        fn list(&mut self, level: u8, children: &[(&str, Fingerprint)]) -> Fingerprint {
+            let mut contents = vec![level];
+            put_varint(&mut contents, children.len() as u64);
+            for (first_name, node) in children {
+                contents.extend_from_slice(&node.0);
+                put_varint(&mut contents, 1);
+                put_string(&mut contents, first_name.as_bytes());
+            }
+            self.sink.store(ChunkKind::Tree, &contents, &[]).unwrap()
+        }
+
+        /// Returns the names that a walk hands out, and how many nodes it cannot take.
+        fn walk(&mut self, root: Fingerprint) -> (Vec<String>, usize) {
+            let (mut cursor, mut names, mut refused) = (DirectoryCursor::new(root), Vec::new(), 0);
+            loop {
+                match cursor.next(self) {
+                    Ok(Some(hinted)) => names.push(String::from_utf8(hinted.entry.name).unwrap()),
+                    Ok(None) => return (names, refused),
+                    Err(_) => refused += 1,
+                }
+                assert!(self.reads < 10_000, "the walk has no end");
+            }
+        }
+    }
+
+    fn link(name: &str) -> Entry {
+        entry(name, Content::Symlink { target: b"x".to_vec() }, EntryKind::Symlink)
+    }
+
+    #[test]
+    fn a_list_that_refers_to_its_nodes_again_and_again_ends() {
+        let mut nodes = Nodes::default();
+        let missing = Fingerprint([9; 32]);
+        for bottom in [nodes.leaf(&[]), nodes.leaf(&["a"]), nodes.leaf(&["a", "c"]), missing] {
+            for second in ["b", "c"] {
+                let mut root = bottom;
+                for level in 1..=LEVELS_MAX {
+                    root = nodes.list(level, &[("a", root), (second, root)]);
+                }
+                nodes.reads = 0;
+                let (names, refused) = nodes.walk(root);
+                assert!(nodes.reads <= 2 * usize::from(LEVELS_MAX) + 1, "{} nodes read", nodes.reads);
+                assert!(names.len() <= 2 && 0 < refused, "{names:?}, {refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_that_contradict_the_list_are_refused_and_the_others_handed_out() {
+        let mut nodes = Nodes::default();
+        let (empty, a, b, late) = (nodes.leaf(&[]), nodes.leaf(&["a"]), nodes.leaf(&["b", "c"]), nodes.leaf(&["d"]));
+        let inner = nodes.list(1, &[("a", a), ("b", b)]);
+        for (level, children, expected) in [
+            (1, [("a", a), ("d", late)], ("ad", 0)),
+            (1, [("a", empty), ("d", late)], ("d", 1)),
+            (1, [("a", b), ("d", late)], ("d", 1)),
+            (1, [("b", b), ("c", late)], ("", 2)),
+            (1, [("a", inner), ("d", late)], ("d", 1)),
+            (2, [("a", inner), ("d", late)], ("abc", 1)),
+            (2, [("a", inner), ("b", b)], ("", 2)),
+        ] {
+            let root = nodes.list(level, &children);
+            let (names, refused) = nodes.walk(root);
+            assert_eq!((names.concat().as_str(), refused), expected, "level {level}, {children:?}");
+        }
+        // The root of a list may be empty: it is that of an empty directory.
+        assert_eq!(nodes.walk(empty), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn looking_names_up_takes_a_path_of_nodes_each_and_ascending_ones_a_walk() {
+        let name = |number: u32| format!("{number:08}");
+        let mut nodes = Nodes::default();
+        let root = nodes.directory((0..5000).map(|number| name(2 * number)));
+        nodes.reads = 0;
+        assert_eq!(nodes.walk(root).0.len(), 5000);
+        let all = std::mem::take(&mut nodes.reads);
+        assert!(100 < all, "{all} nodes are too few for this test");
+        let mut ascending = DirectoryCursor::new(root);
+        for number in 0..10_000 {
+            let expected = (number % 2 == 0).then(|| name(number).into_bytes());
+            let found = ascending.find(name(number).as_bytes(), &mut nodes).unwrap();
+            assert_eq!(found.map(|hinted| hinted.entry.name), expected);
+        }
+        assert!(nodes.reads <= all, "{} of {all} nodes read", nodes.reads);
+        for number in (0..10_000).step_by(37) {
+            nodes.reads = 0;
+            let found = DirectoryCursor::new(root).find(name(number).as_bytes(), &mut nodes).unwrap();
+            assert_eq!(found.is_some(), number % 2 == 0);
+            assert!(nodes.reads <= 5, "{} of {all} nodes read for one name", nodes.reads);
+        }
+        assert!(DirectoryCursor::new(root).find(b"9", &mut nodes).unwrap().is_none());
+    }
+
+    /// What a restore asks before it writes a file under another name.
+    #[test]
+    fn the_next_node_rules_a_name_out_that_comes_before_it() {
+        let mut nodes = Nodes::default();
+        let root = nodes.directory((0..2000).map(|number| format!("{number:08}")));
+        let mut cursor = DirectoryCursor::new(root);
+        assert!(!cursor.rules_out(b"00000000.partial"));
+        while let Some(hinted) = cursor.next(&mut nodes).unwrap() {
+            let name = hinted.entry.name;
+            assert!(cursor.rules_out(&[&name, b".partial".as_slice()].concat()));
+        }
     }
 }
