@@ -2,7 +2,7 @@
 
 use crate::backup::block::{Block, Piece};
 use crate::chunk::WINDOW;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile};
 
 /// A file that says it is empty is still read, up to this length: files of /proc and /sys say so.
@@ -96,11 +96,18 @@ impl OpenFile {
     /// Finds the next data, and tells of the hole before it.
     fn find_data(&mut self, block: &mut Block) -> Result<Advance> {
         if self.end == 0 {
-            if 0 < self.offset {
-                return Ok(Advance::End);
+            if self.offset == 0 {
+                self.data_end = self.file.next_data(0)?.map_or(UNSIZED_BYTES_MAX, |range| range.end);
+                return Ok(Advance::More);
             }
-            self.data_end = self.file.next_data(0)?.map_or(UNSIZED_BYTES_MAX, |range| range.end);
-            return Ok(Advance::More);
+            if self.offset == UNSIZED_BYTES_MAX && 0 < self.file.read_at(self.offset, &mut [0])? {
+                let mebibytes = UNSIZED_BYTES_MAX >> 20;
+                return Err(Error::invalid(format!(
+                    "it reports a size of 0 and is longer than {mebibytes} MiB, the most that is read of such a file; it \
+                     is left out"
+                )));
+            }
+            return Ok(Advance::End);
         }
         // A file that grows while it is read is kept as long as it was.
         if self.end <= self.offset {
@@ -166,4 +173,80 @@ fn compare(before: &Metadata, now: &Metadata) -> Stability {
     // Of the same bytes: other names, another owner, another mode.
     let about = |metadata: &Metadata| (metadata.links, metadata.mode, metadata.uid, metadata.gid);
     if before.ctime == now.ctime || about(before) != about(now) { Stability::Same } else { Stability::Touched }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+    use crate::backup::block::Buffers;
+    use crate::io::tree::Xattr;
+    use crate::types::Timestamp;
+
+    /// A file that reports a size of 0 and has bytes all the same.
+    #[derive(Debug)]
+    struct Unsized {
+        len: u64,
+        metadata: Metadata,
+    }
+
+    impl SourceFile for Unsized {
+        fn opened(&self) -> &Metadata {
+            &self.metadata
+        }
+
+        fn metadata(&self) -> Result<Metadata> {
+            Ok(self.metadata.clone())
+        }
+
+        fn xattrs(&self) -> Result<Vec<Xattr>> {
+            Ok(Vec::new())
+        }
+
+        fn next_data(&self, _: u64) -> Result<Option<Range<u64>>> {
+            Ok(None)
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+            Ok(usize::try_from(self.len.saturating_sub(offset)).unwrap().min(buffer.len()))
+        }
+    }
+
+    fn read(len: u64) -> Result<u64> {
+        let (kind, time) = (EntryKind::File, Timestamp::default());
+        let metadata = Metadata {
+            kind,
+            mode: 0o400,
+            uid: 0,
+            gid: 0,
+            mtime: time,
+            ctime: time,
+            size: 0,
+            device: 1,
+            inode: 1,
+            links: 1,
+            rdev: 0,
+        };
+        let mut open = OpenFile::new(Box::new(Unsized { len, metadata }));
+        let buffers = Buffers::default();
+        loop {
+            let mut block = Block { bytes: buffers.take(), pieces: Vec::new() };
+            if let Advance::End = open.advance(&mut block)? {
+                assert_eq!(open.stability()?, Stability::Same);
+                return Ok(open.offset());
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_size_is_read_to_its_end_or_refused() {
+        for len in [0, 1, 5_000_000, UNSIZED_BYTES_MAX - 1, UNSIZED_BYTES_MAX] {
+            assert_eq!(read(len).unwrap(), len);
+        }
+        for len in [UNSIZED_BYTES_MAX + 1, u64::from(u32::MAX)] {
+            let refused = read(len).unwrap_err().to_string();
+            assert!(refused.contains("longer than 64 MiB"), "{refused}");
+        }
+    }
 }
