@@ -11,6 +11,8 @@ use crate::tree::Content;
 
 /// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.
 const WINDOW_BYTES: u64 = 8 << 20;
+/// Most chunks and holes of a window, however short they are. Each takes some 200 bytes until it is written.
+const WINDOW_PIECES_MAX: usize = 64 << 10;
 /// Zeros that are written at a time for a hole.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -55,22 +57,28 @@ pub fn dump(
     };
     let mut cursor = RecipeCursor::new(recipe, &file.hints);
     loop {
-        let mut window = Vec::new();
-        let mut bytes = 0;
-        while bytes < WINDOW_BYTES
-            && let Some(piece) = cursor.next(reader)?
-        {
-            bytes += match piece {
-                Piece::Chunk { len, .. } => u64::from(len),
-                Piece::Hole { .. } => 1,
-            };
-            window.push(piece);
-        }
+        let window = next_window(&mut || cursor.next(reader))?;
         if window.is_empty() {
             return Ok(());
         }
         write_window(fetcher, &window, out)?;
     }
+}
+
+/// Takes the pieces of the next window; none at the end of the file.
+fn next_window(next: &mut dyn FnMut() -> Result<Option<Piece>>) -> Result<Vec<Piece>> {
+    let (mut window, mut bytes) = (Vec::new(), 0);
+    while bytes < WINDOW_BYTES
+        && window.len() < WINDOW_PIECES_MAX
+        && let Some(piece) = next()?
+    {
+        bytes += match piece {
+            Piece::Chunk { len, .. } => u64::from(len),
+            Piece::Hole { .. } => 0,
+        };
+        window.push(piece);
+    }
+    Ok(window)
 }
 
 fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
@@ -104,4 +112,31 @@ fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Fingerprint;
+
+    /// Returns how many pieces each window of so many pieces has.
+    fn windows(piece: Piece, count: usize) -> Vec<usize> {
+        let mut pieces = std::iter::repeat_n(piece, count);
+        let mut lengths = Vec::new();
+        loop {
+            match next_window(&mut || Ok(pieces.next())).unwrap().len() {
+                0 => return lengths,
+                len => lengths.push(len),
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_is_limited_in_bytes_and_in_pieces() {
+        let chunk = |len| Piece::Chunk { fingerprint: Fingerprint([1; 32]), len, hint: None };
+        assert_eq!(windows(chunk(1 << 20), 20), [8, 8, 4]);
+        for piece in [chunk(1), Piece::Hole { len: 1 }] {
+            assert_eq!(windows(piece, 2 * WINDOW_PIECES_MAX + 5), [WINDOW_PIECES_MAX, WINDOW_PIECES_MAX, 5]);
+        }
+    }
 }
