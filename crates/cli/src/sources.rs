@@ -13,9 +13,10 @@ use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::tree::SourceTree;
+use onefold_engine::source;
 use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size, read_patterns};
+use onefold_engine::source::files_from::{self, Expanded};
 use onefold_engine::source::stream::StreamTree;
-use onefold_engine::source::{self, files_from};
 
 use crate::args::{BackupArgs, ExcludeArgs};
 use crate::files;
@@ -100,8 +101,16 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
     let mut named = typed.paths.clone();
     for list in &typed.files_from {
         for pattern in files_from::parse_patterns(&files::read_list(list)?) {
-            let found = files_from::expand(&tree, &pattern)?;
-            ensure!(!found.is_empty(), "{}: {} matches nothing", list.display(), OsStr::from_bytes(&pattern).display());
+            let Expanded { found, unknown } = files_from::expand(&tree, &pattern)?;
+            ensure!(
+                !found.is_empty() || !unknown.is_empty(),
+                "{}: {} matches nothing",
+                list.display(),
+                OsStr::from_bytes(&pattern).display()
+            );
+            for (path, error) in &unknown {
+                progress.fail("scan", path, &error.to_string());
+            }
             named.extend(found);
         }
     }
@@ -112,7 +121,7 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
         let paths = files_from::parse_raw(&files::read_list(list)?);
         named.extend(paths.with_context(|| list.display().to_string())?);
     }
-    ensure!(!named.is_empty(), "nothing to back up: name at least one path, or --stdin");
+    ensure!(!named.is_empty() || progress.failures() != 0, "nothing to back up: name at least one path, or --stdin");
     let count = named.len();
     let mut roots = Vec::with_capacity(count);
     for path in named {
@@ -126,7 +135,7 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
     }
     match roots.len() {
         0 if count == 1 => bail!("what was to be backed up does not exist"),
-        0 => bail!("nothing of what was to be backed up exists"),
+        0 => bail!("nothing of what was to be backed up exists and can be looked at"),
         _ => {}
     }
     let mut paths = roots.iter().map(|path| absolute(path).map(bytes_of)).collect::<Result<Vec<_>>>()?;

@@ -1,6 +1,7 @@
 //! Lists of what is backed up, as `--files-from` and its sisters take them from files.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -42,13 +43,21 @@ pub fn parse_raw(file: &[u8]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Returns the existing paths that a pattern with wildcards stands for, sorted within each directory.
+/// What a pattern stands for.
+#[derive(Debug, Default)]
+pub struct Expanded {
+    /// Paths that exist, sorted within each directory.
+    pub found: Vec<PathBuf>,
+    /// Paths that may exist, or hold what the pattern matches, and why that is not known.
+    pub unknown: Vec<(PathBuf, Error)>,
+}
+
+/// Returns the existing paths that a pattern with wildcards stands for.
 ///
-/// `**` has no meaning of its own here, as in restic. What cannot be looked into matches nothing. Fails on a pattern
-/// that is none.
-pub fn expand(tree: &dyn SourceTree, pattern: &[u8]) -> Result<Vec<PathBuf>> {
+/// `**` has no meaning of its own here, as in restic. Fails on a pattern that is none.
+pub fn expand(tree: &dyn SourceTree, pattern: &[u8]) -> Result<Expanded> {
     let start = if pattern.starts_with(b"/") { PathBuf::from("/") } else { PathBuf::new() };
-    let mut found = vec![start];
+    let (mut found, mut unknown) = (vec![start], Vec::new());
     for name in pattern.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         if !is_pattern(name) {
             for path in &mut found {
@@ -57,22 +66,38 @@ pub fn expand(tree: &dyn SourceTree, pattern: &[u8]) -> Result<Vec<PathBuf>> {
             continue;
         }
         let parsed = NamePattern::parse(name)?;
-        found = found.iter().flat_map(|directory| matching(tree, directory, &parsed)).collect();
+        let mut matching = Vec::new();
+        for directory in found {
+            let here = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.clone() };
+            let names = if_it_exists(names_in(tree, &here), &here, &mut unknown).unwrap_or_default().into_iter();
+            let names = names.filter(|name| parsed.matches(name.as_bytes()));
+            matching.extend(names.map(|name| directory.join(name)));
+        }
+        found = matching;
     }
-    found.retain(|path| tree.metadata(path).is_ok());
-    Ok(found)
+    found.retain(|path| if_it_exists(tree.metadata(path), path, &mut unknown).is_some());
+    Ok(Expanded { found, unknown })
 }
 
-fn matching(tree: &dyn SourceTree, directory: &Path, pattern: &NamePattern) -> Vec<PathBuf> {
-    let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    // A link to a directory is looked into, as a shell does.
-    let names = match tree.metadata(here).map(|metadata| metadata.kind) {
-        Ok(EntryKind::Directory) => tree.list(here),
-        Ok(EntryKind::Symlink) => tree.canonical(here).and_then(|real| tree.list(&real)),
-        _ => return Vec::new(),
-    };
-    let names = names.unwrap_or_default().into_iter();
-    names.filter(|name| pattern.matches(name.as_bytes())).map(|name| directory.join(name)).collect()
+/// Returns what was learned of a path. Notes why nothing was, unless the path does not exist.
+fn if_it_exists<T>(outcome: Result<T>, path: &Path, unknown: &mut Vec<(PathBuf, Error)>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(error) if matches!(error.io_kind(), Some(ErrorKind::NotFound | ErrorKind::NotADirectory)) => None,
+        Err(error) => {
+            unknown.push((path.to_path_buf(), error));
+            None
+        }
+    }
+}
+
+/// Lists a directory, or the one that a symbolic link leads to, as a shell does. Anything else has no names in it.
+fn names_in(tree: &dyn SourceTree, path: &Path) -> Result<Vec<OsString>> {
+    match tree.metadata(path)?.kind {
+        EntryKind::Directory => tree.list(path),
+        EntryKind::Symlink => tree.list(&tree.canonical(path)?),
+        _ => Ok(Vec::new()),
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +133,11 @@ mod tests {
         }
         tree.put_symlink(Path::new("/link"), OsStr::new("a"));
         tree.set_working_directory(Path::new("/a"));
-        let expand = |pattern: &str| expand(&tree, pattern.as_bytes()).unwrap();
+        let expand = |pattern: &str| {
+            let Expanded { found, unknown } = expand(&tree, pattern.as_bytes()).unwrap();
+            assert_eq!(unknown.len(), 0, "{unknown:?}");
+            found
+        };
         assert_eq!(expand("/*/x.c"), paths(&["/a/x.c", "/b/x.c", "/link/x.c"]));
         assert_eq!(expand("*.c"), paths(&["x.c", "y.c"]));
         assert_eq!(expand("./*.h"), paths(&["./z.h"]));
@@ -119,5 +148,30 @@ mod tests {
         assert_eq!(expand("/link/[xy].c"), paths(&["/link/x.c", "/link/y.c"]));
         assert_eq!(expand("/*"), paths(&["/.hidden", "/a", "/b", "/link"]));
         assert!(super::expand(&tree, b"/[").is_err());
+    }
+
+    #[test]
+    fn what_may_match_and_cannot_be_looked_at_is_returned_with_the_reason() {
+        let tree = MemTree::new();
+        for path in ["/srv/disk/data", "/srv/nfs/data", "/srv/other/data", "/srv/file"] {
+            tree.put_file(Path::new(path), b"");
+        }
+        tree.put_symlink(Path::new("/srv/dangling"), OsStr::new("nowhere"));
+        tree.fail_metadata(Path::new("/srv/nfs/data"), ErrorKind::StaleNetworkFileHandle);
+        let expand = |pattern: &str| {
+            let Expanded { found, unknown } = expand(&tree, pattern.as_bytes()).unwrap();
+            let unknown = unknown.into_iter().map(|(path, error)| (path, error.io_kind().unwrap()));
+            (found, unknown.collect::<Vec<_>>())
+        };
+        let stale = |path: &str| vec![(PathBuf::from(path), ErrorKind::StaleNetworkFileHandle)];
+        let others = paths(&["/srv/disk/data", "/srv/other/data"]);
+        assert_eq!(expand("/srv/*/data"), (others.clone(), stale("/srv/nfs/data")));
+        assert_eq!(expand("/srv/*/d*"), (others.clone(), stale("/srv/nfs/data")));
+        assert_eq!(expand("/srv/nfs/data"), (Vec::new(), stale("/srv/nfs/data")));
+        tree.fail_metadata(Path::new("/srv/nfs"), ErrorKind::StaleNetworkFileHandle);
+        assert_eq!(expand("/srv/*/d*"), (others.clone(), stale("/srv/nfs")));
+        tree.fail_open(Path::new("/srv/disk"), ErrorKind::PermissionDenied);
+        let (found, unknown) = expand("/srv/*/d*");
+        assert_eq!((found, unknown.len()), (paths(&["/srv/other/data"]), 2));
     }
 }
