@@ -79,6 +79,19 @@ fn what_cannot_be_read_is_named_and_exits_3_once_the_rest_is_safe() {
 }
 
 #[test]
+fn a_path_of_a_list_that_cannot_be_looked_at_is_named_and_exits_3() {
+    let place = Place::new();
+    place.write("one/data", b"x");
+    // A link to itself, which not even root can look behind.
+    std::os::unix::fs::symlink("loop", place.path("source/loop")).unwrap();
+    fs::write(place.path("list"), b"source/*/data\n").unwrap();
+    place.run(["backup", "--files-from", "list", "-q"]).code(3).says("source/loop/data");
+    assert!(place.run(["ls", "latest"]).code(0).stdout().contains("/source/one/data"));
+    fs::write(place.path("list"), b"source/loop/data\n").unwrap();
+    place.run(["backup", "--files-from", "list", "-q"]).code(1).says("source/loop/data").says("can be looked at");
+}
+
+#[test]
 fn a_cache_that_cannot_be_written_is_replaced_for_the_run() {
     let place = Place::new();
     place.write("file", b"x");
