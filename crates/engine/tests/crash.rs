@@ -25,6 +25,9 @@ use crate::support::{Ask, SMALL, World, change, copy, tell, tree};
 /// Files of the source; the slow test takes more.
 const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };
 
+/// Memory of index entries that are not written out.
+const STAGING_BYTES: usize = 2 << 10;
+
 /// The states of the source that are backed up.
 struct Sources {
     first: MemTree,
@@ -54,7 +57,8 @@ fn run<'a>(world: &World, sources: &'a Sources) -> (bool, Acknowledged<'a>) {
     let mut acknowledged = Vec::new();
     let created = world.create(SMALL).is_ok();
     for (source, with_parent) in [(&sources.first, false), (&sources.second, true)] {
-        let ask = Ask { with_parent, ..Ask::default() };
+        // So few entries are staged that the index writes its table while the stream goes on.
+        let ask = Ask { with_parent, staging_bytes: Some(STAGING_BYTES), ..Ask::default() };
         let Ok(store) = world.open() else { continue };
         if let Ok(outcome) = world.backup(&store, source, &ask) {
             acknowledged.push((outcome.report.session, source));
@@ -89,7 +93,11 @@ fn assert_sound(world: &World, sources: &Sources, created: bool, acknowledged: &
         assert!(is_whole && report.failures == 0, "{case}: snapshot {session} is neither whole nor absent");
     }
     assert_clean(world, &store, case);
-    let next = world.backup(&store, &sources.third, &Ask { with_parent: true, ..Ask::default() });
+    let next = world.backup(
+        &store,
+        &sources.third,
+        &Ask { with_parent: true, staging_bytes: Some(STAGING_BYTES), ..Ask::default() },
+    );
     let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
     let (restored, report) = world.restore(&store, &next.report.snapshot).unwrap();
     assert_eq!((report.failures, sources.third.diff(&restored)), (0, Vec::new()), "{case}: after the next backup");

@@ -4,10 +4,10 @@
 //! do not depend on how fast a disk is.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
 
-use crate::index::log::{LogReadDone, LogStretch, LogWindow};
+use crate::index::log::{LogStretch, LogWindow};
 use crate::index::store::Store;
+use crate::io::background::Background;
 use crate::kv::Key;
 use crate::kv::beside::LookupDone;
 use crate::kv::flush::Live;
@@ -17,7 +17,7 @@ use crate::kv::table::Lookup;
 #[derive(Debug)]
 pub(super) enum Looking {
     /// It goes on.
-    Running(Vec<Receiver<LookupDone>>),
+    Running(Vec<Background<LookupDone>>),
     /// It has ended, and nobody has asked for its answers yet.
     Ended(Vec<Lookup>),
 }
@@ -30,13 +30,8 @@ impl Store {
         let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
         let mut running = Vec::new();
         for job in self.table.start_lookup(keys, &live) {
-            let (sender, done) = channel();
             let disk = Arc::clone(&self.disk);
-            self.host.background(Box::new(move || {
-                // Whoever waited may have given up.
-                let _ = sender.send(job.run(&*disk));
-            }));
-            running.push(done);
+            running.push(Background::start(&self.host, move || job.run(&*disk)));
         }
         self.looking = Some(Looking::Running(running));
     }
@@ -52,28 +47,26 @@ impl Store {
 
     /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
     pub(super) fn wait_for_lookup(&mut self) {
-        if let Some(Looking::Running(parts)) = &self.looking {
-            let done = parts.iter().map(|part| part.recv().expect("a lookup ends with answers")).collect();
-            self.looking = Some(Looking::Ended(self.table.finish_lookup(done)));
-        }
+        self.looking = match self.looking.take() {
+            Some(Looking::Running(parts)) => {
+                let done = parts.into_iter().map(|part| part.wait().expect("a lookup ends with answers")).collect();
+                Some(Looking::Ended(self.table.finish_lookup(done)))
+            }
+            other => other,
+        };
     }
 
     /// Starts to read windows of the log beside. One read at a time.
     pub(super) fn start_read_log(&mut self, windows: Vec<LogWindow>) {
         assert!(self.reading.is_none(), "windows were asked for before the last ones were taken");
         let read = self.log.start_read(windows);
-        let (sender, done) = channel();
         let disk = Arc::clone(&self.disk);
-        self.host.background(Box::new(move || {
-            // Whoever waited may have given up.
-            let _ = sender.send(read.run(&*disk));
-        }));
-        self.reading = Some(done);
+        self.reading = Some(Background::start(&self.host, move || read.run(&*disk)));
     }
 
     /// Waits for the windows that are being read beside and returns what exists of them; `None` if none are.
     pub(super) fn end_read_log(&mut self) -> Option<Vec<LogStretch>> {
-        let done: Receiver<LogReadDone> = self.reading.take()?;
-        Some(self.log.finish_read(done.recv().expect("a read ends with what it came to")))
+        let read = self.reading.take()?;
+        Some(self.log.finish_read(read.wait().expect("a read ends with what it came to")))
     }
 }

@@ -1,5 +1,6 @@
 //! A caller of the index that knows the truth, for tests.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
@@ -18,8 +19,12 @@ pub(super) fn dir() -> &'static Path {
     Path::new("index")
 }
 
+/// Returns a host whose background jobs overlap with what the index does; each host of a test draws otherwise.
 pub(super) fn host() -> Arc<dyn Host> {
-    Arc::new(SimHost::new(0))
+    thread_local! {
+        static HOSTS: Cell<u64> = const { Cell::new(0) };
+    }
+    Arc::new(SimHost::deferring(HOSTS.replace(HOSTS.get() + 1)))
 }
 
 pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
@@ -52,6 +57,7 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) index: Index,
+    host: Arc<dyn Host>,
     pub(super) session: u8,
     pub(super) next_container: u32,
     pub(super) next_sequence: u64,
@@ -77,9 +83,11 @@ impl Caller {
         options: &IndexOptions,
         session: u8,
     ) -> (Self, IndexState) {
-        let (index, state) = Index::open(Arc::new(disk.clone()), host, dir(), REPOSITORY, options).unwrap();
+        let (index, state) =
+            Index::open(Arc::new(disk.clone()), Arc::clone(&host), dir(), REPOSITORY, options).unwrap();
         let caller = Self {
             index,
+            host,
             session,
             next_container: 0,
             next_sequence: 0,
@@ -95,9 +103,10 @@ impl Caller {
 
     /// Opens the index again for what an earlier caller has stored; returns how many containers were recorded again.
     pub(super) fn again(self, disk: &MemDisk, options: &IndexOptions) -> (Self, IndexState, usize) {
-        let Self { session, containers, index, .. } = self;
+        let Self { session, containers, index, host, .. } = self;
         drop(index);
-        let (mut caller, state) = Self::open(disk, options, session + 1);
+        // The process goes on, with whatever it has put off.
+        let (mut caller, state) = Self::open_on(host, disk, options, session + 1);
         caller.stored = containers.values().flatten().copied().collect();
         caller.containers = containers;
         let recorded = caller.attach();

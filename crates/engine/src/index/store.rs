@@ -21,7 +21,6 @@ use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use crate::error::{Error, Result};
 use crate::index::beside::Looking;
@@ -34,6 +33,7 @@ use crate::index::repeats::RepeatLog;
 use crate::index::upkeep::{Flushing, disjoint, grown_bytes_min};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
+use crate::io::background::Background;
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
 use crate::kv::sealed::{Seal, SealedWriter};
@@ -105,9 +105,9 @@ pub struct Store {
     pub(super) flushing: Option<Flushing>,
     pub(super) looking: Option<Looking>,
     /// Windows of the log that are being read beside.
-    pub(super) reading: Option<Receiver<LogReadDone>>,
+    pub(super) reading: Option<Background<LogReadDone>>,
     /// Pages of the log that are being written beside.
-    pub(super) writing_log: Option<Receiver<Result<()>>>,
+    pub(super) writing_log: Option<Background<Result<()>>>,
     /// Segment of the filter that is looked at next.
     pub(super) next_segment: usize,
     /// How many entries must have been entered before the next segment is looked at.

@@ -6,15 +6,15 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::Unit;
 use crate::index::arrivals::Repeat;
 use crate::index::checkpoint::INCOMPLETE_MAX;
 use crate::index::log::LogWindow;
 use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
+use crate::io::background::Background;
 use crate::kv::filter::{FILTER_SEGMENTS, Filter};
 use crate::kv::flush::{FlushDone, Live};
 use crate::kv::table::Lookup;
@@ -48,31 +48,24 @@ const RETIRED_BYTES_MIN: u64 = 256 << 20;
 /// A flush of the table that goes on beside, in parts.
 #[derive(Debug)]
 pub(super) struct Flushing {
-    running: VecDeque<Receiver<Result<FlushDone>>>,
+    running: VecDeque<Background<Result<FlushDone>>>,
     done: Vec<Result<FlushDone>>,
 }
 
 impl Flushing {
     /// Says whether a part has not ended.
     fn goes_on(&mut self) -> bool {
-        while let Some(part) = self.running.front() {
-            let ended = match part.try_recv() {
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => Err(Error::invalid(WORKER_DIED)),
-                Ok(ended) => ended,
-            };
-            self.done.push(ended);
-            self.running.pop_front();
+        while self.running.front_mut().is_some_and(Background::has_ended) {
+            self.done.extend(self.running.pop_front().map(|part| part.wait().flatten()));
         }
-        false
+        !self.running.is_empty()
     }
 
     /// Waits for its end; returns what its parts came to, in their order.
     pub(super) fn wait(self) -> Result<Vec<FlushDone>> {
         let Self { running, mut done } = self;
-        let ended = |part: Receiver<_>| part.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED)));
         // All of them, before an error is looked at: until then they may write.
-        done.extend(running.into_iter().map(ended));
+        done.extend(running.into_iter().map(|part| part.wait().flatten()));
         done.into_iter().collect()
     }
 }
@@ -113,21 +106,16 @@ impl Store {
     fn start_log_write(&mut self) -> Result<()> {
         let (synced, records) = self.registry.begin_sync()?;
         let write = self.log.start_write();
-        let (sender, done) = channel();
-        self.host.background(Box::new(move || {
-            // Registry before log: an ordinal that it names must mean the same container after a power cut.
-            let outcome = synced.sync(records).and_then(|()| write.run());
-            // Whoever waited may have given up.
-            let _ = sender.send(outcome);
-        }));
-        self.writing_log = Some(done);
+        // Registry before log: an ordinal that it names must mean the same container after a power cut.
+        let write = move || synced.sync(records).and_then(|()| write.run());
+        self.writing_log = Some(Background::start(&self.host, write));
         Ok(())
     }
 
     /// Waits for the pages of the log that are being written beside, if any are.
     pub(super) fn finish_log_write(&mut self) -> Result<()> {
         let Some(done) = self.writing_log.take() else { return Ok(()) };
-        self.log.finish_write(done.recv().unwrap_or_else(|_| Err(Error::invalid(WORKER_DIED))))
+        self.log.finish_write(done.wait().flatten())
     }
 
     fn start_flush(&mut self) -> Result<()> {
@@ -136,13 +124,10 @@ impl Store {
         let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
         let mut flushing = Flushing { running: VecDeque::new(), done: Vec::new() };
         for job in self.table.start_flush(&live) {
-            let (sender, done) = channel();
             let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
-            self.host.background(Box::new(move || {
-                // Registry before table, as before the log.
-                let _ = sender.send(synced.sync(records).map(|()| job.run(&*disk)));
-            }));
-            flushing.running.push_back(done);
+            // Registry before table, as before the log.
+            let run = move || synced.sync(records).map(|()| job.run(&*disk));
+            flushing.running.push_back(Background::start(&self.host, run));
         }
         self.flushing = Some(flushing);
         Ok(())
@@ -300,8 +285,6 @@ pub(super) fn disjoint(mut parts: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusiv
     }
     out
 }
-
-const WORKER_DIED: &str = "writing the fingerprint table ended without a result";
 
 #[cfg(test)]
 mod tests {

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::types::Timestamp;
 
 pub mod absent;
+pub mod background;
 #[cfg(test)]
 mod conformance;
 mod device;
@@ -266,6 +267,15 @@ pub trait DiskFile: Debug + Send + Sync {
     }
 }
 
+/// Why a host is asked to run a job that it has put off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Demand {
+    /// Somebody asks whether a job has ended, and goes on if it has not.
+    Polled,
+    /// Somebody waits for a job.
+    Awaited,
+}
+
 /// Clock, randomness and identity of the host: everything else that the operating system is asked for.
 pub trait Host: Debug + Send + Sync {
     /// Returns the wall-clock time. Only for people: no safety argument rests on it.
@@ -274,8 +284,13 @@ pub trait Host: Debug + Send + Sync {
     fn file_clock(&self) -> Timestamp;
     /// Returns time that only moves forward, since an arbitrary start.
     fn monotonic(&self) -> Duration;
-    /// Carries out a job beside the caller, few at a time, in any order; a host without threads does it before it returns.
+    /// Runs a job in the background, few at a time, in any order. A host without threads runs it before it returns, or when
+    /// somebody asks for it. [`background::Background`] keeps track of a job.
     fn background(&self, job: Box<dyn FnOnce() + Send>);
+    /// Lets a host without threads run one of the jobs that it has put off; returns true if it ran one.
+    fn run_deferred(&self, _demand: Demand) -> bool {
+        false
+    }
     /// Fills the buffer with random bytes fit for keys.
     fn random(&self, buffer: &mut [u8]) -> Result<()>;
 }

@@ -98,7 +98,7 @@ impl Default for Ask {
 impl World {
     /// An empty disk.
     pub fn new(seed: u64) -> Self {
-        Self { disk: SimDisk::new(), host: Arc::new(SimHost::new(seed)) }
+        Self { disk: SimDisk::new(), host: Arc::new(SimHost::deferring(seed)) }
     }
 
     /// The same world on another disk: after a crash, or a fork of it.

@@ -1,10 +1,12 @@
 //! A host whose clock and randomness are functions of a seed and of the calls made.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::io::Host;
+use crate::io::sim::random::SplitMix;
+use crate::io::{Demand, Host};
 use crate::types::Timestamp;
 
 /// How far the clocks move with each call, until set otherwise.
@@ -14,18 +16,40 @@ const START_SECONDS: i64 = 1_767_225_600;
 /// Tick of the clock that stamps files: 4 ms, as of a kernel with 250 ticks a second.
 const TICK_NANOSECONDS: u32 = 4_000_000;
 
+/// Most chances of which one lets a job run that nobody waits for.
+const PATIENCE_MAX: u64 = 24;
+
 /// A [`Host`] that a seed repeats: same seed and same calls, same answers.
+///
+/// Background jobs run at once, or are put off: then each call of [`Host::background`] and [`Host::run_deferred`] draws from
+/// the seed which of them run now, in any order. They overlap with the caller's work as threads would, and repeatably.
 #[derive(Debug)]
 pub struct SimHost {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
 struct State {
     wall: Timestamp,
     monotonic: Duration,
     step: Duration,
     random: blake3::OutputReader,
+    /// What decides which jobs run; `None`: all of them, at once.
+    deferral: Option<SplitMix>,
+    /// One chance in so many lets a job run that nobody waits for.
+    patience: u64,
+    deferred: Vec<Job>,
+    jobs_deferred: u64,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("wall", &self.wall)
+            .field("deferred", &self.deferred.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl SimHost {
@@ -33,7 +57,47 @@ impl SimHost {
     pub fn new(seed: u64) -> Self {
         let random = blake3::Hasher::new().update(b"onefold simulated host").update(&seed.to_le_bytes()).finalize_xof();
         let wall = Timestamp { seconds: START_SECONDS, nanoseconds: 0 };
-        Self { state: Mutex::new(State { wall, monotonic: Duration::ZERO, step: STEP, random }) }
+        let monotonic = Duration::ZERO;
+        let (deferral, patience, deferred, jobs_deferred) = (None, 1, Vec::new(), 0);
+        let state = State { wall, monotonic, step: STEP, random, deferral, patience, deferred, jobs_deferred };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Makes a host that puts background jobs off, for how long and in which order the seed decides.
+    pub fn deferring(seed: u64) -> Self {
+        let host = Self::new(seed);
+        let mut draw = SplitMix::new(seed);
+        {
+            let mut state = host.state();
+            state.patience = 2 + draw.below(PATIENCE_MAX - 1);
+            state.deferral = Some(draw);
+        }
+        host
+    }
+
+    /// Returns how many jobs ran when somebody asked for one, later than they were handed over.
+    pub fn jobs_deferred(&self) -> u64 {
+        self.state().jobs_deferred
+    }
+
+    /// Runs jobs so long as the draw says so; returns how many.
+    fn run_some(&self, mut decide: impl FnMut(&mut SplitMix, u64) -> bool) -> u64 {
+        let mut count = 0;
+        loop {
+            let job = {
+                let mut state = self.state();
+                let State { deferral, patience, deferred, .. } = &mut *state;
+                let Some(draw) = deferral else { return count };
+                if deferred.is_empty() || !decide(draw, *patience) {
+                    return count;
+                }
+                let number = draw.below(deferred.len() as u64);
+                deferred.swap_remove(usize::try_from(number).unwrap_or(0))
+            };
+            // Not under the lock: a job may ask for the time.
+            job();
+            count += 1;
+        }
     }
 
     /// Sets the wall clock, forward or back; the monotonic clock does not notice.
@@ -81,8 +145,27 @@ impl Host for SimHost {
         state.monotonic
     }
 
-    fn background(&self, job: Box<dyn FnOnce() + Send>) {
-        job();
+    fn background(&self, job: Job) {
+        let mut state = self.state();
+        let defers = state.deferral.is_some();
+        if defers {
+            state.deferred.push(job);
+            drop(state);
+            self.run_some(|draw, patience| draw.below(patience) == 0);
+        } else {
+            drop(state);
+            job();
+        }
+    }
+
+    fn run_deferred(&self, demand: Demand) -> bool {
+        let mut is_first = true;
+        let count = self.run_some(|draw, patience| match demand {
+            Demand::Polled => draw.below(patience) == 0,
+            Demand::Awaited => std::mem::take(&mut is_first),
+        });
+        self.state().jobs_deferred += count;
+        count != 0
     }
 
     fn random(&self, buffer: &mut [u8]) -> Result<()> {
