@@ -62,12 +62,12 @@ struct Stage {
 }
 
 /// What is being done; errors say so.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Activity {
     /// Files are read.
     Files,
-    /// Standard input is read: if that fails there is nothing to make a snapshot of.
-    Stream,
+    /// A stream is read, as the file at this path: if that fails there is nothing to make a snapshot of.
+    Stream(PathBuf),
     /// Files are written.
     Restore,
     /// A repository is verified.
@@ -231,8 +231,8 @@ impl Progress {
     /// Answers a request for the state, however little is to be said.
     fn answer(&self) {
         let status = self.status();
-        match (self.output.json, self.activity) {
-            (true, Activity::Files | Activity::Stream | Activity::Check) => self.output.warn_message(&status),
+        match (self.output.json, &self.activity) {
+            (true, Activity::Files | Activity::Stream(_) | Activity::Check) => self.output.warn_message(&status),
             (true, Activity::Restore) => self.output.warn_message(&RestoreStatus::of(&status)),
             (false, _) => self.bar.suspend(|| self.output.warn(&self.line(&status))),
         }
@@ -250,8 +250,8 @@ impl Progress {
             }
             Report::Messages => {
                 // A reader that has gone away shows when the summary is written.
-                let _ignored = match self.activity {
-                    Activity::Files | Activity::Stream | Activity::Check => self.output.message(&status),
+                let _ignored = match &self.activity {
+                    Activity::Files | Activity::Stream(_) | Activity::Check => self.output.message(&status),
                     Activity::Restore => self.output.message(&RestoreStatus::of(&status)),
                 };
             }
@@ -332,15 +332,15 @@ impl Progress {
         if self.output.verbosity < Verbosity::EveryFile {
             return;
         }
-        let is_backup = match self.activity {
-            Activity::Files | Activity::Stream => true,
+        let is_backup = match &self.activity {
+            Activity::Files | Activity::Stream(_) => true,
             Activity::Restore | Activity::Check => false,
         };
-        let word = match (self.activity, action) {
+        let word = match (&self.activity, action) {
             (Activity::Restore, Action::New | Action::Other) => "restored",
             (Activity::Restore, Action::Changed) => "updated",
-            (Activity::Files | Activity::Stream | Activity::Check, Action::New | Action::Other) => "new",
-            (Activity::Files | Activity::Stream | Activity::Check, Action::Changed) => "modified",
+            (Activity::Files | Activity::Stream(_) | Activity::Check, Action::New | Action::Other) => "new",
+            (Activity::Files | Activity::Stream(_) | Activity::Check, Action::Changed) => "modified",
             (_, Action::Unchanged) => "unchanged",
         };
         let duration = is_backup.then(|| self.duration_of(path).as_secs_f64());
@@ -422,13 +422,13 @@ impl Monitor for Progress {
     }
 
     fn failure(&self, path: &Path, error: &Error) {
-        match self.activity {
-            Activity::Files => self.fail("archival", path, &error.to_string()),
-            Activity::Check => self.fail("check", path, &error.to_string()),
-            Activity::Restore => self.fail("restore", path, &error.to_string()),
-            Activity::Stream => {
+        match &self.activity {
+            Activity::Stream(stream) if stream == path => {
                 *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             }
+            Activity::Files | Activity::Stream(_) => self.fail("archival", path, &error.to_string()),
+            Activity::Check => self.fail("check", path, &error.to_string()),
+            Activity::Restore => self.fail("restore", path, &error.to_string()),
         }
     }
 

@@ -144,11 +144,17 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
     Ok(Sources { tree: Arc::new(tree), roots, paths, found_empty: Arc::default() })
 }
 
-/// Makes a stream a tree of one file: standard input, or the output of the command that was typed in place of paths.
-pub(crate) fn stream(typed: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
+/// Returns where the snapshot of a stream has its file.
+pub(crate) fn stream_path(typed: &BackupArgs) -> Result<PathBuf> {
     let name = &typed.stdin_filename;
     let path = source::absolute(Path::new("/"), Path::new(name));
     ensure!(path != Path::new("/"), "--stdin-filename: {} is not the name of a file", name.display());
+    Ok(path)
+}
+
+/// Makes a stream a tree of one file: standard input, or the output of the command that was typed in place of paths.
+pub(crate) fn stream(typed: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
+    let path = stream_path(typed)?;
     let found_empty = Arc::default();
     let emptiness = if typed.stream.allow_empty { Emptiness::Allowed } else { Emptiness::Refused };
     let reader: Box<dyn Read + Send> = if typed.stdin {

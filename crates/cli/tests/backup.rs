@@ -1,10 +1,11 @@
 //! `backup`: what it takes, what it leaves out, what it tells.
 
+use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::place::{Place, Ran};
+use crate::place::{Place, Ran, noise};
 
 /// Returns the paths that a snapshot holds below the source.
 fn listed(place: &Place) -> Vec<String> {
@@ -144,6 +145,22 @@ fn standard_input_becomes_a_file() {
     let archive = place.run(["dump", "latest", "/db"]).code(0).0.stdout;
     assert_eq!(tar::Archive::new(&archive[..]).entries().unwrap().count(), 1);
     place.run(["dump", "latest", "/nope"]).code(1).says("not in the snapshot");
+}
+
+#[test]
+fn a_stream_is_backed_up_although_a_container_is_damaged() {
+    let place = Place::new();
+    place.write("file", &noise(7, 100_000));
+    place.run(["backup", "source", "-q"]).code(0);
+    let session = fs::read_dir(place.path("repository/containers")).unwrap().next().unwrap().unwrap();
+    let container = fs::read_dir(session.path()).unwrap().next().unwrap().unwrap().path();
+    let file = fs::File::options().write(true).open(&container).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+    let name = container.file_name().unwrap().to_str().unwrap();
+    let mut child = place.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"stream").unwrap();
+    Ran(child.wait_with_output().unwrap()).code(3).says(name).says("the snapshot was made");
+    assert_eq!(place.run(["dump", "latest", "/stdin"]).code(0).stdout(), "stream");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let activity = if typed.is_stream() { Activity::Stream } else { Activity::Files };
+    let activity = if typed.is_stream() { Activity::Stream(sources::stream_path(typed)?) } else { Activity::Files };
     let progress = Progress::new(output, &interrupt, activity);
     let sources =
         if typed.is_stream() { sources::stream(typed, &interrupt)? } else { sources::files(typed, &progress)? };
@@ -93,7 +93,7 @@ fn plan(
     sources: &Sources,
 ) -> Result<BackupOptions> {
     let Left { excludes, texts } = sources::excludes(&typed.excludes, &[&opened.directory, &cache.directory])?;
-    let hostname = typed.host.clone().unwrap_or_else(host_name);
+    let hostname = typed.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(host_name);
     let time = typed.time.as_deref().map(text::parse_time).transpose()?;
     let parent = parent(&opened.store, typed, &hostname, &sources.paths, time)?;
     match &parent {
