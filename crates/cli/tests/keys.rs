@@ -61,6 +61,25 @@ fn passwords_come_and_go() {
 }
 
 #[test]
+fn a_key_slot_that_cannot_be_read_makes_its_listing_fail() {
+    let place = Place::encrypted();
+    std::fs::write(place.path("new"), "second\n").unwrap();
+    let own: Vec<_> = slots(&place);
+    place.run(["key", "add", "--new-password-file", "new"]).code(0);
+    for copy in slots(&place).into_iter().filter(|path| !own.contains(path)) {
+        std::fs::write(copy, b"nonsense").unwrap();
+    }
+    for arguments in [&["key", "list"][..], &["key", "list", "--json"], &["list", "keys"]] {
+        let ran = place.run(arguments).code(1).says("keys/").says("not all key slots can be read");
+        assert_ne!(ran.stdout(), "");
+    }
+}
+
+fn slots(place: &Place) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(place.path("repository/keys")).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
 fn a_password_that_needs_more_memory_than_a_command_may_use_is_tried_on_request() {
     let place = Place::without_repository(Some("secret"));
     place.run(["init", "--key-memory", "80M"]).code(0).says("--key-memory-max 80M");

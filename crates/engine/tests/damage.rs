@@ -11,6 +11,7 @@ use onefold_engine::check::{
     AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, HeadsDir, LostHeads, ReadData, check,
 };
 use onefold_engine::crypto::slot::SlotLabel;
+use onefold_engine::inspect::list_chunks;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::io::{Access, Disk};
@@ -606,6 +607,33 @@ fn a_chunk_of_a_damaged_region_comes_from_another_container_that_has_it() {
         listed().iter().filter(|name| !before.contains(name)).for_each(|name| damage_regions(&world, name));
         assert!(world.restore(&store, &snapshot).map_or(true, |(_, report)| 0 < report.failures));
     }
+}
+
+#[test]
+fn chunks_whose_names_are_lost_are_reported_when_chunks_are_listed() {
+    let world = World::new(11);
+    let store = world.create(SMALL).unwrap();
+    world.backup(&store, &tree(FILES), &Ask::default()).unwrap();
+    let list = || {
+        let mut count = 0;
+        let unreadable = list_chunks(&store, &Silent, &mut |_, _| {
+            count += 1;
+            Ok(())
+        });
+        (unreadable.unwrap(), count)
+    };
+    let (unreadable, all) = list();
+    assert!(unreadable.is_empty(), "{unreadable:?}");
+    let name = store.list_containers().unwrap().containers[0];
+    damage_regions(&world, &name);
+    // Behind the header the front directory begins, which alone has names.
+    let file = world.repo().open(&name.path(), Access::ReadWrite).unwrap();
+    file.write_at(128, &[0; 16]).unwrap();
+    let (unreadable, listed) = list();
+    assert_eq!(unreadable.len(), 1, "{unreadable:?}");
+    let sentence = unreadable[0].to_string();
+    assert!(sentence.contains(name.path().to_str().unwrap()) && sentence.contains("chunks"), "{sentence}");
+    assert!(listed < all);
 }
 
 /// Returns what `dump` writes of a file, if it can.

@@ -80,9 +80,15 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
         }
     }
     output.flush()?;
-    for finding in &found.findings {
+    report_unread_slots(output, &found.findings)
+}
+
+/// Reports what is wrong with key slots, and fails if anything is.
+pub(crate) fn report_unread_slots(output: &Output, findings: &[String]) -> Result<()> {
+    for finding in findings {
         output.warn(&format!("error: {finding}"));
     }
+    ensure!(findings.is_empty(), "not all key slots can be read; `onefold check` says more");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use onefold_engine::store::slots::read_slots;
 use onefold_engine::types::ChunkKind;
 
 use crate::args::list::ListedObjects;
+use crate::commands::key::report_unread_slots;
 use crate::interrupt::Interrupt;
 use crate::open::{Opened, open};
 use crate::output::Output;
@@ -24,7 +25,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
         ListedObjects::Keys if opened.password.is_none() => Ok(()),
         ListedObjects::Keys => {
             let found = read_slots(&*store.disk, store.config.repository)?;
-            found.slots.iter().try_for_each(|slot| Ok(output.line(hex(&slot.id))?))
+            found.slots.iter().try_for_each(|slot| output.line(hex(&slot.id)))?;
+            output.flush()?;
+            report_unread_slots(output, &found.findings)
         }
         ListedObjects::Packs => {
             let listing = store.list_containers()?;
@@ -75,7 +78,7 @@ fn blobs(output: &Output, store: &Store) -> Result<()> {
     }
     match unreadable.len() {
         0 => Ok(()),
-        1 => bail!("a container cannot be read; `onefold check` says more"),
-        count => bail!("{count} containers cannot be read; `onefold check` says more"),
+        1 => bail!("a container cannot be read in full; `onefold check` says more"),
+        count => bail!("{count} containers cannot be read in full; `onefold check` says more"),
     }
 }

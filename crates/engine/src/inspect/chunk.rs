@@ -44,7 +44,7 @@ pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor
 }
 
 /// Shows every chunk that the containers' directories name, in the order of the containers; one that several hold is
-/// shown as often. Returns why containers could not be opened.
+/// shown as often. Returns why containers could not be opened, and which have chunks whose names are lost.
 pub fn list_chunks(
     store: &Store,
     monitor: &dyn Monitor,
@@ -59,10 +59,17 @@ pub fn list_chunks(
         for opened in store.open_containers(names) {
             match opened {
                 Ok(container) => {
+                    let mut unnamed = 0;
                     for chunk in &container.directory.chunks {
-                        if let Some(fingerprint) = chunk.fingerprint {
-                            show(fingerprint, chunk.kind)?;
+                        match chunk.fingerprint {
+                            Some(fingerprint) => show(fingerprint, chunk.kind)?,
+                            None => unnamed += 1,
                         }
+                    }
+                    if 0 < unnamed {
+                        let reason =
+                            format!("the names of {unnamed} chunks are lost with the front directory and a region");
+                        unreadable.push(Error::damaged(store.display(&container.name.path()), reason));
                     }
                 }
                 Err(error) => unreadable.push(error),
