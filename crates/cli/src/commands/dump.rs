@@ -57,8 +57,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
         let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let base = base.as_os_str().as_bytes();
         match typed.archive {
-            ArchiveFormat::Tar => dump_tar::write(output, out, &interrupt, sources, root, base)?,
-            ArchiveFormat::Zip => dump_zip::write(output, out, &interrupt, sources, root, base)?,
+            ArchiveFormat::Tar => dump_tar::write(output, out, &interrupt, sources, (root, base))?,
+            ArchiveFormat::Zip => dump_zip::write(output, out, &interrupt, sources, (root, base))?,
         }
     } else {
         let file = found.with_context(|| format!("{}: not in the snapshot", path.display()))?;

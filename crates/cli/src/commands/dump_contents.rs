@@ -1,4 +1,4 @@
-//! The bytes of one file of a snapshot, to a writer.
+//! What a dump writes: the bytes of one file of a snapshot, or every entry below a directory.
 
 use std::io::Write;
 
@@ -8,7 +8,9 @@ use onefold_engine::restore::dump;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::links::FirstPaths;
 use onefold_engine::store::MetadataReader;
-use onefold_engine::store::cursor::HintedEntry;
+use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::tree::Content;
+use onefold_engine::types::Fingerprint;
 
 use crate::interrupt::Interrupt;
 
@@ -23,6 +25,36 @@ pub(super) struct Sources<'a> {
     pub(super) fetcher: &'a mut Fetcher,
     /// First names of inodes that have several.
     pub(super) links: FirstPaths,
+}
+
+/// Appends every entry below a directory, which stands at `base` in the snapshot, to an archive: a directory before what is
+/// in it. Names begin at `base`, without a first slash.
+pub(super) fn walk(
+    mut sources: Sources<'_>,
+    (root, base): (Fingerprint, &[u8]),
+    interrupt: &Interrupt,
+    mut append: impl FnMut(&mut Sources<'_>, &HintedEntry, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
+    while let Some((cursor, base)) = levels.last_mut() {
+        if interrupt.is_raised() {
+            return Err(Error::Interrupted.into());
+        }
+        let Some(hinted) = cursor.next(sources.reader)? else {
+            levels.pop();
+            continue;
+        };
+        let mut path = base.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&hinted.entry.name);
+        append(&mut sources, &hinted, &path)?;
+        if let Content::Directory { node } = hinted.entry.content {
+            levels.push((DirectoryCursor::new(node), path));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a file's bytes; returns how many.

@@ -6,15 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::Error;
 use onefold_engine::io::tree::EntryKind;
 use onefold_engine::restore::links::{Origin, SharedInode};
-use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::store::cursor::HintedEntry;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 use tar::{Builder, EntryType, Header};
 
-use crate::commands::dump_contents::{Sources, WRITING, write_contents};
+use crate::commands::dump_contents::{Sources, WRITING, walk, write_contents};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
@@ -24,36 +23,18 @@ const BLOCK_LEN: u64 = 512;
 /// Longest target of a link that a header has room for.
 const LINK_LEN_MAX: usize = 100;
 
-/// Writes all that is in a directory, which stands at `base` in the snapshot: names begin there, without a first slash.
-/// A directory comes before what is in it.
+/// Writes all that is in a directory, which has this root and stands at this path in the snapshot.
 pub(super) fn write(
     output: &Output,
     out: &mut dyn Write,
     interrupt: &Interrupt,
-    mut sources: Sources<'_>,
-    root: Fingerprint,
-    base: &[u8],
+    sources: Sources<'_>,
+    directory: (Fingerprint, &[u8]),
 ) -> Result<()> {
     let mut builder = Builder::new(out);
-    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
-    while let Some((cursor, base)) = levels.last_mut() {
-        if interrupt.is_raised() {
-            return Err(Error::Interrupted.into());
-        }
-        let Some(hinted) = cursor.next(sources.reader)? else {
-            levels.pop();
-            continue;
-        };
-        let mut path = base.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&hinted.entry.name);
-        append(output, interrupt, &mut builder, &mut sources, &hinted, &path)?;
-        if let Content::Directory { node } = hinted.entry.content {
-            levels.push((DirectoryCursor::new(node), path));
-        }
-    }
+    walk(sources, directory, interrupt, |sources, hinted, path| {
+        append(output, interrupt, &mut builder, sources, hinted, path)
+    })?;
     builder.into_inner().context(WRITING)?;
     Ok(())
 }

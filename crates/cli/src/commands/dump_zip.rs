@@ -1,21 +1,20 @@
 //! `dump --archive zip`: a directory of a snapshot as a stream that other programs unpack.
 //!
 //! The archive is written from front to back, so that it can go into a pipe; its directory, which stands at the end, is
-//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names that
-//! are not UTF-8 are written with replacement characters, a further name of an inode is a file of its own, and devices,
+//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names and targets
+//! of links that are not UTF-8 are written with replacement characters and reported, a further name of an inode is a file of its own, and devices,
 //! pipes, sockets, owners and extended attributes have no place in the format.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::Error;
-use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::store::cursor::HintedEntry;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::{Fingerprint, Timestamp};
 use zip::write::{FullFileOptions, StreamWriter};
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-use crate::commands::dump_contents::{Sources, WRITING, write_contents};
+use crate::commands::dump_contents::{Sources, WRITING, walk, write_contents};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
@@ -24,36 +23,18 @@ const EXTENDED_TIMESTAMP: u16 = 0x5455;
 /// The flag in it for the time of the last change.
 const HAS_MTIME: u8 = 1;
 
-/// Writes all that is in a directory, which stands at `base` in the snapshot: names begin there, without a first slash.
-/// A directory comes before what is in it.
+/// Writes all that is in a directory, which has this root and stands at this path in the snapshot.
 pub(super) fn write(
     output: &Output,
     out: &mut dyn Write,
     interrupt: &Interrupt,
-    mut sources: Sources<'_>,
-    root: Fingerprint,
-    base: &[u8],
+    sources: Sources<'_>,
+    directory: (Fingerprint, &[u8]),
 ) -> Result<()> {
     let mut writer = ZipWriter::new_stream(out);
-    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
-    while let Some((cursor, base)) = levels.last_mut() {
-        if interrupt.is_raised() {
-            return Err(Error::Interrupted.into());
-        }
-        let Some(hinted) = cursor.next(sources.reader)? else {
-            levels.pop();
-            continue;
-        };
-        let mut path = base.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&hinted.entry.name);
-        append(output, interrupt, &mut writer, &mut sources, &hinted, &path)?;
-        if let Content::Directory { node } = hinted.entry.content {
-            levels.push((DirectoryCursor::new(node), path));
-        }
-    }
+    walk(sources, directory, interrupt, |sources, hinted, path| {
+        append(output, interrupt, &mut writer, sources, hinted, path)
+    })?;
     writer.finish().context(WRITING)?;
     Ok(())
 }
