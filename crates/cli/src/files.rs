@@ -10,11 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use onefold_engine::io::Host;
+use onefold_engine::io::os::OsHost;
 use zeroize::Zeroizing;
 
 /// Longest list that an option may name: millions of paths, and no device that never ends.
@@ -97,20 +99,60 @@ impl Target {
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
             return Ok(Self { writer: io::BufWriter::new(File::options().write(true).open(path)?), rename: None });
         }
-        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let partial = path.with_file_name(name);
+        let path = follow_links(path)?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut random = [0; 8];
+        OsHost::new().random(&mut random).map_err(io::Error::other)?;
+        let partial = path.with_file_name(partial_name(name, u64::from_be_bytes(random)));
         let file = File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
-        Ok(Self { writer: io::BufWriter::new(file), rename: Some((partial, path.to_path_buf())) })
+        Ok(Self { writer: io::BufWriter::new(file), rename: Some((partial, path)) })
     }
 
     /// Gives the file its name. Nothing is left to write.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.writer.flush()?;
         onefold_sys::report_close(self.writer.get_ref().as_fd())?;
+        if self.rename.is_some() {
+            // Before the rename: a power cut must not take the earlier file along with this one.
+            self.writer.get_ref().sync_all()?;
+        }
         let Some((partial, path)) = self.rename.take() else { return Ok(()) };
         std::fs::rename(&partial, &path).inspect_err(|_| self.rename = Some((partial, path)))
     }
+}
+
+/// Longest name that a file system takes.
+const NAME_LEN_MAX: usize = 255;
+/// Most links that are followed one after the other, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// Returns the name of a file that is not whole yet: so much of its own as fits, and a random number.
+fn partial_name(name: &OsStr, random: u64) -> OsString {
+    let suffix = format!(".partial-{random:016x}");
+    let mut partial = name.as_bytes().to_vec();
+    let mut end = partial.len().min(NAME_LEN_MAX - suffix.len());
+    // Not within a character: some file systems take nothing but UTF-8.
+    while partial.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) && 1 < end {
+        end -= 1;
+    }
+    partial.truncate(end);
+    partial.extend_from_slice(suffix.as_bytes());
+    OsString::from_vec(partial)
+}
+
+/// Returns what a path leads to if it names a symbolic link, whether anything stands there or not.
+fn follow_links(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match std::fs::read_link(&path) {
+            Ok(points_to) => path = path.parent().unwrap_or_else(|| Path::new("")).join(points_to),
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotFound) => {
+                return Ok(path);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
 }
 
 impl Write for Target {
@@ -199,4 +241,59 @@ pub(crate) fn directories(directory: &Path) -> io::Result<Vec<(OsString, i64)>> 
 /// Returns a path made absolute and free of symbolic links, if it exists.
 pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        let mut names: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_target_is_written_next_to_the_file_that_a_link_leads_to_and_follows_the_link() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        create_new_directory(&at("d")).unwrap();
+        std::fs::write(at("d/old"), b"old").unwrap();
+        for (link, points_to) in [("to-old", "d/old"), ("to-new", "d/new"), ("twice", "to-new")] {
+            std::os::unix::fs::symlink(points_to, at(link)).unwrap();
+        }
+        for (link, file) in [("to-old", "d/old"), ("to-new", "d/new"), ("twice", "d/new")] {
+            let mut target = Target::create(&at(link)).unwrap();
+            target.write_all(link.as_bytes()).unwrap();
+            target.finish().unwrap();
+            assert_eq!(std::fs::read(at(file)).unwrap(), link.as_bytes());
+            assert!(at(link).is_symlink());
+        }
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        assert!(Target::create(&at("loop")).is_err());
+        assert_eq!(names(&at("d")), ["new", "old"]);
+    }
+
+    #[test]
+    fn a_target_that_was_abandoned_by_a_killed_process_is_in_nobodys_way() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        // Of a process that had the same number.
+        std::mem::forget(Target::create(&path).unwrap());
+        let mut target = Target::create(&path).unwrap();
+        target.write_all(b"whole").unwrap();
+        target.finish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn a_target_may_have_the_longest_name() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["x".repeat(NAME_LEN_MAX), "\u{e9}".repeat(NAME_LEN_MAX / 2)] {
+            assert!(partial_name(OsStr::new(&name), u64::MAX).to_str().is_some(), "cut within a character");
+            let target = Target::create(&place.path().join(&name)).unwrap();
+            target.finish().unwrap();
+            assert!(place.path().join(&name).is_file());
+        }
+    }
 }
