@@ -166,7 +166,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Sets the host where the command has one and none was typed.
+    /// Sets the host where the command has one and none was typed. `check` follows all snapshots unless told otherwise.
     pub(crate) fn default_host(&mut self, host: &str) {
         let selection = match self {
             Self::Backup(typed) => {
@@ -180,7 +180,6 @@ impl Command {
             Self::Find(typed) => &mut typed.selection,
             Self::Diff(typed) => &mut typed.selection,
             Self::Stats(typed) => &mut typed.selection,
-            Self::Check(typed) => &mut typed.selection,
             _ => return,
         };
         if selection.host.is_empty() {

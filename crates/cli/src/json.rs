@@ -116,6 +116,7 @@ pub(crate) struct CheckSummary {
     pub(crate) suggest_repair_index: bool,
     pub(crate) suggest_prune: bool,
     pub(crate) snapshots: u64,
+    pub(crate) snapshots_total: u64,
     pub(crate) containers: u64,
     pub(crate) chunks: u64,
     pub(crate) chunks_read: u64,

@@ -267,11 +267,12 @@ fn prepare_for(directory: &Path, name: &Path) -> io::Result<()> {
     files::probe(&own)
 }
 
-/// Returns which snapshots count.
+/// Returns which snapshots count. An empty host means any host, whatever the environment says.
 pub(crate) fn selection(typed: &SelectionArgs) -> Result<Selection> {
     let tags = typed.tag.iter().map(|list| list.split(',').map(str::to_owned).collect()).collect();
     let paths = typed.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;
-    Ok(Selection { hosts: typed.host.clone(), tags, paths })
+    let hosts = typed.host.iter().filter(|host| !host.is_empty()).cloned().collect();
+    Ok(Selection { hosts, tags, paths })
 }
 
 /// Finds the snapshot that a name means.

@@ -31,7 +31,10 @@ const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
     ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
     ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
-    ("ONEFOLD_HOST", "Host of backups, and the one whose snapshots count, as --host."),
+    (
+        "ONEFOLD_HOST",
+        "Host of backups, and the one whose snapshots count, as --host. check follows those of all hosts.",
+    ),
     ("ONEFOLD_READ_CONCURRENCY", "Small files that a backup reads at the same time, as --read-concurrency."),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
@@ -68,8 +71,8 @@ pub(crate) enum CachePlace {
 /// The decisions.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Where the repository is, if one was named.
-    repository: Option<OsString>,
+    /// What names the repository, if anything does.
+    repository: Option<NamedBy>,
     /// Where the password comes from.
     pub(crate) password: PasswordSource,
     /// Which key slots it is tried on.
@@ -134,17 +137,23 @@ impl CachePlace {
     }
 }
 
-/// Returns where the repository is: typed, read from a file that was typed, or the same from the environment.
-fn repository(typed: &GlobalArgs, variable: &Environment<'_>) -> Result<Option<OsString>> {
-    if let Some(named) = &typed.repo {
-        return Ok(Some(named.clone()));
-    }
-    if let Some(file) = &typed.repository_file {
-        return files::read_repository(file).map(Some);
-    }
-    match (variable("ONEFOLD_REPOSITORY"), variable("ONEFOLD_REPOSITORY_FILE")) {
-        (None, Some(file)) => files::read_repository(file.as_ref()).map(Some),
-        (named, _) => Ok(named),
+/// What names the repository.
+#[derive(Debug)]
+enum NamedBy {
+    /// This name.
+    Name(OsString),
+    /// The first line of this file. Commands without a repository do not read it.
+    File(PathBuf),
+}
+
+impl NamedBy {
+    /// Decides: a name or a file that was typed, or the same from the environment.
+    fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Option<Self> {
+        let typed_name = typed.repo.clone().map(Self::Name);
+        typed_name
+            .or_else(|| typed.repository_file.clone().map(Self::File))
+            .or_else(|| variable("ONEFOLD_REPOSITORY").map(Self::Name))
+            .or_else(|| variable("ONEFOLD_REPOSITORY_FILE").map(|file| Self::File(file.into())))
     }
 }
 
@@ -194,7 +203,7 @@ impl Settings {
             (false, _) => Verbosity::EveryFile,
         };
         Ok(Self {
-            repository: repository(typed, &variable)?,
+            repository: NamedBy::decide(typed, &variable),
             password: PasswordSource::decide(typed, &variable),
             slots: SlotPolicy { memory_kib_max, hint: either(&typed.key_hint, "ONEFOLD_KEY_HINT")? },
             cache: CachePlace::decide(typed, &variable),
@@ -224,7 +233,11 @@ impl Settings {
             .repository
             .as_ref()
             .context("no repository named: give --repo DIR or --repository-file FILE, or set ONEFOLD_REPOSITORY")?;
-        let Location::Directory(directory) = Location::parse(named)?;
+        let named = match named {
+            NamedBy::Name(name) => name.clone(),
+            NamedBy::File(file) => files::read_repository(file)?,
+        };
+        let Location::Directory(directory) = Location::parse(&named)?;
         Ok(directory)
     }
 

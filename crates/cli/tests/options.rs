@@ -1,7 +1,9 @@
 //! Options and commands that scripts made for restic use.
 
+use std::ffi::OsStr;
 use std::fs::{self, FileTimes};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
@@ -293,6 +295,13 @@ fn check_follows_the_chosen_snapshots_only() {
     assert_eq!(summary(&["--tag", "good"])["snapshots"], 1);
     assert_eq!(summary(&["--path", "source"])["snapshots"], 2);
     assert_eq!(summary(&["latest"])["snapshots"], 1);
+    assert_eq!(summary(&["latest"])["snapshots_total"], 2);
+    let said = |options: &[&str]| {
+        let arguments: Vec<&str> = ["check"].iter().chain(options).copied().collect();
+        place.run(&arguments).code(0).stdout()
+    };
+    assert!(said(&["--host", "a"]).starts_with("checked 1 of 2 snapshots,"), "{}", said(&["--host", "a"]));
+    assert!(said(&[]).starts_with("checked 2 snapshots,"), "{}", said(&[]));
     place.run(["check", "--host", "c"]).code(1).says("no snapshot matches");
     place.run(["check", "0000"]).code(1).says("not found");
     // A container of the first snapshot is lost: only who looks at that snapshot learns which file it hits.
@@ -306,6 +315,44 @@ fn check_follows_the_chosen_snapshots_only() {
     };
     assert!(0 < affected(&["--host", "a"]));
     assert_eq!(affected(&["--host", "b"]), 0);
+}
+
+#[test]
+fn a_host_in_the_environment_narrows_what_is_shown_and_not_what_is_checked() {
+    let place = Place::new();
+    place.write("file", b"x");
+    for (host, tag) in [("a", "good"), ("b", "")] {
+        place.run(["backup", "source", "--host", host, "--tag", tag, "-q"]).code(0);
+    }
+    let count = |arguments: &[&str]| {
+        let ran = place.command(arguments).env("ONEFOLD_HOST", "a").output().unwrap();
+        Ran(ran).code(0).json()
+    };
+    let listed = |options: &[&str]| {
+        let arguments: Vec<&str> = ["snapshots", "--json"].iter().chain(options).copied().collect();
+        count(&arguments).as_array().unwrap().len()
+    };
+    assert_eq!(count(&["check", "--json"])["snapshots"], 2);
+    assert_eq!(count(&["check", "--json", "--host", "a"])["snapshots"], 1);
+    assert_eq!(count(&["check", "--json", "--host", ""])["snapshots"], 2);
+    // An empty host is any host, and an empty tag is none.
+    assert_eq!((listed(&[]), listed(&["--host", ""])), (1, 2));
+    assert_eq!((listed(&["--host", "", "--tag", ""]), listed(&["--tag", ""])), (1, 0));
+    assert_eq!((listed(&["--tag", "good"]), listed(&["--host", "", "--tag", "good", "--tag", ""])), (1, 2));
+    count(&["backup", "source", "--json", "--host", ""]);
+    assert_eq!(listed(&[]), 1, "an empty host names no host of a backup");
+}
+
+#[test]
+fn a_file_that_names_the_repository_is_read_by_those_who_need_it() {
+    let place = Place::new();
+    let with_file = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.env_remove("ONEFOLD_REPOSITORY").env("ONEFOLD_REPOSITORY_FILE", "/nowhere/file");
+        Ran(command.output().unwrap())
+    };
+    with_file(&["version"]).code(0);
+    with_file(&["snapshots"]).code(1).says("/nowhere/file");
 }
 
 #[test]
@@ -366,6 +413,17 @@ fn a_directory_is_written_as_zip_that_others_unpack() {
     let moved = archive.by_name("source/dir/text").unwrap().last_modified().unwrap();
     assert_eq!((moved.year(), moved.month(), moved.day(), moved.hour()), (2017, 7, 14, 2));
     assert_eq!(archive.len(), 5);
+}
+
+#[test]
+fn what_a_zip_archive_cannot_spell_is_reported() {
+    let place = Place::new();
+    place.write("file", b"x");
+    symlink(OsStr::from_bytes(b"to-\xff"), place.path("source/link")).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    let ran = place.run(["dump", "latest", "/source", "--archive", "zip"]).code(0);
+    let ran = ran.says("source/link: its target is not UTF-8");
+    assert_eq!(zip::ZipArchive::new(std::io::Cursor::new(ran.0.stdout)).unwrap().len(), 2);
 }
 
 #[test]

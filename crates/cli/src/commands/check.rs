@@ -56,7 +56,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
 /// Returns the snapshots whose references are followed.
 fn snapshots(opened: &Opened, typed: &CheckArgs) -> Result<CheckedSnapshots> {
     let SelectionArgs { host, tag, path } = &typed.selection;
-    if typed.snapshots.is_empty() && host.is_empty() && tag.is_empty() && path.is_empty() {
+    // An empty host means any host.
+    let any_host = host.iter().all(String::is_empty);
+    if typed.snapshots.is_empty() && any_host && tag.is_empty() && path.is_empty() {
         return Ok(CheckedSnapshots::All);
     }
     let commits = opened.store.read_commits()?;
@@ -96,6 +98,7 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
             suggest_repair_index: false,
             suggest_prune: false,
             snapshots: report.snapshots,
+            snapshots_total: report.snapshots_total,
             containers: report.containers,
             chunks: report.chunks,
             chunks_read: report.chunks_read,
@@ -106,7 +109,7 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
     } else if Verbosity::Normal <= output.verbosity {
         output.line(format!(
             "checked {}, {} with {}; read {}",
-            text::count(report.snapshots, "snapshot"),
+            followed(report),
             text::count(report.containers, "container"),
             text::count(report.chunks, "chunk"),
             text::bytes(report.bytes_read),
@@ -120,6 +123,12 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
         }
     }
     Ok(output.flush()?)
+}
+
+/// Returns how many snapshots were followed, and how many there are if some were not.
+fn followed(report: &CheckReport) -> String {
+    let total = text::count(report.snapshots_total, "snapshot");
+    if report.snapshots == report.snapshots_total { total } else { format!("{} of {total}", report.snapshots) }
 }
 
 fn tell(output: &Output, finding: &Finding) {

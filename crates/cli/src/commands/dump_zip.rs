@@ -1,9 +1,9 @@
 //! `dump --archive zip`: a directory of a snapshot as a stream that other programs unpack.
 //!
 //! The archive is written from front to back, so that it can go into a pipe; its directory, which stands at the end, is
-//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names and targets
-//! of links that are not UTF-8 are written with replacement characters and reported, a further name of an inode is a file of its own, and devices,
-//! pipes, sockets, owners and extended attributes have no place in the format.
+//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names and
+//! targets of links that are not UTF-8 are written with replacement characters and reported, a further name of an inode is
+//! a file of its own, and devices, pipes, sockets, owners and extended attributes have no place in the format.
 
 use std::io::Write;
 
@@ -56,7 +56,13 @@ fn append(
     let options = options_of(entry)?;
     match &entry.content {
         Content::Symlink { target } => {
-            writer.add_symlink(name, String::from_utf8_lossy(target), options).context(WRITING)
+            let written = String::from_utf8_lossy(target);
+            if written.as_bytes() != target.as_slice() {
+                output.warn(&format!(
+                    "{name}: its target is not UTF-8 in the snapshot; the archive has replacement characters in it"
+                ));
+            }
+            writer.add_symlink(name, written, options).context(WRITING)
         }
         Content::Special { .. } => {
             output

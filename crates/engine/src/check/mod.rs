@@ -109,6 +109,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Snapshots whose references were followed.
     pub snapshots: u64,
+    /// Snapshots that there are.
+    pub snapshots_total: u64,
     /// Containers looked at.
     pub containers: u64,
     /// Different chunks in them.
@@ -153,6 +155,7 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
         inventory.judge_gone(&mut findings);
     }
     report.snapshots = history.snapshots().filter(|(session, _)| request.snapshots.contains(*session)).count() as u64;
+    report.snapshots_total = history.snapshots().count() as u64;
     report.containers = inventory.counts.containers;
     report.chunks = inventory.counts.chunks;
     report.chunks_read = inventory.counts.chunks_read;

@@ -34,7 +34,7 @@ impl SnapshotName {
 pub struct Selection {
     /// Only of these hosts.
     pub hosts: Vec<String>,
-    /// Only with all tags of one of these sets.
+    /// Only with all tags of one of these sets. The empty tag stands for no tags at all.
     pub tags: Vec<Vec<String>>,
     /// Only with all of these paths.
     pub paths: Vec<Vec<u8>>,
@@ -44,7 +44,8 @@ impl Selection {
     /// Says whether a snapshot counts.
     pub fn admits(&self, snapshot: &Snapshot) -> bool {
         let host = self.hosts.is_empty() || self.hosts.contains(&snapshot.hostname);
-        let has_all = |set: &Vec<String>| set.iter().all(|tag| snapshot.tags.contains(tag));
+        let has = |tag: &String| if tag.is_empty() { snapshot.tags.is_empty() } else { snapshot.tags.contains(tag) };
+        let has_all = |set: &Vec<String>| set.iter().all(has);
         let tags = self.tags.is_empty() || self.tags.iter().any(has_all);
         let paths = self.paths.iter().all(|path| snapshot.paths.contains(path));
         host && tags && paths
