@@ -18,6 +18,9 @@ const RESTORER_TEST: &str = "testdata/restorer/test.py";
 const WITHOUT_LAB: [&str; 7] =
     ["test", "--locked", "--package", "onefold-cli", "--no-default-features", "--bin", "onefold"];
 
+/// How many of the slowest tests are named.
+const SLOWEST_TESTS: usize = 10;
+
 /// Runs every step, also after one failed, so that one run shows all there is to mend.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Report::default();
@@ -65,6 +68,8 @@ impl Report {
 
     fn finish(self, tests: &TestCounts) -> Result<()> {
         println!("--- summary");
+        println!("slowest tests:");
+        tests.slowest.iter().for_each(|(seconds, name)| println!("  {seconds:6.1} s  {name}"));
         println!("{}", self.lines.join(", "));
         println!(
             "tests: {} passed, {} failed, {} ignored in {} runs of test binaries and doc tests",
@@ -78,18 +83,22 @@ impl Report {
     }
 }
 
-/// What the test binaries said in their closing lines.
-#[derive(Default, PartialEq, Eq, Debug)]
+/// What the test binaries reported.
+#[derive(Default, PartialEq, Debug)]
 struct TestCounts {
     runs: u64,
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// The slowest tests, the slowest first: seconds and name.
+    slowest: Vec<(f64, String)>,
 }
 
 impl TestCounts {
-    /// Adds `test result: ok. 12 passed; 0 failed; 0 ignored; ..`; other lines count for nothing.
+    /// Adds `test result: ok. 12 passed; 0 failed; 0 ignored; ..` or `test NAME ... ok <1.234s>`; other lines count for
+    /// nothing.
     fn add(&mut self, line: &str) {
+        self.add_time(line);
         let Some(result) = line.strip_prefix("test result: ") else { return };
         self.runs += 1;
         for part in result.split([';', '.']) {
@@ -102,6 +111,19 @@ impl TestCounts {
                 _ => {}
             }
         }
+    }
+}
+
+impl TestCounts {
+    fn add_time(&mut self, line: &str) {
+        let Some((name, outcome)) = line.strip_prefix("test ").and_then(|test| test.rsplit_once(" ... ")) else {
+            return;
+        };
+        let seconds = outcome.split_once('<').and_then(|(_, time)| time.strip_suffix("s>")?.parse().ok());
+        let Some(seconds) = seconds else { return };
+        self.slowest.push((seconds, name.to_owned()));
+        self.slowest.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        self.slowest.truncate(SLOWEST_TESTS);
     }
 }
 
@@ -124,8 +146,30 @@ fn run_doc(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Runs the unit tests of all crates.
+pub(crate) fn run_unit_tests(root: &Path) -> Result<()> {
+    let mut counts = TestCounts::default();
+    run_timed_tests(root, &["--lib", "--bins"], &mut counts)?;
+    println!("tests: {} passed in {} runs of test binaries", counts.passed, counts.runs);
+    Ok(())
+}
+
 fn run_tests(root: &Path, counts: &mut TestCounts) -> Result<()> {
-    let mut child = cargo_command(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
+    let targets = run_timed_tests(root, &["--lib", "--bins", "--tests", "--examples"], counts);
+    let documents = run_cargo_test(root, &["--doc"], &[], counts);
+    targets.and(documents)
+}
+
+/// Runs tests with the time that each takes. The harness measures it only if it is told to be unstable, which the compiler is
+/// not: the variable is set for the test binaries alone.
+fn run_timed_tests(root: &Path, targets: &[&str], counts: &mut TestCounts) -> Result<()> {
+    let runner = ["--config", "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']"];
+    run_cargo_test(root, &[&runner, targets].concat(), &["-Z", "unstable-options", "--report-time"], counts)
+}
+
+fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut TestCounts) -> Result<()> {
+    let arguments = ["test", "--locked", "--workspace", "--no-fail-fast"];
+    let mut child = cargo_command(root, &[&arguments, options, &["--"], harness].concat())
         .stdout(Stdio::piped())
         .spawn()
         .context("run cargo test")?;
@@ -191,7 +235,10 @@ mod tests {
         let mut counts = TestCounts::default();
         counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s");
         counts.add("test a::b ... ok");
+        counts.add("test a::c ... ok <0.250s>");
+        counts.add("test a::d - should panic ... ok <1.500s>");
         counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
-        assert_eq!(counts, TestCounts { runs: 2, passed: 15, failed: 2, ignored: 1 });
+        let slowest = vec![(1.5, "a::d - should panic".to_owned()), (0.25, "a::c".to_owned())];
+        assert_eq!(counts, TestCounts { runs: 2, passed: 15, failed: 2, ignored: 1, slowest });
     }
 }
