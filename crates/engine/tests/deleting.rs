@@ -207,8 +207,8 @@ impl TargetTree for Odd {
         self.tree.create_dir(path)
     }
 
-    fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>> {
-        self.tree.create_file(path, len)
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        self.tree.create_file(path)
     }
 
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {

@@ -218,7 +218,7 @@ impl Surroundings {
         let all = OsTarget::open(directory.path()).unwrap();
         all.create_dir(Path::new("target")).unwrap();
         all.create_dir(Path::new("outside")).unwrap();
-        all.create_file(Path::new("outside/file"), 0).unwrap().write_at(0, b"precious").unwrap();
+        all.create_file(Path::new("outside/file")).unwrap().write_at(0, b"precious").unwrap();
         plant(&all);
         let before = MemTree::load(&OsSource::new(), &directory.path().join("outside")).unwrap();
         Self { directory, before }

@@ -115,7 +115,8 @@ impl<'a> Gardener<'a> {
                 len += bytes.len() as u64;
             }
         }
-        let file = self.target.create_file(path, len).unwrap();
+        let file = self.target.create_file(path).unwrap();
+        file.set_len(len).unwrap();
         for (offset, bytes) in runs {
             file.write_at(offset, &bytes).unwrap();
         }
@@ -135,7 +136,7 @@ impl<'a> Gardener<'a> {
             }
             3..=6 => {
                 let bytes = self.bytes();
-                let file = self.target.create_file(&path, 0).unwrap();
+                let file = self.target.create_file(&path).unwrap();
                 file.write_at(0, &bytes).unwrap();
                 self.others.push((path, EntryKind::File));
             }
@@ -185,7 +186,9 @@ impl<'a> Gardener<'a> {
         }
         let file = path.join("deep");
         if self.target.metadata(&file).unwrap().is_none() {
-            self.target.create_file(&file, 5).unwrap().write_at(1, b"dep").unwrap();
+            let deep = self.target.create_file(&file).unwrap();
+            deep.write_at(1, b"dep").unwrap();
+            deep.set_len(5).unwrap();
             self.others.push((file, EntryKind::File));
         }
     }
@@ -272,7 +275,9 @@ impl<'a> Gardener<'a> {
                 (EntryKind::File, 2) => {
                     let file = self.target.open_file(&path).unwrap();
                     let len = file.len().unwrap();
-                    file.punch(len / 3..len / 2).unwrap();
+                    // A hole, some bytes, and another hole.
+                    file.set_len(len / 3).unwrap();
+                    file.write_at(len / 2, &noise(self.draw.next(), 100)).unwrap();
                     file.set_len(len + 7000).unwrap();
                 }
                 (EntryKind::File, _) => {

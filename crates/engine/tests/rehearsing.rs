@@ -62,7 +62,7 @@ fn tree(draw: &mut Draw) -> MemTree {
             }
             3 | 4 => {
                 let len = draw.below(3);
-                target.create_file(&path, 0).unwrap().write_at(0, &vec![b'x'; len]).unwrap();
+                target.create_file(&path).unwrap().write_at(0, &vec![b'x'; len]).unwrap();
                 linkable.push(path.clone());
             }
             5 => target.create_symlink(&path, "x".as_ref()).unwrap(),

@@ -1,7 +1,6 @@
 //! A target that takes everything and keeps nothing: for finding out whether a snapshot comes back, and how fast.
 
 use std::ffi::{OsStr, OsString};
-use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Error, Result};
@@ -35,7 +34,7 @@ impl TargetTree for DiscardTarget {
         Ok(())
     }
 
-    fn create_file(&self, _: &Path, _: u64) -> Result<Box<dyn TargetFile>> {
+    fn create_file(&self, _: &Path) -> Result<Box<dyn TargetFile>> {
         Ok(Box::new(DiscardFile))
     }
 
@@ -89,10 +88,6 @@ impl TargetFile for DiscardFile {
         Ok(())
     }
 
-    fn punch(&self, _: Range<u64>) -> Result<()> {
-        Ok(())
-    }
-
     fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
         Ok(Unset::default())
     }
@@ -110,7 +105,7 @@ mod tests {
     fn what_is_written_is_taken_and_cannot_be_read_back() {
         let target: &dyn TargetTree = &DiscardTarget::default();
         target.create_dir(Path::new("a")).unwrap();
-        let file = target.create_file(Path::new("a/b"), 3).unwrap();
+        let file = target.create_file(Path::new("a/b")).unwrap();
         file.write_at(1 << 40, b"abc").unwrap();
         assert!(file.read_at(0, &mut [0; 3]).is_err() && file.len().is_err());
         assert_eq!(target.list(Path::new("")).unwrap(), Vec::<OsString>::new());

@@ -81,7 +81,7 @@ impl MemTree {
             self.put_dir(parent);
         }
         let stands = TargetTree::metadata(self, &path).expect("its parents are there").is_some();
-        let file = if stands { self.open_file(&path) } else { self.create_file(&path, 0) };
+        let file = if stands { self.open_file(&path) } else { self.create_file(&path) };
         let file = file.expect("the file can be opened");
         file.set_len(0).expect("memory does not fail");
         file.set_len(len).expect("memory does not fail");
@@ -198,7 +198,7 @@ impl MemTree {
                     tree.create_dir(&at)?;
                     todo.extend(source.list(&from)?.into_iter().map(|name| at.join(name)));
                 }
-                EntryKind::File => load_file(&*source.open(&from)?, &*tree.create_file(&at, metadata.size)?)?,
+                EntryKind::File => load_file(&*source.open(&from)?, &*tree.create_file(&at)?, metadata.size)?,
                 EntryKind::Symlink => tree.create_symlink(&at, source.read_link(&from)?.as_os_str())?,
                 kind @ (EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice | EntryKind::BlockDevice) => {
                     tree.create_special(&at, kind, metadata.rdev)?;
@@ -248,7 +248,8 @@ impl MemTree {
     }
 }
 
-fn load_file(from: &dyn SourceFile, to: &dyn TargetFile) -> Result<()> {
+fn load_file(from: &dyn SourceFile, to: &dyn TargetFile, len: u64) -> Result<()> {
+    to.set_len(len)?;
     let mut offset = 0;
     while let Some(range) = from.next_data(offset)? {
         let len = usize::try_from(range.end - range.start).map_err(Error::invalid)?;
@@ -329,10 +330,9 @@ impl TargetTree for MemTree {
         }
     }
 
-    fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>> {
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         let body = Body::File(Extents::default());
         let inode = self.create("create file", path, EntryKind::File, body, 0)?;
-        self.lock().inode_mut(inode).metadata.size = len;
         Ok(Box::new(self.mem_file(inode, path.to_path_buf())))
     }
 
@@ -491,8 +491,8 @@ mod tests {
         tree.put_symlink(Path::new("/link"), OsStr::new("/"));
         let kind = |outcome: Result<()>| outcome.unwrap_err().io_kind().unwrap();
         let path = Path::new;
-        assert_eq!(kind(tree.create_file(path("file"), 0).map(|_| ())), io::ErrorKind::AlreadyExists);
-        assert_eq!(kind(tree.create_file(path("no/file"), 0).map(|_| ())), io::ErrorKind::NotFound);
+        assert_eq!(kind(tree.create_file(path("file")).map(|_| ())), io::ErrorKind::AlreadyExists);
+        assert_eq!(kind(tree.create_file(path("no/file")).map(|_| ())), io::ErrorKind::NotFound);
         assert_eq!(kind(tree.create_dir(path("file/x"))), io::ErrorKind::NotADirectory);
         assert_eq!(kind(tree.remove(path("missing"))), io::ErrorKind::NotFound);
         assert!(tree.create_dir(path("link/x")).is_err());

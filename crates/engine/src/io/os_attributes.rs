@@ -263,7 +263,7 @@ mod tests {
         let fixture = Fixture::new();
         let target = &fixture.target;
         let path = Path::new("file");
-        target.create_file(path, 0).unwrap();
+        target.create_file(path).unwrap();
         let metadata = fixture.metadata(EntryKind::File, 0o400);
         let first = [xattr("user.gone", b"1"), xattr("user.kept", b"1")];
         let refused = target.set_metadata(path, &metadata, &first, Trust::Full).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         let fixture = Fixture::new();
         let target = &fixture.target;
         let path = Path::new("file");
-        target.create_file(path, 0).unwrap();
+        target.create_file(path).unwrap();
         let metadata = fixture.metadata(EntryKind::File, 0o7755);
         // Version 2, cap_net_raw permitted and effective.
         let mut capability = vec![1, 0, 0, 2];
@@ -335,7 +335,7 @@ mod tests {
         let fixture = Fixture::new();
         let target = &fixture.target;
         let path = Path::new("file");
-        target.create_file(path, 0).unwrap();
+        target.create_file(path).unwrap();
         // Version 2; owner rw, user 1000 r, group -, mask r, others -.
         let mut acl = vec![2, 0, 0, 0];
         let none = u32::MAX;
@@ -360,7 +360,7 @@ mod tests {
     fn hostile_values_are_refused_with_a_sentence() {
         let fixture = Fixture::new();
         let path = Path::new("file");
-        fixture.target.create_file(path, 0).unwrap();
+        fixture.target.create_file(path).unwrap();
         let mut metadata = fixture.metadata(EntryKind::File, u32::MAX);
         metadata.uid = u32::MAX;
         metadata.mtime.nanoseconds = u32::MAX;
@@ -373,7 +373,7 @@ mod tests {
     fn set_id_bits_do_not_outlive_their_owner() {
         let fixture = Fixture::new();
         let path = Path::new("file");
-        fixture.target.create_file(path, 0).unwrap();
+        fixture.target.create_file(path).unwrap();
         let mut metadata = fixture.metadata(EntryKind::File, 0o4755);
         // Nobody can own it, root or not, so the bit would lend the restoring user's rights.
         metadata.uid = u32::MAX;

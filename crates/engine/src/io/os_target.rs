@@ -332,7 +332,7 @@ impl TargetTree for OsTarget {
         })
     }
 
-    fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>> {
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let file = self.at("create file", path, |names| {
             if names.0.is_empty() {
@@ -340,11 +340,7 @@ impl TargetTree for OsTarget {
             }
             self.resolve(names, flags)
         })?;
-        let file = self.file(path, file);
-        if len != 0 {
-            file.set_len(len)?;
-        }
-        Ok(Box::new(file))
+        Ok(Box::new(self.file(path, file)))
     }
 
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
@@ -450,7 +446,7 @@ impl TargetTree for OsTarget {
         let process = rustix::process::getpid().as_raw_nonzero();
         for attempt in 0..PROBE_TRIES_MAX {
             let lower = PathBuf::from(format!(".onefold-probe-{process}-{attempt}"));
-            match self.create_file(&lower, 0) {
+            match self.create_file(&lower) {
                 Ok(_) => {}
                 Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => continue,
                 Err(error) => return Err(error),

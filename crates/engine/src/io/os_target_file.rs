@@ -1,21 +1,15 @@
 //! A file inside a directory that is restored into.
 
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FallocateFlags};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, retry};
 use crate::io::tree::{Metadata, TargetFile, Trust, Unset, Xattr};
-
-/// Bytes of zeros written at once where a hole cannot be made.
-const ZEROS_LEN: usize = 64 * 1024;
-
-static ZEROS: [u8; ZEROS_LEN] = [0; ZEROS_LEN];
 
 /// A file inside the target.
 #[derive(Debug)]
@@ -70,25 +64,5 @@ impl TargetFile for OsTargetFile {
 
     fn report_close(&self) -> Result<()> {
         onefold_sys::report_close(self.file.as_fd()).map_err(|error| Error::io("close", &self.path, error))
-    }
-
-    fn punch(&self, range: Range<u64>) -> Result<()> {
-        // Neither way may grow the file: punching does not, so zeros must not either.
-        let range = range.start..range.end.min(self.len()?);
-        let Some(len) = range.end.checked_sub(range.start).filter(|len| *len != 0) else { return Ok(()) };
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry(|| rustix::fs::fallocate(&self.file, flags, range.start, len)) {
-            Ok(()) => return Ok(()),
-            Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => {}
-            Err(error) => return Err(self.error("make a hole in", error)),
-        }
-        let mut at = range.start;
-        while at < range.end {
-            let count = (range.end - at).min(ZEROS_LEN as u64);
-            let zeros = usize::try_from(count).ok().and_then(|count| ZEROS.get(..count)).unwrap_or(&ZEROS);
-            self.write_at(at, zeros)?;
-            at += count;
-        }
-        Ok(())
     }
 }

@@ -73,7 +73,8 @@ fn copy(source: &dyn SourceTree, target: &dyn TargetTree, trust: Trust) -> Vec<S
             }
             EntryKind::File => {
                 let read = source.open(&from).unwrap();
-                let write = target.create_file(&path, metadata.size).unwrap();
+                let write = target.create_file(&path).unwrap();
+                write.set_len(metadata.size).unwrap();
                 let mut offset = 0;
                 while let Some(range) = read.next_data(offset).unwrap() {
                     let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
@@ -136,7 +137,8 @@ fn random_tree(random: &mut Random, root: bool) -> MemTree {
             7 => tree.create_special(&path, EntryKind::CharDevice, rustix::fs::makedev(1, 3)).unwrap(),
             8 => tree.create_special(&path, EntryKind::BlockDevice, rustix::fs::makedev(7, 300)).unwrap(),
             _ => {
-                let file = tree.create_file(&path, random.below(100_000)).unwrap();
+                let file = tree.create_file(&path).unwrap();
+                file.set_len(random.below(100_000)).unwrap();
                 for _ in 0..random.below(3) {
                     let bytes = vec![random.below(256).to_le_bytes()[0]; 10_000];
                     file.write_at(random.below(500_000), &bytes).unwrap();
@@ -221,7 +223,7 @@ fn paths_that_are_not_plain_names_are_refused() {
         refused(target.metadata(path).map(|_| ()));
         refused(target.list(path).map(|_| ()));
         refused(target.create_dir(path));
-        refused(target.create_file(path, 0).map(|_| ()));
+        refused(target.create_file(path).map(|_| ()));
         refused(target.open_file(path).map(|_| ()));
         refused(target.create_symlink(path, OsStr::new("x")));
         refused(target.create_special(path, EntryKind::Fifo, 0));
@@ -259,7 +261,7 @@ fn no_planted_link_leads_out_of_the_target() {
             assert!(target.metadata(path).is_err(), "{path:?}");
             assert!(target.list(path).is_err(), "{path:?}");
             assert!(target.create_dir(path).is_err(), "{path:?}");
-            assert!(target.create_file(path, 9).is_err(), "{path:?}");
+            assert!(target.create_file(path).is_err(), "{path:?}");
             assert!(target.open_file(path).is_err(), "{path:?}");
             assert!(target.create_symlink(path, OsStr::new("x")).is_err(), "{path:?}");
             assert!(target.create_special(path, EntryKind::Fifo, 0).is_err(), "{path:?}");
@@ -269,7 +271,7 @@ fn no_planted_link_leads_out_of_the_target() {
             assert!(target.set_metadata(path, &metadata, &[], Trust::Full).is_err(), "{path:?}");
         }
         // The link itself: it stands, nothing is done through it, and it alone can be dressed and removed.
-        assert!(target.create_file(&planted, 0).is_err());
+        assert!(target.create_file(&planted).is_err());
         assert!(target.create_dir(&planted).is_err());
         assert!(target.open_file(&planted).is_err());
         assert!(target.list(&planted).is_err());
@@ -296,7 +298,7 @@ fn removal_does_not_follow_links_inside_a_directory() {
     let target = &fixture.target;
     for directory in ["d", "d/a", "d/a/b", "d/a/c", "d/z"] {
         target.create_dir(Path::new(directory)).unwrap();
-        target.create_file(&Path::new(directory).join("file"), 1).unwrap();
+        target.create_file(&Path::new(directory).join("file")).unwrap();
         target.create_symlink(&Path::new(directory).join("link"), outside.as_os_str()).unwrap();
     }
     target.remove(Path::new("d")).unwrap();
@@ -310,11 +312,11 @@ fn removal_does_not_follow_links_inside_a_directory() {
 fn nothing_that_stands_is_overwritten_by_creating() {
     let Fixture { dir: _dir, target } = Fixture::new();
     let path = Path::new("here");
-    target.create_file(path, 3).unwrap();
+    target.create_file(path).unwrap().write_at(0, b"abc").unwrap();
     let exists = |outcome: Result<()>| {
         assert_eq!(outcome.unwrap_err().io_kind(), Some(std::io::ErrorKind::AlreadyExists));
     };
-    exists(target.create_file(path, 0).map(|_| ()));
+    exists(target.create_file(path).map(|_| ()));
     exists(target.create_symlink(path, OsStr::new("x")));
     exists(target.create_special(path, EntryKind::Fifo, 0));
     exists(target.hard_link(path, path));
@@ -329,7 +331,7 @@ fn nothing_that_stands_is_overwritten_by_creating() {
 fn a_file_that_may_only_be_read_is_opened_to_read() {
     let fixture = Fixture::new();
     let (target, path) = (&fixture.target, Path::new("file"));
-    target.create_file(path, 0).unwrap().write_at(0, b"bytes").unwrap();
+    target.create_file(path).unwrap().write_at(0, b"bytes").unwrap();
     target.set_metadata(path, &fixture.metadata(EntryKind::File, 0o400), &[], Trust::Full).unwrap();
     let file = target.open_to_read(path).unwrap();
     let mut buffer = [0; 9];
@@ -341,12 +343,14 @@ fn a_file_that_may_only_be_read_is_opened_to_read() {
 }
 
 #[test]
-fn files_are_written_cut_and_punched_in_place() {
+fn files_are_written_cut_and_grown_in_place() {
     let Fixture { dir: _dir, target } = Fixture::new();
-    let file = target.create_file(Path::new("file"), 10_000).unwrap();
+    let file = target.create_file(Path::new("file")).unwrap();
+    assert_eq!(file.len().unwrap(), 0);
     file.write_at(0, &vec![1; 20_000]).unwrap();
-    file.punch(100..9_000).unwrap();
-    file.punch(19_990..30_000).unwrap();
+    file.set_len(100).unwrap();
+    file.write_at(9_000, &vec![1; 10_990]).unwrap();
+    file.set_len(20_000).unwrap();
     assert_eq!(file.len().unwrap(), 20_000);
     let mut buffer = vec![9; 30_000];
     let again = target.open_file(Path::new("file")).unwrap();
@@ -370,7 +374,7 @@ fn paths_longer_than_the_kernel_takes_are_walked_and_removed() {
     }
     assert!(2 * PATH_LEN_MAX < path.as_os_str().len());
     let file = path.join("file");
-    target.create_file(&file, 7).unwrap();
+    target.create_file(&file).unwrap().set_len(7).unwrap();
     target.hard_link(&file, Path::new("short")).unwrap();
     target.create_symlink(&path.join("link"), OsStr::new("x")).unwrap();
     let metadata = fixture.metadata(EntryKind::File, 0o640);

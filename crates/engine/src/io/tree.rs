@@ -242,8 +242,8 @@ pub trait TargetTree: Debug + Send + Sync {
     /// Creates a directory (mode 0700 until its metadata is set). One that exists already is kept; where its owner may not
     /// write into it and is the user who restores, it is made writable until its metadata is set.
     fn create_dir(&self, path: &Path) -> Result<()>;
-    /// Creates a file that must not exist (mode 0600 until its metadata is set), of the given length, all hole.
-    fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>>;
+    /// Creates an empty file that must not exist (mode 0600 until its metadata is set).
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
     /// Opens an existing regular file for reading and writing.
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
     /// Opens an existing regular file for reading only, which its mode or the file system may restrict it to.
@@ -291,8 +291,6 @@ pub trait TargetFile: Debug + Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Cuts or grows the file; growth is a hole.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Turns a range into a hole (reads as zeros), where the file system can; else writes zeros.
-    fn punch(&self, range: Range<u64>) -> Result<()>;
     /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
     /// Returns the errors that a file system keeps until a file is closed, as network file systems do. Nothing is synced.

@@ -58,7 +58,7 @@ impl TargetTree for Rehearsal {
         Ok(())
     }
 
-    fn create_file(&self, path: &Path, _: u64) -> Result<Box<dyn TargetFile>> {
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         writes_nothing(path)
     }
 

@@ -239,7 +239,7 @@ impl Writing {
             if *replaces_leftover {
                 self.target.remove(path)?;
             }
-            let file = self.target.create_file(path, 0)?;
+            let file = self.target.create_file(path)?;
             handle.is_created = true;
             self.partials.fetch_add(1, Ordering::Relaxed);
             file

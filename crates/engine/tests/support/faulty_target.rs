@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,9 +74,9 @@ impl TargetTree for FaultyTarget {
         self.inner.create_dir(path)
     }
 
-    fn create_file(&self, path: &Path, len: u64) -> Result<Box<dyn TargetFile>> {
+    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         self.calls.next("create file")?;
-        Ok(self.file(self.inner.create_file(path, len)?))
+        Ok(self.file(self.inner.create_file(path)?))
     }
 
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
@@ -157,11 +156,6 @@ impl TargetFile for FaultyFile {
     fn set_len(&self, len: u64) -> Result<()> {
         self.calls.next("set length")?;
         self.inner.set_len(len)
-    }
-
-    fn punch(&self, range: Range<u64>) -> Result<()> {
-        self.calls.next("make a hole")?;
-        self.inner.punch(range)
     }
 
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {

@@ -114,11 +114,6 @@ impl TargetFile for MemFile {
         Ok(())
     }
 
-    fn punch(&self, range: Range<u64>) -> Result<()> {
-        self.change(|extents, _| extents.punch(range));
-        Ok(())
-    }
-
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.tree.set_inode_metadata(self.inode, metadata, xattrs, trust);
         Ok(Unset::default())
