@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use onefold_engine::check::{ComparedCommits, HeadsDir, LostHeads, read_commits_compared};
+use onefold_engine::check::{ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared};
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::snapshot::Head;
 use onefold_engine::store::Store;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::store::create::ConfigCopy;
 use onefold_engine::store::pin::{Pin, admit, read_pin, write_pin};
+use onefold_engine::types::RepositoryId;
 
 use crate::files;
 use crate::json::short_id;
@@ -67,19 +68,23 @@ impl<'a> Pinned<'a> {
     }
 }
 
+/// Returns where this host remembers the newest snapshots of a repository; `None`: no place is known. Where no cache is
+/// wanted, or it cannot be written, what was seen before still counts.
+pub(crate) fn heads(settings: &Settings, repository: RepositoryId) -> Option<HeadsDir> {
+    let dir = PathBuf::from(repository.to_string());
+    let make = |cache: &PathBuf| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir)));
+    let is_written = settings.cache.written().is_some_and(|cache| make(cache).is_ok());
+    let access = if is_written { HeadsAccess::Update } else { HeadsAccess::ReadOnly };
+    let disk = Arc::new(OsDisk::new(settings.cache.remembered()?.clone()));
+    Some(HeadsDir { disk, dir, lost: settings.lost_heads, access })
+}
+
 /// Reads all commits. Reports a newest snapshot that this host has seen and that is gone, and remembers the newest ones.
 pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened) -> Result<Commits> {
     let store = &opened.store;
-    let dir = PathBuf::from(store.config.repository.to_string());
-    let cache = settings
-        .cache
-        .written()
-        .filter(|cache| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir))).is_ok());
-    // Without a cache nothing was seen. Commands that need one say so.
-    let Some(cache) = cache else { return Ok(store.read_commits()?) };
-    let place = HeadsDir { disk: Arc::new(OsDisk::new(cache.clone())), dir, lost: settings.lost_heads };
+    let Some(place) = heads(settings, store.config.repository) else { return Ok(store.read_commits()?) };
     let ComparedCommits { commits, lost, problems } = read_commits_compared(store, &place)?;
-    report_lost(output, settings.lost_heads, &lost);
+    report_lost(output, &place, &lost);
     for problem in problems {
         output.note(&format!("the newest snapshots could not be compared with those seen before: {problem}"));
     }
@@ -87,15 +92,20 @@ pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened
 }
 
 /// Reports snapshots that are gone.
-pub(crate) fn report_lost(output: &Output, policy: LostHeads, lost: &[Head]) {
+pub(crate) fn report_lost(output: &Output, place: &HeadsDir, lost: &[Head]) {
     for head in lost {
         let id = short_id(head.session);
-        match policy {
-            LostHeads::Report => output.warn(&format!(
+        match (place.lost, place.access) {
+            (LostHeads::Report, _) => output.warn(&format!(
                 "warning: snapshot {id}, one of the newest that this host has seen, is gone: somebody has removed it, or this \
                  is an older copy of the repository; --accept-rollback accepts that"
             )),
-            LostHeads::Accept => output.note(&format!("snapshot {id} is gone, and the loss is accepted")),
+            (LostHeads::Accept, HeadsAccess::Update) => {
+                output.note(&format!("snapshot {id} is gone, and the loss is accepted"));
+            }
+            (LostHeads::Accept, HeadsAccess::ReadOnly) => output.note(&format!(
+                "snapshot {id} is gone, and the loss is accepted for this command only: nothing is written into the cache"
+            )),
         }
     }
 }

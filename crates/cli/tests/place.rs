@@ -7,7 +7,6 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Unchanged};
-use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
 use onefold_engine::io::mem_tree::MemTree;
@@ -92,7 +91,7 @@ impl Place {
                 budget: Budget::of(64 << 20, 2),
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
             },
-            lost_heads: LostHeads::Report,
+            heads: None,
             driver: Driver::inline(1),
             monitor: Arc::new(Silent),
         };

@@ -119,6 +119,22 @@ fn a_newest_snapshot_that_is_gone_is_reported_by_every_command_until_that_is_acc
 }
 
 #[test]
+fn what_was_seen_before_counts_where_nothing_is_written_into_the_cache() {
+    let place = Place::new();
+    place.write("file", b"x");
+    place.run(["backup", "source", "-q"]).code(0);
+    fs::remove_file(place.path("repository/commits").join(only_commit(&place))).unwrap();
+    let heads = place.path("cache").join(place.repository_id()).join("heads");
+    let before = fs::read(&heads).unwrap();
+    place.run(["check", "-q", "--no-cache"]).code(1).says("seen before from this host");
+    for arguments in [&["snapshots", "-q"][..], &["backup", "source", "-q"]] {
+        place.run(arguments.iter().chain(&["--no-cache"])).code(0).says("is gone").says("--accept-rollback");
+    }
+    place.run(["snapshots", "--no-cache", "--accept-rollback"]).code(0).says("for this command only");
+    assert!(fs::read(&heads).unwrap() == before, "the cache was written to");
+}
+
+#[test]
 fn a_host_that_has_only_listed_a_snapshot_notices_that_it_is_gone() {
     let place = Place::new();
     place.write("file", b"x");

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::Silent;
-use onefold_engine::check::{
-    AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, HeadsDir, LostHeads, ReadData, check,
-};
+use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, ReadData, check};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::inspect::list_chunks;
 use onefold_engine::io::mem_tree::MemTree;
@@ -26,7 +24,7 @@ use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use onefold_engine::store::{MetadataReader, Store, read_object};
 use onefold_engine::types::SessionId;
 
-use crate::support::{Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, noise, stored_twice, tree};
+use crate::support::{Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, heads_on, noise, stored_twice, tree};
 
 /// Few enough files that no finding has to leave any of them out of its list.
 const FILES: u64 = 24;
@@ -116,7 +114,7 @@ impl Base {
             memory_bytes: 16 << 20,
             driver: Driver::inline(1),
             seed: Some(1),
-            heads: Some(HeadsDir { disk: world.cache(), dir: PathBuf::new(), lost: LostHeads::Report }),
+            heads: Some(heads_on(&world.cache())),
         };
         check(&store, &request, &Silent).unwrap()
     }

@@ -31,7 +31,7 @@ use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
 use crate::sources::{self, Left, Sources};
 use crate::text;
-use crate::trust::report_lost;
+use crate::trust;
 
 /// How long to wait before asking another writer's lock again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
             |readers| Driver::threads_and_readers(settings.threads, readers.into()),
         ),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
-        lost_heads: settings.lost_heads,
+        heads: trust::heads(settings, opened.store.config.repository),
     };
     let outcome = {
         let _shown = progress.show();
@@ -79,7 +79,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     };
     let outcome = outcome.map_err(|error| end_of_stream(error, &sources, &progress))?;
     print(output, &outcome, &progress)?;
-    report_lost(output, settings.lost_heads, &outcome.lost_heads);
+    if let Some(place) = &request.heads {
+        trust::report_lost(output, place, &outcome.lost_heads);
+    }
     finish(&progress, Unreadable::LeftOut)
 }
 

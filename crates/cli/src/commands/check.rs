@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use onefold_engine::check::{
-    CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, HeadsDir, ReadData, Severity, check,
-};
+use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, ReadData, Severity, check};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
@@ -19,6 +17,7 @@ use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
 use crate::settings::Settings;
 use crate::text;
+use crate::trust;
 
 /// Verifies the repository.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) -> Result<()> {
@@ -34,11 +33,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
         seed: None,
-        heads: Some(HeadsDir {
-            disk: Arc::clone(&cache.cache.disk),
-            dir: cache.cache.dir.clone(),
-            lost: settings.lost_heads,
-        }),
+        heads: trust::heads(settings, opened.store.config.repository),
     };
     let report = {
         let _shown = progress.show();

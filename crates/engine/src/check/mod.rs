@@ -31,7 +31,7 @@ mod verify;
 
 pub use findings::{AffectedFile, Extent, Finding, Severity};
 pub use remembered_heads::{
-    ComparedCommits, HeadsDir, LostHeads, read_commits_compared, read_heads, remember_heads, write_heads,
+    ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared, read_heads, remember_heads, write_heads,
 };
 
 use affected::find_affected;

@@ -87,15 +87,27 @@ pub enum LostHeads {
     Accept,
 }
 
+/// Whether the present heads are remembered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeadsAccess {
+    /// They are written over those seen before.
+    #[default]
+    Update,
+    /// Nothing is written; what was seen before counts.
+    ReadOnly,
+}
+
 /// Where a host remembers the heads it has seen.
 #[derive(Clone, Debug)]
 pub struct HeadsDir {
     /// The disk it is on.
     pub disk: Arc<dyn Disk>,
-    /// The directory, which exists.
+    /// The directory, which exists if it is written to.
     pub dir: PathBuf,
     /// What becomes of heads that are gone.
     pub lost: LostHeads,
+    /// Whether it is written to.
+    pub access: HeadsAccess,
 }
 
 /// The commits of a repository, compared with what this host remembers of them.
@@ -109,7 +121,7 @@ pub struct ComparedCommits {
     pub problems: Vec<Error>,
 }
 
-/// Reads all commits, compares them with the heads that this host has seen, and remembers the present ones.
+/// Reads all commits, compares them with the heads that this host has seen, and remembers the present ones if that is wanted.
 pub fn read_commits_compared(store: &Store, place: &HeadsDir) -> Result<ComparedCommits> {
     // Before the commits are listed: another command may remember a head that it commits meanwhile.
     let seen = read_heads(&*place.disk, &place.dir, store.config.repository);
@@ -133,6 +145,9 @@ pub fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
 /// Brings what is remembered up to date with the repository. A head that is gone without having been forgotten stays
 /// remembered, unless its loss is accepted.
 pub fn remember_heads(store: &Store, place: &HeadsDir, commits: &Commits) -> Result<()> {
+    if place.access == HeadsAccess::ReadOnly {
+        return Ok(());
+    }
     let repository = store.config.repository;
     // What cannot be read is forgotten: the file can only ever tell more than the repository does by itself.
     let before = read_heads(&*place.disk, &place.dir, repository);
@@ -166,7 +181,8 @@ mod tests {
     fn heads_come_back_and_any_flipped_bit_is_noticed() {
         let disk = SimDisk::new();
         let (dir, repository) = (Path::new(""), RepositoryId([7; 16]));
-        let place = HeadsDir { disk: Arc::new(disk.clone()), dir: PathBuf::new(), lost: LostHeads::Report };
+        let (lost, access) = (LostHeads::Report, HeadsAccess::Update);
+        let place = HeadsDir { disk: Arc::new(disk.clone()), dir: PathBuf::new(), lost, access };
         assert_eq!(read_heads(&disk, dir, repository).unwrap(), Vec::new());
         for count in [3, 1] {
             let heads: Vec<Head> =

@@ -212,7 +212,7 @@ impl<'a> Backup<'a> {
             options,
             driver: repository.driver(),
             monitor: Arc::clone(monitor),
-            lost_heads: LostHeads::Report,
+            heads: Some(repository.cache.heads(LostHeads::Report)),
         })
     }
 }

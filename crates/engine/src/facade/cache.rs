@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::check::{HeadsDir, LostHeads};
+use crate::check::{HeadsAccess, HeadsDir, LostHeads};
 use crate::error::{Error, Result};
 use crate::io::os::OsDisk;
 use crate::io::{Access, Disk};
@@ -42,7 +42,7 @@ impl CacheDirectory {
 
     /// Returns where the snapshots that this host has seen last are remembered.
     pub(super) fn heads(&self, lost: LostHeads) -> HeadsDir {
-        HeadsDir { disk: Arc::clone(&self.cache.disk), dir: self.cache.dir.clone(), lost }
+        HeadsDir { disk: Arc::clone(&self.cache.disk), dir: self.cache.dir.clone(), lost, access: HeadsAccess::Update }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::{self, BackupOptions, BackupReport};
-use crate::check::{HeadsDir, LostHeads, read_commits_compared};
+use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -44,8 +44,8 @@ pub struct BackupRequest<'a> {
     pub driver: Driver,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
-    /// What becomes of snapshots that this host has seen and that are gone.
-    pub lost_heads: LostHeads,
+    /// Where this host remembers the newest snapshots; `None`: nowhere.
+    pub heads: Option<HeadsDir>,
 }
 
 /// What a backup led to.
@@ -131,9 +131,8 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
 }
 
 fn compare_heads(store: &Store, request: &BackupRequest<'_>) -> Vec<Head> {
-    let Cache { disk, dir } = request.cache.clone();
-    let compared = read_commits_compared(store, &HeadsDir { disk, dir, lost: request.lost_heads });
-    let (lost, problems) = match compared {
+    let Some(place) = &request.heads else { return Vec::new() };
+    let (lost, problems) = match read_commits_compared(store, place) {
         Ok(compared) => (compared.lost, compared.problems),
         Err(error) => (Vec::new(), vec![error]),
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchanged};
-use onefold_engine::check::LostHeads;
+use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::index::{IndexOptions, Schedule};
@@ -196,7 +196,7 @@ pub fn back_up(
             budget: ask.budget,
             scratch: scratch_on(cache),
         },
-        lost_heads: LostHeads::Report,
+        heads: Some(heads_on(cache)),
         driver: ask.driver.clone(),
         monitor: Arc::clone(&ask.monitor),
     };
@@ -226,6 +226,11 @@ pub fn restore_to(
         monitor: Arc::new(Notes::default()),
     };
     restore(store, &request)
+}
+
+/// Where a host remembers the newest snapshots.
+pub fn heads_on(cache: &Arc<dyn Disk>) -> HeadsDir {
+    HeadsDir { disk: Arc::clone(cache), dir: PathBuf::new(), lost: LostHeads::Report, access: HeadsAccess::Update }
 }
 
 fn scratch_on(cache: &Arc<dyn Disk>) -> Scratch {
