@@ -238,11 +238,6 @@ pub(crate) fn directories(directory: &Path) -> io::Result<Vec<(OsString, i64)>> 
     Ok(found)
 }
 
-/// Returns a path made absolute and free of symbolic links, if it exists.
-pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
-    std::fs::canonicalize(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

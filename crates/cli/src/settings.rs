@@ -195,7 +195,6 @@ impl Settings {
         let key_memory = typed.key_memory_max.as_deref().map(parse_size).transpose().context("--key-memory-max")?;
         let memory_kib_max = u32::try_from(key_memory.unwrap_or(memory) >> 10).unwrap_or(u32::MAX);
         let memory_bytes = usize::try_from(memory).context("memory budget")?;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let verbosity = match (typed.quiet, Talk::level(&typed.verbose)) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,
@@ -212,7 +211,7 @@ impl Settings {
             read_concurrency: text("ONEFOLD_READ_CONCURRENCY")?.map(|text| read_concurrency(&text)).transpose()?,
             host: text("ONEFOLD_HOST")?,
             memory_bytes,
-            threads: Budget::threads(memory_bytes, processors),
+            threads: Budget::threads(memory_bytes, os_identity::processors()),
             compression,
             io,
             retry_lock: typed.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,

@@ -76,10 +76,7 @@ pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
 
 /// Returns device and inode of directories. One that cannot be found is left out: nobody comes across it either.
 pub(crate) fn identities(places: &[&Path]) -> BTreeSet<(u64, u64)> {
-    let metadata = |place: &&Path| {
-        files::canonical(place).map_err(anyhow::Error::from).and_then(|real| Ok(OsSource::new().metadata(&real)?))
-    };
-    places.iter().filter_map(|place| metadata(place).ok()).map(|metadata| (metadata.device, metadata.inode)).collect()
+    places.iter().filter_map(|place| source::identity(&OsSource::new(), place).ok()).collect()
 }
 
 /// What a backup reads.

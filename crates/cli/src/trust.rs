@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use onefold_engine::check::{ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared};
 use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::io::os_identity;
 use onefold_engine::snapshot::Head;
 use onefold_engine::store::Store;
 use onefold_engine::store::commits::Commits;
@@ -32,7 +33,7 @@ pub(crate) struct Pinned<'a> {
 impl<'a> Pinned<'a> {
     /// Reads what this host has seen at the path.
     pub(crate) fn read(settings: &'a Settings, output: &Output, directory: &'a Path) -> Self {
-        let canonical = files::canonical(directory).unwrap_or_else(|_| directory.to_path_buf());
+        let canonical = os_identity::canonical(directory);
         let cache = settings.cache.remembered().map(|cache| OsDisk::new(cache.clone()));
         let read = cache.map_or(Ok(None), |cache| read_pin(&cache, canonical.as_os_str().as_bytes()));
         let seen = read.unwrap_or_else(|error| {

@@ -10,7 +10,7 @@ use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, prev
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
-use onefold_engine::io::os_identity::{host_name, user_name};
+use onefold_engine::io::os_identity::{host_name, user_ids, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
@@ -102,6 +102,7 @@ fn plan(
         Some((session, _)) => output.note(&format!("using parent snapshot {}", short_id(*session))),
         None => output.note("no parent snapshot, all files are read"),
     }
+    let (uid, gid) = user_ids();
     Ok(BackupOptions {
         roots: sources.roots.clone(),
         paths: sources.paths.clone(),
@@ -110,8 +111,8 @@ fn plan(
         tags: typed.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
         hostname,
         username: user_name(),
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        uid,
+        gid,
         time,
         parent,
         comparison: comparison(typed),

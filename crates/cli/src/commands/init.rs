@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use onefold_engine::crypto::slot::{PasswordCost, SLOT_MEMORY_KIB_MAX, SlotLabel};
 use onefold_engine::io::os::OsDisk;
-use onefold_engine::io::os_identity::{host_name, user_name};
+use onefold_engine::io::os_identity::{self, host_name, user_name};
 use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, create_directory};
@@ -39,7 +39,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
         Encryption::None => None,
         Encryption::Password => Some(settings.password.read_new("password of the new repository: ")?),
     };
-    let absolute = std::path::absolute(directory).with_context(|| format!("{}", directory.display()))?;
+    let absolute = os_identity::absolute(directory)?;
     create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
     let (disk, host) = doors(directory, settings);
     let label = SlotLabel { user: user_name(), host: host_name() };

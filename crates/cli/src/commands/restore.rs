@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use onefold_engine::backup::Monitor;
 use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::io::os_identity;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Unprivileged};
@@ -149,7 +150,7 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, fi
         Some(OverwriteArg::Always | OverwriteArg::IfChanged | OverwriteArg::IfNewer) => {}
     }
     // However the root is spelled.
-    let is_root = files::canonical(directory(typed)?).is_ok_and(|target| target == Path::new("/"));
+    let is_root = os_identity::canonical(directory(typed)?) == Path::new("/");
     let has_filter = !filter.include.is_empty() || !filter.exclude.is_empty();
     ensure!(
         !is_root || has_filter,

@@ -12,8 +12,7 @@ use crate::facade::failures::{Failure, Failures, Operation, Recorder};
 use crate::facade::{Repository, bytes_of, listener};
 use crate::io::os_identity;
 use crate::io::os_source::OsSource;
-use crate::io::os_target::OsTarget;
-use crate::io::tree::{SourceTree, TargetTree};
+use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::repo::{self, BackupOutcome, BackupRequest, Selection};
 use crate::snapshot::Snapshot;
@@ -176,7 +175,7 @@ impl<'a> Backup<'a> {
             self.excludes.patterns.push(patterns);
         }
         for own in [&repository.directory, &repository.cache.directory] {
-            self.excludes.skip.extend(identity(own)?);
+            self.excludes.skip.insert(source::identity(&OsSource::new(), own)?);
         }
         let exclude_texts = self.patterns.iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect();
         let hostname = self.host.unwrap_or_else(os_identity::host_name);
@@ -241,12 +240,6 @@ fn open_source(from: From, repository: &Repository) -> Result<Source> {
             Ok((Arc::new(tree), vec![path.clone()], vec![bytes_of(path)]))
         }
     }
-}
-
-/// Returns device and inode of a directory of our own, which is left out wherever it turns up.
-fn identity(directory: &Path) -> Result<Option<(u64, u64)>> {
-    let metadata = OsTarget::open(directory)?.metadata(Path::new(""))?;
-    Ok(metadata.map(|metadata| (metadata.device, metadata.inode)))
 }
 
 /// Finds the newest snapshot of the same host and paths.

@@ -11,4 +11,4 @@ mod roots;
 pub mod stream;
 pub mod walk;
 
-pub use roots::absolute;
+pub use roots::{absolute, identity};

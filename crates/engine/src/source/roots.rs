@@ -126,9 +126,27 @@ pub fn absolute(working_directory: &Path, path: &Path) -> PathBuf {
     PathBuf::from(OsString::from_vec(clean(working_directory.join(path).as_os_str().as_bytes())))
 }
 
+/// Returns device and inode of a directory, behind symbolic links, by which a walk leaves it out wherever it turns up.
+pub fn identity(tree: &dyn SourceTree, directory: &Path) -> Result<(u64, u64)> {
+    let metadata = tree.metadata(&tree.canonical(directory)?)?;
+    Ok((metadata.device, metadata.inode))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::mem_tree::MemTree;
+
+    #[test]
+    fn a_directory_has_one_identity_whatever_leads_to_it() {
+        let tree = MemTree::new();
+        tree.put_file(Path::new("/a/file"), b"");
+        tree.put_symlink(Path::new("/link"), OsStr::new("a"));
+        let of = |path: &str| identity(&tree, Path::new(path));
+        assert_eq!(of("/a").unwrap(), of("/link").unwrap());
+        assert_ne!(of("/a").unwrap(), of("/").unwrap());
+        assert!(of("/missing").is_err());
+    }
 
     #[test]
     fn paths_are_cleaned_as_go_does() {
