@@ -3,9 +3,10 @@
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use onefold_engine::io::mem_tree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
-use onefold_engine::io::tree::{SourceTree, TargetTree, Trust, Xattr};
+use onefold_engine::io::tree::{TargetTree, Trust, Xattr};
 
 use crate::place::{Place, Ran, contents, noise};
 
@@ -398,7 +399,7 @@ fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
     };
     assert!(line("fremovexattr(", "system.posix_acl_access") < line("fchmod(", "0640"), "{trace}");
     assert_eq!(place.path("out/file").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
-    assert_eq!(OsSource.xattrs(&place.path("out/file")).unwrap(), []);
+    assert_eq!(mem_tree::xattrs(&OsSource, &place.path("out/file")).unwrap(), []);
 }
 
 /// Makes a place with a snapshot of two files, restored to `out`, where more stands than the snapshot has.

@@ -199,13 +199,13 @@ impl MemTree {
                     todo.extend(source.list(&from)?.into_iter().map(|name| at.join(name)));
                 }
                 EntryKind::File => load_file(&*source.open(&from)?, &*tree.create_file(&at)?, metadata.size)?,
-                EntryKind::Symlink => tree.create_symlink(&at, source.read_link(&from)?.as_os_str())?,
+                EntryKind::Symlink => tree.create_symlink(&at, read_link(source, &from)?.as_os_str())?,
                 kind @ (EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice | EntryKind::BlockDevice) => {
                     tree.create_special(&at, kind, metadata.rdev)?;
                 }
             }
             linked.insert((metadata.device, metadata.inode), at.clone());
-            loaded.push((at, metadata, source.xattrs(&from)?));
+            loaded.push((at, metadata, xattrs(source, &from)?));
         }
         for (at, metadata, xattrs) in &loaded {
             tree.set_metadata(at, metadata, xattrs, Trust::Full)?;
@@ -419,6 +419,23 @@ impl TargetTree for MemTree {
 
     fn folds_case(&self) -> Result<bool> {
         Ok(self.lock().folds_case)
+    }
+}
+
+/// Returns where a symbolic link of any tree points.
+pub fn read_link(source: &dyn SourceTree, path: &Path) -> Result<PathBuf> {
+    let target = match source.parent_of(path)? {
+        (directory, Some(name)) => directory.read_entry(name)?.link_target,
+        (_, None) => None,
+    };
+    target.ok_or_else(|| Error::io("read link", path, io::ErrorKind::InvalidInput.into()))
+}
+
+/// Returns all extended attributes of an entry of any tree, sorted by name.
+pub fn xattrs(source: &dyn SourceTree, path: &Path) -> Result<Vec<Xattr>> {
+    match source.parent_of(path)? {
+        (directory, Some(name)) => directory.xattrs_of(name),
+        (directory, None) => directory.xattrs(),
     }
 }
 

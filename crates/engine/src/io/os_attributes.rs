@@ -254,6 +254,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::io::mem_tree;
     use crate::io::os_source::OsSource;
     use crate::io::os_target_tests::{Fixture, is_root, xattr};
     use crate::io::tree::{SourceTree, TargetTree};
@@ -275,7 +276,7 @@ mod tests {
         // Read-only by now, which must not keep its owner from changing the attributes.
         let second = [xattr("user.kept", b"2"), xattr("user.new", b"3")];
         assert_eq!(target.set_metadata(path, &metadata, &second, Trust::Full).unwrap(), Unset::default());
-        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), second);
+        assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), second);
         let found = target.metadata(path).unwrap().unwrap();
         assert_eq!((found.mode, found.mtime), (0o400, metadata.mtime));
     }
@@ -318,15 +319,15 @@ mod tests {
         let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
         assert_eq!(refused, Unset::default());
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o1755);
-        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
+        assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
         if is_root() {
             let refused = target.set_metadata(path, &metadata, &xattrs, Trust::Full).unwrap();
             assert_eq!(refused, Unset::default());
             assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o7755);
-            assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
+            assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), xattrs);
             // What stood there before is taken away again.
             target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
-            assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
+            assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
         }
     }
 
@@ -349,10 +350,10 @@ mod tests {
             println!("skipped: the temporary directory has no lists of rights: {refused:?}");
             return;
         }
-        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), xattrs);
+        assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), xattrs);
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
         assert_eq!(target.set_metadata(path, &metadata, &[], Trust::Full).unwrap(), Unset::default());
-        assert_eq!(OsSource.xattrs(&fixture.root().join(path)).unwrap(), []);
+        assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), []);
         assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o640);
     }
 

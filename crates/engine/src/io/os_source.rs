@@ -97,6 +97,7 @@ mod tests {
     use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 
     use super::*;
+    use crate::io::mem_tree;
     use crate::io::tree::{EntryKind, Xattr};
     use crate::types::Timestamp;
 
@@ -140,7 +141,7 @@ mod tests {
         fs::write(dir.path().join("file"), b"x").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
         assert_eq!(OsSource.metadata(&link).unwrap().kind, EntryKind::Symlink);
-        assert_eq!(OsSource.read_link(&link).unwrap(), Path::new("file"));
+        assert_eq!(mem_tree::read_link(&OsSource, &link).unwrap(), Path::new("file"));
         assert!(matches!(OsSource.open(&link), Err(Error::Io { .. })));
         assert!(OsSource.list(&link).is_err());
         let canonical = OsSource.canonical(&link).unwrap();
@@ -196,7 +197,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, b"").unwrap();
-        assert_eq!(OsSource.xattrs(&path).unwrap(), []);
+        assert_eq!(mem_tree::xattrs(&OsSource, &path).unwrap(), []);
         // Larger than the first buffer; ext4 holds a block of them.
         let large = vec![b'x'; 2000];
         let set = |name: &str, value: &[u8]| rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty());
@@ -208,7 +209,7 @@ mod tests {
             outcome => outcome.unwrap(),
         }
         set("user.empty", b"").unwrap();
-        let attributes = OsSource.xattrs(&path).unwrap();
+        let attributes = mem_tree::xattrs(&OsSource, &path).unwrap();
         let of = |name: &str, value: &[u8]| Xattr { name: name.into(), value: value.to_vec() };
         assert_eq!(attributes, [of("user.empty", b""), of("user.large", &large)]);
     }
@@ -227,8 +228,9 @@ mod tests {
             // Wherever a path is cut, what is left must fit every kind of call.
             for len in 1..=255 {
                 let missing = path.join("m".repeat(len));
-                let kinds = [OsSource.metadata(&missing).unwrap_err(), OsSource.xattrs(&missing).unwrap_err()]
-                    .map(|error| error.io_kind());
+                let kinds =
+                    [OsSource.metadata(&missing).unwrap_err(), mem_tree::xattrs(&OsSource, &missing).unwrap_err()]
+                        .map(|error| error.io_kind());
                 assert_eq!(kinds, [Some(std::io::ErrorKind::NotFound); 2], "{} bytes", missing.as_os_str().len());
             }
         }
@@ -240,8 +242,8 @@ mod tests {
 
         assert_eq!(OsSource.metadata(&path).unwrap().kind, EntryKind::Directory);
         assert_eq!(OsSource.list(&path).unwrap(), ["file", "link"]);
-        assert_eq!(OsSource.read_link(&path.join("link")).unwrap(), Path::new("target"));
-        assert_eq!(OsSource.xattrs(&path.join("file")).unwrap(), []);
+        assert_eq!(mem_tree::read_link(&OsSource, &path.join("link")).unwrap(), Path::new("target"));
+        assert_eq!(mem_tree::xattrs(&OsSource, &path.join("file")).unwrap(), []);
         let mut buffer = [0; 4];
         assert_eq!(OsSource.open(&path.join("file")).unwrap().read_at(0, &mut buffer).unwrap(), 4);
         assert_eq!(&buffer, b"deep");

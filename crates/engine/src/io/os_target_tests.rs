@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::mem_tree::MemTree;
+use crate::io::mem_tree::{self, MemTree};
 use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
@@ -84,12 +84,12 @@ fn copy(source: &dyn SourceTree, target: &dyn TargetTree, trust: Trust) -> Vec<S
                 }
             }
             EntryKind::Symlink => {
-                target.create_symlink(&path, source.read_link(&from).unwrap().as_os_str()).unwrap();
+                target.create_symlink(&path, mem_tree::read_link(&*source, &from).unwrap().as_os_str()).unwrap();
             }
             kind => target.create_special(&path, kind, metadata.rdev).unwrap(),
         }
         seen.insert(metadata.inode, path.clone());
-        entries.push((path, metadata, source.xattrs(&from).unwrap()));
+        entries.push((path, metadata, mem_tree::xattrs(&*source, &from).unwrap()));
     }
     let mut refused = Vec::new();
     for (path, metadata, xattrs) in entries.iter().rev() {
@@ -382,7 +382,7 @@ fn paths_longer_than_the_kernel_takes_are_walked_and_removed() {
     target.set_metadata(&file, &metadata, &xattrs, Trust::Full).unwrap();
     let found = target.metadata(&file).unwrap().unwrap();
     assert_eq!((found.links, found.mode, found.size, found.mtime), (2, 0o640, 7, metadata.mtime));
-    assert_eq!(OsSource.xattrs(&fixture.root().join(&file)).unwrap(), xattrs);
+    assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(&file)).unwrap(), xattrs);
     target.remove(path.iter().next().map(Path::new).unwrap()).unwrap();
     assert_eq!(target.list(Path::new("")).unwrap(), ["short"]);
 }

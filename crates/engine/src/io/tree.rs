@@ -91,21 +91,6 @@ pub trait SourceTree: Debug + Send + Sync {
             (directory, None) => directory.list(),
         }
     }
-    /// Returns where a symbolic link points.
-    fn read_link(&self, path: &Path) -> Result<PathBuf> {
-        let target = match self.parent_of(path)? {
-            (directory, Some(name)) => directory.read_entry(name)?.link_target,
-            (_, None) => None,
-        };
-        target.ok_or_else(|| Error::io("read link", path, io::ErrorKind::InvalidInput.into()))
-    }
-    /// Returns all extended attributes, sorted by name.
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>> {
-        match self.parent_of(path)? {
-            (directory, Some(name)) => directory.xattrs_of(name),
-            (directory, None) => directory.xattrs(),
-        }
-    }
     /// Opens a regular file or a block device for reading.
     fn open(&self, path: &Path) -> Result<Box<dyn SourceFile>> {
         match self.parent_of(path)? {
