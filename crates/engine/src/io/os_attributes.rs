@@ -257,7 +257,7 @@ mod tests {
     use crate::io::mem_tree;
     use crate::io::os_source::OsSource;
     use crate::io::os_target_tests::{Fixture, is_root, xattr};
-    use crate::io::tree::{SourceTree, TargetTree};
+    use crate::io::tree::TargetTree;
 
     #[test]
     fn metadata_replaces_what_stands_there() {

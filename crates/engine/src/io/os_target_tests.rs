@@ -84,12 +84,12 @@ fn copy(source: &dyn SourceTree, target: &dyn TargetTree, trust: Trust) -> Vec<S
                 }
             }
             EntryKind::Symlink => {
-                target.create_symlink(&path, mem_tree::read_link(&*source, &from).unwrap().as_os_str()).unwrap();
+                target.create_symlink(&path, mem_tree::read_link(source, &from).unwrap().as_os_str()).unwrap();
             }
             kind => target.create_special(&path, kind, metadata.rdev).unwrap(),
         }
         seen.insert(metadata.inode, path.clone());
-        entries.push((path, metadata, mem_tree::xattrs(&*source, &from).unwrap()));
+        entries.push((path, metadata, mem_tree::xattrs(source, &from).unwrap()));
     }
     let mut refused = Vec::new();
     for (path, metadata, xattrs) in entries.iter().rev() {
