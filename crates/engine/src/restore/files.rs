@@ -8,7 +8,8 @@ use crate::io::tree::{TargetTree, Trust, Unprivileged};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Fetcher, Wanted};
 use crate::restore::links::SharedInode;
-use crate::restore::writing::{Failed, FilePlan, PendingFile, Target, WindowSink, Writing, is_fatal};
+use crate::restore::pending::{FilePlan, PendingFile};
+use crate::restore::writing::{Failed, Target, WindowSink, Writing, is_fatal};
 
 /// References of the first window.
 const WINDOW_CHUNKS_FIRST: usize = 1 << 12;

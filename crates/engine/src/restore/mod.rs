@@ -3,6 +3,7 @@
 pub mod apart;
 mod decide;
 pub mod delete;
+mod directories;
 pub mod dump;
 pub mod fetch;
 pub mod files;
@@ -10,6 +11,7 @@ pub mod links;
 mod locate;
 pub mod partial;
 mod passes;
+pub mod pending;
 mod region;
 mod rehearsal;
 pub mod run;

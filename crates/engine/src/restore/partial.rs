@@ -4,6 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::error::{Error, Result};
+use crate::io::tree::EntryKind;
+use crate::restore::run::{Level, Run};
+use crate::store::cursor::DirectoryCursor;
+
 /// End of the name of a partial file.
 pub const PARTIAL_SUFFIX: &str = ".onefold-partial";
 
@@ -12,6 +17,9 @@ const NAME_LEN_MAX: usize = 255;
 
 /// Bytes of a name's hash that stand for the part of it that is cut off.
 const HASH_LEN: usize = 8;
+
+/// Other names that are tried for a partial file before its entry counts as failed.
+const PARTIAL_NUMBERS_MAX: u32 = 100;
 
 /// Where a file or another entry is made before it gets its own name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +68,44 @@ pub(super) fn is_partial_name(name: &OsStr) -> bool {
     let without_digits = bytes.get(..bytes.len() - digits).unwrap_or_default();
     let numbered = without_digits.strip_suffix(b"-").filter(|_| digits != 0);
     numbered.unwrap_or(bytes).ends_with(PARTIAL_SUFFIX.as_bytes())
+}
+
+impl Run<'_> {
+    /// Returns where an entry is made before it gets its own name: under a name that the snapshot's directory does not
+    /// have, and under which nothing stands but what an earlier run left. The directories above it are `levels`.
+    pub(super) fn partial(&mut self, levels: &[Level], path: &Path) -> Result<Partial> {
+        let name = path.file_name().unwrap_or_default();
+        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
+        for number in 0..PARTIAL_NUMBERS_MAX {
+            let candidate = partial_name(name, number);
+            let is_held = self.holds(levels, name, &candidate);
+            if is_held == Some(true) {
+                continue;
+            }
+            let path = partial_path(path, number);
+            let standing = if is_fresh { None } else { self.target.metadata(&path)? };
+            match standing {
+                None => return Ok(Partial { path, replaces_leftover: false }),
+                Some(standing) if is_held == Some(false) && standing.kind == EntryKind::File && standing.links == 1 => {
+                    return Ok(Partial { path, replaces_leftover: true });
+                }
+                Some(_) => {}
+            }
+        }
+        Err(Error::invalid("every name for its partial file is taken"))
+    }
+
+    /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
+    /// be known.
+    fn holds(&mut self, levels: &[Level], entry: &OsStr, name: &OsStr) -> Option<bool> {
+        // What is restored alone has no directory.
+        let Some(level) = levels.last() else { return Some(false) };
+        if entry < name && level.cursor.rules_out(name.as_bytes()) {
+            return Some(false);
+        }
+        let found = DirectoryCursor::new(level.node).find(name.as_bytes(), self.reader);
+        found.ok().map(|found| found.is_some())
+    }
 }
 
 #[cfg(test)]

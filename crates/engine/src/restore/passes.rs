@@ -11,9 +11,10 @@ use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
+use crate::restore::pending::FilePlan;
 use crate::restore::run::{Level, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
-use crate::restore::writing::{FilePlan, is_fatal};
+use crate::restore::writing::is_fatal;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
 use crate::tree::{Content, Entry};
 

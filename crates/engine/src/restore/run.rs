@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, TargetTree, Trust, Unprivileged, Unset};
-use crate::monitor::{Action, Monitor};
+use crate::io::tree::{TargetTree, Trust, Unprivileged, Unset};
+use crate::monitor::Monitor;
 use crate::pipeline::Driver;
 use crate::restore::fetch::Fetcher;
 use crate::restore::files::{FileWriter, REFERENCE_BYTES};
 use crate::restore::links::FirstPaths;
-use crate::restore::partial::{PARTIAL_SUFFIX, Partial, partial_name, partial_path};
+use crate::restore::partial::PARTIAL_SUFFIX;
 use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
 use crate::restore::rehearsal::Rehearsal;
 use crate::restore::select::{Filter, Root};
@@ -117,9 +117,6 @@ const WINDOW_CHUNKS_MAX: usize = 1 << 16;
 /// Deepest tree that is restored, the same that is backed up.
 const DEPTH_MAX: usize = 4096;
 
-/// Other names that are tried for a partial file before its entry counts as failed.
-const PARTIAL_NUMBERS_MAX: u32 = 100;
-
 /// Restores.
 pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreReport> {
     let target: Arc<dyn TargetTree> = match request.effect {
@@ -174,8 +171,8 @@ pub(super) struct Run<'a> {
 
 /// A directory being walked.
 pub(super) struct Level {
-    cursor: DirectoryCursor,
-    node: Fingerprint,
+    pub(super) cursor: DirectoryCursor,
+    pub(super) node: Fingerprint,
     /// The directory's own entry; `None` at the root.
     entry: Option<Entry>,
     /// Whether it has been created, or found to hold something that is restored.
@@ -375,109 +372,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Says whether something that is to be left as it is stands where a directory would have to be: the directory at
-    /// `path`, or one above it. Nothing below that can be restored then.
-    pub(super) fn is_blocked(&self, path: &Path) -> Result<bool> {
-        if self.request.overwrite != Overwrite::Never {
-            return Ok(false);
-        }
-        let mut directory = PathBuf::new();
-        for name in path {
-            directory.push(name);
-            match self.target.metadata(&directory)? {
-                None => return Ok(false),
-                Some(standing) if standing.kind == EntryKind::Directory => {}
-                Some(_) => return Ok(true),
-            }
-        }
-        Ok(false)
-    }
-
     /// Counts something that is left as it stands, or for which there is no room because of that.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.report.files_skipped += 1;
         self.report.bytes_skipped += bytes;
         self.request.monitor.advance(bytes, 1);
-    }
-
-    /// Makes the directories above an entry, once something in them is restored.
-    pub(super) fn create_above(&mut self, levels: &mut [Level], path: &Path) -> Result<()> {
-        let mut in_fresh = false;
-        for at in 0..levels.len() {
-            let Some((level, above)) = levels.get_mut(..=at).and_then(|levels| levels.split_last_mut()) else { break };
-            if level.is_wanted {
-                in_fresh = level.is_fresh;
-                continue;
-            }
-            // The root is the target itself, so that level N is the first N names of the path.
-            let directory: PathBuf = path.components().take(at).collect();
-            level.is_fresh = in_fresh || self.create_directory(above, &directory)?;
-            if in_fresh {
-                self.target.create_dir(&directory)?;
-            }
-            in_fresh = level.is_fresh;
-            level.is_wanted = true;
-            self.report.directories += 1;
-            self.request.monitor.directory(&Path::new("/").join(&directory), Action::Other);
-        }
-        Ok(())
-    }
-
-    /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
-    fn create_directory(&mut self, above: &[Level], directory: &Path) -> Result<bool> {
-        let target = Arc::clone(&self.target);
-        match target.metadata(directory)?.map(|standing| standing.kind) {
-            None => target.create_dir(directory).map(|()| true),
-            // It is kept, and its owner can write into it from now on.
-            Some(EntryKind::Directory) => target.create_dir(directory).map(|()| false),
-            // Made under another name first: if that fails, what stands there is still there.
-            Some(_) => {
-                let partial = self.partial(above, directory)?;
-                if partial.replaces_leftover {
-                    target.remove(&partial.path)?;
-                }
-                target.create_dir(&partial.path)?;
-                target.remove(directory)?;
-                target.rename(&partial.path, directory)?;
-                Ok(true)
-            }
-        }
-    }
-
-    /// Returns where an entry is made before it gets its own name: under a name that the snapshot's directory does not
-    /// have, and under which nothing stands but what an earlier run left. The directories above it are `levels`.
-    pub(super) fn partial(&mut self, levels: &[Level], path: &Path) -> Result<Partial> {
-        let name = path.file_name().unwrap_or_default();
-        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
-        for number in 0..PARTIAL_NUMBERS_MAX {
-            let candidate = partial_name(name, number);
-            let is_held = self.holds(levels, name, &candidate);
-            if is_held == Some(true) {
-                continue;
-            }
-            let path = partial_path(path, number);
-            let standing = if is_fresh { None } else { self.target.metadata(&path)? };
-            match standing {
-                None => return Ok(Partial { path, replaces_leftover: false }),
-                Some(standing) if is_held == Some(false) && standing.kind == EntryKind::File && standing.links == 1 => {
-                    return Ok(Partial { path, replaces_leftover: true });
-                }
-                Some(_) => {}
-            }
-        }
-        Err(Error::invalid("every name for its partial file is taken"))
-    }
-
-    /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
-    /// be known.
-    fn holds(&mut self, levels: &[Level], entry: &OsStr, name: &OsStr) -> Option<bool> {
-        // What is restored alone has no directory.
-        let Some(level) = levels.last() else { return Some(false) };
-        if entry < name && level.cursor.rules_out(name.as_bytes()) {
-            return Some(false);
-        }
-        let found = DirectoryCursor::new(level.node).find(name.as_bytes(), self.reader);
-        found.ok().map(|found| found.is_some())
     }
 }
 

@@ -6,118 +6,19 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{Metadata, TargetFile, TargetTree, Trust, Unprivileged, Unset, Xattr};
+use crate::io::tree::{TargetFile, TargetTree, Trust, Unprivileged, Unset};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
 use crate::restore::partial::Partial;
+use crate::restore::pending::{Handle, PendingFile};
 
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
-
-/// A file to be restored.
-#[derive(Debug)]
-pub struct FilePlan {
-    /// Where, relative to the target.
-    pub path: PathBuf,
-    /// Where its bytes go until all of them are right.
-    pub partial: Partial,
-    /// Whether a directory stands at its path, which makes way right before the rename.
-    pub replaces_directory: bool,
-    /// What is set when its bytes are written.
-    pub metadata: Metadata,
-    /// Extended attributes likewise.
-    pub xattrs: Vec<Xattr>,
-    /// The inode that other names of the snapshot share with it.
-    pub link: Option<SharedInode>,
-}
-
-/// A file being restored.
-#[derive(Debug)]
-pub(super) struct PendingFile {
-    plan: FilePlan,
-    handle: Mutex<Handle>,
-    /// Chunks that are not written, and one more until all chunks are known.
-    pub(super) left: AtomicUsize,
-    /// Chunks that it has.
-    chunks: AtomicU64,
-    /// Whether the length must be set since not every byte up to the end is written.
-    is_sparse: AtomicBool,
-    /// Whether something of it is lost for certain.
-    has_losses: AtomicBool,
-    losses: Mutex<Losses>,
-}
-
-#[derive(Debug, Default)]
-struct Handle {
-    file: Option<Arc<dyn TargetFile>>,
-    is_created: bool,
-    /// Whether the list of idle files has it.
-    is_listed: bool,
-    bytes_written: u64,
-}
-
-/// What a file lacks.
-#[derive(Debug, Default)]
-struct Losses {
-    /// Chunks that could not be read or written.
-    chunks: u64,
-    bytes: u64,
-    /// Why the first of them is lost.
-    first: Option<String>,
-    /// From where on the list of its chunks cannot be read, and why.
-    cut: Option<(u64, String)>,
-    /// Why it cannot be opened, or what was reported while closing it.
-    unusable: Option<String>,
-}
-
-impl PendingFile {
-    /// Starts a file of which no chunk is known yet.
-    pub(super) fn new(plan: FilePlan) -> Self {
-        Self {
-            plan,
-            handle: Mutex::default(),
-            left: AtomicUsize::new(1),
-            chunks: AtomicU64::new(0),
-            is_sparse: AtomicBool::new(false),
-            has_losses: AtomicBool::new(false),
-            losses: Mutex::default(),
-        }
-    }
-
-    /// Takes note of a chunk that is to be written.
-    pub(super) fn expect(&self) {
-        self.chunks.fetch_add(1, Ordering::Relaxed);
-        self.left.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Takes note that not every byte is written.
-    pub(super) fn skip(&self) {
-        self.is_sparse.store(true, Ordering::Release);
-    }
-
-    /// Takes note that nothing is known of what follows the byte at `offset`.
-    pub(super) fn cut(&self, offset: u64, error: &Error) {
-        let bytes = self.plan.metadata.size.saturating_sub(offset);
-        self.lack(|losses| {
-            losses.bytes += bytes;
-            losses.cut = Some((offset, error.to_string()));
-        });
-    }
-
-    fn lack(&self, change: impl FnOnce(&mut Losses)) {
-        change(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner));
-        self.has_losses.store(true, Ordering::Release);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Handle> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Where one chunk of a file goes.
 pub(super) struct Target {
@@ -397,28 +298,6 @@ impl Writing {
     }
 }
 
-impl Losses {
-    /// Returns what is lost as a clause.
-    fn describe(&self, chunks: u64) -> String {
-        let mut clauses = Vec::new();
-        if let Some(reason) = &self.unusable {
-            clauses.push(reason.clone());
-        }
-        if let Some(first) = &self.first {
-            let plural = if chunks == 1 { "chunk" } else { "chunks" };
-            clauses.push(format!("{} of {chunks} {plural} lost (first: {first})", self.chunks));
-        }
-        if let Some((offset, reason)) = &self.cut {
-            clauses.push(format!("the list of its chunks cannot be read from byte {offset} on: {reason}"));
-        }
-        if self.bytes != 0 {
-            let verb = if self.bytes == 1 { "byte is" } else { "bytes are" };
-            clauses.push(format!("{} {verb} missing", self.bytes));
-        }
-        clauses.join("; ")
-    }
-}
-
 /// Where the chunks of one window go.
 pub(super) struct WindowSink {
     pub(super) writing: Arc<Writing>,
@@ -501,9 +380,10 @@ pub(super) fn is_fatal(error: &Error) -> bool {
 mod tests {
     use super::*;
     use crate::io::mem_tree::MemTree;
-    use crate::io::tree::EntryKind;
+    use crate::io::tree::{EntryKind, Metadata};
     use crate::monitor::Silent;
     use crate::restore::partial::partial_path;
+    use crate::restore::pending::FilePlan;
     use crate::types::{Fingerprint, Timestamp};
 
     const MTIME: Timestamp = Timestamp { seconds: 77, nanoseconds: 1 };

@@ -1,0 +1,73 @@
+//! The directories of a restore: which of them are made, and when.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::io::tree::EntryKind;
+use crate::monitor::Action;
+use crate::restore::run::{Level, Overwrite, Run};
+
+impl Run<'_> {
+    /// Says whether something that is to be left as it is stands where a directory would have to be: the directory at
+    /// `path`, or one above it. Nothing below that can be restored then.
+    pub(super) fn is_blocked(&self, path: &Path) -> Result<bool> {
+        if self.request.overwrite != Overwrite::Never {
+            return Ok(false);
+        }
+        let mut directory = PathBuf::new();
+        for name in path {
+            directory.push(name);
+            match self.target.metadata(&directory)? {
+                None => return Ok(false),
+                Some(standing) if standing.kind == EntryKind::Directory => {}
+                Some(_) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes the directories above an entry, once something in them is restored.
+    pub(super) fn create_above(&mut self, levels: &mut [Level], path: &Path) -> Result<()> {
+        let mut in_fresh = false;
+        for at in 0..levels.len() {
+            let Some((level, above)) = levels.get_mut(..=at).and_then(|levels| levels.split_last_mut()) else { break };
+            if level.is_wanted {
+                in_fresh = level.is_fresh;
+                continue;
+            }
+            // The root is the target itself, so that level N is the first N names of the path.
+            let directory: PathBuf = path.components().take(at).collect();
+            level.is_fresh = in_fresh || self.create_directory(above, &directory)?;
+            if in_fresh {
+                self.target.create_dir(&directory)?;
+            }
+            in_fresh = level.is_fresh;
+            level.is_wanted = true;
+            self.report.directories += 1;
+            self.request.monitor.directory(&Path::new("/").join(&directory), Action::Other);
+        }
+        Ok(())
+    }
+
+    /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
+    fn create_directory(&mut self, above: &[Level], directory: &Path) -> Result<bool> {
+        let target = Arc::clone(&self.target);
+        match target.metadata(directory)?.map(|standing| standing.kind) {
+            None => target.create_dir(directory).map(|()| true),
+            // It is kept, and its owner can write into it from now on.
+            Some(EntryKind::Directory) => target.create_dir(directory).map(|()| false),
+            // Made under another name first: if that fails, what stands there is still there.
+            Some(_) => {
+                let partial = self.partial(above, directory)?;
+                if partial.replaces_leftover {
+                    target.remove(&partial.path)?;
+                }
+                target.create_dir(&partial.path)?;
+                target.remove(directory)?;
+                target.rename(&partial.path, directory)?;
+                Ok(true)
+            }
+        }
+    }
+}

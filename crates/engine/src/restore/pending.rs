@@ -1,0 +1,135 @@
+//! A file that is being restored: what it is to become, how much of it is written, and what it lacks.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Error;
+use crate::io::tree::{Metadata, TargetFile, Xattr};
+use crate::restore::links::SharedInode;
+use crate::restore::partial::Partial;
+
+/// A file to be restored.
+#[derive(Debug)]
+pub struct FilePlan {
+    /// Where, relative to the target.
+    pub path: PathBuf,
+    /// Where its bytes go until all of them are right.
+    pub partial: Partial,
+    /// Whether a directory stands at its path, which makes way right before the rename.
+    pub replaces_directory: bool,
+    /// What is set when its bytes are written.
+    pub metadata: Metadata,
+    /// Extended attributes likewise.
+    pub xattrs: Vec<Xattr>,
+    /// The inode that other names of the snapshot share with it.
+    pub link: Option<SharedInode>,
+}
+
+/// A file being restored.
+#[derive(Debug)]
+pub(super) struct PendingFile {
+    pub(super) plan: FilePlan,
+    pub(super) handle: Mutex<Handle>,
+    /// Chunks that are not written, and one more until all chunks are known.
+    pub(super) left: AtomicUsize,
+    /// Chunks that it has.
+    pub(super) chunks: AtomicU64,
+    /// Whether the length must be set since not every byte up to the end is written.
+    pub(super) is_sparse: AtomicBool,
+    /// Whether something of it is lost for certain.
+    pub(super) has_losses: AtomicBool,
+    pub(super) losses: Mutex<Losses>,
+}
+
+/// The open file of a [`PendingFile`].
+#[derive(Debug, Default)]
+pub(super) struct Handle {
+    pub(super) file: Option<Arc<dyn TargetFile>>,
+    pub(super) is_created: bool,
+    /// Whether the list of idle files has it.
+    pub(super) is_listed: bool,
+    pub(super) bytes_written: u64,
+}
+
+/// What a file lacks.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// Chunks that could not be read or written.
+    pub(super) chunks: u64,
+    pub(super) bytes: u64,
+    /// Why the first of them is lost.
+    pub(super) first: Option<String>,
+    /// From where on the list of its chunks cannot be read, and why.
+    pub(super) cut: Option<(u64, String)>,
+    /// Why it cannot be opened, or what was reported while closing it.
+    pub(super) unusable: Option<String>,
+}
+
+impl PendingFile {
+    /// Starts a file of which no chunk is known yet.
+    pub(super) fn new(plan: FilePlan) -> Self {
+        Self {
+            plan,
+            handle: Mutex::default(),
+            left: AtomicUsize::new(1),
+            chunks: AtomicU64::new(0),
+            is_sparse: AtomicBool::new(false),
+            has_losses: AtomicBool::new(false),
+            losses: Mutex::default(),
+        }
+    }
+
+    /// Takes note of a chunk that is to be written.
+    pub(super) fn expect(&self) {
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        self.left.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes note that not every byte is written.
+    pub(super) fn skip(&self) {
+        self.is_sparse.store(true, Ordering::Release);
+    }
+
+    /// Takes note that nothing is known of what follows the byte at `offset`.
+    pub(super) fn cut(&self, offset: u64, error: &Error) {
+        let bytes = self.plan.metadata.size.saturating_sub(offset);
+        self.lack(|losses| {
+            losses.bytes += bytes;
+            losses.cut = Some((offset, error.to_string()));
+        });
+    }
+
+    /// Takes note of something that is lost.
+    pub(super) fn lack(&self, change: impl FnOnce(&mut Losses)) {
+        change(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner));
+        self.has_losses.store(true, Ordering::Release);
+    }
+
+    /// Returns the open file, for one thread at a time.
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, Handle> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Losses {
+    /// Returns what is lost as a clause.
+    pub(super) fn describe(&self, chunks: u64) -> String {
+        let mut clauses = Vec::new();
+        if let Some(reason) = &self.unusable {
+            clauses.push(reason.clone());
+        }
+        if let Some(first) = &self.first {
+            let plural = if chunks == 1 { "chunk" } else { "chunks" };
+            clauses.push(format!("{} of {chunks} {plural} lost (first: {first})", self.chunks));
+        }
+        if let Some((offset, reason)) = &self.cut {
+            clauses.push(format!("the list of its chunks cannot be read from byte {offset} on: {reason}"));
+        }
+        if self.bytes != 0 {
+            let verb = if self.bytes == 1 { "byte is" } else { "bytes are" };
+            clauses.push(format!("{} {verb} missing", self.bytes));
+        }
+        clauses.join("; ")
+    }
+}
