@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// The target. It is always empty, so that there is nothing to overwrite, to compare or to remove in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,8 +58,8 @@ impl TargetTree for DiscardTarget {
         Err(kept_nothing())
     }
 
-    fn rename(&self, _: &Path, _: &Path) -> Result<()> {
-        Ok(())
+    fn rename(&self, _: &Path, _: &Path, _: Option<Identity>) -> Result<Renamed> {
+        Ok(Renamed::Done)
     }
 
     fn set_metadata(&self, _: &Path, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
@@ -90,6 +90,14 @@ impl TargetFile for DiscardFile {
 
     fn set_metadata(&self, _: &Metadata, _: &[Xattr], _: Trust) -> Result<Unset> {
         Ok(Unset::default())
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        Ok(Identity { device: 0, inode: 0 })
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        Ok(true)
     }
 
     fn report_close(&self) -> Result<()> {

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Metadata, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{
+    EntryKind, Identity, Metadata, Renamed, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Unset, Xattr,
+};
 
 mod diff;
 mod directory;
@@ -244,7 +246,7 @@ impl MemTree {
 
     fn mem_file(&self, inode: u64, path: PathBuf) -> MemFile {
         let opened = self.lock().inode(inode).metadata.clone();
-        MemFile { tree: self.clone(), inode, path, opened }
+        MemFile { tree: self.clone(), inode, path, opened, lock: Mutex::default() }
     }
 }
 
@@ -373,11 +375,16 @@ impl TargetTree for MemTree {
         }
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
         let mut state = self.lock();
         let missing = || refuse("rename", from, io::ErrorKind::NotFound);
         let busy = || refuse("rename", to, io::ErrorKind::ResourceBusy);
-        let inode = state.find_plain("rename", from)?.ok_or_else(missing)?;
+        let found = state.find_plain("rename", from)?;
+        let identity = found.map(|inode| state.inode(inode).metadata.identity());
+        if expected.is_some() && identity != expected {
+            return Ok(Renamed::Unexpected);
+        }
+        let inode = found.ok_or_else(missing)?;
         let (old, old_name) = state.find_parent("rename", from)?.ok_or_else(busy)?;
         let (new, new_name) = state.find_parent("rename", to)?.ok_or_else(busy)?;
         if state.names(new).is_none() {
@@ -386,7 +393,7 @@ impl TargetTree for MemTree {
         if let Some(standing) = state.find_plain("rename", to)? {
             if standing == inode {
                 // Two names of one entry: the kernel does nothing.
-                return Ok(());
+                return Ok(Renamed::Done);
             }
             if state.names(standing).is_some() {
                 return Err(refuse("rename", to, io::ErrorKind::IsADirectory));
@@ -396,7 +403,7 @@ impl TargetTree for MemTree {
             }
         }
         state.rename((old, old_name), (new, new_name));
-        Ok(())
+        Ok(Renamed::Done)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags}
 use rustix::io::Errno;
 
 use crate::io::os_entry::{self, LastLink, handle_path, retry};
-use crate::io::tree::{EntryKind, Metadata, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Trust, Unset, Xattr};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
@@ -38,19 +38,26 @@ pub(super) fn set(entry: BorrowedFd<'_>, wanted: &Metadata, xattrs: &[Xattr], tr
     Subject::Entry(entry, handle_path(entry, Path::new(""))).set(wanted, xattrs, trust)
 }
 
-/// The same on an open file.
+/// The same on an open file. Returns which file it is as well.
 pub(super) fn set_of_file(
     file: BorrowedFd<'_>,
     wanted: &Metadata,
     xattrs: &[Xattr],
     trust: Trust,
-) -> Result<Unset, Errno> {
-    Subject::File(file).set(wanted, xattrs, trust)
+) -> Result<(Identity, Unset), Errno> {
+    let subject = Subject::File(file);
+    let found = subject.metadata()?;
+    let identity = found.identity();
+    Ok((identity, subject.change(found, wanted, xattrs, trust)?))
 }
 
 impl Subject<'_> {
     fn set(&self, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
-        let mut found = self.metadata()?;
+        self.change(self.metadata()?, wanted, xattrs, trust)
+    }
+
+    /// Sets what differs from what was found.
+    fn change(&self, mut found: Metadata, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
         let mut unset = Unset::default();
         // Owner first: changing it clears set-id bits and capabilities. Nothing to change is most common.
         if (found.uid, found.gid) != (wanted.uid, wanted.gid) {

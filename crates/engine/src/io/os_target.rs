@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, PATH_LEN_MAX, handle_path, retry};
 use crate::io::os_target_file::OsTargetFile;
-use crate::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// Tries at a resolution that the kernel could not finish because something was being renamed.
 const RESOLVE_TRIES_MAX: u32 = 64;
@@ -161,7 +161,7 @@ impl OsTarget {
     }
 
     fn file(&self, path: &Path, file: OwnedFd) -> OsTargetFile {
-        OsTargetFile { file, path: self.path.join(path) }
+        OsTargetFile::new(file, self.path.join(path))
     }
 
     fn open_regular(&self, path: &Path, access: OFlags) -> Result<Box<dyn TargetFile>> {
@@ -391,17 +391,23 @@ impl TargetTree for OsTarget {
         })
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
         let (old, new) = (Names::of(from)?, Names::of(to)?);
         let renamed = || {
             let (old_parent, old_name) = old.split().ok_or(Errno::BUSY)?;
             let (new_parent, new_name) = new.split().ok_or(Errno::BUSY)?;
-            let directory = self.resolve(&new_parent, OFlags::PATH | OFlags::DIRECTORY)?;
-            if old_parent.0 == new_parent.0 {
-                return retry(|| rustix::fs::renameat(&directory, old_name, &directory, new_name));
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let after = self.resolve(&new_parent, flags)?;
+            let other = if old_parent.0 == new_parent.0 { None } else { Some(self.resolve(&old_parent, flags)?) };
+            let before = other.as_ref().unwrap_or(&after);
+            if let Some(expected) = expected {
+                match os_entry::stat(before.as_fd(), Path::new(old_name), AtFlags::empty()) {
+                    Ok(found) if found.identity() == expected => {}
+                    Ok(_) | Err(Errno::NOENT) => return Ok(Renamed::Unexpected),
+                    Err(error) => return Err(error),
+                }
             }
-            let before = self.resolve(&old_parent, OFlags::PATH | OFlags::DIRECTORY)?;
-            retry(|| rustix::fs::renameat(&before, old_name, &directory, new_name))
+            retry(|| rustix::fs::renameat(before, old_name, &after, new_name)).map(|()| Renamed::Done)
         };
         renamed().map_err(|error: Errno| Error::io("rename to", &self.path.join(to), error.into()))
     }

@@ -2,14 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, retry};
-use crate::io::tree::{Metadata, TargetFile, Trust, Unset, Xattr};
+use crate::io::tree::{Identity, Metadata, TargetFile, Trust, Unset, Xattr};
 
 /// A file inside the target.
 #[derive(Debug)]
@@ -17,9 +18,15 @@ pub(super) struct OsTargetFile {
     pub(super) file: OwnedFd,
     /// For messages.
     pub(super) path: PathBuf,
+    /// Remembered by calls that learn it anyway.
+    identity: OnceLock<Identity>,
 }
 
 impl OsTargetFile {
+    pub(super) fn new(file: OwnedFd, path: PathBuf) -> Self {
+        Self { file, path, identity: OnceLock::new() }
+    }
+
     fn error(&self, operation: &'static str, error: Errno) -> Error {
         Error::io(operation, &self.path, error.into())
     }
@@ -58,8 +65,28 @@ impl TargetFile for OsTargetFile {
     }
 
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
-        os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, trust)
-            .map_err(|error| self.error("set metadata of", error))
+        let set = os_attributes::set_of_file(self.file.as_fd(), metadata, xattrs, trust);
+        let (identity, unset) = set.map_err(|error| self.error("set metadata of", error))?;
+        self.identity.get_or_init(|| identity);
+        Ok(unset)
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        if let Some(identity) = self.identity.get() {
+            return Ok(*identity);
+        }
+        let found = os_entry::stat(self.file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH);
+        let identity = found.map_err(|error| self.error("read metadata of", error))?.identity();
+        Ok(*self.identity.get_or_init(|| identity))
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        // The lock belongs to the open file, so that two restores of one process exclude each other as well.
+        match retry(|| rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) | Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL | Errno::NOLCK) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(self.error("lock", error)),
+        }
     }
 
     fn report_close(&self) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::io::mem_tree::{self, MemTree};
 use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
-use crate::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Metadata, Renamed, SourceTree, TargetTree, Trust, Unset, Xattr};
 use crate::types::Timestamp;
 
 /// A target in a directory of its own, which goes with it.
@@ -409,4 +409,31 @@ fn the_root_is_created_on_the_users_own_path() {
     assert!(OsTarget::open(&dir.path().join("missing")).is_err());
     fs::write(dir.path().join("file"), b"").unwrap();
     assert!(OsTarget::create(&dir.path().join("file")).is_err());
+}
+
+#[test]
+fn a_lock_is_held_until_its_file_is_closed_and_only_the_expected_file_is_renamed() {
+    let fixture = Fixture::new();
+    let on_disk: &dyn TargetTree = &fixture.target;
+    let double = MemTree::new();
+    for target in [on_disk, &double] {
+        let (a, b) = (Path::new("a"), Path::new("b"));
+        let file = target.create_file(a).unwrap();
+        let other = target.open_file(a).unwrap();
+        assert!(file.try_lock().unwrap() && file.try_lock().unwrap());
+        assert!(!other.try_lock().unwrap());
+        let identity = file.identity().unwrap();
+        assert_eq!(identity, other.identity().unwrap());
+        drop(file);
+        assert!(other.try_lock().unwrap());
+        assert_eq!(identity, target.metadata(a).unwrap().unwrap().identity());
+        let planted = target.create_file(b).unwrap().identity().unwrap();
+        assert_ne!(planted, identity);
+        assert_eq!(target.rename(b, a, Some(identity)).unwrap(), Renamed::Unexpected);
+        assert_eq!(target.rename(Path::new("gone"), a, Some(identity)).unwrap(), Renamed::Unexpected);
+        assert_eq!(target.list(Path::new("")).unwrap(), ["a", "b"]);
+        assert_eq!(target.rename(a, b, Some(identity)).unwrap(), Renamed::Done);
+        assert_eq!(target.list(Path::new("")).unwrap(), ["b"]);
+        assert_eq!(target.metadata(b).unwrap().unwrap().identity(), identity);
+    }
 }

@@ -56,6 +56,22 @@ pub struct Metadata {
     pub rdev: u64,
 }
 
+/// Which file or directory it is, whatever its names: while it exists, no other one of this host has the same identity.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Identity {
+    /// Device that holds it.
+    pub device: u64,
+    /// Inode number on that device.
+    pub inode: u64,
+}
+
+impl Metadata {
+    /// Returns which entry this is.
+    pub fn identity(&self) -> Identity {
+        Identity { device: self.device, inode: self.inode }
+    }
+}
+
 /// One extended attribute. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Xattr {
@@ -211,6 +227,16 @@ impl std::ops::AddAssign for Unprivileged {
     }
 }
 
+/// What became of a rename.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Renamed {
+    /// The entry has its new name.
+    Done,
+    /// Nothing was done: what stands at the old name, if anything, is not what was expected there.
+    Unexpected,
+}
+
 /// Handles of files that are kept open in a target that does not know the limit.
 const OPEN_FILES_DEFAULT: usize = 256;
 
@@ -242,8 +268,9 @@ pub trait TargetTree: Debug + Send + Sync {
     /// Gives `existing`, a regular file or special inside the target, the further name `new`.
     fn hard_link(&self, existing: &Path, new: &Path) -> Result<()>;
     /// Gives what stands at `from`, which is no directory unless nothing stands at `to`, the name `to` instead. What
-    /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is.
-    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is. If an identity
+    /// is expected, what stands at `from` must have it.
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed>;
     /// Removes what stands at the path: a file, link, special, or a directory with all it holds.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time
@@ -278,6 +305,11 @@ pub trait TargetFile: Debug + Send + Sync {
     fn set_len(&self, len: u64) -> Result<()>;
     /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
+    /// Returns which file this is.
+    fn identity(&self) -> Result<Identity>;
+    /// Takes the lock of the file, which is held until the file is closed. Returns false if another handle has it. A file
+    /// system without locks gives it to everybody.
+    fn try_lock(&self) -> Result<bool>;
     /// Returns the errors that a file system keeps until a file is closed, as network file systems do. Nothing is synced.
     fn report_close(&self) -> Result<()>;
 }

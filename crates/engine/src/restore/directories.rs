@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::io::tree::EntryKind;
 use crate::monitor::Action;
+use crate::restore::partial::{make_directory, make_partial, publish};
 use crate::restore::run::{Level, Overwrite, Run};
 
 impl Run<'_> {
@@ -60,12 +61,9 @@ impl Run<'_> {
             // Made under another name first: if that fails, what stands there is still there.
             Some(_) => {
                 let partial = self.partial(above, directory)?;
-                if partial.replaces_leftover {
-                    target.remove(&partial.path)?;
-                }
-                target.create_dir(&partial.path)?;
-                target.remove(directory)?;
-                target.rename(&partial.path, directory)?;
+                let make = |path: &Path| make_directory(&*target, path);
+                let ((), partial) = make_partial(&*target, directory, partial, make)?;
+                publish(&*target, &partial, directory, || target.remove(directory))?;
                 Ok(true)
             }
         }

@@ -1,11 +1,12 @@
 //! Names of what is not whole yet: a file gets its own name only once every byte of it is right.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::tree::EntryKind;
+use crate::io::tree::{EntryKind, Renamed, TargetFile, TargetTree};
 use crate::restore::run::{Level, Run};
 use crate::store::cursor::DirectoryCursor;
 
@@ -21,13 +22,22 @@ const HASH_LEN: usize = 8;
 /// Other names that are tried for a partial file before its entry counts as failed.
 const PARTIAL_NUMBERS_MAX: u32 = 100;
 
-/// Where a file or another entry is made before it gets its own name.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Under which name a file or another entry is made before it gets its own, in its own directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partial {
-    /// Relative to the target, in the directory of the entry itself.
-    pub path: PathBuf,
-    /// Whether a partial file of an earlier run stands there, to be replaced.
-    pub replaces_leftover: bool,
+    /// Number of the first name that the directory of the snapshot does not have.
+    pub number: u32,
+    /// What becomes of the partial files that stand there.
+    pub leftovers: Leftovers,
+}
+
+/// What becomes of partial files of earlier runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leftovers {
+    /// They are removed.
+    Removed,
+    /// They stay: the directory of the snapshot cannot be read, so that they may be files of the snapshot.
+    Kept,
 }
 
 /// Returns the partial name of an entry. Number 0 is the usual one; the others are for when that is taken.
@@ -70,29 +80,107 @@ pub(super) fn is_partial_name(name: &OsStr) -> bool {
     numbered.unwrap_or(bytes).ends_with(PARTIAL_SUFFIX.as_bytes())
 }
 
+/// Makes something under a partial name of an entry: the first one at which nothing stands but what an earlier run left.
+/// What another restore is writing stays. Returns what was made, and its path.
+pub(super) fn make_partial<T>(
+    target: &dyn TargetTree,
+    path: &Path,
+    partial: Partial,
+    mut make: impl FnMut(&Path) -> Result<T>,
+) -> Result<(T, PathBuf)> {
+    for number in partial.number..PARTIAL_NUMBERS_MAX {
+        let at = partial_path(path, number);
+        let mut made = make(&at);
+        if is_taken(&made) && partial.leftovers == Leftovers::Removed && remove_leftover(target, &at)? {
+            made = make(&at);
+        }
+        if !is_taken(&made) {
+            return made.map(|made| (made, at));
+        }
+    }
+    Err(all_taken())
+}
+
+fn is_taken<T>(made: &Result<T>) -> bool {
+    matches!(made, Err(error) if error.io_kind() == Some(ErrorKind::AlreadyExists))
+}
+
+fn all_taken() -> Error {
+    Error::invalid("every name for its partial file is taken")
+}
+
+/// Makes a file, and takes its lock, by which other restores know that it is being written.
+pub(super) fn make_locked_file(target: &dyn TargetTree, path: &Path) -> Result<Box<dyn TargetFile>> {
+    let file = target.create_file(path)?;
+    match file.try_lock() {
+        Ok(true) => Ok(file),
+        // Another restore has found it before it was locked, and removes it.
+        Ok(false) => Err(Error::io("lock", path, ErrorKind::AlreadyExists.into())),
+        Err(error) => {
+            // The reason is the first error.
+            let _ = target.remove(path);
+            Err(error)
+        }
+    }
+}
+
+/// Makes a directory where nothing stands.
+pub(super) fn make_directory(target: &dyn TargetTree, path: &Path) -> Result<()> {
+    match target.metadata(path)? {
+        None => target.create_dir(path),
+        Some(_) => Err(Error::io("create directory", path, ErrorKind::AlreadyExists.into())),
+    }
+}
+
+/// Gives what was made under a partial name its own, once what cannot be replaced by that is cleared away. If that fails,
+/// what was made is removed.
+pub(super) fn publish(
+    target: &dyn TargetTree,
+    partial: &Path,
+    path: &Path,
+    clear: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let error = match clear().and_then(|()| target.rename(partial, path, None)) {
+        Ok(Renamed::Done) => return Ok(()),
+        Ok(Renamed::Unexpected) => Error::invalid("another program removed what was to get this name"),
+        Err(error) => error,
+    };
+    // The reason is the first error; there may be nothing to remove.
+    let _ = target.remove(partial);
+    Err(error)
+}
+
+/// Removes what an earlier run has left under a partial name. Returns false if it is something else, or if another restore
+/// is writing it.
+fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
+    let Some(standing) = target.metadata(path)? else { return Ok(true) };
+    if standing.kind != EntryKind::File || standing.links != 1 {
+        return Ok(false);
+    }
+    // Open until it is removed: nobody else takes it for a leftover meanwhile.
+    let _locked = match target.open_file(path) {
+        Ok(file) if file.try_lock()? => Some(file),
+        Ok(_) => return Ok(false),
+        // A file of another user, or one that has its mode already. Whoever is writing it notices that it is gone.
+        Err(error) if error.io_kind() == Some(ErrorKind::PermissionDenied) => None,
+        Err(error) => return Err(error),
+    };
+    target.remove(path).map(|()| true)
+}
+
 impl Run<'_> {
-    /// Returns where an entry is made before it gets its own name: under a name that the snapshot's directory does not
-    /// have, and under which nothing stands but what an earlier run left. The directories above it are `levels`.
+    /// Returns under which name an entry is made before it gets its own. The directories above it are `levels`.
     pub(super) fn partial(&mut self, levels: &[Level], path: &Path) -> Result<Partial> {
         let name = path.file_name().unwrap_or_default();
-        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
         for number in 0..PARTIAL_NUMBERS_MAX {
-            let candidate = partial_name(name, number);
-            let is_held = self.holds(levels, name, &candidate);
-            if is_held == Some(true) {
-                continue;
-            }
-            let path = partial_path(path, number);
-            let standing = if is_fresh { None } else { self.target.metadata(&path)? };
-            match standing {
-                None => return Ok(Partial { path, replaces_leftover: false }),
-                Some(standing) if is_held == Some(false) && standing.kind == EntryKind::File && standing.links == 1 => {
-                    return Ok(Partial { path, replaces_leftover: true });
-                }
-                Some(_) => {}
-            }
+            let leftovers = match self.holds(levels, name, &partial_name(name, number)) {
+                Some(true) => continue,
+                Some(false) => Leftovers::Removed,
+                None => Leftovers::Kept,
+            };
+            return Ok(Partial { number, leftovers });
         }
-        Err(Error::invalid("every name for its partial file is taken"))
+        Err(all_taken())
     }
 
     /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot

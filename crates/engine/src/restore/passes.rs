@@ -11,6 +11,7 @@ use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
+use crate::restore::partial::{make_partial, publish};
 use crate::restore::pending::FilePlan;
 use crate::restore::run::{Level, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
@@ -247,7 +248,9 @@ impl Run<'_> {
         let (target, trust) = (Arc::clone(&self.target), self.request.trust);
         let make = |path: &Path| {
             create(&*target, path)?;
-            target.set_metadata(path, &entry.metadata(), &entry.xattrs, trust)
+            let set = target.set_metadata(path, &entry.metadata(), &entry.xattrs, trust);
+            // Without its metadata it does not stay. The reason is the first error.
+            set.inspect_err(|_| drop(target.remove(path)))
         };
         let unset = match replaced {
             None => make(path)?,
@@ -264,25 +267,14 @@ impl Run<'_> {
         levels: &[Level],
         path: &Path,
         replaced: EntryKind,
-        make: impl FnOnce(&Path) -> Result<T>,
+        make: impl FnMut(&Path) -> Result<T>,
     ) -> Result<T> {
         let target = Arc::clone(&self.target);
         let partial = self.partial(levels, path)?;
-        if partial.replaces_leftover {
-            target.remove(&partial.path)?;
-        }
-        let replaced = make(&partial.path).and_then(|made| {
-            if replaced == EntryKind::Directory {
-                target.remove(path)?;
-            }
-            target.rename(&partial.path, path)?;
-            Ok(made)
-        });
-        if replaced.is_err() {
-            // The reason is the first error; there may be nothing to remove.
-            let _ = target.remove(&partial.path);
-        }
-        replaced
+        let (made, partial) = make_partial(&*target, path, partial, make)?;
+        let clear = || if replaced == EntryKind::Directory { target.remove(path) } else { Ok(()) };
+        publish(&*target, &partial, path, clear)?;
+        Ok(made)
     }
 
     /// Gives an entry that was restored, or is known to be whole, a further name.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::io::tree::{Metadata, TargetFile, Xattr};
+use crate::io::tree::{Identity, Metadata, TargetFile, Xattr};
 use crate::restore::links::SharedInode;
 use crate::restore::partial::Partial;
 
@@ -14,7 +14,7 @@ use crate::restore::partial::Partial;
 pub struct FilePlan {
     /// Where, relative to the target.
     pub path: PathBuf,
-    /// Where its bytes go until all of them are right.
+    /// Under which name its bytes go until all of them are right.
     pub partial: Partial,
     /// Whether a directory stands at its path, which makes way right before the rename.
     pub replaces_directory: bool,
@@ -46,10 +46,22 @@ pub(super) struct PendingFile {
 #[derive(Debug, Default)]
 pub(super) struct Handle {
     pub(super) file: Option<Arc<dyn TargetFile>>,
-    pub(super) is_created: bool,
+    pub(super) partial: PartialFile,
     /// Whether the list of idle files has it.
     pub(super) is_listed: bool,
     pub(super) bytes_written: u64,
+}
+
+/// The partial file of a [`PendingFile`].
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) enum PartialFile {
+    /// It is not made yet.
+    #[default]
+    NotMade,
+    /// It stands at this path. Once it was closed, its identity shows whether it is still the same file.
+    Made(PathBuf, Option<Identity>),
+    /// Somebody else has removed it, or put another file in its place.
+    Gone(PathBuf),
 }
 
 /// What a file lacks.

@@ -4,18 +4,19 @@
 //! its metadata and renames it once its last chunk is written. A small file is thus opened once and closed by the same
 //! worker.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{TargetFile, TargetTree, Trust, Unprivileged, Unset};
+use crate::io::tree::{Identity, Renamed, TargetFile, TargetTree, Trust, Unprivileged, Unset};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
-use crate::restore::partial::Partial;
-use crate::restore::pending::{Handle, PendingFile};
+use crate::restore::partial::{make_locked_file, make_partial};
+use crate::restore::pending::{Handle, PartialFile, PendingFile};
 
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
@@ -133,22 +134,51 @@ impl Writing {
         if let Some(file) = &handle.file {
             return Ok(Arc::clone(file));
         }
-        let Partial { path, replaces_leftover } = &pending.plan.partial;
-        let file = if handle.is_created {
-            self.target.open_file(path)?
-        } else {
-            if *replaces_leftover {
-                self.target.remove(path)?;
+        let file = match &handle.partial {
+            PartialFile::NotMade => {
+                let make = |path: &Path| make_locked_file(&*self.target, path);
+                let (file, path) = make_partial(&*self.target, &pending.plan.path, pending.plan.partial, make)?;
+                handle.partial = PartialFile::Made(path, None);
+                self.partials.fetch_add(1, Ordering::Relaxed);
+                file
             }
-            let file = self.target.create_file(path)?;
-            handle.is_created = true;
-            self.partials.fetch_add(1, Ordering::Relaxed);
-            file
+            PartialFile::Made(path, identity) => match self.open_again(path, *identity)? {
+                Some(file) => file,
+                None => return Err(self.lose_partial(&mut handle)),
+            },
+            PartialFile::Gone(path) => return Err(self.partial_is_gone(path)),
         };
         let file: Arc<dyn TargetFile> = Arc::from(file);
         handle.file = Some(Arc::clone(&file));
         self.open.fetch_add(1, Ordering::Relaxed);
         Ok(file)
+    }
+
+    /// Opens a partial file that was closed. Returns nothing if it is not the same file any more, or if another restore has
+    /// taken it for one that nobody writes: whoever owns the directory could have had secrets written into a file of theirs.
+    fn open_again(&self, path: &Path, identity: Option<Identity>) -> Result<Option<Box<dyn TargetFile>>> {
+        match self.target.open_file(path) {
+            Ok(file) if Some(file.identity()?) == identity && file.try_lock()? => Ok(Some(file)),
+            Ok(_) => Ok(None),
+            Err(error) if error.io_kind() == Some(ErrorKind::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes note that somebody else has taken the partial file away, and returns that as an error.
+    fn lose_partial(&self, handle: &mut Handle) -> Error {
+        let PartialFile::Made(path, _) = std::mem::take(&mut handle.partial) else {
+            unreachable!("only what was made gets lost")
+        };
+        self.partials.fetch_sub(1, Ordering::Relaxed);
+        let error = self.partial_is_gone(&path);
+        handle.partial = PartialFile::Gone(path);
+        error
+    }
+
+    fn partial_is_gone(&self, path: &Path) -> Error {
+        let shown = self.shown(path);
+        Error::invalid(format!("another program removed or replaced {shown} while it was written"))
     }
 
     /// Closes every file that is kept open and that nobody writes to at the moment.
@@ -183,6 +213,10 @@ impl Writing {
     fn close(&self, pending: &PendingFile, handle: &mut Handle) {
         if let Some(file) = handle.file.take() {
             self.open.fetch_sub(1, Ordering::Relaxed);
+            if let PartialFile::Made(_, identity) = &mut handle.partial {
+                // One that cannot be recognized is not opened again.
+                *identity = file.identity().ok();
+            }
             self.report_close(pending, &*file);
         }
     }
@@ -214,11 +248,11 @@ impl Writing {
                     self.files.fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(pending.plan.metadata.size, Ordering::Relaxed);
                 }
-                Err(error) if pending.lock().is_created => {
-                    let reason = format!("{error}; all bytes are in {}", self.shown(&pending.plan.partial.path));
-                    self.fail(pending, if is_fatal(&error) { error } else { Error::invalid(reason) }, true);
+                Err(error) if is_fatal(&error) => self.fail(pending, error, true),
+                Err(error) => {
+                    let error = self.with_partial(pending, error);
+                    self.fail(pending, error, true);
                 }
-                Err(error) => self.fail(pending, error, true),
             }
         }
         self.close(pending, &mut pending.lock());
@@ -244,27 +278,51 @@ impl Writing {
         if plan.replaces_directory {
             self.target.remove(&plan.path)?;
         }
-        self.with_handle(|| self.target.rename(&plan.partial.path, &plan.path))?;
-        self.partials.fetch_sub(1, Ordering::Relaxed);
+        self.publish(pending, file.identity()?)?;
         Ok(Some(unset))
+    }
+
+    /// Gives the partial file, if it is still the one that was written, the file's own name.
+    fn publish(&self, pending: &PendingFile, identity: Identity) -> Result<()> {
+        let path = match &pending.lock().partial {
+            PartialFile::Made(path, _) => path.clone(),
+            PartialFile::NotMade | PartialFile::Gone(_) => return Err(Error::invalid("has no partial file")),
+        };
+        // Without its lock, which may be needed to close others.
+        match self.with_handle(|| self.target.rename(&path, &pending.plan.path, Some(identity)))? {
+            Renamed::Done => {
+                self.partials.fetch_sub(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Renamed::Unexpected => Err(self.lose_partial(&mut pending.lock())),
+        }
+    }
+
+    /// Adds to an error where the bytes of the file are.
+    fn with_partial(&self, pending: &PendingFile, error: Error) -> Error {
+        match &pending.lock().partial {
+            PartialFile::Made(path, _) => Error::invalid(format!("{error}; all bytes are in {}", self.shown(path))),
+            PartialFile::Gone(_) => Error::invalid(format!("{error}; nothing of it was restored")),
+            PartialFile::NotMade => error,
+        }
     }
 
     /// Reports a file that is not whole, once. Its own name is not touched. Keeps the partial file if it has anything.
     fn give_up(&self, pending: &PendingFile) {
-        let (is_created, written) = {
+        let (partial, written) = {
             let handle = pending.lock();
-            (handle.is_created, handle.bytes_written)
+            (handle.partial.clone(), handle.bytes_written)
         };
-        let path = &pending.plan.partial.path;
-        let rest = if written != 0 {
-            format!("what could be read is in {}", self.shown(path))
-        } else if !is_created {
-            "nothing of it was restored".to_owned()
-        } else if let Err(error) = self.target.remove(path) {
-            format!("nothing of it was restored, and its partial file stays: {error}")
-        } else {
-            self.partials.fetch_sub(1, Ordering::Relaxed);
-            "nothing of it was restored".to_owned()
+        let rest = match partial {
+            PartialFile::NotMade | PartialFile::Gone(_) => "nothing of it was restored".to_owned(),
+            PartialFile::Made(path, _) if written != 0 => format!("what could be read is in {}", self.shown(&path)),
+            PartialFile::Made(path, _) => match self.target.remove(&path) {
+                Ok(()) => {
+                    self.partials.fetch_sub(1, Ordering::Relaxed);
+                    "nothing of it was restored".to_owned()
+                }
+                Err(error) => format!("nothing of it was restored, and its partial file stays: {error}"),
+            },
         };
         let all = pending.chunks.load(Ordering::Relaxed);
         let shown = Path::new("/").join(&pending.plan.path);
@@ -382,7 +440,7 @@ mod tests {
     use crate::io::mem_tree::MemTree;
     use crate::io::tree::{EntryKind, Metadata};
     use crate::monitor::Silent;
-    use crate::restore::partial::partial_path;
+    use crate::restore::partial::{Leftovers, Partial};
     use crate::restore::pending::FilePlan;
     use crate::types::{Fingerprint, Timestamp};
 
@@ -404,7 +462,7 @@ mod tests {
             rdev: 0,
         };
         let path = PathBuf::from(path);
-        let partial = Partial { path: partial_path(&path, 0), replaces_leftover: false };
+        let partial = Partial { number: 0, leftovers: Leftovers::Removed };
         let plan = FilePlan { path, partial, replaces_directory: false, metadata, xattrs: Vec::new(), link: None };
         let file = PendingFile::new(plan);
         (0..chunks).for_each(|_| file.expect());
@@ -489,8 +547,8 @@ mod tests {
     #[test]
     fn a_file_of_which_nothing_can_be_written_leaves_nothing_and_is_reported_once() {
         let tree = MemTree::new();
-        TargetTree::create_dir(&tree, Path::new("f.onefold-partial")).unwrap();
-        let [blocked, lost] = ["f", "g"].map(|name| pending(name, 6, 2));
+        // The directory of the first one is gone.
+        let [blocked, lost] = ["gone/f", "g"].map(|name| pending(name, 6, 2));
         let sink = sink(&tree, halves(&blocked).into_iter().chain(halves(&lost)).collect());
         assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
         assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
@@ -499,12 +557,78 @@ mod tests {
         for file in [&blocked, &lost] {
             sink.writing.settle(file, 1);
         }
-        assert_eq!(names(&tree), ["f.onefold-partial"]);
+        assert!(names(&tree).is_empty());
         let failed = sink.writing.take_failed();
         let failed: Vec<String> = failed.into_iter().map(|failed| failed.error.to_string()).collect();
         assert_eq!(failed.len(), 2);
         assert!(failed[0].ends_with("6 bytes are missing; nothing of it was restored"), "{failed:?}");
         let text = "/g: 2 of 2 chunks lost (first: unreadable); 6 bytes are missing; nothing of it was restored";
         assert_eq!(failed[1], text);
+    }
+
+    /// Only the end of its name and its kind were looked at: the second restore took the file that the first one was writing
+    /// for a leftover, and the first one's rename gave the second one's half file the name.
+    #[test]
+    fn two_restores_of_one_file_never_give_half_a_file_its_name() {
+        let tree = MemTree::new();
+        let files = [pending("f", 6, 2), pending("f", 6, 2)];
+        let [first, second] = [0, 1].map(|at: usize| sink(&tree, halves(&files[at])));
+        assert!(first.take(b"abc", &[(0, 0..3)]).is_empty());
+        assert!(second.take(b"ABC", &[(0, 0..3)]).is_empty());
+        assert_eq!(names(&tree), ["f.onefold-partial", "f.onefold-partial-1"]);
+        assert!(first.take(b"def", &[(1, 0..3)]).is_empty());
+        first.writing.settle(&files[0], 1);
+        assert_eq!((read(&tree, "f").0, names(&tree).len()), (b"abcdef".to_vec(), 2));
+        assert!(second.take(b"DEF", &[(1, 0..3)]).is_empty());
+        assert!(first.writing.take_failed().is_empty());
+        assert_eq!((first.writing.restored(), first.writing.partials()), ((1, 6), 0));
+        drop((second, files));
+        // Nobody writes it any more.
+        let third = pending("f", 6, 2);
+        let sink = sink(&tree, halves(&third));
+        assert!(sink.take(b"ghi", &[(0, 0..3)]).is_empty());
+        assert_eq!(names(&tree), ["f", "f.onefold-partial", "f.onefold-partial-1"]);
+        assert_eq!(read(&tree, "f.onefold-partial").0, b"ghi");
+    }
+
+    /// Whoever owns the directory could put a file of theirs there, and read what was written into it.
+    #[test]
+    fn a_partial_file_that_was_exchanged_is_neither_written_nor_renamed() {
+        for is_closed in [true, false] {
+            let tree = MemTree::new();
+            let file = pending("f", 6, 2);
+            let sink = sink(&tree, halves(&file));
+            assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+            if is_closed {
+                sink.relieve();
+            }
+            tree.rename(Path::new("/f.onefold-partial"), Path::new("/away"));
+            tree.put_file(Path::new("/f.onefold-partial"), b"planted");
+            assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
+            sink.writing.settle(&file, 1);
+            assert_eq!(names(&tree), ["away", "f.onefold-partial"]);
+            let (planted, mode, _) = read(&tree, "f.onefold-partial");
+            assert_eq!((planted.as_slice(), mode), (b"planted".as_slice(), 0o600));
+            let failed = sink.writing.take_failed();
+            let [Failed { error, is_incomplete: true, .. }] = failed.as_slice() else { panic!("{failed:?}") };
+            let text = error.to_string();
+            assert!(text.contains("another program removed or replaced /f.onefold-partial"), "{text}");
+            assert!(text.ends_with("nothing of it was restored"), "{text}");
+            assert_eq!((sink.writing.restored(), sink.writing.partials()), ((0, 0), 0));
+        }
+    }
+
+    #[test]
+    fn a_partial_file_that_was_removed_while_it_was_closed_is_not_made_again() {
+        let tree = MemTree::new();
+        let file = pending("f", 6, 2);
+        let sink = sink(&tree, halves(&file));
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        sink.relieve();
+        tree.remove(Path::new("f.onefold-partial")).unwrap();
+        assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
+        sink.writing.settle(&file, 1);
+        assert!(names(&tree).is_empty());
+        assert_eq!(sink.writing.take_failed().len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onefold_engine::io::tree::{EntryKind, Metadata, TargetFile, TargetTree, Trust, Unset, Xattr};
+use onefold_engine::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 use onefold_engine::{Error, Result};
 
 /// Counts calls, and fails one of them.
@@ -104,9 +104,9 @@ impl TargetTree for FaultyTarget {
         self.inner.hard_link(existing, new)
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
         self.calls.next("rename")?;
-        self.inner.rename(from, to)
+        self.inner.rename(from, to, expected)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -161,6 +161,16 @@ impl TargetFile for FaultyFile {
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.calls.next("set metadata of open file")?;
         self.inner.set_metadata(metadata, xattrs, trust)
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        self.calls.next("identity")?;
+        self.inner.identity()
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        self.calls.next("lock")?;
+        self.inner.try_lock()
     }
 
     fn report_close(&self) -> Result<()> {

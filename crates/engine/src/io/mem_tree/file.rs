@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::MemTree;
 use super::extents::Extents;
 use super::state::{Body, refuse};
 use crate::error::Result;
-use crate::io::tree::{Metadata, SourceFile, TargetFile, Trust, Unset, Xattr};
+use crate::io::tree::{Identity, Metadata, SourceFile, TargetFile, Trust, Unset, Xattr};
 
 /// A file of a [`MemTree`], open; it outlives its names.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) struct MemFile {
     pub(super) inode: u64,
     pub(super) path: PathBuf,
     pub(super) opened: Metadata,
+    /// The lock of the file, if this handle has it.
+    pub(super) lock: Mutex<Option<Arc<()>>>,
 }
 
 impl MemFile {
@@ -117,6 +120,22 @@ impl TargetFile for MemFile {
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {
         self.tree.set_inode_metadata(self.inode, metadata, xattrs, trust);
         Ok(Unset::default())
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        Ok(self.with(|_, metadata| metadata.identity()))
+    }
+
+    fn try_lock(&self) -> Result<bool> {
+        let mut held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.tree.lock();
+        let is_free = state.locks.get(&self.inode).is_none_or(|lock| lock.strong_count() == 0);
+        if held.is_none() && is_free {
+            let lock = Arc::new(());
+            state.locks.insert(self.inode, Arc::downgrade(&lock));
+            *held = Some(lock);
+        }
+        Ok(held.is_some())
     }
 
     fn report_close(&self) -> Result<()> {

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Weak;
 
 use super::extents::Extents;
 use super::faults::{Action, Fault};
@@ -42,6 +43,8 @@ pub(super) struct State {
     inode_next: u64,
     clock: i64,
     pub(super) working_directory: PathBuf,
+    /// Locks of files by inode, for as long as the handle that has one is open.
+    pub(super) locks: BTreeMap<u64, Weak<()>>,
     pub(super) faults: BTreeMap<PathBuf, Fault>,
     pub(super) folds_case: bool,
     /// Calls of the source side so far.
@@ -87,6 +90,7 @@ impl State {
             inode_next: ROOT,
             clock: 0,
             working_directory: PathBuf::from("/"),
+            locks: BTreeMap::new(),
             faults: BTreeMap::new(),
             folds_case: false,
             calls: 0,
