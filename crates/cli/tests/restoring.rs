@@ -336,7 +336,14 @@ fn nothing_that_is_to_be_left_alone_makes_way_for_something_of_another_kind() {
     assert_eq!((&summary["files_restored"], &summary["files_skipped"]), (&0.into(), &4.into()));
     place.run(["restore", part, "--target", "out", "--overwrite", "if-newer"]).code(0);
     assert_eq!(std::fs::read(target.join("other/newer")).unwrap(), b"precious");
-    place.run(["restore", part, "--target", "out", "--overwrite", "always"]).code(0);
+    let always = ["restore", part, "--target", "out", "--overwrite", "always"];
+    for options in [&["--dry-run"][..], &[]] {
+        let refused = place.run(always.iter().chain(options)).code(1);
+        assert!(refused.stderr().contains("/other: is not restored: a directory that is not empty stands there"));
+        assert_eq!(std::fs::read(target.join("other/newer")).unwrap(), b"precious");
+    }
+    let summary = place.run(always.iter().chain(&["--delete", "--json"])).code(0).messages().pop().unwrap();
+    assert_eq!(summary["files_deleted"], 1);
     assert_eq!(contents(&target), contents(&place.path("source")));
 }
 
@@ -496,6 +503,25 @@ fn neither_the_repository_nor_its_index_is_deleted_or_restored_into() {
     Ran(command.current_dir(place.path("repository")).output().unwrap()).code(1).says("restore to another directory");
     assert_eq!(names_below(&place.path("repository")), repository);
     place.run(["check"]).code(0);
+}
+
+/// The repository was deleted with the directory that it had been moved into, in whose place the snapshot has a link.
+#[test]
+fn a_directory_that_holds_the_repository_makes_way_for_nothing() {
+    let place = Place::new();
+    place.write("a", b"a");
+    std::os::unix::fs::symlink("a", place.path("source/backup")).unwrap();
+    place.run(["backup", "source", "-q"]).code(0);
+    std::fs::create_dir_all(place.path("out/backup")).unwrap();
+    std::fs::rename(place.path("repository"), place.path("out/backup/repository")).unwrap();
+    let moved = place.path("out/backup/repository");
+    let before = names_below(&moved);
+    for options in [&[][..], &["--delete"], &["--delete", "--dry-run"]] {
+        let all = ["--repo", moved.to_str().unwrap(), "restore", "latest:/source", "--target", "out", "--overwrite"];
+        place.run(all.iter().chain(&["always"]).chain(options)).code(1).says("is not restored: ");
+        assert_eq!(names_below(&moved), before);
+    }
+    assert_eq!(std::fs::read(place.path("out/a")).unwrap(), b"a");
 }
 
 /// The snapshot before it came back instead, without a word.

@@ -232,7 +232,7 @@ impl TargetTree for Odd {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        self.tree.remove(path)
+        TargetTree::remove(&self.tree, path)
     }
 
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {

@@ -19,7 +19,7 @@ use onefold_engine::object::names::{self, ContainerKind, SlotCopy};
 use onefold_engine::object::slot::encode_slot;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{MetadataSink, Recipe, RecipeItem};
-use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, read_slots, replace_slot, unlock};
@@ -194,6 +194,7 @@ fn restore_into(
         target,
         effect: Effect::Write,
         overwrite,
+        full_directories: FullDirectories::Keep,
         verify: false,
         trust: Trust::Untrusted,
         scratch: Scratch { disk: Some(world.cache()), dir: "".into() },

@@ -17,6 +17,7 @@ mod property;
 mod races;
 mod regressions;
 mod rehearsing;
+mod replacing;
 mod restore_faults;
 mod sources;
 mod standing;

@@ -45,6 +45,19 @@ struct Gardener<'a> {
     refused: Vec<String>,
 }
 
+/// Removes a directory with all that it holds.
+fn remove_all(target: &dyn TargetTree, directory: &Path) {
+    for name in target.list(directory).unwrap() {
+        let path = directory.join(name);
+        if target.metadata(&path).unwrap().unwrap().kind == EntryKind::Directory {
+            remove_all(target, &path);
+        } else {
+            target.remove(&path).unwrap();
+        }
+    }
+    target.remove(directory).unwrap();
+}
+
 impl<'a> Gardener<'a> {
     fn new(target: &'a dyn TargetTree, place: Place, seed: u64) -> Self {
         let root = PathBuf::from("d");
@@ -291,7 +304,7 @@ impl<'a> Gardener<'a> {
         if 3 < self.directories.len() && self.draw.once_in(2) {
             let number = 1 + self.draw.below(self.directories.len() - 1);
             let gone = self.directories[number].clone();
-            self.target.remove(&gone).unwrap();
+            remove_all(self.target, &gone);
             self.directories.retain(|path| !path.starts_with(&gone));
         }
         let stands = |path: &Path| self.target.metadata(path).is_ok_and(|standing| standing.is_some());

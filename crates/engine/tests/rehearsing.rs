@@ -7,7 +7,7 @@ use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
 use onefold_engine::monitor::{Action, Monitor};
 use onefold_engine::pipeline::Driver;
-use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::Store;
@@ -97,6 +97,7 @@ fn filter(draw: &mut Draw) -> Filter {
 struct Asked {
     filter: Filter,
     overwrite: Overwrite,
+    full_directories: FullDirectories,
     trust: Trust,
     path: &'static Path,
 }
@@ -117,6 +118,7 @@ fn run(
         target: Arc::new(target.clone()),
         effect,
         overwrite: asked.overwrite,
+        full_directories: asked.full_directories.clone(),
         verify: false,
         trust: asked.trust,
         scratch: world.scratch(),
@@ -143,6 +145,11 @@ fn a_dry_run_reports_what_the_restore_then_does_and_changes_nothing() {
             let asked = Asked {
                 filter: filter(&mut draw),
                 overwrite,
+                full_directories: if draw.once_in(2) {
+                    FullDirectories::Keep
+                } else {
+                    FullDirectories::Delete { keep: Arc::default() }
+                },
                 trust: *draw.one_of(&[Trust::Full, Trust::Untrusted]),
                 path: Path::new(*draw.one_of(&["/", "/d"])),
             };

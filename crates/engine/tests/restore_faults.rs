@@ -12,7 +12,9 @@ use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::sim::{Fault, SimDisk};
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Xattr};
 use onefold_engine::pipeline::Driver;
-use onefold_engine::restore::{Effect, Filter, Overwrite, PARTIAL_SUFFIX, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{
+    Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, RestoreReport, RestoreRequest, restore,
+};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::types::Timestamp;
@@ -103,6 +105,7 @@ impl Case<'_> {
             target,
             effect: Effect::Write,
             overwrite,
+            full_directories: FullDirectories::Delete { keep: Arc::default() },
             verify: false,
             trust: Trust::Full,
             scratch: self.world.scratch(),

@@ -7,7 +7,7 @@ use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust, Xattr};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
-use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 
@@ -50,6 +50,7 @@ impl Made {
             target,
             effect,
             overwrite,
+            full_directories: FullDirectories::Keep,
             verify: overwrite == Overwrite::Refuse,
             trust,
             scratch: self.world.scratch(),

@@ -17,8 +17,8 @@ use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Unprivileged};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{
-    DeleteRequest, Effect, Filter, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport, RestoreRequest, delete,
-    ensure_apart, find_entry, restore,
+    DeleteRequest, Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport,
+    RestoreRequest, delete, ensure_apart, find_entry, restore,
 };
 use onefold_engine::source::exclude::{Case, Patterns, read_patterns};
 use onefold_engine::store::Store;
@@ -78,6 +78,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         target,
         effect: if typed.dry_run { Effect::DryRun } else { Effect::Write },
         overwrite: overwrite(when),
+        full_directories: full_directories(typed, &found),
         verify: typed.verify,
         trust: trust(typed, opened),
         scratch: cache.scratch(),
@@ -94,7 +95,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         let partials = if restored.files_incomplete == 0 { PartialFiles::Delete } else { PartialFiles::Keep };
         let deleted =
             if typed.delete { delete_others(settings, typed, &found, &filter, partials, &progress)? } else { 0 };
-        Outcome { restored, deleted }
+        Outcome { restored, deleted: deleted + restored.deleted }
     };
     print(output, typed, &report, &progress)?;
     let report = report.restored;
@@ -117,6 +118,7 @@ fn count_ahead(store: &Store, request: &RestoreRequest<'_>, interrupt: &Interrup
         path: request.path,
         filter: request.filter.clone(),
         overwrite: request.overwrite,
+        full_directories: request.full_directories.clone(),
         trust: request.trust,
         scratch: request.scratch.clone(),
         memory_bytes: request.memory_bytes,
@@ -188,6 +190,17 @@ fn delete_others(
         monitor: &monitor,
     };
     Ok(delete(&mut found.reader(settings)?, &request)?.deleted)
+}
+
+/// Returns what happens to a directory in whose place the snapshot has something else.
+fn full_directories(typed: &RestoreArgs, found: &OpenedSnapshot) -> FullDirectories {
+    if typed.delete {
+        FullDirectories::Delete {
+            keep: Arc::new(sources::identities(&[&found.opened.directory, &found.cache.directory])),
+        }
+    } else {
+        FullDirectories::Keep
+    }
 }
 
 /// Returns the directory that is restored into.

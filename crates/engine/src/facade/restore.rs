@@ -11,7 +11,7 @@ use crate::io::os_target::OsTarget;
 use crate::io::tree::Trust;
 use crate::monitor::Monitor;
 use crate::repo::{Selection, SnapshotName};
-use crate::restore::{self, Effect, Filter, Overwrite, RestoreRequest};
+use crate::restore::{self, Effect, Filter, FullDirectories, Overwrite, RestoreRequest};
 use crate::source::exclude::{Case, Patterns};
 
 /// A restore that is described and then run.
@@ -130,6 +130,7 @@ impl<'a> Restore<'a> {
             target: Arc::new(OsTarget::create(&self.target)?),
             effect: Effect::Write,
             overwrite: self.overwrite,
+            full_directories: FullDirectories::Keep,
             verify: self.is_verified,
             trust: if self.is_trusted { Trust::Full } else { Trust::Untrusted },
             scratch: self.repository.cache.scratch(),

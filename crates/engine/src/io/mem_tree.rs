@@ -167,6 +167,18 @@ impl MemTree {
         state.rename(from, to);
     }
 
+    /// Removes an entry, a directory with all that it holds. As a target, the tree removes no directory that holds something.
+    pub fn remove(&self, path: &Path) -> Result<()> {
+        let mut state = self.lock();
+        let parent = state.find_parent("remove", path)?;
+        let (directory, name) = parent.ok_or_else(|| refuse("remove", path, io::ErrorKind::ResourceBusy))?;
+        if !state.names(directory).is_some_and(|names| names.contains_key(name)) {
+            return Err(refuse("remove", path, io::ErrorKind::NotFound));
+        }
+        state.unlink(directory, name);
+        Ok(())
+    }
+
     /// Counts a call of the source side and does what was planned for it.
     fn count_call(&self) {
         let mut state = self.lock();
@@ -407,14 +419,11 @@ impl TargetTree for MemTree {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        let mut state = self.lock();
-        let parent = state.find_parent("remove", path)?;
-        let (directory, name) = parent.ok_or_else(|| refuse("remove", path, io::ErrorKind::ResourceBusy))?;
-        if !state.names(directory).is_some_and(|names| names.contains_key(name)) {
-            return Err(refuse("remove", path, io::ErrorKind::NotFound));
+        let inode = self.lock().find_plain("remove", path)?;
+        if inode.is_some_and(|inode| self.lock().names(inode).is_some_and(|names| !names.is_empty())) {
+            return Err(refuse("remove", path, io::ErrorKind::DirectoryNotEmpty));
         }
-        state.unlink(directory, name);
-        Ok(())
+        Self::remove(self, path)
     }
 
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset> {

@@ -193,60 +193,6 @@ impl OsTarget {
         let found = os_entry::stat(CWD, &above.join(swapped), AtFlags::empty());
         Ok(Some(found.is_ok_and(|found| (found.device, found.inode) == (standing.device, standing.inode))))
     }
-
-    /// Removes a directory with all it holds, depth first, without a handle or a stack frame per level.
-    ///
-    /// Each step resolves the path anew, so that a directory swapped for a link meanwhile ends the removal.
-    fn remove_directory(&self, names: &Names<'_>) -> Result<(), Errno> {
-        // Directories still to be emptied at each level below the first.
-        let mut levels: Vec<Vec<OsString>> = Vec::new();
-        let mut path = OsString::from(OsStr::from_bytes(names.0));
-        loop {
-            let current = Names(path.as_bytes());
-            let directories = self.remove_files(&current)?;
-            if let Some(name) = directories.last() {
-                if !path.is_empty() {
-                    path.push("/");
-                }
-                path.push(name);
-                levels.push(directories);
-                continue;
-            }
-            // Nothing is left in here: it goes, and so do its parents for as long as it was the last in them.
-            loop {
-                let current = Names(path.as_bytes());
-                let (parent, name) = self.parent(&current)?;
-                retry(|| rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR))?;
-                let Some(siblings) = levels.last_mut() else { return Ok(()) };
-                siblings.pop();
-                let (above, _) = current.split().ok_or(Errno::NOENT)?;
-                let above = OsString::from(OsStr::from_bytes(above.0));
-                path = above;
-                if let Some(next) = siblings.last() {
-                    path.push("/");
-                    path.push(next);
-                    break;
-                }
-                levels.pop();
-            }
-        }
-    }
-
-    /// Removes everything but directories from a directory and returns the names of those.
-    fn remove_files(&self, names: &Names<'_>) -> Result<Vec<OsString>, Errno> {
-        let directory = self.resolve(names, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let handle = resolve_once(directory.as_fd(), OsStr::new("."), OFlags::PATH | OFlags::DIRECTORY)?;
-        let mut directories = Vec::new();
-        for name in os_entry::list(directory)? {
-            let entry = os_entry::stat(handle.as_fd(), Path::new(&name), AtFlags::empty())?;
-            if entry.kind == EntryKind::Directory {
-                directories.push(name);
-            } else {
-                retry(|| rustix::fs::unlinkat(&handle, &name, AtFlags::empty()))?;
-            }
-        }
-        Ok(directories)
-    }
 }
 
 /// Returns a name that differs only in the case of its first letter; `None` if it has none.
@@ -416,10 +362,9 @@ impl TargetTree for OsTarget {
         self.at("remove", path, |names| {
             let (parent, name) = names.split().ok_or(Errno::BUSY)?;
             let parent = self.resolve(&parent, OFlags::PATH | OFlags::DIRECTORY)?;
-            match os_entry::stat(parent.as_fd(), Path::new(name), AtFlags::empty())?.kind {
-                EntryKind::Directory => self.remove_directory(names),
-                _ => retry(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty())),
-            }
+            let kind = os_entry::stat(parent.as_fd(), Path::new(name), AtFlags::empty())?.kind;
+            let flags = if kind == EntryKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            retry(|| rustix::fs::unlinkat(&parent, name, flags))
         })
     }
 

@@ -271,7 +271,7 @@ pub trait TargetTree: Debug + Send + Sync {
     /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is. If an identity
     /// is expected, what stands at `from` must have it.
     fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed>;
-    /// Removes what stands at the path: a file, link, special, or a directory with all it holds.
+    /// Removes what stands at the path: a file, link, special, or a directory that holds nothing.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time
     /// (also as access time). Returns what could not be set; that is not an error.

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree, Trust};
 use crate::monitor::Monitor;
 use crate::restore::partial::is_partial_name;
+use crate::restore::removal::{Outcome, Removal};
+use crate::restore::run::Effect;
 use crate::restore::select::{Filter, find_entry};
 use crate::store::MetadataReader;
 use crate::store::cursor::DirectoryCursor;
@@ -226,43 +228,19 @@ impl Run<'_> {
         }
     }
 
-    /// Deletes an entry with what is in it, as far as it is selected. Goes down to one name after the other instead of
-    /// removing a directory as a whole: what is left out stays, and each is told of.
+    /// Deletes an entry with what is in it, as far as it is selected.
     fn delete_all(&mut self, top: PathBuf, device: u64) -> Result<()> {
-        let mut levels: Vec<Doomed> = Vec::new();
-        let mut next = Some(top);
-        loop {
-            if self.request.monitor.is_interrupted() {
-                return Err(Error::Interrupted);
+        let DeleteRequest { target, filter, keep, monitor, .. } = *self.request;
+        let effect = if self.request.dry_run { Effect::DryRun } else { Effect::Write };
+        let removal = Removal { target, filter, keep, effect, monitor: &**monitor };
+        removal.remove(top, device, &mut |path, outcome| match outcome {
+            Outcome::Deleted => {
+                self.report.deleted += 1;
+                monitor.deleted(&shown(path));
             }
-            if let Some(path) = next.take() {
-                let is_kept = match self.open(&path, device, levels.len()) {
-                    Ok(Standing::Directory(names)) => {
-                        levels.push(Doomed { path, names, is_kept: false });
-                        false
-                    }
-                    Ok(Standing::Other) => !self.delete_one(&path),
-                    Ok(Standing::Kept) => true,
-                    Err(error) => {
-                        self.fail(&path, &error);
-                        true
-                    }
-                };
-                keep(&mut levels, is_kept);
-            }
-            let Some(level) = levels.last_mut() else { return Ok(()) };
-            if let Some(name) = level.names.pop() {
-                let below = level.path.join(name);
-                if self.request.filter.selects(&shown(&below)) {
-                    next = Some(below);
-                } else {
-                    level.is_kept = true;
-                }
-            } else if let Some(level) = levels.pop() {
-                let is_kept = level.is_kept || !self.delete_emptied(&level.path);
-                keep(&mut levels, is_kept);
-            }
-        }
+            Outcome::LeftOut | Outcome::Kept => {}
+            Outcome::Failed(error) => self.fail(path, &error),
+        })
     }
 
     /// Says whether a directory stays whatever the snapshot has.
@@ -270,87 +248,9 @@ impl Run<'_> {
         self.request.keep.contains(&(standing.device, standing.inode))
     }
 
-    /// Looks at what is to be deleted.
-    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Standing> {
-        let target = self.request.target;
-        let Some(standing) = target.metadata(path)? else { return Ok(Standing::Other) };
-        if standing.device != device {
-            return Err(Error::invalid("is left alone: another file system is mounted there"));
-        }
-        if standing.kind != EntryKind::Directory {
-            return Ok(Standing::Other);
-        }
-        if self.is_kept(&standing) {
-            return Ok(Standing::Kept);
-        }
-        if DEPTH_MAX <= depth {
-            return Err(Error::invalid(format!("directories more than {DEPTH_MAX} deep are not deleted")));
-        }
-        let mut names = target.list(path)?;
-        names.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Standing::Directory(names))
-    }
-
-    /// Deletes a directory in which nothing was to be kept; says whether it is gone.
-    fn delete_emptied(&mut self, path: &Path) -> bool {
-        if !self.request.dry_run {
-            // Something may have been put there meanwhile.
-            let left = self.request.target.list(path);
-            let reason = match left {
-                Ok(names) if names.is_empty() => None,
-                Ok(_) => Some(Error::invalid("is left alone: something was put there meanwhile")),
-                Err(error) => Some(error),
-            };
-            if let Some(reason) = reason {
-                self.fail(path, &reason);
-                return false;
-            }
-        }
-        self.delete_one(path)
-    }
-
-    /// Deletes one entry that nothing is in; says whether it is gone.
-    fn delete_one(&mut self, path: &Path) -> bool {
-        if !self.request.dry_run
-            && let Err(error) = self.request.target.remove(path)
-        {
-            self.fail(path, &error);
-            return false;
-        }
-        self.report.deleted += 1;
-        self.request.monitor.deleted(&shown(path));
-        true
-    }
-
     fn fail(&mut self, path: &Path, error: &Error) {
         self.report.failures += 1;
         self.request.monitor.failure(&shown(path), error);
-    }
-}
-
-/// What is to be deleted.
-enum Standing {
-    /// A directory, with the names in it, the next one last.
-    Directory(Vec<OsString>),
-    /// One that stays.
-    Kept,
-    /// Anything else.
-    Other,
-}
-
-/// A directory that is being deleted.
-struct Doomed {
-    path: PathBuf,
-    /// Names in it that are still to be looked at, the next one last.
-    names: Vec<OsString>,
-    /// Whether something in it stays, so that it stays as well.
-    is_kept: bool,
-}
-
-/// Notes that something in the directory on top stays.
-fn keep(levels: &mut [Doomed], is_kept: bool) {
-    if let Some(level) = levels.last_mut() {
-        level.is_kept |= is_kept;
     }
 }
 

@@ -9,6 +9,7 @@ use crate::monitor::Monitor;
 use crate::restore::fetch::{Fetcher, Wanted};
 use crate::restore::links::SharedInode;
 use crate::restore::pending::{FilePlan, PendingFile};
+use crate::restore::removal::Clearing;
 use crate::restore::writing::{Failed, Target, WindowSink, Writing, is_fatal};
 
 /// References of the first window.
@@ -48,14 +49,15 @@ impl std::fmt::Debug for FileWriter {
 impl FileWriter {
     /// Writes into the target what the fetcher fetches, gathering at most `window_chunks_max` references; each takes
     /// about [`REFERENCE_BYTES`].
-    pub fn new(
+    pub(super) fn new(
         fetcher: Fetcher,
         target: Arc<dyn TargetTree>,
+        clearing: Arc<Clearing>,
         trust: Trust,
         window_chunks_max: usize,
         monitor: Arc<dyn Monitor>,
     ) -> Self {
-        let writing = Arc::new(Writing::new(target, trust, Arc::clone(&monitor)));
+        let writing = Arc::new(Writing::new(target, clearing, trust, Arc::clone(&monitor)));
         Self {
             fetcher,
             writing,

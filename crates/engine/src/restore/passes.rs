@@ -49,6 +49,11 @@ impl Visitor for Fill {
         let standing = if is_fresh { None } else { run.standing(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
+        if let Some(reason) = run.obstacle(path, decision)? {
+            run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
+            run.obstructed_names += u64::from(inode.is_some());
+            return Err(Error::invalid(reason));
+        }
         let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref(), &hinted))?;
         match (decision, role) {
             (Decision::Refuse(reason), _) => return Err(Error::invalid(reason)),
@@ -116,6 +121,11 @@ impl Visitor for LinkNames {
         }
         let standing = run.target.metadata(path)?;
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
+        if run.obstructed_names != 0 && run.obstacle(path, decision)?.is_some() {
+            // The first pass has counted it.
+            run.obstructed_names -= 1;
+            return Ok(());
+        }
         let is_incomplete = run.links.is_incomplete(inode)?;
         match decision {
             // The first pass has counted it.
@@ -159,6 +169,11 @@ impl Run<'_> {
             standing.links = 2;
         }
         Ok(Some(standing))
+    }
+
+    /// Returns why a directory that would be replaced stays, if it does.
+    fn obstacle(&self, path: &Path, decision: Decision) -> Result<Option<String>> {
+        if decision == Decision::Replace(EntryKind::Directory) { self.clearing.obstacle(path) } else { Ok(None) }
     }
 
     /// Returns what an entry is to the names of its inode before it, by what becomes of it.
@@ -272,7 +287,7 @@ impl Run<'_> {
         let target = Arc::clone(&self.target);
         let partial = self.partial(levels, path)?;
         let (made, partial) = make_partial(&*target, path, partial, make)?;
-        let clear = || if replaced == EntryKind::Directory { target.remove(path) } else { Ok(()) };
+        let clear = || if replaced == EntryKind::Directory { self.clearing.clear(path) } else { Ok(()) };
         publish(&*target, &partial, path, clear)?;
         Ok(made)
     }
@@ -299,6 +314,9 @@ impl Run<'_> {
         let partial = self.partial(levels, path);
         let partial = partial.inspect_err(|_| self.report.files_incomplete += 1)?;
         let Some(writer) = &mut self.writer else {
+            if replaced == Some(EntryKind::Directory) {
+                self.clearing.clear(path)?;
+            }
             self.report.files += 1;
             self.report.bytes += entry.size();
             return Ok(());

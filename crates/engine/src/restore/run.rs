@@ -19,6 +19,7 @@ use crate::restore::links::FirstPaths;
 use crate::restore::partial::PARTIAL_SUFFIX;
 use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
 use crate::restore::rehearsal::Rehearsal;
+use crate::restore::removal::{Clearing, FullDirectories};
 use crate::restore::select::{Filter, Root};
 use crate::restore::writing::is_fatal;
 use crate::spill::SpillMap;
@@ -67,6 +68,8 @@ pub struct RestoreRequest<'a> {
     pub effect: Effect,
     /// What happens to what stands there.
     pub overwrite: Overwrite,
+    /// What happens to a directory that is not empty and stands where the snapshot has something else.
+    pub full_directories: FullDirectories,
     /// Whether everything is read back and compared.
     pub verify: bool,
     /// Whether set-id bits, capabilities and devices come back.
@@ -104,6 +107,8 @@ pub struct RestoreReport {
     pub regions_read: u64,
     /// Chunks that were read from another container since the copy in the first is damaged.
     pub chunks_recovered: u64,
+    /// Entries that were in a directory that stood where the snapshot has something else, and are deleted.
+    pub deleted: u64,
     /// Things that could not be set since this process is not root. No failures.
     pub unprivileged: Unprivileged,
     /// Things that went wrong.
@@ -142,11 +147,20 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let links = FirstPaths::new(links);
     let root = Root::find(&mut reader, request.tree, request.path)?;
     let folds_case = target.folds_case()?;
+    let clearing = Arc::new(Clearing::new(
+        Arc::clone(&target),
+        request.effect,
+        request.full_directories.clone(),
+        request.filter.clone(),
+        Arc::clone(&request.monitor),
+    ));
     let writer = (request.effect == Effect::Write).then(|| {
-        FileWriter::new(fetcher, Arc::clone(&target), request.trust, window_chunks, Arc::clone(&request.monitor))
+        let (trust, monitor) = (request.trust, Arc::clone(&request.monitor));
+        FileWriter::new(fetcher, Arc::clone(&target), Arc::clone(&clearing), trust, window_chunks, monitor)
     });
     let (reader, has_links, report) = (&mut reader, false, RestoreReport::default());
-    let mut run = Run { request, target, reader, writer, links, has_links, folds_case, report };
+    let mut run =
+        Run { request, target, reader, writer, links, has_links, folds_case, clearing, obstructed_names: 0, report };
     let passed = run.pass(&root);
     if passed.is_err() {
         run.abandon();
@@ -166,6 +180,9 @@ pub(super) struct Run<'a> {
     /// Whether a further name of an inode is to be linked once all files are whole.
     pub(super) has_links: bool,
     folds_case: bool,
+    pub(super) clearing: Arc<Clearing>,
+    /// Names of shared inodes that a directory keeps from being restored.
+    pub(super) obstructed_names: u64,
     pub(super) report: RestoreReport,
 }
 
@@ -276,6 +293,7 @@ impl Run<'_> {
 
     fn report(&self) -> RestoreReport {
         let mut report = self.report;
+        report.deleted = self.clearing.deleted();
         if let Some(writer) = &self.writer {
             let (files, bytes) = writer.restored();
             report.files += files;

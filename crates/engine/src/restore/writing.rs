@@ -17,6 +17,7 @@ use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
 use crate::restore::partial::{make_locked_file, make_partial};
 use crate::restore::pending::{Handle, PartialFile, PendingFile};
+use crate::restore::removal::Clearing;
 
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
@@ -43,6 +44,7 @@ pub(super) struct Failed {
 #[derive(Debug)]
 pub(super) struct Writing {
     target: Arc<dyn TargetTree>,
+    clearing: Arc<Clearing>,
     trust: Trust,
     monitor: Arc<dyn Monitor>,
     /// Files that are kept open, and the most of them.
@@ -66,10 +68,16 @@ struct Outcomes {
 }
 
 impl Writing {
-    pub(super) fn new(target: Arc<dyn TargetTree>, trust: Trust, monitor: Arc<dyn Monitor>) -> Self {
+    pub(super) fn new(
+        target: Arc<dyn TargetTree>,
+        clearing: Arc<Clearing>,
+        trust: Trust,
+        monitor: Arc<dyn Monitor>,
+    ) -> Self {
         let open_max = AtomicUsize::new(target.open_files_max());
         Self {
             target,
+            clearing,
             trust,
             monitor,
             open: AtomicUsize::new(0),
@@ -276,7 +284,7 @@ impl Writing {
             return Ok(None);
         }
         if plan.replaces_directory {
-            self.target.remove(&plan.path)?;
+            self.clearing.clear(&plan.path)?;
         }
         self.publish(pending, file.identity()?)?;
         Ok(Some(unset))
@@ -442,6 +450,9 @@ mod tests {
     use crate::monitor::Silent;
     use crate::restore::partial::{Leftovers, Partial};
     use crate::restore::pending::FilePlan;
+    use crate::restore::removal::FullDirectories;
+    use crate::restore::run::Effect;
+    use crate::restore::select::Filter;
     use crate::types::{Fingerprint, Timestamp};
 
     const MTIME: Timestamp = Timestamp { seconds: 77, nanoseconds: 1 };
@@ -470,7 +481,15 @@ mod tests {
     }
 
     fn sink(tree: &MemTree, targets: Vec<Target>) -> WindowSink {
-        let writing = Writing::new(Arc::new(tree.clone()), Trust::Full, Arc::new(Silent));
+        let (target, monitor) = (Arc::new(tree.clone()), Arc::new(Silent));
+        let clearing = Clearing::new(
+            Arc::clone(&target) as Arc<dyn TargetTree>,
+            Effect::Write,
+            FullDirectories::Keep,
+            Filter::default(),
+            Arc::clone(&monitor) as Arc<dyn Monitor>,
+        );
+        let writing = Writing::new(target, Arc::new(clearing), Trust::Full, monitor);
         writing.open_max.store(OPEN_MAX, Ordering::Relaxed);
         WindowSink { writing: Arc::new(writing), targets }
     }

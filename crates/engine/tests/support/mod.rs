@@ -17,7 +17,7 @@ use onefold_engine::io::{Disk, Host};
 use onefold_engine::object::names::ContainerName;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
-use onefold_engine::restore::{Effect, Filter, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::metadata::Scratch;
@@ -218,6 +218,7 @@ pub fn restore_to(
         target,
         effect: Effect::Write,
         overwrite: Overwrite::Refuse,
+        full_directories: FullDirectories::Keep,
         verify: false,
         trust: Trust::Full,
         scratch: scratch_on(cache),

@@ -1,0 +1,244 @@
+//! Removing an entry of the target with all that it holds, one name after the other.
+//!
+//! Never follows a link, never leaves the target, never goes into what is mounted inside it, and never removes a directory
+//! that still holds something.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::io::tree::{EntryKind, TargetTree};
+use crate::monitor::Monitor;
+use crate::restore::run::Effect;
+use crate::restore::select::Filter;
+
+/// Deepest tree that is removed, the same that is restored.
+const DEPTH_MAX: usize = 4096;
+
+/// What is removed, and what stays in any case.
+pub(super) struct Removal<'a> {
+    pub(super) target: &'a dyn TargetTree,
+    /// What it leaves out stays, and so do the directories that lead to it.
+    pub(super) filter: &'a Filter,
+    /// Directories that stay with everything in them, by device and inode.
+    pub(super) keep: &'a BTreeSet<(u64, u64)>,
+    /// Whether anything is removed, or only reported.
+    pub(super) effect: Effect,
+    pub(super) monitor: &'a dyn Monitor,
+}
+
+/// What becomes of an entry.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It is deleted.
+    Deleted,
+    /// It stays, since the filter leaves it out.
+    LeftOut,
+    /// It stays, since it is one of those to be kept.
+    Kept,
+    /// It stays, since it cannot be deleted.
+    Failed(Error),
+}
+
+/// What is to be deleted.
+enum Standing {
+    /// A directory, with the names in it, the next one last.
+    Directory(Vec<OsString>),
+    /// One that stays.
+    Kept,
+    /// Anything else.
+    Other,
+}
+
+/// A directory that is being deleted.
+struct Doomed {
+    path: PathBuf,
+    /// Names in it that are still to be looked at, the next one last.
+    names: Vec<OsString>,
+    /// Whether something in it stays, so that it stays as well.
+    is_kept: bool,
+}
+
+/// Notes that something in the directory on top stays.
+fn keep(levels: &mut [Doomed], is_kept: bool) {
+    if let Some(level) = levels.last_mut() {
+        level.is_kept |= is_kept;
+    }
+}
+
+impl Removal<'_> {
+    /// Removes an entry with what is in it, as far as it is selected and on this device. Reports what becomes of each.
+    pub(super) fn remove(&self, top: PathBuf, device: u64, report: &mut dyn FnMut(&Path, Outcome)) -> Result<()> {
+        let mut levels: Vec<Doomed> = Vec::new();
+        let mut next = Some(top);
+        loop {
+            if self.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            if let Some(path) = next.take() {
+                let outcome = match self.open(&path, device, levels.len()) {
+                    Ok(Standing::Directory(names)) => {
+                        levels.push(Doomed { path, names, is_kept: false });
+                        continue;
+                    }
+                    Ok(Standing::Other) => self.remove_one(&path),
+                    Ok(Standing::Kept) => Outcome::Kept,
+                    Err(error) => Outcome::Failed(error),
+                };
+                keep(&mut levels, !matches!(outcome, Outcome::Deleted));
+                report(&path, outcome);
+            }
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            if let Some(name) = level.names.pop() {
+                let below = level.path.join(name);
+                if self.filter.selects(&Path::new("/").join(&below)) {
+                    next = Some(below);
+                } else {
+                    level.is_kept = true;
+                    report(&below, Outcome::LeftOut);
+                }
+            } else if let Some(level) = levels.pop() {
+                if level.is_kept {
+                    keep(&mut levels, true);
+                    continue;
+                }
+                let outcome = self.remove_one(&level.path);
+                keep(&mut levels, !matches!(outcome, Outcome::Deleted));
+                report(&level.path, outcome);
+            }
+        }
+    }
+
+    /// Looks at what is to be deleted.
+    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Standing> {
+        let Some(standing) = self.target.metadata(path)? else { return Ok(Standing::Other) };
+        if standing.device != device {
+            return Err(Error::invalid("is left alone: another file system is mounted there"));
+        }
+        if standing.kind != EntryKind::Directory {
+            return Ok(Standing::Other);
+        }
+        if self.keep.contains(&(standing.device, standing.inode)) {
+            return Ok(Standing::Kept);
+        }
+        if DEPTH_MAX <= depth {
+            return Err(Error::invalid(format!("directories more than {DEPTH_MAX} deep are not deleted")));
+        }
+        let mut names = self.target.list(path)?;
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(Standing::Directory(names))
+    }
+
+    /// Removes one entry that nothing is in.
+    fn remove_one(&self, path: &Path) -> Outcome {
+        if self.effect == Effect::DryRun {
+            return Outcome::Deleted;
+        }
+        match self.target.remove(path) {
+            Ok(()) => Outcome::Deleted,
+            Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => {
+                Outcome::Failed(Error::invalid("is left alone: something was put there meanwhile"))
+            }
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+}
+
+/// What happens to a directory that is not empty and stands where the snapshot has something else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FullDirectories {
+    /// It stays, and what the snapshot has there is a failure.
+    Keep,
+    /// It is deleted with everything in it. If something in it has to stay, all of it does, and that is a failure.
+    Delete {
+        /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and
+        /// its index.
+        keep: Arc<BTreeSet<(u64, u64)>>,
+    },
+}
+
+/// Clears away the directories in whose place something else is restored.
+#[derive(Debug)]
+pub(super) struct Clearing {
+    target: Arc<dyn TargetTree>,
+    effect: Effect,
+    full: FullDirectories,
+    filter: Filter,
+    monitor: Arc<dyn Monitor>,
+    /// Entries that were in these directories.
+    deleted: AtomicU64,
+}
+
+impl Clearing {
+    pub(super) fn new(
+        target: Arc<dyn TargetTree>,
+        effect: Effect,
+        full: FullDirectories,
+        filter: Filter,
+        monitor: Arc<dyn Monitor>,
+    ) -> Self {
+        Self { target, effect, full, filter, monitor, deleted: AtomicU64::new(0) }
+    }
+
+    /// Returns how many entries were deleted from such directories.
+    pub(super) fn deleted(&self) -> u64 {
+        self.deleted.load(Ordering::Relaxed)
+    }
+
+    /// Returns why a directory cannot make way, if it cannot. Nothing in it is deleted before that is known.
+    pub(super) fn obstacle(&self, path: &Path) -> Result<Option<String>> {
+        if self.full == FullDirectories::Keep && !self.target.list(path)?.is_empty() {
+            let reason = "is not restored: a directory that is not empty stands there, and only --delete removes it";
+            return Ok(Some(reason.to_owned()));
+        }
+        self.walk(path, Effect::DryRun, &mut |_| {})
+    }
+
+    /// Removes a directory that can make way.
+    pub(super) fn clear(&self, path: &Path) -> Result<()> {
+        if self.full == FullDirectories::Keep {
+            return self.target.remove(path);
+        }
+        let stays = self.walk(path, self.effect, &mut |below| {
+            self.deleted.fetch_add(1, Ordering::Relaxed);
+            self.monitor.deleted(&Path::new("/").join(below));
+        })?;
+        match stays {
+            Some(reason) => Err(Error::invalid(reason)),
+            // Its target remembers that it would be gone.
+            None if self.effect == Effect::DryRun => self.target.remove(path),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes through a directory and deletes it, or only tries to. Hands out each entry in it that is deleted, and returns why
+    /// something stays, if anything does.
+    fn walk(&self, top: &Path, effect: Effect, deleted: &mut dyn FnMut(&Path)) -> Result<Option<String>> {
+        let none = BTreeSet::new();
+        let keep = match &self.full {
+            FullDirectories::Keep => &none,
+            FullDirectories::Delete { keep } => keep,
+        };
+        let above = self.target.metadata(top.parent().unwrap_or(Path::new("")))?;
+        let device = above.map_or(0, |above| above.device);
+        let mut stays = None;
+        let (target, filter, monitor) = (&*self.target, &self.filter, &*self.monitor);
+        let removal = Removal { target, filter, keep, effect, monitor };
+        removal.remove(top.to_path_buf(), device, &mut |path, outcome| {
+            let shown = self.target.display(path);
+            let reason = match outcome {
+                Outcome::Deleted if path == top => return,
+                Outcome::Deleted => return deleted(path),
+                Outcome::LeftOut => format!("the patterns leave out {shown}"),
+                Outcome::Kept => format!("{shown} is the repository or its index"),
+                Outcome::Failed(error) => format!("{shown}: {error}"),
+            };
+            stays.get_or_insert_with(|| format!("is not restored: the directory that stands there stays: {reason}"));
+        })?;
+        Ok(stays)
+    }
+}

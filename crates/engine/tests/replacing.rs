@@ -1,0 +1,132 @@
+//! Directories that stand where the snapshot has something else: which of them make way, and what never goes with them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use onefold_engine::io::mem_tree::MemTree;
+use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
+use onefold_engine::monitor::Monitor;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::source::exclude::{Case, Patterns};
+
+use crate::support::{Ask, Notes, SMALL, World, copy, newest};
+
+/// Names of the snapshot, one of each kind, with a name that is linked to the first.
+const NAMES: [&str; 4] = ["a-file", "b-link", "c-fifo", "d-again"];
+
+/// Restores a snapshot of entries of each kind, tried out first: both must report the same. Returns the report and failures.
+fn restored(target: &MemTree, full: &FullDirectories, filter: &Filter) -> (RestoreReport, Vec<String>) {
+    let world = World::new(5);
+    let store = world.create(SMALL).unwrap();
+    let source = MemTree::new();
+    source.put_file(Path::new("/a-file"), b"from the snapshot");
+    source.put_symlink(Path::new("/b-link"), "x".as_ref());
+    source.create_special(Path::new("c-fifo"), EntryKind::Fifo, 0).unwrap();
+    source.hard_link(Path::new("a-file"), Path::new("d-again")).unwrap();
+    world.backup(&store, &source, &Ask::default()).unwrap();
+    let snapshot = newest(&store).unwrap().unwrap().1;
+    let run = |effect| {
+        let notes = Arc::new(Notes::default());
+        let request = RestoreRequest {
+            tree: snapshot.tree,
+            path: Path::new("/"),
+            filter: filter.clone(),
+            target: Arc::new(target.clone()),
+            effect,
+            overwrite: Overwrite::Always,
+            full_directories: full.clone(),
+            verify: false,
+            trust: Trust::Full,
+            scratch: world.scratch(),
+            memory_bytes: 16 << 20,
+            driver: Driver::inline(1),
+            monitor: Arc::clone(&notes) as Arc<dyn Monitor>,
+        };
+        let report = restore(&store, &request).unwrap();
+        let failures = notes.failures.lock().unwrap().clone();
+        (RestoreReport { regions_read: 0, ..report }, failures)
+    };
+    let before = copy(target);
+    let tried = run(Effect::DryRun);
+    assert_eq!(before.diff(target), Vec::<String>::new(), "a dry run changed something");
+    let real = run(Effect::Write);
+    assert_eq!(tried, real);
+    real
+}
+
+/// Makes a target in which a directory stands at each name of the snapshot.
+fn directories(below: &str) -> MemTree {
+    let target = MemTree::new();
+    for name in NAMES {
+        target.put_dir(&Path::new("/").join(name));
+        if !below.is_empty() {
+            target.put_file(&Path::new("/").join(name).join(below), b"precious");
+        }
+    }
+    target
+}
+
+fn delete(keep: BTreeSet<(u64, u64)>) -> FullDirectories {
+    FullDirectories::Delete { keep: Arc::new(keep) }
+}
+
+fn identity(target: &MemTree, path: &str) -> (u64, u64) {
+    let metadata = TargetTree::metadata(target, Path::new(path)).unwrap().unwrap();
+    (metadata.device, metadata.inode)
+}
+
+#[track_caller]
+fn assert_untouched(target: &MemTree, full: &FullDirectories, filter: &Filter, reason: &str) {
+    let before = copy(target);
+    let (report, failures) = restored(target, full, filter);
+    assert_eq!((report.failures, report.files, report.others, report.deleted), (4, 0, 0, 0), "{failures:?}");
+    assert_eq!(report.files_incomplete, 2);
+    assert_eq!(failures.len(), 4, "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains(reason)), "{failures:?}");
+    assert_eq!(before.diff(target), Vec::<String>::new());
+}
+
+/// A restore over a directory that held the repository, or in which another disk was mounted, deleted all of it.
+#[test]
+fn a_directory_that_is_not_empty_makes_way_only_if_deleting_was_asked_for() {
+    assert_untouched(&directories("sub/file"), &FullDirectories::Keep, &Filter::default(), "only --delete removes it");
+    let target = directories("sub/file");
+    let (report, failures) = restored(&target, &delete(BTreeSet::new()), &Filter::default());
+    assert_eq!((report.failures, report.files, report.others), (0, 1, 3), "{failures:?}");
+    // A file and a directory in each.
+    assert_eq!(report.deleted, 8);
+    assert_eq!(TargetTree::list(&target, Path::new("")).unwrap(), NAMES);
+    assert_eq!(identity(&target, "a-file"), identity(&target, "d-again"));
+}
+
+#[test]
+fn an_empty_directory_makes_way() {
+    for full in [FullDirectories::Keep, delete(BTreeSet::new())] {
+        let target = directories("");
+        let (report, failures) = restored(&target, &full, &Filter::default());
+        assert_eq!((report.failures, report.files, report.others, report.deleted), (0, 1, 3, 0), "{failures:?}");
+    }
+}
+
+#[test]
+fn nothing_of_a_directory_goes_if_something_in_it_has_to_stay() {
+    let target = directories("sub/repository/config");
+    target.put_file(Path::new("/a-file/other"), b"precious");
+    let keep = NAMES.map(|name| identity(&target, &format!("{name}/sub/repository")));
+    assert_untouched(&target, &delete(keep.into()), &Filter::default(), "is the repository or its index");
+    let target = directories("sub/mounted/file");
+    for name in NAMES {
+        target.edit(&Path::new("/").join(name).join("sub/mounted"), |metadata| metadata.device += 1);
+    }
+    let other = "another file system is mounted there";
+    let before = TargetTree::list(&target, Path::new("a-file/sub")).unwrap();
+    let (report, failures) = restored(&target, &delete(BTreeSet::new()), &Filter::default());
+    assert_eq!((report.failures, report.deleted), (4, 0));
+    assert!(failures.iter().all(|failure| failure.contains(other)), "{failures:?}");
+    assert_eq!(TargetTree::list(&target, Path::new("a-file/sub")).unwrap(), before);
+    let exclude = vec![Patterns::parse([b"*.log".as_slice()], Case::Sensitive).unwrap()];
+    let filter = Filter { exclude, ..Filter::default() };
+    assert_untouched(&directories("sub/x.log"), &delete(BTreeSet::new()), &filter, "the patterns leave out");
+}
