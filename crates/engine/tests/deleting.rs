@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use onefold_engine::io::tree::{
+    EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr,
+};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::restore::{DeleteReport, DeleteRequest, Filter, PartialFiles, delete};
@@ -227,8 +229,8 @@ impl TargetTree for Odd {
         self.tree.hard_link(existing, new)
     }
 
-    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
-        TargetTree::rename(&self.tree, from, to, expected)
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed> {
+        TargetTree::rename(&self.tree, from, to, expected, onto)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// The target. It is always empty, so that there is nothing to overwrite, to compare or to remove in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ impl TargetTree for DiscardTarget {
         Err(kept_nothing())
     }
 
-    fn rename(&self, _: &Path, _: &Path, _: Option<Identity>) -> Result<Renamed> {
+    fn rename(&self, _: &Path, _: &Path, _: Option<Identity>, _: Onto) -> Result<Renamed> {
         Ok(Renamed::Done)
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::tree::{
-    EntryKind, Identity, Metadata, Renamed, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Unset, Xattr,
+    EntryKind, Identity, Metadata, Onto, Renamed, SourceFile, SourceTree, TargetFile, TargetTree, Trust, Unset, Xattr,
 };
 
 mod diff;
@@ -387,7 +387,7 @@ impl TargetTree for MemTree {
         }
     }
 
-    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed> {
         let mut state = self.lock();
         let missing = || refuse("rename", from, io::ErrorKind::NotFound);
         let busy = || refuse("rename", to, io::ErrorKind::ResourceBusy);
@@ -403,6 +403,9 @@ impl TargetTree for MemTree {
             return Err(refuse("rename", to, io::ErrorKind::NotADirectory));
         }
         if let Some(standing) = state.find_plain("rename", to)? {
+            if onto == Onto::Nothing {
+                return Ok(Renamed::Taken);
+            }
             if standing == inode {
                 // Two names of one entry: the kernel does nothing.
                 return Ok(Renamed::Done);

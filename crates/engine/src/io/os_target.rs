@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::io::os_attributes;
 use crate::io::os_entry::{self, PATH_LEN_MAX, handle_path, retry};
 use crate::io::os_target_file::OsTargetFile;
-use crate::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// Tries at a resolution that the kernel could not finish because something was being renamed.
 const RESOLVE_TRIES_MAX: u32 = 64;
@@ -203,6 +203,22 @@ fn with_other_case(name: &OsStr) -> Option<OsString> {
     Some(OsString::from(OsStr::from_bytes(&bytes)))
 }
 
+/// Renames, unless something stands at the new name. Where the file system cannot do that in one step, the name is looked up
+/// before.
+fn rename_to_nothing(old: (BorrowedFd<'_>, &OsStr), new: (BorrowedFd<'_>, &OsStr)) -> Result<Renamed, Errno> {
+    match retry(|| rustix::fs::renameat_with(old.0, old.1, new.0, new.1, RenameFlags::NOREPLACE)) {
+        Ok(()) => return Ok(Renamed::Done),
+        Err(Errno::EXIST) => return Ok(Renamed::Taken),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+        Err(error) => return Err(error),
+    }
+    match os_entry::stat(new.0, Path::new(new.1), AtFlags::empty()) {
+        Ok(_) => Ok(Renamed::Taken),
+        Err(Errno::NOENT) => retry(|| rustix::fs::renameat(old.0, old.1, new.0, new.1)).map(|()| Renamed::Done),
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens a path below a directory handle, beneath it and through no link.
 fn resolve_once(directory: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -337,7 +353,7 @@ impl TargetTree for OsTarget {
         })
     }
 
-    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed> {
         let (old, new) = (Names::of(from)?, Names::of(to)?);
         let renamed = || {
             let (old_parent, old_name) = old.split().ok_or(Errno::BUSY)?;
@@ -352,6 +368,9 @@ impl TargetTree for OsTarget {
                     Ok(_) | Err(Errno::NOENT) => return Ok(Renamed::Unexpected),
                     Err(error) => return Err(error),
                 }
+            }
+            if onto == Onto::Nothing {
+                return rename_to_nothing((before.as_fd(), old_name), (after.as_fd(), new_name));
             }
             retry(|| rustix::fs::renameat(before, old_name, &after, new_name)).map(|()| Renamed::Done)
         };

@@ -13,7 +13,7 @@ use crate::io::mem_tree::{self, MemTree};
 use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
-use crate::io::tree::{EntryKind, Metadata, Renamed, SourceTree, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Metadata, Onto, Renamed, SourceTree, TargetTree, Trust, Unset, Xattr};
 use crate::types::Timestamp;
 
 /// A target in a directory of its own, which goes with it.
@@ -424,7 +424,7 @@ fn the_root_is_created_on_the_users_own_path() {
 }
 
 #[test]
-fn a_lock_is_held_until_its_file_is_closed_and_only_the_expected_file_is_renamed() {
+fn a_lock_is_held_until_its_file_is_closed_and_a_rename_replaces_only_what_it_may() {
     let fixture = Fixture::new();
     let on_disk: &dyn TargetTree = &fixture.target;
     let double = MemTree::new();
@@ -441,11 +441,14 @@ fn a_lock_is_held_until_its_file_is_closed_and_only_the_expected_file_is_renamed
         assert_eq!(identity, target.metadata(a).unwrap().unwrap().identity());
         let planted = target.create_file(b).unwrap().identity().unwrap();
         assert_ne!(planted, identity);
-        assert_eq!(target.rename(b, a, Some(identity)).unwrap(), Renamed::Unexpected);
-        assert_eq!(target.rename(Path::new("gone"), a, Some(identity)).unwrap(), Renamed::Unexpected);
+        assert_eq!(target.rename(b, a, Some(identity), Onto::Nothing).unwrap(), Renamed::Unexpected);
+        assert_eq!(target.rename(Path::new("gone"), a, Some(identity), Onto::Nothing).unwrap(), Renamed::Unexpected);
         assert_eq!(target.list(Path::new("")).unwrap(), ["a", "b"]);
-        assert_eq!(target.rename(a, b, Some(identity)).unwrap(), Renamed::Done);
+        assert_eq!(target.rename(a, b, Some(identity), Onto::Nothing).unwrap(), Renamed::Taken);
+        assert_eq!(target.metadata(b).unwrap().unwrap().identity(), planted);
+        assert_eq!(target.rename(a, b, Some(identity), Onto::Anything).unwrap(), Renamed::Done);
         assert_eq!(target.list(Path::new("")).unwrap(), ["b"]);
-        assert_eq!(target.metadata(b).unwrap().unwrap().identity(), identity);
+        assert_eq!(target.rename(b, a, None, Onto::Nothing).unwrap(), Renamed::Done);
+        assert_eq!(target.metadata(a).unwrap().unwrap().identity(), identity);
     }
 }

@@ -235,6 +235,17 @@ pub enum Renamed {
     Done,
     /// Nothing was done: what stands at the old name, if anything, is not what was expected there.
     Unexpected,
+    /// Nothing was done: something stands at the new name, at which nothing may stand.
+    Taken,
+}
+
+/// What may stand at the new name of a rename.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Onto {
+    /// Nothing.
+    Nothing,
+    /// Anything but a directory. It is replaced.
+    Anything,
 }
 
 /// Handles of files that are kept open in a target that does not know the limit.
@@ -270,7 +281,7 @@ pub trait TargetTree: Debug + Send + Sync {
     /// Gives what stands at `from`, which is no directory unless nothing stands at `to`, the name `to` instead. What
     /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is. If an identity
     /// is expected, what stands at `from` must have it.
-    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed>;
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed>;
     /// Removes what stands at the path: a file, link, special, or a directory that holds nothing.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::io::tree::EntryKind;
+use crate::io::tree::{EntryKind, Onto};
 use crate::monitor::Action;
 use crate::restore::partial::{make_directory, make_partial, publish};
 use crate::restore::run::{Level, Overwrite, Run};
@@ -63,7 +63,7 @@ impl Run<'_> {
                 let partial = self.partial(above, directory)?;
                 let make = |path: &Path| make_directory(&*target, path);
                 let ((), partial) = make_partial(&*target, directory, partial, make)?;
-                publish(&*target, &partial, directory, || target.remove(directory))?;
+                publish(&*target, &partial, directory, Onto::Nothing, || target.remove(directory))?;
                 Ok(true)
             }
         }

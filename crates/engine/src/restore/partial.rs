@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Renamed, TargetFile, TargetTree};
+use crate::io::tree::{EntryKind, Onto, Renamed, TargetFile, TargetTree};
 use crate::restore::run::{Level, Run};
 use crate::store::cursor::DirectoryCursor;
 
@@ -21,6 +21,10 @@ const HASH_LEN: usize = 8;
 
 /// Other names that are tried for a partial file before its entry counts as failed.
 const PARTIAL_NUMBERS_MAX: u32 = 100;
+
+/// Why an entry does not get its name if nothing stood there when that was decided.
+pub(super) const TAKEN: &str =
+    "is not restored: something was put there meanwhile, or the target cannot tell this name from another one";
 
 /// Under which name a file or another entry is made before it gets its own, in its own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,16 +136,27 @@ pub(super) fn make_directory(target: &dyn TargetTree, path: &Path) -> Result<()>
     }
 }
 
+/// Returns what may stand at the path of an entry when it gets its own name, by what was to be replaced there. A directory
+/// was removed before.
+pub(super) fn onto(replaced: Option<EntryKind>) -> Onto {
+    match replaced {
+        None | Some(EntryKind::Directory) => Onto::Nothing,
+        Some(_) => Onto::Anything,
+    }
+}
+
 /// Gives what was made under a partial name its own, once what cannot be replaced by that is cleared away. If that fails,
 /// what was made is removed.
 pub(super) fn publish(
     target: &dyn TargetTree,
     partial: &Path,
     path: &Path,
+    onto: Onto,
     clear: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    let error = match clear().and_then(|()| target.rename(partial, path, None)) {
+    let error = match clear().and_then(|()| target.rename(partial, path, None, onto)) {
         Ok(Renamed::Done) => return Ok(()),
+        Ok(Renamed::Taken) => Error::invalid(TAKEN),
         Ok(Renamed::Unexpected) => Error::invalid("another program removed what was to get this name"),
         Err(error) => error,
     };

@@ -11,9 +11,9 @@ use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
-use crate::restore::partial::{make_partial, publish};
+use crate::restore::partial::{TAKEN, make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
-use crate::restore::run::{Level, Run, Visitor};
+use crate::restore::run::{Level, Overwrite, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
 use crate::restore::writing::is_fatal;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
@@ -288,7 +288,7 @@ impl Run<'_> {
         let partial = self.partial(levels, path)?;
         let (made, partial) = make_partial(&*target, path, partial, make)?;
         let clear = || if replaced == EntryKind::Directory { self.clearing.clear(path) } else { Ok(()) };
-        publish(&*target, &partial, path, clear)?;
+        publish(&*target, &partial, path, onto(Some(replaced)), clear)?;
         Ok(made)
     }
 
@@ -299,6 +299,10 @@ impl Run<'_> {
         if self.is_name_of(first, Some(standing))? {
             // Renaming one name of an entry to another does nothing.
             return Ok(());
+        }
+        if self.request.overwrite == Overwrite::Refuse {
+            // Nothing stood in the target.
+            return Err(Error::invalid(TAKEN));
         }
         self.replace(levels, path, standing.kind, |partial| target.hard_link(first, partial))
     }
@@ -325,7 +329,7 @@ impl Run<'_> {
         writer.begin(FilePlan {
             path: path.to_path_buf(),
             partial,
-            replaces_directory: replaced == Some(EntryKind::Directory),
+            replaced,
             metadata: entry.metadata(),
             xattrs: entry.xattrs.clone(),
             link: SharedInode::of(entry),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Error;
-use crate::io::tree::{Identity, Metadata, TargetFile, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, TargetFile, Xattr};
 use crate::restore::links::SharedInode;
 use crate::restore::partial::Partial;
 
@@ -16,8 +16,8 @@ pub struct FilePlan {
     pub path: PathBuf,
     /// Under which name its bytes go until all of them are right.
     pub partial: Partial,
-    /// Whether a directory stands at its path, which makes way right before the rename.
-    pub replaces_directory: bool,
+    /// What stood at its path when that was decided, and is to be replaced. A directory makes way right before the rename.
+    pub replaced: Option<EntryKind>,
     /// What is set when its bytes are written.
     pub metadata: Metadata,
     /// Extended attributes likewise.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
 /// The target of a dry run.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl TargetTree for Rehearsal {
         Ok(())
     }
 
-    fn rename(&self, _: &Path, _: &Path, _: Option<Identity>) -> Result<Renamed> {
+    fn rename(&self, _: &Path, _: &Path, _: Option<Identity>, _: Onto) -> Result<Renamed> {
         Ok(Renamed::Done)
     }
 

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::io::tree::{Identity, Renamed, TargetFile, TargetTree, Trust, Unprivileged, Unset};
+use crate::io::tree::{EntryKind, Identity, Renamed, TargetFile, TargetTree, Trust, Unprivileged, Unset};
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
-use crate::restore::partial::{make_locked_file, make_partial};
+use crate::restore::partial::{TAKEN, make_locked_file, make_partial, onto};
 use crate::restore::pending::{Handle, PartialFile, PendingFile};
 use crate::restore::removal::Clearing;
 
@@ -283,7 +283,7 @@ impl Writing {
         if pending.has_losses.load(Ordering::Acquire) {
             return Ok(None);
         }
-        if plan.replaces_directory {
+        if plan.replaced == Some(EntryKind::Directory) {
             self.clearing.clear(&plan.path)?;
         }
         self.publish(pending, file.identity()?)?;
@@ -297,7 +297,9 @@ impl Writing {
             PartialFile::NotMade | PartialFile::Gone(_) => return Err(Error::invalid("has no partial file")),
         };
         // Without its lock, which may be needed to close others.
-        match self.with_handle(|| self.target.rename(&path, &pending.plan.path, Some(identity)))? {
+        let plan = &pending.plan;
+        match self.with_handle(|| self.target.rename(&path, &plan.path, Some(identity), onto(plan.replaced)))? {
+            Renamed::Taken => Err(Error::invalid(TAKEN)),
             Renamed::Done => {
                 self.partials.fetch_sub(1, Ordering::Relaxed);
                 Ok(())
@@ -446,7 +448,7 @@ pub(super) fn is_fatal(error: &Error) -> bool {
 mod tests {
     use super::*;
     use crate::io::mem_tree::MemTree;
-    use crate::io::tree::{EntryKind, Metadata};
+    use crate::io::tree::Metadata;
     use crate::monitor::Silent;
     use crate::restore::partial::{Leftovers, Partial};
     use crate::restore::pending::FilePlan;
@@ -474,7 +476,7 @@ mod tests {
         };
         let path = PathBuf::from(path);
         let partial = Partial { number: 0, leftovers: Leftovers::Removed };
-        let plan = FilePlan { path, partial, replaces_directory: false, metadata, xattrs: Vec::new(), link: None };
+        let plan = FilePlan { path, partial, replaced: None, metadata, xattrs: Vec::new(), link: None };
         let file = PendingFile::new(plan);
         (0..chunks).for_each(|_| file.expect());
         Arc::new(file)
@@ -608,6 +610,24 @@ mod tests {
         assert!(sink.take(b"ghi", &[(0, 0..3)]).is_empty());
         assert_eq!(names(&tree), ["f", "f.onefold-partial", "f.onefold-partial-1"]);
         assert_eq!(read(&tree, "f.onefold-partial").0, b"ghi");
+    }
+
+    /// A file that a user made after the decision was replaced, with `--overwrite never` too.
+    #[test]
+    fn what_was_put_under_the_name_after_the_decision_stays() {
+        let tree = MemTree::new();
+        let file = pending("f", 6, 2);
+        let sink = sink(&tree, halves(&file));
+        assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
+        tree.put_file(Path::new("/f"), b"mine");
+        assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
+        sink.writing.settle(&file, 1);
+        assert_eq!((read(&tree, "f").0, read(&tree, "f.onefold-partial").0), (b"mine".to_vec(), b"abcdef".to_vec()));
+        let failed = sink.writing.take_failed();
+        let [Failed { error, is_incomplete: true, .. }] = failed.as_slice() else { panic!("{failed:?}") };
+        let text = error.to_string();
+        assert!(text.contains("something was put there meanwhile"), "{text}");
+        assert!(text.ends_with("all bytes are in /f.onefold-partial"), "{text}");
     }
 
     /// Whoever owns the directory could put a file of theirs there, and read what was written into it.

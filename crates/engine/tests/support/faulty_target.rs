@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onefold_engine::io::tree::{EntryKind, Identity, Metadata, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
+use onefold_engine::io::tree::{
+    EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr,
+};
 use onefold_engine::{Error, Result};
 
 /// Counts calls, and fails one of them.
@@ -104,9 +106,9 @@ impl TargetTree for FaultyTarget {
         self.inner.hard_link(existing, new)
     }
 
-    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>) -> Result<Renamed> {
+    fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed> {
         self.calls.next("rename")?;
-        self.inner.rename(from, to, expected)
+        self.inner.rename(from, to, expected, onto)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
