@@ -10,14 +10,28 @@ use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::source::exclude::{Case, Patterns};
+use onefold_engine::types::Timestamp;
 
 use crate::support::{Ask, Notes, SMALL, World, copy, newest};
 
 /// Names of the snapshot, one of each kind, with a name that is linked to the first.
 const NAMES: [&str; 4] = ["a-file", "b-link", "c-fifo", "d-again"];
 
+fn time(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanoseconds: 0 }
+}
+
 /// Restores a snapshot of entries of each kind, tried out first: both must report the same. Returns the report and failures.
 fn restored(target: &MemTree, full: &FullDirectories, filter: &Filter) -> (RestoreReport, Vec<String>) {
+    restored_with(Overwrite::Always, target, full, filter)
+}
+
+fn restored_with(
+    overwrite: Overwrite,
+    target: &MemTree,
+    full: &FullDirectories,
+    filter: &Filter,
+) -> (RestoreReport, Vec<String>) {
     let world = World::new(5);
     let store = world.create(SMALL).unwrap();
     let source = MemTree::new();
@@ -25,6 +39,10 @@ fn restored(target: &MemTree, full: &FullDirectories, filter: &Filter) -> (Resto
     source.put_symlink(Path::new("/b-link"), "x".as_ref());
     source.create_special(Path::new("c-fifo"), EntryKind::Fifo, 0).unwrap();
     source.hard_link(Path::new("a-file"), Path::new("d-again")).unwrap();
+    source.put_file(Path::new("/e-directory/below/file"), b"from the snapshot");
+    for name in NAMES.into_iter().chain(["e-directory", "e-directory/below", "e-directory/below/file"]) {
+        source.edit(&Path::new("/").join(name), |metadata| metadata.mtime = time(1000));
+    }
     world.backup(&store, &source, &Ask::default()).unwrap();
     let snapshot = newest(&store).unwrap().unwrap().1;
     let run = |effect| {
@@ -35,7 +53,7 @@ fn restored(target: &MemTree, full: &FullDirectories, filter: &Filter) -> (Resto
             filter: filter.clone(),
             target: Arc::new(target.clone()),
             effect,
-            overwrite: Overwrite::Always,
+            overwrite,
             full_directories: full.clone(),
             verify: false,
             trust: Trust::Full,
@@ -81,10 +99,13 @@ fn identity(target: &MemTree, path: &str) -> (u64, u64) {
 fn assert_untouched(target: &MemTree, full: &FullDirectories, filter: &Filter, reason: &str) {
     let before = copy(target);
     let (report, failures) = restored(target, full, filter);
-    assert_eq!((report.failures, report.files, report.others, report.deleted), (4, 0, 0, 0), "{failures:?}");
+    assert_eq!((report.failures, report.others, report.deleted), (4, 0, 0), "{failures:?}");
     assert_eq!(report.files_incomplete, 2);
     assert_eq!(failures.len(), 4, "{failures:?}");
     assert!(failures.iter().all(|failure| failure.contains(reason)), "{failures:?}");
+    // The directory that nothing stands in the way of.
+    target.remove(Path::new("e-directory")).unwrap();
+    before.edit(Path::new("/"), |metadata| *metadata = TargetTree::metadata(target, Path::new("")).unwrap().unwrap());
     assert_eq!(before.diff(target), Vec::<String>::new());
 }
 
@@ -94,10 +115,10 @@ fn a_directory_that_is_not_empty_makes_way_only_if_deleting_was_asked_for() {
     assert_untouched(&directories("sub/file"), &FullDirectories::Keep, &Filter::default(), "only --delete removes it");
     let target = directories("sub/file");
     let (report, failures) = restored(&target, &delete(BTreeSet::new()), &Filter::default());
-    assert_eq!((report.failures, report.files, report.others), (0, 1, 3), "{failures:?}");
+    assert_eq!((report.failures, report.files, report.others), (0, 2, 3), "{failures:?}");
     // A file and a directory in each.
     assert_eq!(report.deleted, 8);
-    assert_eq!(TargetTree::list(&target, Path::new("")).unwrap(), NAMES);
+    assert_eq!(TargetTree::list(&target, Path::new("")).unwrap().len(), NAMES.len() + 1);
     assert_eq!(identity(&target, "a-file"), identity(&target, "d-again"));
 }
 
@@ -106,7 +127,7 @@ fn an_empty_directory_makes_way() {
     for full in [FullDirectories::Keep, delete(BTreeSet::new())] {
         let target = directories("");
         let (report, failures) = restored(&target, &full, &Filter::default());
-        assert_eq!((report.failures, report.files, report.others, report.deleted), (0, 1, 3, 0), "{failures:?}");
+        assert_eq!((report.failures, report.files, report.others, report.deleted), (0, 2, 3, 0), "{failures:?}");
     }
 }
 
@@ -129,4 +150,26 @@ fn nothing_of_a_directory_goes_if_something_in_it_has_to_stay() {
     let exclude = vec![Patterns::parse([b"*.log".as_slice()], Case::Sensitive).unwrap()];
     let filter = Filter { exclude, ..Filter::default() };
     assert_untouched(&directories("sub/x.log"), &delete(BTreeSet::new()), &filter, "the patterns leave out");
+}
+
+/// A newer file was deleted where the snapshot has a link, a special or a directory.
+#[test]
+fn what_is_newer_stays_whatever_the_snapshot_has_there() {
+    let names = ["b-link", "c-fifo", "e-directory"];
+    for (seconds, is_kept) in [(999, false), (1000, true), (1001, true)] {
+        let target = MemTree::new();
+        for name in names {
+            target.put_file(&Path::new("/").join(name), b"precious");
+            target.edit(&Path::new("/").join(name), |metadata| metadata.mtime = time(seconds));
+        }
+        let (report, failures) = restored_with(Overwrite::IfNewer, &target, &FullDirectories::Keep, &Filter::default());
+        assert_eq!(report.failures, 0, "{failures:?}");
+        // The directory, the one in it and the file in that.
+        assert_eq!(report.files_skipped, if is_kept { 5 } else { 0 });
+        for name in names {
+            let standing = TargetTree::metadata(&target, Path::new(name)).unwrap().unwrap();
+            assert_eq!(standing.kind == EntryKind::File, is_kept, "{name}");
+            assert_eq!(standing.mtime, time(if is_kept { seconds } else { 1000 }), "{name}");
+        }
+    }
 }

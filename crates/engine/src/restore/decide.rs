@@ -36,6 +36,17 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, standing: Option<&Metad
     standing.map_or(Decision::Create, |standing| Decision::Replace(standing.kind))
 }
 
+/// Returns true if what stands where the snapshot has a directory is left as it is, so that nothing in the directory can be
+/// restored.
+pub(super) fn keeps_directory_out(overwrite: Overwrite, standing: &Metadata, directory: &Entry) -> bool {
+    let is_kept = match overwrite {
+        Overwrite::Refuse | Overwrite::Always | Overwrite::IfChanged => false,
+        Overwrite::IfNewer => directory.mtime <= standing.mtime,
+        Overwrite::Never => true,
+    };
+    is_kept && standing.kind != EntryKind::Directory
+}
+
 /// Returns true if what stands in the target can be taken for an entry that is no directory: kind, size, time and, of a
 /// device, its number are equal.
 pub(super) fn looks_like(standing: &Metadata, entry: &Entry) -> bool {
@@ -58,11 +69,8 @@ fn keeps(overwrite: Overwrite, trust: Trust, standing: &Metadata, entry: &Entry)
     let (is_kept, decision) = match overwrite {
         Overwrite::Refuse | Overwrite::Always => (false, Decision::Keep),
         Overwrite::Never => (true, Decision::Keep),
-        // A directory that is newer, too: making way for a file would take everything in it along.
-        Overwrite::IfNewer => {
-            let is_candidate = both_files || standing.kind == EntryKind::Directory;
-            (is_candidate && entry.mtime <= standing.mtime, Decision::Keep)
-        }
+        // Whatever kinds they are.
+        Overwrite::IfNewer => (entry.mtime <= standing.mtime, Decision::Keep),
         Overwrite::IfChanged => {
             let is_equal = both_files && looks_like(standing, entry);
             (is_equal && may_be_refreshed(trust, standing, entry), Decision::Refresh)

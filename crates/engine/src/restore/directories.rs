@@ -6,26 +6,34 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::io::tree::{EntryKind, Onto};
 use crate::monitor::Action;
+use crate::restore::decide::keeps_directory_out;
 use crate::restore::partial::{make_directory, make_partial, publish};
-use crate::restore::run::{Level, Overwrite, Run};
+use crate::restore::run::{Effect, Level, Overwrite, Run};
 
 impl Run<'_> {
-    /// Says whether something that is to be left as it is stands where a directory would have to be: the directory at
-    /// `path`, or one above it. Nothing below that can be restored then.
-    pub(super) fn is_blocked(&self, path: &Path) -> Result<bool> {
-        if self.request.overwrite != Overwrite::Never {
+    /// Returns true if something that is to be left as it is stands where a directory would have to be: the last of `levels`,
+    /// which is at `path` or holds it, or one above it. Nothing below that can be restored then.
+    pub(super) fn is_blocked(&self, levels: &mut [Level], path: &Path) -> Result<bool> {
+        if !matches!(self.request.overwrite, Overwrite::Never | Overwrite::IfNewer) {
             return Ok(false);
         }
-        let mut directory = PathBuf::new();
-        for name in path {
-            directory.push(name);
-            match self.target.metadata(&directory)? {
-                None => return Ok(false),
-                Some(standing) if standing.kind == EntryKind::Directory => {}
-                Some(_) => return Ok(true),
-            }
+        let (mut is_blocked, mut in_fresh) = (false, false);
+        for (at, level) in levels.iter_mut().enumerate() {
+            is_blocked = match level.is_blocked {
+                Some(is_blocked) => is_blocked,
+                // The root is the target itself, and stands.
+                None if is_blocked || in_fresh || at == 0 => is_blocked,
+                None => {
+                    let directory: PathBuf = path.components().take(at).collect();
+                    let Some(standing) = self.target.metadata(&directory)? else { return Ok(false) };
+                    let entry = level.entry.as_ref();
+                    entry.is_some_and(|entry| keeps_directory_out(self.request.overwrite, &standing, entry))
+                }
+            };
+            level.is_blocked = Some(is_blocked);
+            in_fresh = level.is_fresh;
         }
-        Ok(false)
+        Ok(is_blocked)
     }
 
     /// Makes the directories above an entry, once something in them is restored.
@@ -58,6 +66,8 @@ impl Run<'_> {
             None => target.create_dir(directory).map(|()| true),
             // It is kept, and its owner can write into it from now on.
             Some(EntryKind::Directory) => target.create_dir(directory).map(|()| false),
+            // Nothing is made, so that no other name is needed.
+            Some(_) if self.request.effect == Effect::DryRun => target.remove(directory).map(|()| true),
             // Made under another name first: if that fails, what stands there is still there.
             Some(_) => {
                 let partial = self.partial(above, directory)?;

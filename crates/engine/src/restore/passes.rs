@@ -28,19 +28,19 @@ impl Visitor for Fill {
     }
 
     fn enter(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()> {
-        if run.is_blocked(path)? {
+        if run.is_blocked(levels, path)? {
             run.skip(0);
             return Ok(());
         }
         run.create_above(levels, path)
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &Path, _: &Entry) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
         Ok(())
     }
 
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
-        if run.is_blocked(path.parent().unwrap_or(path))? {
+        if run.is_blocked(levels, path)? {
             run.skip(hinted.entry.size());
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Visitor for LinkNames {
         Ok(())
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &Path, _: &Entry) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Visitor for LinkNames {
         let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
         // Those before it in the order of the walk were left as they stand.
         let Some((first, _)) = run.links.get(inode)?.filter(|(first, _)| first.as_path() < path) else { return Ok(()) };
-        if run.is_blocked(path.parent().unwrap_or(path))? {
+        if run.is_blocked(levels, path)? {
             return Ok(());
         }
         let standing = run.target.metadata(path)?;
@@ -376,10 +376,11 @@ impl Visitor for SetDirectories {
         Ok(())
     }
 
-    fn leave(&mut self, run: &mut Run<'_>, path: &Path, entry: &Entry) -> Result<()> {
-        if run.is_blocked(path)? {
+    fn leave(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()> {
+        if run.is_blocked(levels, path)? {
             return Ok(());
         }
+        let Some(entry) = levels.last().and_then(|level| level.entry.as_ref()) else { return Ok(()) };
         let unset = run.target.set_metadata(path, &entry.metadata(), &entry.xattrs, run.request.trust)?;
         run.take_unset(path, &unset);
         Ok(())
@@ -394,7 +395,7 @@ impl Visitor for Verify {
         Ok(())
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &Path, _: &Entry) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
         Ok(())
     }
 

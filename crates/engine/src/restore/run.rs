@@ -191,7 +191,9 @@ pub(super) struct Level {
     pub(super) cursor: DirectoryCursor,
     pub(super) node: Fingerprint,
     /// The directory's own entry; `None` at the root.
-    entry: Option<Entry>,
+    pub(super) entry: Option<Entry>,
+    /// Whether something that is left as it is stands in its place; `None`: not looked at.
+    pub(super) is_blocked: Option<bool>,
     /// Whether it has been created, or found to hold something that is restored.
     pub(super) is_wanted: bool,
     /// Whether nothing stood in it before, so that there is nothing to look for.
@@ -203,7 +205,7 @@ pub(super) struct Level {
 impl Level {
     fn new(node: Fingerprint, entry: Option<Entry>, is_wanted: bool) -> Self {
         let folded = std::collections::BTreeSet::new();
-        Self { cursor: DirectoryCursor::new(node), node, entry, is_wanted, is_fresh: false, folded }
+        Self { cursor: DirectoryCursor::new(node), node, entry, is_blocked: None, is_wanted, is_fresh: false, folded }
     }
 }
 
@@ -217,8 +219,8 @@ pub(super) trait Visitor {
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()>;
     /// A directory that is selected itself.
     fn enter(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()>;
-    /// The end of a directory that is wanted.
-    fn leave(&mut self, run: &mut Run<'_>, path: &Path, entry: &Entry) -> Result<()>;
+    /// The end of a directory that is wanted and has an entry: the last of `levels`.
+    fn leave(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()>;
 }
 
 impl Run<'_> {
@@ -379,13 +381,13 @@ impl Run<'_> {
     }
 
     fn ascend(&mut self, levels: &mut Vec<Level>, path: &mut PathBuf, visitor: &mut dyn Visitor) -> Result<()> {
-        let Some(level) = levels.pop() else { return Ok(()) };
-        if let (true, Some(entry)) = (level.is_wanted, &level.entry) {
-            if let Some(above) = levels.last_mut() {
+        if levels.last().is_some_and(|level| level.is_wanted && level.entry.is_some()) {
+            if let [.., above, _] = levels.as_mut_slice() {
                 above.is_wanted = true;
             }
-            self.tolerate(path, |run| visitor.leave(run, path, entry))?;
+            self.tolerate(path, |run| visitor.leave(run, levels, path))?;
         }
+        levels.pop();
         path.pop();
         Ok(())
     }
