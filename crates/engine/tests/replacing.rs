@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
+use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
-use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
+use onefold_engine::restore::{
+    Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, RestoreReport, RestoreRequest, restore,
+};
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::types::Timestamp;
 
@@ -172,4 +174,39 @@ fn what_is_newer_stays_whatever_the_snapshot_has_there() {
             assert_eq!(standing.mtime, time(if is_kept { seconds } else { 1000 }), "{name}");
         }
     }
+}
+
+/// A restore that is killed between making something that is no file and its rename leaves it under a partial name. Only
+/// files with one name were taken away again, and each kill used up a number.
+#[test]
+fn what_a_killed_restore_has_left_is_taken_away_whatever_it_is() {
+    type Leave = fn(&MemTree, &Path);
+    let leftovers: [(&str, Leave); 4] = [
+        ("link", |tree, path| tree.put_symlink(&Path::new("/").join(path), "x".as_ref())),
+        ("special", |tree, path| tree.create_special(path, EntryKind::Fifo, 0).unwrap()),
+        ("directory", |tree, path| tree.put_dir(path)),
+        ("hard link", |tree, path| tree.hard_link(Path::new("first"), path).unwrap()),
+    ];
+    let names = NAMES.into_iter().chain(["e-directory"]);
+    for (what, leave) in leftovers {
+        let target = MemTree::new();
+        target.put_file(Path::new("/first"), b"first");
+        for name in names.clone() {
+            target.put_file(&Path::new("/").join(name), b"old");
+            leave(&target, Path::new(&format!("{name}{PARTIAL_SUFFIX}")));
+        }
+        let (report, failures) = restored(&target, &FullDirectories::Keep, &Filter::default());
+        assert_eq!(report.failures, 0, "{what}: {failures:?}");
+        let left = TargetTree::list(&target, Path::new("")).unwrap();
+        assert_eq!(left, ["a-file", "b-link", "c-fifo", "d-again", "e-directory", "first"], "{what}");
+    }
+    // A directory that holds something is the user's.
+    let target = directories("");
+    target.remove(Path::new("b-link")).unwrap();
+    target.put_file(Path::new("/b-link"), b"old");
+    let mine = format!("/b-link{PARTIAL_SUFFIX}/mine");
+    target.put_file(Path::new(&mine), b"mine");
+    let (report, failures) = restored(&target, &FullDirectories::Keep, &Filter::default());
+    assert_eq!(report.failures, 0, "{failures:?}");
+    assert!(SourceTree::metadata(&target, Path::new(&mine)).is_ok());
 }

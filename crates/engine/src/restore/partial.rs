@@ -169,18 +169,25 @@ pub(super) fn publish(
 /// is writing it.
 fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
     let Some(standing) = target.metadata(path)? else { return Ok(true) };
-    if standing.kind != EntryKind::File || standing.links != 1 {
-        return Ok(false);
+    let mut locked = None;
+    if standing.kind == EntryKind::File {
+        match target.open_file(path) {
+            // Open until it is removed: nobody else takes it for a leftover meanwhile.
+            Ok(file) if file.try_lock()? => locked = Some(file),
+            Ok(_) => return Ok(false),
+            // A file of another user, or one that has its mode already. Whoever is writing it notices that it is gone.
+            Err(error) if error.io_kind() == Some(ErrorKind::PermissionDenied) => {}
+            Err(error) => return Err(error),
+        }
     }
-    // Open until it is removed: nobody else takes it for a leftover meanwhile.
-    let _locked = match target.open_file(path) {
-        Ok(file) if file.try_lock()? => Some(file),
-        Ok(_) => return Ok(false),
-        // A file of another user, or one that has its mode already. Whoever is writing it notices that it is gone.
-        Err(error) if error.io_kind() == Some(ErrorKind::PermissionDenied) => None,
-        Err(error) => return Err(error),
-    };
-    target.remove(path).map(|()| true)
+    let removed = target.remove(path);
+    drop(locked);
+    match removed {
+        Ok(()) => Ok(true),
+        // No restore puts anything into a directory before it has its own name.
+        Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl Run<'_> {
