@@ -12,6 +12,7 @@ mod drivers;
 mod exactness;
 mod hostile;
 mod inspecting;
+mod interrupting;
 mod old_formats;
 mod property;
 mod races;

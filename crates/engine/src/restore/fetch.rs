@@ -28,6 +28,10 @@ pub trait Sink: Send + Sync {
     fn lose(&self, number: usize, error: Error);
     /// Closes files that nobody needs right now, since no more can be opened.
     fn relieve(&self) {}
+    /// Returns true if nothing more is to be fetched.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 /// A chunk that is wanted.
@@ -125,6 +129,9 @@ impl Fetcher {
         let mut start = 0;
         for of_region in located.chunk_by(|before, after| before.key == after.key) {
             let Some(key) = of_region.first().map(|located| located.key) else { continue };
+            if window.sink.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
             let range = start..start + of_region.len();
             start = range.end;
             let (window, is_last) = (Arc::clone(&window), start == located.len());

@@ -203,7 +203,7 @@ impl Run<'_> {
     /// a failure; the name that would be linked to it is restored all the same.
     fn is_equal(&mut self, first: &Path, hinted: &HintedEntry) -> Result<bool> {
         let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
-        match compare_file(&keys, self.reader, &*target, first, hinted) {
+        match compare_file(&keys, self.reader, &*target, first, hinted, &*self.request.monitor) {
             Ok(comparison) => Ok(comparison == Comparison::Equal),
             Err(error) if is_fatal(&error) => Err(error),
             Err(error) => {
@@ -403,7 +403,7 @@ impl Visitor for Verify {
         let target = Arc::clone(&run.target);
         if hinted.entry.kind == EntryKind::File {
             let keys = Arc::clone(&run.reader.store().keys);
-            verify_file(&keys, run.reader, &*target, path, &hinted)?;
+            verify_file(&keys, run.reader, &*target, path, &hinted, &*run.request.monitor)?;
             run.report.files_verified += 1;
         }
         Ok(())

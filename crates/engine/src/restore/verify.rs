@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::io::tree::{TargetFile, TargetTree};
+use crate::monitor::Monitor;
 use crate::store::MetadataReader;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
 use crate::tree::Content;
@@ -30,8 +31,9 @@ pub fn verify_file(
     target: &dyn TargetTree,
     path: &Path,
     hinted: &HintedEntry,
+    monitor: &dyn Monitor,
 ) -> Result<()> {
-    match compare_file(keys, reader, target, path, hinted)? {
+    match compare_file(keys, reader, target, path, hinted, monitor)? {
         Comparison::Equal => Ok(()),
         Comparison::Differs(reason) => Err(Error::invalid(reason)),
     }
@@ -44,6 +46,7 @@ pub fn compare_file(
     target: &dyn TargetTree,
     path: &Path,
     hinted: &HintedEntry,
+    monitor: &dyn Monitor,
 ) -> Result<Comparison> {
     let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(Comparison::Equal) };
     let file = target.open_to_read(path)?;
@@ -54,13 +57,16 @@ pub fn compare_file(
     let mut offset = 0;
     let mut buffer = Vec::new();
     while let Some(piece) = cursor.next(reader)? {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
         let (end, is_equal) = match piece {
             Piece::Chunk { fingerprint, len, .. } => {
                 let is_whole = fill(&*file, offset, len as usize, &mut buffer)?;
                 let is_equal = is_whole && keys.fingerprint(ChunkKind::Data, &buffer) == fingerprint;
                 (offset + u64::from(len), is_equal)
             }
-            Piece::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer)?),
+            Piece::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer, monitor)?),
         };
         if !is_equal {
             let len = end - offset;
@@ -72,9 +78,12 @@ pub fn compare_file(
 }
 
 /// Returns true if a range of a file reads as zeros.
-fn is_empty(file: &dyn TargetFile, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<bool> {
+fn is_empty(file: &dyn TargetFile, range: Range<u64>, buffer: &mut Vec<u8>, monitor: &dyn Monitor) -> Result<bool> {
     let mut offset = range.start;
     while offset < range.end {
+        if monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
         let step = HOLE_STEP.min(range.end - offset);
         if !fill(file, offset, usize::try_from(step).unwrap_or(0), buffer)? || buffer.iter().any(|byte| *byte != 0) {
             return Ok(false);

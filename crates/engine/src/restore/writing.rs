@@ -435,6 +435,10 @@ impl Sink for WindowSink {
     fn relieve(&self) {
         self.writing.close_idle();
     }
+
+    fn is_interrupted(&self) -> bool {
+        self.writing.monitor.is_interrupted()
+    }
 }
 
 /// Returns true if an error makes going on pointless.
