@@ -27,6 +27,7 @@ const EIO: i32 = 5;
 const EACCES: i32 = 13;
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
 const CODES: [i32; 4] = [EIO, EACCES, EMFILE, ENOSPC];
 
 const POLICIES: [Overwrite; 4] = [Overwrite::Always, Overwrite::IfChanged, Overwrite::IfNewer, Overwrite::Never];
@@ -278,6 +279,24 @@ fn no_error_of_the_repository_at_any_call_makes_a_restore_succeed_over_a_differe
         }
         count
     });
+}
+
+/// A file system that is mounted read-only somewhere in the target ended the restore of everything else.
+#[test]
+fn an_entry_on_a_read_only_file_system_does_not_end_a_restore() {
+    let world = World::new(3);
+    let store = world.create(SMALL).unwrap();
+    world.backup(&store, &source(), &Ask::default()).unwrap();
+    let snapshot = newest(&store).unwrap().unwrap().1;
+    let case = Case { world: &world, snapshot: &snapshot };
+    let counting = FaultyTarget::new(Arc::new(MemTree::new()), None);
+    case.restore(&store, Arc::new(counting.clone()), Overwrite::Always).0.unwrap();
+    // The first call finds out about the target as a whole.
+    for number in 2..=counting.calls() {
+        let faulty = FaultyTarget::new(Arc::new(MemTree::new()), Some((number, EROFS)));
+        let (report, failures) = case.restore(&store, Arc::new(faulty), Overwrite::Always);
+        assert!(report.is_ok(), "call {number}: {report:?}: {failures}");
+    }
 }
 
 /// What was lost is reported once for each file, and a good file that stood there is not emptied.

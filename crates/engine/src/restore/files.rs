@@ -10,7 +10,7 @@ use crate::restore::fetch::{Fetcher, Wanted};
 use crate::restore::links::SharedInode;
 use crate::restore::pending::{FilePlan, PendingFile};
 use crate::restore::removal::Clearing;
-use crate::restore::writing::{Failed, Target, WindowSink, Writing, is_fatal};
+use crate::restore::writing::{Failed, Target, WindowSink, Writing};
 
 /// References of the first window.
 const WINDOW_CHUNKS_FIRST: usize = 1 << 12;
@@ -171,8 +171,8 @@ impl FileWriter {
     /// Reports what went wrong so far.
     fn report(&mut self) -> Result<()> {
         let mut fatal = None;
-        for Failed { path, error, is_incomplete, link } in self.writing.take_failed() {
-            if is_fatal(&error) {
+        for Failed { path, error, is_fatal, is_incomplete, link } in self.writing.take_failed() {
+            if is_fatal {
                 fatal.get_or_insert(error);
                 continue;
             }

@@ -15,7 +15,7 @@ use crate::restore::partial::{TAKEN, make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
 use crate::restore::run::{Level, Overwrite, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
-use crate::restore::writing::is_fatal;
+use crate::restore::writing::is_fatal_at;
 use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
 use crate::tree::{Content, Entry};
 
@@ -205,7 +205,7 @@ impl Run<'_> {
         let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
         match compare_file(&keys, self.reader, &*target, first, hinted, &*self.request.monitor) {
             Ok(comparison) => Ok(comparison == Comparison::Equal),
-            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) if is_fatal_at(&*self.target, first, &error) => Err(error),
             Err(error) => {
                 let reason = format!("cannot be compared with the snapshot, so that nothing is linked to it: {error}");
                 self.fail(&Path::new("/").join(first), &Error::invalid(reason));

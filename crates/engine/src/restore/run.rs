@@ -21,7 +21,7 @@ use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
 use crate::restore::rehearsal::Rehearsal;
 use crate::restore::removal::{Clearing, FullDirectories};
 use crate::restore::select::{Filter, Root};
-use crate::restore::writing::is_fatal;
+use crate::restore::writing::is_fatal_at;
 use crate::spill::SpillMap;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
 use crate::store::metadata::{MetadataMemory, Scratch};
@@ -371,7 +371,7 @@ impl Run<'_> {
     /// Reports what fails for one entry and goes on; what fails for all ends the restore.
     fn tolerate(&mut self, path: &Path, visit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         match visit(self) {
-            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) if is_fatal_at(&*self.target, path, &error) => Err(error),
             Err(error) => {
                 self.fail(&Path::new("/").join(path), &error);
                 Ok(())

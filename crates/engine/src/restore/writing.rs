@@ -34,6 +34,8 @@ pub(super) struct Target {
 pub(super) struct Failed {
     pub(super) path: PathBuf,
     pub(super) error: Error,
+    /// Whether it ends the restore.
+    pub(super) is_fatal: bool,
     /// Whether its own name was not given to it.
     pub(super) is_incomplete: bool,
     /// The inode that other names share with it.
@@ -110,9 +112,14 @@ impl Writing {
         self.partials.load(Ordering::Relaxed)
     }
 
+    fn is_fatal(&self, pending: &PendingFile, error: &Error) -> bool {
+        is_fatal_at(&*self.target, &pending.plan.path, error)
+    }
+
     fn fail(&self, pending: &PendingFile, error: Error, is_incomplete: bool) {
         let (path, link) = (pending.plan.path.clone(), pending.plan.link);
-        let failed = Failed { path, error, is_incomplete, link };
+        let is_fatal = self.is_fatal(pending, &error);
+        let failed = Failed { path, error, is_fatal, is_incomplete, link };
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
     }
 
@@ -232,7 +239,7 @@ impl Writing {
     fn report_close(&self, pending: &PendingFile, file: &dyn TargetFile) {
         let Err(error) = file.report_close() else { return };
         pending.lack(|losses| losses.unusable = losses.unusable.take().or_else(|| Some(error.to_string())));
-        if is_fatal(&error) {
+        if self.is_fatal(pending, &error) {
             self.fail(pending, error, true);
         }
     }
@@ -256,7 +263,7 @@ impl Writing {
                     self.files.fetch_add(1, Ordering::Relaxed);
                     self.bytes.fetch_add(pending.plan.metadata.size, Ordering::Relaxed);
                 }
-                Err(error) if is_fatal(&error) => self.fail(pending, error, true),
+                Err(error) if self.is_fatal(pending, &error) => self.fail(pending, error, true),
                 Err(error) => {
                     let error = self.with_partial(pending, error);
                     self.fail(pending, error, true);
@@ -380,7 +387,7 @@ impl WindowSink {
             chunks.iter().filter_map(|(number, range)| Some((target(*number)?.offset, range.clone()))).collect();
         let opened = match self.writing.open(file) {
             Ok(opened) => opened,
-            Err(error) if is_fatal(&error) => return Err(error),
+            Err(error) if self.writing.is_fatal(file, &error) => return Err(error),
             Err(error) => {
                 // Reported once, however many chunks the file has.
                 let bytes: u64 = chunks.iter().map(|(_, range)| range.len() as u64).sum();
@@ -426,7 +433,7 @@ impl Sink for WindowSink {
             losses.bytes += u64::from(*len);
             losses.first.get_or_insert_with(|| error.to_string());
         });
-        if is_fatal(&error) {
+        if self.writing.is_fatal(file, &error) {
             self.writing.fail(file, error, true);
         }
         self.writing.settle(file, 1);
@@ -441,11 +448,18 @@ impl Sink for WindowSink {
     }
 }
 
-/// Returns true if an error makes going on pointless.
-pub(super) fn is_fatal(error: &Error) -> bool {
-    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error, Error::Interrupted)
-        || matches!(error.io_kind(), Some(StorageFull | ReadOnlyFilesystem | QuotaExceeded))
+/// Returns true if an error at a path of the target makes going on pointless. A file system that is full ends a restore only if
+/// it is the one of the target's root: another one may be mounted there, as one that is read-only may be.
+pub(super) fn is_fatal_at(target: &dyn TargetTree, path: &Path, error: &Error) -> bool {
+    match error.io_kind() {
+        Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            let device = |path: &Path| target.metadata(path).ok().flatten().map(|metadata| metadata.device);
+            // Its directory, or the one above that stands.
+            let of_path = path.ancestors().skip(1).find_map(device);
+            of_path.is_none() || of_path == device(Path::new(""))
+        }
+        _ => matches!(error, Error::Interrupted),
+    }
 }
 
 #[cfg(test)]
@@ -558,7 +572,9 @@ mod tests {
         assert_eq!((bytes.as_slice(), mode), (b"abc".as_slice(), 0o600));
         assert_ne!(time, MTIME);
         let failed = sink.writing.take_failed();
-        let [Failed { path, error, is_incomplete: true, link: None }] = failed.as_slice() else { panic!("{failed:?}") };
+        let [Failed { path, error, is_fatal: false, is_incomplete: true, link: None }] = failed.as_slice() else {
+            panic!("{failed:?}")
+        };
         assert_eq!(path, Path::new("f"));
         let missing = Fingerprint([1; 32]);
         let text = format!(
@@ -673,5 +689,22 @@ mod tests {
         sink.writing.settle(&file, 1);
         assert!(names(&tree).is_empty());
         assert_eq!(sink.writing.take_failed().len(), 1);
+    }
+
+    /// A mounted file system that was read-only or full ended the restore of everything else.
+    #[test]
+    fn only_what_holds_for_the_whole_target_ends_a_restore() {
+        let tree = MemTree::new();
+        tree.put_dir(Path::new("/mounted"));
+        tree.edit(Path::new("/mounted"), |metadata| metadata.device += 1);
+        let is_fatal = |path: &str, kind: ErrorKind| {
+            is_fatal_at(&tree, Path::new(path), &Error::io("write", Path::new(path), kind.into()))
+        };
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            assert!(is_fatal("f", kind) && is_fatal("gone/f", kind) && is_fatal("mounted", kind));
+            assert!(!is_fatal("mounted/f", kind) && !is_fatal("mounted/gone/f", kind));
+        }
+        assert!(!is_fatal("f", ErrorKind::ReadOnlyFilesystem) && !is_fatal("f", ErrorKind::PermissionDenied));
+        assert!(is_fatal_at(&tree, Path::new("mounted/f"), &Error::Interrupted));
     }
 }
