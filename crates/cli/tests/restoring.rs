@@ -400,11 +400,12 @@ fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
     }
     assert!(traced.status().unwrap().success());
     let trace = std::fs::read_to_string(trace).unwrap();
-    let line = |call: &str, what: &str| {
-        let found = trace.lines().position(|line| line.contains(call) && line.contains(what));
-        found.unwrap_or_else(|| panic!("no {call} with {what}: {trace}"))
+    // The name of the attribute is not looked for: strace shows its address where it may not read the memory.
+    let line = |call: &str, end: &str| {
+        let found = trace.lines().position(|line| line.contains(call) && line.contains(end));
+        found.unwrap_or_else(|| panic!("no {call} with {end}: {trace}"))
     };
-    assert!(line("fremovexattr(", "system.posix_acl_access") < line("fchmod(", "0640"), "{trace}");
+    assert!(line("fremovexattr(", "= 0") < line("fchmod(", "0640"), "{trace}");
     assert_eq!(place.path("out/file").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
     assert_eq!(mem_tree::xattrs(&OsSource, &place.path("out/file")).unwrap(), []);
 }
