@@ -83,7 +83,7 @@ impl Report {
     }
 }
 
-/// What the test binaries reported.
+/// Counts and times that the test binaries reported.
 #[derive(Default, PartialEq, Debug)]
 struct TestCounts {
     runs: u64,

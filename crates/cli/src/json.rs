@@ -222,7 +222,7 @@ pub(crate) struct BackupSummary {
     pub(crate) chunks_duplicate: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peak_rss_bytes: Option<u64>,
-    /// What the index counted, with --verbose.
+    /// Counters of the index, with --verbose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) index: Option<Index>,
 }
@@ -337,7 +337,7 @@ pub(crate) struct Version {
     message_type: &'static str,
     #[serde(rename = "version")]
     number: &'static str,
-    /// What restic was built with; here, what stands in for restic.
+    /// Compiler of restic; here, the program that stands in for restic.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "go_version")]
     built_with: Option<&'static str>,

@@ -28,7 +28,7 @@ use crate::trust::{self, Pinned};
 
 /// Days after which `--cleanup-cache` removes the cache of a repository, as restic has it.
 const CACHE_UNUSED_DAYS: i64 = 30;
-/// Where a cache holds the lock of its index.
+/// Path of the index's lock in a cache.
 const INDEX_LOCK: &str = "index/lock";
 /// How often a password may be typed.
 const TRIES_MAX: usize = 3;

@@ -56,7 +56,7 @@ pub(crate) enum Change {
     Accept,
 }
 
-/// Where caches are kept.
+/// Directory of the caches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CachePlace {
     /// In this directory.
@@ -71,13 +71,13 @@ pub(crate) enum CachePlace {
 /// The decisions.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// What names the repository, if anything does.
+    /// The option or variable that names the repository, if any.
     repository: Option<NamedBy>,
     /// Where the password comes from.
     pub(crate) password: PasswordSource,
     /// Which key slots it is tried on.
     pub(crate) slots: SlotPolicy,
-    /// Where caches are kept.
+    /// Directory of the caches.
     pub(crate) cache: CachePlace,
     /// Whether caches of repositories that are not used any more are removed.
     pub(crate) cleans_cache: bool,
@@ -137,7 +137,7 @@ impl CachePlace {
     }
 }
 
-/// What names the repository.
+/// Option or variable that names the repository.
 #[derive(Debug)]
 enum NamedBy {
     /// This name.

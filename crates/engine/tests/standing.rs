@@ -1,4 +1,4 @@
-//! What a restore makes of names that share an inode, and of what stands in the target already.
+//! Restores of names that share an inode, and into targets that hold entries already.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -263,7 +263,7 @@ fn a_name_of_a_device_is_not_linked_to_another_device() {
     assert_eq!(["a", "b"].map(|name| metadata(&target, name).rdev), [260, 259]);
 }
 
-/// What cannot be compared is no reason to go without the file, and none to end with success.
+/// A file that cannot be compared is restored, and the restore does not end with success.
 #[test]
 fn a_first_name_that_cannot_be_read_is_reported_and_the_others_are_restored() {
     let made = Made::of(&linked(b"right", &["a", "b"]));

@@ -16,7 +16,7 @@ const PROFILE: &str = "dist";
 /// Tells dpkg-deb the time of every file, so that the same sources give the same package.
 const SOURCE_TIME: &str = "SOURCE_DATE_EPOCH";
 
-/// What is to be done with packages that were built.
+/// Action on packages that were built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Leave,

@@ -32,7 +32,7 @@ pub(crate) struct SnapshotsArgs {
     pub(crate) selection: SelectionArgs,
 }
 
-/// What `ls` sorts by.
+/// Key by which `ls` sorts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum SortArg {
     /// The path
@@ -134,7 +134,7 @@ pub(crate) struct ListArgs {
     pub(crate) objects: ListedObjects,
 }
 
-/// What `list` lists.
+/// Kind of object that `list` lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ListedObjects {
     /// Snapshots

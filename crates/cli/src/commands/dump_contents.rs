@@ -1,4 +1,4 @@
-//! What a dump writes: the bytes of one file of a snapshot, or every entry below a directory.
+//! Contents of a dump: the bytes of one file of a snapshot, or every entry below a directory.
 
 use std::io::Write;
 
@@ -14,10 +14,10 @@ use onefold_engine::types::Fingerprint;
 
 use crate::interrupt::Interrupt;
 
-/// What is said of a writer that fails.
+/// Context of an error of the writer.
 pub(super) const WRITING: &str = "write what is dumped";
 
-/// What a dump reads from.
+/// Sources that a dump reads from.
 pub(super) struct Sources<'a> {
     /// Trees and recipes.
     pub(super) reader: &'a mut MetadataReader,

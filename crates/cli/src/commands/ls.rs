@@ -154,7 +154,7 @@ struct Listing<'a> {
     form: Form,
     filters: Vec<Filter>,
     interrupt: &'a Interrupt,
-    /// What is to be sorted.
+    /// The items to sort.
     held: Vec<(Vec<u8>, Entry)>,
 }
 

@@ -15,7 +15,7 @@ use crate::output::Output;
 /// Bytes that the size on disk is rounded up to.
 const BLOCK_LEN: u64 = 512;
 
-/// What an entry begins.
+/// The part of the document that an entry begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Opens {
     /// A list of what is in it, which [`leave`] ends.

@@ -1,4 +1,4 @@
-//! What `snapshots` and `ls` tell programs.
+//! JSON messages of `snapshots` and `ls`.
 
 use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
@@ -60,7 +60,7 @@ pub(crate) struct SnapshotGroup {
     pub(crate) snapshots: Vec<SnapshotObject>,
 }
 
-/// What they have in common; what was not grouped by is empty, as restic has it.
+/// Values that the snapshots of a group share; a value that is no part of the grouping is empty, as in restic.
 #[derive(Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct GroupKey {
     pub(crate) hostname: String,
@@ -85,7 +85,7 @@ impl LsSnapshot {
     }
 }
 
-/// What is told of an entry, wherever one is listed.
+/// Fields of an entry in every listing.
 #[derive(Serialize)]
 pub(crate) struct NodeFields {
     name: String,

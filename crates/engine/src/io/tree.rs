@@ -227,7 +227,7 @@ impl std::ops::AddAssign for Unprivileged {
     }
 }
 
-/// What became of a rename.
+/// Outcome of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Renamed {
@@ -239,7 +239,7 @@ pub enum Renamed {
     Taken,
 }
 
-/// What may stand at the new name of a rename.
+/// Entries that a rename may replace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Onto {
     /// Nothing.

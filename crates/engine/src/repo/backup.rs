@@ -44,7 +44,7 @@ pub struct BackupRequest<'a> {
     pub driver: Driver,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
-    /// Where this host remembers the newest snapshots; `None`: nowhere.
+    /// Directory in which this host remembers the newest snapshots; `None`: it does not.
     pub heads: Option<HeadsDir>,
 }
 

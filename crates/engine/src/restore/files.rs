@@ -137,7 +137,7 @@ impl FileWriter {
     /// Ends the open file.
     pub fn end(&mut self) -> Result<()> {
         let Some(file) = self.current.take() else { return Ok(()) };
-        self.writing.settle(&file, 1);
+        self.writing.finish_chunks(&file, 1);
         self.files += 1;
         if WINDOW_FILES <= self.files { self.submit() } else { Ok(()) }
     }

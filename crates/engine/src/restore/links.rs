@@ -68,7 +68,7 @@ impl SharedInode {
     }
 }
 
-/// Where what stands under the first path of an inode comes from.
+/// Origin of the entry at the first path of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// It is made from the snapshot, or has been compared with it.

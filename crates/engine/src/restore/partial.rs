@@ -31,11 +31,11 @@ pub(super) const TAKEN: &str =
 pub struct Partial {
     /// Number of the first name that the directory of the snapshot does not have.
     pub number: u32,
-    /// What becomes of the partial files that stand there.
+    /// Treatment of partial files that stand there.
     pub leftovers: Leftovers,
 }
 
-/// What becomes of partial files of earlier runs.
+/// Treatment of partial files of earlier runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leftovers {
     /// They are removed.
@@ -85,7 +85,7 @@ pub(super) fn is_partial_name(name: &OsStr) -> bool {
 }
 
 /// Makes something under a partial name of an entry: the first one at which nothing stands but what an earlier run left.
-/// What another restore is writing stays. Returns what was made, and its path.
+/// A file that another restore is writing stays. Returns the result of `make`, and the path.
 pub(super) fn make_partial<T>(
     target: &dyn TargetTree,
     path: &Path,

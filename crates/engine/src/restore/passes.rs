@@ -88,7 +88,7 @@ impl Visitor for Fill {
     }
 }
 
-/// What an entry is to the names of its inode before it.
+/// Relation of an entry to earlier names of its inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     /// None of them can be linked to.

@@ -16,9 +16,10 @@ pub struct FilePlan {
     pub path: PathBuf,
     /// Under which name its bytes go until all of them are right.
     pub partial: Partial,
-    /// What stood at its path when that was decided, and is to be replaced. A directory makes way right before the rename.
+    /// Kind of the entry that stood at its path at the decision, and is to be replaced. A directory is removed right before the
+    /// rename.
     pub replaced: Option<EntryKind>,
-    /// What is set when its bytes are written.
+    /// Metadata to set when its bytes are written.
     pub metadata: Metadata,
     /// Extended attributes likewise.
     pub xattrs: Vec<Xattr>,
@@ -64,7 +65,7 @@ pub(super) enum PartialFile {
     Gone(PathBuf),
 }
 
-/// What a file lacks.
+/// Losses of a file.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     /// Chunks that could not be read or written.

@@ -19,10 +19,10 @@ use crate::restore::select::Filter;
 /// Deepest tree that is removed, the same that is restored.
 const DEPTH_MAX: usize = 4096;
 
-/// What is removed, and what stays in any case.
+/// A removal: its target, and the entries that stay in any case.
 pub(super) struct Removal<'a> {
     pub(super) target: &'a dyn TargetTree,
-    /// What it leaves out stays, and so do the directories that lead to it.
+    /// Entries that the filter leaves out stay, and so do the directories that lead to them.
     pub(super) filter: &'a Filter,
     /// Directories that stay with everything in them, by device and inode.
     pub(super) keep: &'a BTreeSet<(u64, u64)>,
@@ -31,7 +31,7 @@ pub(super) struct Removal<'a> {
     pub(super) monitor: &'a dyn Monitor,
 }
 
-/// What becomes of an entry.
+/// Outcome for an entry.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// It is deleted.
@@ -44,7 +44,7 @@ pub(super) enum Outcome {
     Failed(Error),
 }
 
-/// What is to be deleted.
+/// Kind of an entry that is to be deleted.
 enum Standing {
     /// A directory, with the names in it, the next one last.
     Directory(Vec<OsString>),
@@ -148,7 +148,7 @@ impl Removal<'_> {
     }
 }
 
-/// What happens to a directory that is not empty and stands where the snapshot has something else.
+/// Treatment of a directory that is not empty and stands where the snapshot has something else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FullDirectories {
     /// It stays, and what the snapshot has there is a failure.

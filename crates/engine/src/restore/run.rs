@@ -68,7 +68,7 @@ pub struct RestoreRequest<'a> {
     pub effect: Effect,
     /// What happens to what stands there.
     pub overwrite: Overwrite,
-    /// What happens to a directory that is not empty and stands where the snapshot has something else.
+    /// Treatment of a directory that is not empty and stands where the snapshot has something else.
     pub full_directories: FullDirectories,
     /// Whether everything is read back and compared.
     pub verify: bool,

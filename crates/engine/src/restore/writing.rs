@@ -245,7 +245,7 @@ impl Writing {
     }
 
     /// Counts chunks that are done with, or the end of the file's references; finishes the file after the last.
-    pub(super) fn settle(&self, pending: &Arc<PendingFile>, count: usize) {
+    pub(super) fn finish_chunks(&self, pending: &Arc<PendingFile>, count: usize) {
         if pending.left.fetch_sub(count, Ordering::AcqRel) != count {
             self.set_idle(pending);
             return;
@@ -270,7 +270,10 @@ impl Writing {
                 }
             }
         }
-        self.close(pending, &mut pending.lock());
+        // Whatever closing it could report has been asked for, or the file is given up.
+        if pending.lock().file.take().is_some() {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
         self.monitor.advance(0, 1);
     }
 
@@ -414,7 +417,7 @@ impl Sink for WindowSink {
                 continue;
             };
             match self.write(file, plain, of_file) {
-                Ok(()) => self.writing.settle(file, of_file.len()),
+                Ok(()) => self.writing.finish_chunks(file, of_file.len()),
                 Err(error) => {
                     let text = error.to_string();
                     let (first, rest) = of_file.split_at(1);
@@ -436,7 +439,7 @@ impl Sink for WindowSink {
         if self.writing.is_fatal(file, &error) {
             self.writing.fail(file, error, true);
         }
-        self.writing.settle(file, 1);
+        self.writing.finish_chunks(file, 1);
     }
 
     fn relieve(&self) {
@@ -548,7 +551,7 @@ mod tests {
             assert!(sink.take(b"def", &[(number, 0..3)]).is_empty());
         }
         for file in &files {
-            sink.writing.settle(file, 1);
+            sink.writing.finish_chunks(file, 1);
         }
         assert_eq!(sink.writing.open.load(Ordering::Relaxed), 0);
         assert!((0..count).all(|number| read(&tree, &format!("f{number}")) == (b"abcdef".to_vec(), 0o640, MTIME)));
@@ -566,7 +569,7 @@ mod tests {
         let sink = sink(&tree, halves(&file));
         assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
         sink.lose(1, Error::MissingChunk { fingerprint: Fingerprint([1; 32]).to_string() });
-        sink.writing.settle(&file, 1);
+        sink.writing.finish_chunks(&file, 1);
         assert_eq!(read(&tree, "f"), before);
         let (bytes, mode, time) = read(&tree, "f.onefold-partial");
         assert_eq!((bytes.as_slice(), mode), (b"abc".as_slice(), 0o600));
@@ -596,7 +599,7 @@ mod tests {
         sink.lose(2, Error::invalid("unreadable"));
         sink.lose(3, Error::invalid("unreadable as well"));
         for file in [&blocked, &lost] {
-            sink.writing.settle(file, 1);
+            sink.writing.finish_chunks(file, 1);
         }
         assert!(names(&tree).is_empty());
         let failed = sink.writing.take_failed();
@@ -618,7 +621,7 @@ mod tests {
         assert!(second.take(b"ABC", &[(0, 0..3)]).is_empty());
         assert_eq!(names(&tree), ["f.onefold-partial", "f.onefold-partial-1"]);
         assert!(first.take(b"def", &[(1, 0..3)]).is_empty());
-        first.writing.settle(&files[0], 1);
+        first.writing.finish_chunks(&files[0], 1);
         assert_eq!((read(&tree, "f").0, names(&tree).len()), (b"abcdef".to_vec(), 2));
         assert!(second.take(b"DEF", &[(1, 0..3)]).is_empty());
         assert!(first.writing.take_failed().is_empty());
@@ -641,7 +644,7 @@ mod tests {
         assert!(sink.take(b"abc", &[(0, 0..3)]).is_empty());
         tree.put_file(Path::new("/f"), b"mine");
         assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
-        sink.writing.settle(&file, 1);
+        sink.writing.finish_chunks(&file, 1);
         assert_eq!((read(&tree, "f").0, read(&tree, "f.onefold-partial").0), (b"mine".to_vec(), b"abcdef".to_vec()));
         let failed = sink.writing.take_failed();
         let [Failed { error, is_incomplete: true, .. }] = failed.as_slice() else { panic!("{failed:?}") };
@@ -650,7 +653,7 @@ mod tests {
         assert!(text.ends_with("all bytes are in /f.onefold-partial"), "{text}");
     }
 
-    /// Whoever owns the directory could put a file of theirs there, and read what was written into it.
+    /// The owner of the directory could put a file of theirs there, and read the bytes written into it.
     #[test]
     fn a_partial_file_that_was_exchanged_is_neither_written_nor_renamed() {
         for is_closed in [true, false] {
@@ -664,7 +667,7 @@ mod tests {
             tree.rename(Path::new("/f.onefold-partial"), Path::new("/away"));
             tree.put_file(Path::new("/f.onefold-partial"), b"planted");
             assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
-            sink.writing.settle(&file, 1);
+            sink.writing.finish_chunks(&file, 1);
             assert_eq!(names(&tree), ["away", "f.onefold-partial"]);
             let (planted, mode, _) = read(&tree, "f.onefold-partial");
             assert_eq!((planted.as_slice(), mode), (b"planted".as_slice(), 0o600));
@@ -686,7 +689,7 @@ mod tests {
         sink.relieve();
         tree.remove(Path::new("f.onefold-partial")).unwrap();
         assert!(sink.take(b"def", &[(1, 0..3)]).is_empty());
-        sink.writing.settle(&file, 1);
+        sink.writing.finish_chunks(&file, 1);
         assert!(names(&tree).is_empty());
         assert_eq!(sink.writing.take_failed().len(), 1);
     }

@@ -43,7 +43,7 @@ pub fn parse_raw(file: &[u8]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// What a pattern stands for.
+/// Meaning of a pattern.
 #[derive(Debug, Default)]
 pub struct Expanded {
     /// Paths that exist, sorted within each directory.

@@ -392,7 +392,7 @@ mod tests {
         assert!(DirectoryCursor::new(root).find(b"9", &mut nodes).unwrap().is_none());
     }
 
-    /// What a restore asks before it writes a file under another name.
+    /// The question that a restore asks before it writes a file under another name.
     #[test]
     fn the_next_node_rules_a_name_out_that_comes_before_it() {
         let mut nodes = Nodes::default();

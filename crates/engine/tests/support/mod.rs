@@ -229,7 +229,7 @@ pub fn restore_to(
     restore(store, &request)
 }
 
-/// Where a host remembers the newest snapshots.
+/// Directory in which a host remembers the newest snapshots.
 pub fn heads_on(cache: &Arc<dyn Disk>) -> HeadsDir {
     HeadsDir { disk: Arc::clone(cache), dir: PathBuf::new(), lost: LostHeads::Report, access: HeadsAccess::Update }
 }

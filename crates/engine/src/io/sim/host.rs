@@ -33,7 +33,7 @@ struct State {
     monotonic: Duration,
     step: Duration,
     random: blake3::OutputReader,
-    /// What decides which jobs run; `None`: all of them, at once.
+    /// Draws that decide which jobs run; `None`: all of them, immediately.
     deferral: Option<SplitMix>,
     /// One chance in so many lets a job run that nobody waits for.
     patience: u64,
