@@ -97,7 +97,7 @@ impl CheckFailure {
             object: finding.object.clone(),
             severity: match finding.severity {
                 Severity::Damage => "damage",
-                Severity::Stray => "stray",
+                Severity::UnknownFile => "stray",
             },
             advice: finding.advice.clone(),
             affected: affected.collect(),

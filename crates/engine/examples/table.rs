@@ -50,7 +50,7 @@ fn seconds() -> f64 {
 impl Flusher {
     fn step(&mut self, table: &mut Table) {
         if table.is_flushing() {
-            let done = if table.has_room() {
+            let done = if table.has_space() {
                 self.done.try_recv().ok()
             } else {
                 let start = seconds();
@@ -77,7 +77,7 @@ fn insert(table: &mut Table, flusher: &mut Flusher, count: u64, out: &mut impl W
             table.prefetch(key);
         }
         for (key, number) in keys.into_iter().zip(first..) {
-            while !table.has_room() {
+            while !table.has_space() {
                 flusher.step(table);
             }
             table.insert(&Entry { key, ordinal: Ordinal(7), position: Position(number) });
@@ -98,7 +98,7 @@ fn insert(table: &mut Table, flusher: &mut Flusher, count: u64, out: &mut impl W
                 (now.bytes_read - before.bytes_read) as f64 / inserted,
                 100.0 * (flusher.waited - waited) / taken,
                 now.runs_written,
-                now.young_bytes_max as f64 / f64::from(1 << 20),
+                now.recent_bytes_max as f64 / f64::from(1 << 20),
                 table.memory_bytes() as f64 / f64::from(1 << 20),
             )?;
             start = (number, seconds(), now, flusher.waited);
@@ -143,7 +143,7 @@ fn main() -> Result<()> {
     let file = disk.open(path, Access::Direct).map_err(Error::other)?;
     file.set_len(0).map_err(Error::other)?;
     let mut out = std::io::stdout();
-    let mut table = Table::new(file, TableSpec::for_staging(mebibytes << 20));
+    let mut table = Table::new(file, TableSpec::for_memtable(mebibytes << 20));
     writeln!(out, "{} buckets", table.buckets())?;
     std::thread::scope(|scope| {
         let (jobs, to_do) = sync_channel::<Vec<FlushJob>>(1);

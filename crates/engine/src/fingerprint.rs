@@ -15,13 +15,13 @@ pub fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'a [u8]>
 }
 
 /// What names the chunks of a source.
-pub trait Naming: Debug + Send + Sync {
+pub trait Fingerprinter: Debug + Send + Sync {
     /// Returns the name of each of a batch of chunks, in order.
     fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint>;
 }
 
 /// As in a repository with these keys.
-impl Naming for Keys {
+impl Fingerprinter for Keys {
     fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint> {
         self.fingerprints(ChunkKind::Data, chunks)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::chunk::{ChunkSizes, Chunking, Cutter, GearTable};
 use crate::compress::{Compression, Compressor};
-use crate::container::{Draft, Region, RegionChunk, SealedContainer, Sealer};
+use crate::container::{ContainerBuilder, Region, RegionChunk, SealedContainer, Sealer};
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::crypto::{Keys, MasterKey, ObjectKey, Purpose};
 use crate::error::Result;
@@ -314,8 +314,8 @@ fn seal(kind: ContainerKind, ordinal: u32, regions: &[Vec<PlainChunk>]) -> Seale
         region.compress(&mut compressor, Compression::Off);
         region
     });
-    let draft = Draft { id: container(ordinal), kind, regions: regions.collect() };
-    Sealer::default().seal(&keys(), REPOSITORY(), &draft, &RANDOM(), AlignedBuffer::default()).unwrap()
+    let builder = ContainerBuilder { id: container(ordinal), kind, regions: regions.collect() };
+    Sealer::default().seal(&keys(), REPOSITORY(), &builder, &RANDOM(), AlignedBuffer::default()).unwrap()
 }
 
 fn container_vectors(out: &mut Vectors) {

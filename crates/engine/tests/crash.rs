@@ -26,7 +26,7 @@ use crate::support::{Ask, SMALL, World, change, copy, tell, tree};
 const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };
 
 /// Memory of index entries that are not written out.
-const STAGING_BYTES: usize = 2 << 10;
+const MEMTABLE_BYTES: usize = 2 << 10;
 
 /// The states of the source that are backed up.
 struct Sources {
@@ -58,7 +58,7 @@ fn run<'a>(world: &World, sources: &'a Sources) -> (bool, Acknowledged<'a>) {
     let created = world.create(SMALL).is_ok();
     for (source, with_parent) in [(&sources.first, false), (&sources.second, true)] {
         // So few entries are staged that the index writes its table while the stream goes on.
-        let ask = Ask { with_parent, staging_bytes: Some(STAGING_BYTES), ..Ask::default() };
+        let ask = Ask { with_parent, memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() };
         let Ok(store) = world.open() else { continue };
         if let Ok(outcome) = world.backup(&store, source, &ask) {
             acknowledged.push((outcome.report.session, source));
@@ -96,7 +96,7 @@ fn assert_sound(world: &World, sources: &Sources, created: bool, acknowledged: &
     let next = world.backup(
         &store,
         &sources.third,
-        &Ask { with_parent: true, staging_bytes: Some(STAGING_BYTES), ..Ask::default() },
+        &Ask { with_parent: true, memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() },
     );
     let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
     let (restored, report) = world.restore(&store, &next.report.snapshot).unwrap();

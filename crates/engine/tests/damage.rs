@@ -246,7 +246,7 @@ fn listed(disk: &dyn Disk, directory: &str) -> Vec<PathBuf> {
 
 fn containers(base: &Base) -> Vec<ContainerName> {
     let listing = base.world.open().unwrap().list_containers().unwrap();
-    assert_eq!(listing.strays, Vec::<String>::new());
+    assert_eq!(listing.unknown_files, Vec::<String>::new());
     listing.containers
 }
 
@@ -499,10 +499,10 @@ fn a_damaged_container_that_is_moved_away_is_healed_by_the_next_backup() {
         + u32::from_le_bytes(read_object(&*base.world.repo(), &path, LEN_MAX).unwrap()[112..116].try_into().unwrap())
             as usize;
     let world = base.names(&path, &Damage::Flip(front + 5), &[ReadData::All]);
-    let aside = PathBuf::from(format!("{}.bad", path.display()));
-    world.repo().rename(&path, &aside).unwrap();
+    let quarantined = PathBuf::from(format!("{}.bad", path.display()));
+    world.repo().rename(&path, &quarantined).unwrap();
     let report = Base::check(&world, ReadData::None);
-    assert!(!report.is_sound() && is_named(&world, &report, &aside), "{:#?}", report.findings);
+    assert!(!report.is_sound() && is_named(&world, &report, &quarantined), "{:#?}", report.findings);
     let store = world.open().unwrap();
     let (_, _, source) = &base.snapshots[0];
     world.backup(&store, source, &Ask { with_parent: true, ..Ask::default() }).unwrap();
@@ -510,9 +510,9 @@ fn a_damaged_container_that_is_moved_away_is_healed_by_the_next_backup() {
     let report = Base::check(&world, ReadData::All);
     assert!(report.is_sound(), "{:#?}", report.findings);
     let objects: Vec<&str> = report.findings.iter().map(|finding| finding.object.as_str()).collect();
-    assert_eq!(objects, [world.repo().display(&aside)]);
+    assert_eq!(objects, [world.repo().display(&quarantined)]);
     // Nor is it needed any more where nothing tells that it was set aside.
-    world.repo().remove(&aside).unwrap();
+    world.repo().remove(&quarantined).unwrap();
     let report = Base::check(&world, ReadData::None);
     assert!(report.is_sound() && is_named(&world, &report, &path), "{:#?}", report.findings);
     for (_, snapshot, source) in &base.snapshots {
@@ -655,17 +655,17 @@ fn what_does_not_belong_there_is_told_and_is_no_damage() {
     let world = base.world.on(base.world.disk.fork());
     let repo = world.repo();
     let session = base.snapshots[0].0;
-    let strays =
+    let unknown_files =
         ["lost+found", "keys/readme", "sessions/x", "commits/x", "gc/x", &format!("containers/{session}/d00.bad")]
             .map(str::to_owned);
-    for path in &strays {
+    for path in &unknown_files {
         repo.create(Path::new(path)).unwrap();
     }
     repo.create(Path::new("tmp/leftover")).unwrap();
     let report = Base::check(&world, ReadData::All);
     assert!(report.is_sound(), "{:#?}", report.findings);
     let objects: BTreeSet<String> = report.findings.iter().map(|finding| finding.object.clone()).collect();
-    assert_eq!(objects, strays.iter().map(|path| repo.display(Path::new(path))).collect());
+    assert_eq!(objects, unknown_files.iter().map(|path| repo.display(Path::new(path))).collect());
     assert_eq!(report.leftovers, 1);
 }
 

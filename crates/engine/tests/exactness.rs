@@ -93,8 +93,8 @@ fn stored_chunks_equal_a_hash_set() {
                 vary(&source, &mut draw);
                 cut_serially(&store, &source, &mut expected);
                 let with_parent = draw.once_in(2);
-                let (filter_bytes, staging_bytes) = (Some(1 << 10), Some(4 << 10));
-                let ask = Ask { schedule, with_parent, filter_bytes, staging_bytes, ..Ask::default() };
+                let (filter_bytes, memtable_bytes) = (Some(1 << 10), Some(4 << 10));
+                let ask = Ask { schedule, with_parent, filter_bytes, memtable_bytes, ..Ask::default() };
                 let report = world.backup(&store, &copy(&source), &ask).unwrap().report;
                 let counters = report.counters;
                 total.disk_hits += counters.disk_hits;

@@ -56,13 +56,13 @@ impl Forger {
         RegionChunk { fingerprint, kind, len, hints_len, sequence: Sequence(0) }
     }
 
-    fn write(&mut self, draft: &onefold_engine::container::Draft) {
+    fn write(&mut self, builder: &onefold_engine::container::ContainerBuilder) {
         let mut random = [0; 32];
         self.store.host.random(&mut random).unwrap();
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
-        let sealed = Sealer::default().seal(keys, repository, draft, &random, AlignedBuffer::default()).unwrap();
-        let aside = self.session.writer().write_aside(&sealed.bytes).unwrap();
-        self.session.writer().place(&aside, &sealed.name.path()).unwrap();
+        let sealed = Sealer::default().seal(keys, repository, builder, &random, AlignedBuffer::default()).unwrap();
+        let quarantined = self.session.writer().write_temporary(&sealed.bytes).unwrap();
+        self.session.writer().place(&quarantined, &sealed.name.path()).unwrap();
     }
 
     fn end_region(&mut self) {
@@ -72,8 +72,8 @@ impl Forger {
         }
         region.compress(&mut self.compressor, Compression::Off);
         let full = self.packer.push(region, &mut self.compressor, &mut self.ordinals).full;
-        for draft in &full {
-            self.write(draft);
+        for builder in &full {
+            self.write(builder);
         }
     }
 
@@ -87,7 +87,7 @@ impl Forger {
         region.push(chunk, bytes);
         region.compress(&mut self.compressor, Compression::Off);
         let full = packer.push(region, &mut self.compressor, &mut self.ordinals).full;
-        full.into_iter().chain(packer.finish()).for_each(|draft| self.write(&draft));
+        full.into_iter().chain(packer.finish()).for_each(|builder| self.write(&builder));
         fingerprint
     }
 
@@ -115,8 +115,8 @@ impl Forger {
 
     fn commit(mut self, tree: Fingerprint) -> Snapshot {
         self.end_region();
-        if let Some(draft) = self.packer.finish() {
-            self.write(&draft);
+        if let Some(builder) = self.packer.finish() {
+            self.write(&builder);
         }
         let snapshot = Snapshot {
             time: Timestamp::default(),

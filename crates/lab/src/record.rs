@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use onefold_engine::Error;
 use onefold_engine::backup::Budget;
-use onefold_engine::backup::intake::ChunkRule;
+use onefold_engine::backup::ingest::ChunkRule;
 use onefold_engine::backup::record::{RecordOptions, Recorded, record};
-use onefold_engine::fingerprint::Naming;
+use onefold_engine::fingerprint::Fingerprinter;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::tree::SourceTree;
 use onefold_engine::monitor::Monitor;
@@ -35,7 +35,7 @@ pub enum Hash {
     Blake3,
 }
 
-impl Naming for Hash {
+impl Fingerprinter for Hash {
     fn name(&self, chunks: &[&[u8]]) -> Vec<Fingerprint> {
         let one = |chunk: &&[u8]| {
             let mut bytes = [0; 32];
@@ -63,8 +63,8 @@ impl Rule {
     fn chunk_rule(&self) -> ChunkRule {
         match self {
             Self::OfRepository(store) => {
-                let naming: Arc<dyn Naming> = Arc::<onefold_engine::crypto::Keys>::clone(&store.keys);
-                ChunkRule::new(store.config.chunking, store.keys.chunk(), naming)
+                let fingerprinter: Arc<dyn Fingerprinter> = Arc::<onefold_engine::crypto::Keys>::clone(&store.keys);
+                ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter)
             }
             Self::Open(chunker, hash) => chunker.rule(Arc::new(*hash)),
         }

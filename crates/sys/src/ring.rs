@@ -163,7 +163,7 @@ impl Ring {
             }
             for answer in self.ring.completion() {
                 in_flight -= 1;
-                settle(operations, &answer);
+                record_outcome(operations, &answer);
             }
         }
         std::mem::forget(guard);
@@ -286,7 +286,7 @@ fn entry(operation: &mut Operation<'_>, index: usize) -> io::Result<squeue::Entr
 }
 
 /// Records how an operation ended.
-fn settle(operations: &mut [Operation<'_>], answer: &cqueue::Entry) {
+fn record_outcome(operations: &mut [Operation<'_>], answer: &cqueue::Entry) {
     let index = usize::try_from(answer.user_data()).expect("the index that was pushed");
     let result = answer.result();
     operations[index].outcome = Some(usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));

@@ -129,7 +129,7 @@ fn followed(report: &CheckReport) -> String {
 fn tell(output: &Output, finding: &Finding) {
     let kind = match finding.severity {
         Severity::Damage => "error",
-        Severity::Stray => "note",
+        Severity::UnknownFile => "note",
     };
     output.warn(&format!("{kind}: {}: {}", finding.object, finding.problem));
     for file in &finding.affected {

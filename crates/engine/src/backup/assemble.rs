@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::block::{Change, DirectoryStart, FileStart, Piece};
+use crate::backup::block::{Change, DirectoryStart, FileStart, InputEvent};
 use crate::backup::identify::{IdentifyStage, Reference};
 use crate::error::{Error, Result};
 use crate::monitor::{Action, Monitor};
@@ -97,43 +97,45 @@ impl Assembler {
     }
 
     /// Takes the next step of the walk.
-    pub fn step(&mut self, piece: Piece, sink: &mut IdentifyStage<'_>) -> Result<()> {
-        match piece {
-            Piece::Enter(start) => {
+    pub fn step(&mut self, event: InputEvent, sink: &mut IdentifyStage<'_>) -> Result<()> {
+        match event {
+            InputEvent::Enter(start) => {
                 self.stack.push(OpenDirectory { builder: TreeBuilder::new(self.cut), start: Some(start) });
             }
-            Piece::Leave => self.leave(sink)?,
-            Piece::Entry(path, entry) => {
+            InputEvent::Leave => self.leave(sink)?,
+            InputEvent::Entry(path, entry) => {
                 self.monitor.entry(&path, Action::Other);
                 self.push(&entry, &[], sink)?;
             }
-            Piece::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
-            Piece::File(start) => {
+            InputEvent::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
+            InputEvent::File(start) => {
                 self.monitor.begin(&start.path);
                 self.file = Some(OpenFile { start, bytes: 0, added: 0 });
             }
-            Piece::Hole(len) => {
+            InputEvent::Hole(len) => {
                 self.recipe.hole(len, sink)?;
                 if let Some(file) = &mut self.file {
                     file.bytes += len;
                 }
                 self.monitor.advance(len, 0);
             }
-            Piece::FileEnd => self.end_file(sink)?,
-            Piece::FileAgain => {
+            InputEvent::FileEnd => self.end_file(sink)?,
+            InputEvent::FileAgain => {
                 // What was stored of it stays: most of it will be found again.
                 self.recipe.finish(sink)?;
                 self.file = None;
             }
-            Piece::FileFailed(error) => {
+            InputEvent::FileFailed(error) => {
                 // What was stored of it stays for a later run to find; the entry is left out.
                 self.recipe.finish(sink)?;
                 if let Some(file) = self.file.take() {
                     self.fail(&file.start.path, &error);
                 }
             }
-            Piece::Failed(path, error) => self.fail(&path, &error),
-            Piece::Bytes { .. } | Piece::Unread(_) => return Err(Error::invalid("a file that was not read and cut")),
+            InputEvent::Failed(path, error) => self.fail(&path, &error),
+            InputEvent::Bytes { .. } | InputEvent::Unread(_) => {
+                return Err(Error::invalid("a file that was not read and cut"));
+            }
         }
         Ok(())
     }

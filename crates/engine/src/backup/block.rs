@@ -23,8 +23,13 @@ pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 impl Buffers {
     /// Returns empty room for one block.
     pub fn take(&self) -> BlockBytes {
-        let room = self.0.lock().ok().and_then(|mut free| free.pop());
-        BlockBytes { room: room.unwrap_or_else(|| vec![0; BLOCK_BYTES]), filled: 0, reserved: 0, home: self.clone() }
+        let buffer = self.0.lock().ok().and_then(|mut free| free.pop());
+        BlockBytes {
+            buffer: buffer.unwrap_or_else(|| vec![0; BLOCK_BYTES]),
+            filled: 0,
+            reserved: 0,
+            home: self.clone(),
+        }
     }
 }
 
@@ -32,7 +37,7 @@ impl Buffers {
 #[derive(Debug)]
 pub struct BlockBytes {
     /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     filled: usize,
     /// Kept free for files that are read later.
     reserved: usize,
@@ -42,7 +47,7 @@ pub struct BlockBytes {
 impl BlockBytes {
     /// Returns how many bytes fit yet, without what is reserved.
     pub fn free(&self) -> usize {
-        self.room.len() - self.filled - self.reserved
+        self.buffer.len() - self.filled - self.reserved
     }
 
     /// Keeps room for so many bytes, of which there must be no more than fit.
@@ -59,7 +64,7 @@ impl BlockBytes {
     /// Sees to it that so many bytes fit without what is reserved. A block grows for this only where a file has grown.
     pub fn make_free(&mut self, len: usize) {
         let lacking = len.saturating_sub(self.free());
-        self.room.resize(self.room.len() + lacking, 0);
+        self.buffer.resize(self.buffer.len() + lacking, 0);
     }
 
     /// Drops what follows the first so many bytes.
@@ -70,13 +75,13 @@ impl BlockBytes {
     /// Appends bytes, of which there must be no more than fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
-        self.room.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
+        self.buffer.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
         self.filled = end;
     }
 
     /// Appends what `fill` puts into the next `len` bytes; it returns how many it did.
     pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
-        let next = self.room.get_mut(self.filled..self.filled + len).expect("no more than fit");
+        let next = self.buffer.get_mut(self.filled..self.filled + len).expect("no more than fit");
         let count = fill(next)?;
         assert!(count <= len, "a read fills no more than its buffer");
         self.filled += count;
@@ -88,16 +93,16 @@ impl Deref for BlockBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.room.get(..self.filled).expect("what is filled lies in the room")
+        self.buffer.get(..self.filled).expect("what is filled lies in the room")
     }
 }
 
 impl Drop for BlockBytes {
     fn drop(&mut self) {
         if let Ok(mut free) = self.home.0.lock() {
-            self.room.truncate(BLOCK_BYTES);
-            self.room.shrink_to(BLOCK_BYTES);
-            free.push(std::mem::take(&mut self.room));
+            self.buffer.truncate(BLOCK_BYTES);
+            self.buffer.shrink_to(BLOCK_BYTES);
+            free.push(std::mem::take(&mut self.buffer));
         }
     }
 }
@@ -108,7 +113,7 @@ pub struct Block {
     /// Bytes of all streams in the block, one after the other, halos between.
     pub bytes: BlockBytes,
     /// What happens, in order.
-    pub pieces: Vec<Piece>,
+    pub events: Vec<InputEvent>,
 }
 
 /// How an entry compares with the parent snapshot.
@@ -168,7 +173,7 @@ pub struct ParentDirectory {
 
 /// One step of a walk, or some bytes.
 #[derive(Debug)]
-pub enum Piece {
+pub enum InputEvent {
     /// A directory begins.
     Enter(Box<DirectoryStart>),
     /// The directory entered last ends.

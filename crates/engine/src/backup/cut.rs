@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{Block, BlockBytes, Piece};
+use crate::backup::block::{Block, BlockBytes, InputEvent};
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
-use crate::fingerprint::Naming;
-use crate::pipeline::Work;
+use crate::fingerprint::Fingerprinter;
+use crate::pipeline::Task;
 use crate::types::Fingerprint;
 
 /// Reads the small files of a block, and finds the candidates while the bytes are at hand.
@@ -27,15 +27,15 @@ pub struct Searched {
     candidates: Vec<Vec<u32>>,
 }
 
-impl Work for FindCandidates {
+impl Task for FindCandidates {
     type In = Block;
     type Out = Searched;
 
     fn run(&self, mut block: Block) -> Searched {
         self.files.read_small(&mut block);
         let mut candidates = Vec::new();
-        for piece in &block.pieces {
-            if let Piece::Bytes { start, len, halo } = piece {
+        for event in &block.events {
+            if let InputEvent::Bytes { start, len, halo } = event {
                 let mut found = Vec::new();
                 if let Some(table) = &self.table {
                     let bytes = block.bytes.get(start - *halo as usize..start + *len as usize).unwrap_or_default();
@@ -58,11 +58,11 @@ enum Place {
 
 /// One step after cutting.
 #[derive(Debug)]
-pub enum CutPiece {
+pub enum CutEvent {
     /// The next chunk of the block, which is of the open file.
     Chunk,
     /// Anything else, as it came.
-    Other(Piece),
+    Other(InputEvent),
 }
 
 /// A block in chunks.
@@ -72,7 +72,7 @@ pub struct CutBlock {
     joined: Vec<u8>,
     places: Vec<Place>,
     /// What happens, in order.
-    pub pieces: Vec<CutPiece>,
+    pub events: Vec<CutEvent>,
     /// Names of the chunks, in order; empty until they were computed.
     pub fingerprints: Vec<Fingerprint>,
 }
@@ -138,16 +138,16 @@ impl CutStage {
 
     /// Cuts the next block.
     pub fn cut(&mut self, searched: Searched) -> CutBlock {
-        let Searched { block: Block { bytes, pieces }, candidates } = searched;
+        let Searched { block: Block { bytes, events }, candidates } = searched;
         let (joined, places, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
-        let mut cut = CutBlock { bytes, joined, places, pieces: Vec::with_capacity(pieces.len()), fingerprints };
+        let mut cut = CutBlock { bytes, joined, places, events: Vec::with_capacity(events.len()), fingerprints };
         let mut candidates = candidates.into_iter();
         let mut cuts = Vec::new();
         // What is open of the last stretch of bytes.
         let mut open = 0..0;
-        for piece in pieces {
-            match piece {
-                Piece::Bytes { start, len, .. } => {
+        for event in events {
+            match event {
+                InputEvent::Bytes { start, len, .. } => {
                     self.keep(&mut open, &cut.bytes);
                     cuts.clear();
                     let found = candidates.next().unwrap_or_default();
@@ -165,12 +165,12 @@ impl CutStage {
                     }
                     open.end = start + len as usize;
                 }
-                Piece::Hole(_) | Piece::FileEnd | Piece::FileAgain | Piece::FileFailed(_) => {
+                InputEvent::Hole(_) | InputEvent::FileEnd | InputEvent::FileAgain | InputEvent::FileFailed(_) => {
                     self.take_chunk(&mut open, &mut cut);
                     self.cutter.finish();
-                    cut.pieces.push(CutPiece::Other(piece));
+                    cut.events.push(CutEvent::Other(event));
                 }
-                piece => cut.pieces.push(CutPiece::Other(piece)),
+                event => cut.events.push(CutEvent::Other(event)),
             }
         }
         self.keep(&mut open, &cut.bytes);
@@ -191,7 +191,7 @@ impl CutStage {
         let (Place::Block(range) | Place::Joined(range)) = &place;
         if !range.is_empty() {
             cut.places.push(place);
-            cut.pieces.push(CutPiece::Chunk);
+            cut.events.push(CutEvent::Chunk);
         }
     }
 
@@ -204,18 +204,18 @@ impl CutStage {
 
 /// Names the chunks of a block.
 #[derive(Debug)]
-pub struct NameChunks {
+pub struct FingerprintChunks {
     /// Names them.
-    pub naming: Arc<dyn Naming>,
+    pub fingerprinter: Arc<dyn Fingerprinter>,
 }
 
-impl Work for NameChunks {
+impl Task for FingerprintChunks {
     type In = CutBlock;
     type Out = CutBlock;
 
     fn run(&self, mut block: CutBlock) -> CutBlock {
         let chunks: Vec<&[u8]> = (0..block.chunk_count()).map(|number| block.chunk(number)).collect();
-        block.fingerprints = self.naming.name(&chunks);
+        block.fingerprints = self.fingerprinter.name(&chunks);
         block
     }
 }
@@ -237,15 +237,15 @@ mod tests {
         fn finish(&mut self) {}
     }
 
-    fn block(pieces: &[&[u8]], ends: bool) -> Searched {
-        let mut block = Block { bytes: Buffers::default().take(), pieces: Vec::new() };
-        for piece in pieces {
-            let (start, len) = (block.bytes.len(), u32::try_from(piece.len()).unwrap());
-            block.bytes.extend_from_slice(piece);
-            block.pieces.push(Piece::Bytes { start, len, halo: 0 });
+    fn block(events: &[&[u8]], ends: bool) -> Searched {
+        let mut block = Block { bytes: Buffers::default().take(), events: Vec::new() };
+        for event in events {
+            let (start, len) = (block.bytes.len(), u32::try_from(event.len()).unwrap());
+            block.bytes.extend_from_slice(event);
+            block.events.push(InputEvent::Bytes { start, len, halo: 0 });
         }
         if ends {
-            block.pieces.push(Piece::FileEnd);
+            block.events.push(InputEvent::FileEnd);
         }
         Searched { block, candidates: Vec::new() }
     }
@@ -267,8 +267,8 @@ mod tests {
                     let chunks =
                         cut.iter().flat_map(|block| (0..block.chunk_count()).map(|number| block.chunk(number)));
                     assert_eq!(chunks.collect::<Vec<_>>(), expected, "cut at {first} and {second}");
-                    let told = cut.iter().flat_map(|block| &block.pieces);
-                    assert_eq!(told.filter(|piece| matches!(piece, CutPiece::Chunk)).count(), expected.len());
+                    let told = cut.iter().flat_map(|block| &block.events);
+                    assert_eq!(told.filter(|event| matches!(event, CutEvent::Chunk)).count(), expected.len());
                 }
             }
         }

@@ -155,9 +155,9 @@ impl<'a> IdentifyStage<'a> {
             let number = verdict.sequence.0.checked_sub(first).and_then(|number| usize::try_from(number).ok());
             match number.and_then(|number| Some((number, *block.fingerprints.get(number)?))) {
                 Some((number, fingerprint)) => {
-                    self.settle(*verdict, fingerprint, ChunkKind::Data, 0, block.chunk(number))?;
+                    self.resolve(*verdict, fingerprint, ChunkKind::Data, 0, block.chunk(number))?;
                 }
-                None => self.settle_held(*verdict)?,
+                None => self.resolve_held(*verdict)?,
             }
         }
         self.resolved = resolved;
@@ -196,14 +196,14 @@ impl<'a> IdentifyStage<'a> {
         let mut resolved = Vec::new();
         self.identifier.drain(&mut resolved)?;
         for verdict in resolved {
-            self.settle_held(verdict)?;
+            self.resolve_held(verdict)?;
         }
         self.take_placed();
         self.record_stored()
     }
 
     /// Makes the containers of all references so far known.
-    pub fn settle_all(&mut self) -> Result<()> {
+    pub fn resolve_all(&mut self) -> Result<()> {
         self.drain()?;
         self.pack.place_all()?;
         self.take_placed();
@@ -217,7 +217,7 @@ impl<'a> IdentifyStage<'a> {
 
     /// Makes everything durable and records it.
     pub fn finish(&mut self) -> Result<()> {
-        self.settle_all()?;
+        self.resolve_all()?;
         self.pack.finish()?;
         self.take_placed();
         self.record_stored()
@@ -233,14 +233,14 @@ impl<'a> IdentifyStage<'a> {
         self.identifier.counters()
     }
 
-    fn settle_held(&mut self, resolved: Resolved) -> Result<()> {
+    fn resolve_held(&mut self, resolved: Resolved) -> Result<()> {
         let Some(held) = self.held.remove(&resolved.sequence.0) else {
             return Err(Error::invalid("the identifier gave a verdict on a chunk that waits for none"));
         };
-        self.settle(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
+        self.resolve(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
     }
 
-    fn settle(
+    fn resolve(
         &mut self,
         resolved: Resolved,
         fingerprint: Fingerprint,
@@ -329,7 +329,7 @@ impl MetadataSink for IdentifyStage<'_> {
         let mut resolved = Vec::new();
         self.identifier.submit(&[chunk], &mut resolved)?;
         for verdict in resolved {
-            self.settle_held(verdict)?;
+            self.resolve_held(verdict)?;
         }
         self.take_placed();
         self.record_stored()?;

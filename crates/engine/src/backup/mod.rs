@@ -4,7 +4,7 @@ pub mod assemble;
 pub mod block;
 pub mod cut;
 pub mod identify;
-pub mod intake;
+pub mod ingest;
 pub mod pack;
 pub mod parent;
 pub mod preview;

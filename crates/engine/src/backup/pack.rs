@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::compress::{Compression, Compressor};
-use crate::container::{Draft, Packer, Region, RegionChunk, SealedContainer, Sealer};
+use crate::container::{ContainerBuilder, Packer, Region, RegionChunk, SealedContainer, Sealer};
 use crate::error::Result;
 use crate::io::AlignedBuffer;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Lane, Spare, Work};
+use crate::pipeline::{BufferPool, Task, TaskQueue};
 use crate::store::{ObjectWriter, Session, Store};
 use crate::types::{ContainerId, UnitChunk};
 
@@ -32,10 +32,10 @@ pub struct StoredUnit {
 
 struct Compress {
     compression: Compression,
-    compressors: Arc<Spare<Compressor>>,
+    compressors: Arc<BufferPool<Compressor>>,
 }
 
-impl Work for Compress {
+impl Task for Compress {
     type In = Region;
     type Out = Region;
 
@@ -49,45 +49,45 @@ impl Work for Compress {
 
 struct Seal {
     store: Store,
-    sealers: Arc<Spare<Sealer>>,
-    rooms: Arc<Spare<AlignedBuffer>>,
+    sealers: Arc<BufferPool<Sealer>>,
+    buffers: Arc<BufferPool<AlignedBuffer>>,
 }
 
-impl Work for Seal {
-    type In = (Draft, [u8; 32]);
+impl Task for Seal {
+    type In = (ContainerBuilder, [u8; 32]);
     type Out = Result<SealedContainer>;
 
-    fn run(&self, (draft, random): Self::In) -> Self::Out {
+    fn run(&self, (builder, random): Self::In) -> Self::Out {
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
         let mut sealer = self.sealers.take();
-        let sealed = sealer.seal(keys, repository, &draft, &random, self.rooms.take());
+        let sealed = sealer.seal(keys, repository, &builder, &random, self.buffers.take());
         self.sealers.put(sealer);
         sealed
     }
 }
 
-struct WriteAside {
+struct WriteTemporary {
     writer: Arc<ObjectWriter>,
-    rooms: Arc<Spare<AlignedBuffer>>,
+    buffers: Arc<BufferPool<AlignedBuffer>>,
 }
 
-impl Work for WriteAside {
+impl Task for WriteTemporary {
     type In = SealedContainer;
     type Out = Result<Written>;
 
     fn run(&self, container: SealedContainer) -> Self::Out {
         let SealedContainer { name, bytes, chunks } = container;
-        let aside = self.writer.write_container_aside(&bytes)?;
+        let temporary = self.writer.write_container_temporary(&bytes)?;
         let len = bytes.len() as u64;
-        self.rooms.put(bytes.into_room());
-        Ok(Written { aside, name, bytes: len, chunks })
+        self.buffers.put(bytes.into_buffer());
+        Ok(Written { temporary, name, bytes: len, chunks })
     }
 }
 
 /// A container whose bytes are durable under a name that does not count yet.
 #[derive(Debug)]
 struct Written {
-    aside: PathBuf,
+    temporary: PathBuf,
     name: ContainerName,
     bytes: u64,
     chunks: Vec<UnitChunk>,
@@ -96,7 +96,7 @@ struct Written {
 /// One kind of containers on their way.
 struct Line {
     region: Region,
-    compress: Lane<Compress>,
+    compress: TaskQueue<Compress>,
     packer: Packer,
 }
 
@@ -108,8 +108,8 @@ pub struct ContainerWriter {
     metadata: Line,
     ordinals: u32,
     compressor: Compressor,
-    seal: Lane<Seal>,
-    write: Lane<WriteAside>,
+    seal: TaskQueue<Seal>,
+    write: TaskQueue<WriteTemporary>,
     written: VecDeque<Written>,
     /// Containers closed so far, and those among them that are durable under their names.
     closed: usize,
@@ -128,7 +128,7 @@ impl Drop for ContainerWriter {
     fn drop(&mut self) {
         let unnamed = std::iter::from_fn(|| self.write.pop()).flatten();
         for written in unnamed.chain(self.written.drain(..)) {
-            self.session.writer().discard(&written.aside);
+            self.session.writer().discard(&written.temporary);
         }
     }
 }
@@ -149,16 +149,16 @@ impl ContainerWriter {
         compression: Compression,
         budget: &Budget,
     ) -> Self {
-        let (compressors, rooms) = (Arc::default(), Arc::default());
+        let (compressors, buffers) = (Arc::default(), Arc::default());
         let line = |kind| {
-            let work = Compress { compression, compressors: Arc::clone(&compressors) };
+            let task = Compress { compression, compressors: Arc::clone(&compressors) };
             let packer = Packer::new(session.id, kind, store.config.container_bytes, compression);
-            let compress = driver.lane(work, Pool::Compute, budget.regions_in_flight);
+            let compress = driver.queue(task, Pool::Compute, budget.regions_in_flight);
             Line { region: Region::default(), compress, packer }
         };
         let (data, metadata) = (line(ContainerKind::Data), line(ContainerKind::Metadata));
-        let seal = Seal { store: store.clone(), sealers: Arc::default(), rooms: Arc::clone(&rooms) };
-        let write = WriteAside { writer: Arc::clone(session.writer()), rooms };
+        let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers) };
+        let write = WriteTemporary { writer: Arc::clone(session.writer()), buffers };
         Self {
             store: store.clone(),
             session: Arc::clone(session),
@@ -166,8 +166,8 @@ impl ContainerWriter {
             metadata,
             ordinals: 0,
             compressor: Compressor::default(),
-            seal: driver.lane(seal, Pool::Compute, budget.containers_sealing),
-            write: driver.lane(write, Pool::Wait, budget.containers_writing),
+            seal: driver.queue(seal, Pool::Compute, budget.containers_sealing),
+            write: driver.queue(write, Pool::Wait, budget.containers_writing),
             written: VecDeque::new(),
             closed: 0,
             durable: 0,
@@ -214,8 +214,8 @@ impl ContainerWriter {
     pub fn finish(&mut self) -> Result<()> {
         self.place_all()?;
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
-            if let Some(draft) = self.line(kind).packer.finish() {
-                self.close(draft)?;
+            if let Some(builder) = self.line(kind).packer.finish() {
+                self.close(builder)?;
             }
         }
         self.make_durable(self.closed)
@@ -234,7 +234,7 @@ impl ContainerWriter {
         if line.region.chunks.is_empty() {
             return Ok(());
         }
-        let next = Region::with_room(region_bytes);
+        let next = Region::with_buffer(region_bytes);
         let region = std::mem::replace(&mut line.region, next);
         if line.compress.is_full()
             && let Some(oldest) = line.compress.pop()
@@ -252,16 +252,16 @@ impl ContainerWriter {
         };
         let packed = line.packer.push(region, &mut self.compressor, &mut self.ordinals);
         self.placed.extend(packed.placed);
-        packed.full.into_iter().try_for_each(|draft| self.close(draft))
+        packed.full.into_iter().try_for_each(|builder| self.close(builder))
     }
 
-    fn close(&mut self, draft: Draft) -> Result<()> {
+    fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
         let mut random = [0; 32];
         self.store.host.random(&mut random)?;
         if self.seal.is_full() {
             self.advance()?;
         }
-        self.seal.push((draft, random));
+        self.seal.push((builder, random));
         self.closed += 1;
         // A barrier: what was closed before the last group must be durable by now, so that the map of chunks in flight
         // stays small and a rerun finds what was done. The last group goes on meanwhile.
@@ -294,7 +294,7 @@ impl ContainerWriter {
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
             let mut any = false;
             for written in ready.iter().filter(|written| written.name.kind == kind) {
-                self.session.writer().place(&written.aside, &written.name.path())?;
+                self.session.writer().place(&written.temporary, &written.name.path())?;
                 any = true;
             }
             if any {
@@ -316,7 +316,7 @@ impl ContainerWriter {
         let Some(ready) = count.checked_sub(self.durable).filter(|&ready| ready > 0) else { return Ok(()) };
         let ready: Vec<Written> = self.written.drain(..ready).collect();
         let placed = self.place_written(&ready);
-        placed.inspect_err(|_| ready.iter().for_each(|written| self.session.writer().discard(&written.aside)))?;
+        placed.inspect_err(|_| ready.iter().for_each(|written| self.session.writer().discard(&written.temporary)))?;
         self.durable += ready.len();
         for written in ready {
             self.stored_bytes += written.bytes;

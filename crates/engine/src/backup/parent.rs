@@ -8,7 +8,7 @@ use crate::io::tree::{EntryKind, Metadata};
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
 use crate::store::containers::Listing;
-use crate::store::cursor::{DirectoryCursor, HintedEntry, Piece, RecipeCursor};
+use crate::store::cursor::{DirectoryCursor, FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
 use crate::types::{ContainerId, Timestamp};
 
@@ -98,8 +98,8 @@ impl Parent {
     fn is_live(&mut self, parent: &HintedEntry) -> Result<bool> {
         let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
         let mut cursor = RecipeCursor::new(recipe, &parent.hints);
-        while let Some(piece) = cursor.next(&mut self.reader)? {
-            if let Piece::Chunk { hint, .. } = piece
+        while let Some(event) = cursor.next(&mut self.reader)? {
+            if let FileExtent::Chunk { hint, .. } = event
                 && !hint.is_some_and(|container| self.is_container_live(container))
             {
                 return Ok(false);

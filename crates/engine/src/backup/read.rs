@@ -4,7 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::backup::block::{
-    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, ParentDirectory, Piece, Unread, entry_of,
+    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, InputEvent, ParentDirectory, Unread, entry_of,
 };
 use crate::backup::parent::Parent;
 use crate::backup::source_file::{Advance, OpenFile, Stability};
@@ -53,32 +53,32 @@ impl FileReader {
 
     /// Reads the files of a block that are not read yet, each as it is when it is opened.
     pub fn read_small(self, block: &mut Block) {
-        if !block.pieces.iter().any(|piece| matches!(piece, Piece::Unread(_))) {
+        if !block.events.iter().any(|event| matches!(event, InputEvent::Unread(_))) {
             return;
         }
-        let room = block.pieces.len() * PIECES_OF_SMALL_FILE;
-        for piece in std::mem::replace(&mut block.pieces, Vec::with_capacity(room)) {
-            let Piece::Unread(unread) = piece else {
-                block.pieces.push(piece);
+        let room = block.events.len() * PIECES_OF_SMALL_FILE;
+        for event in std::mem::replace(&mut block.events, Vec::with_capacity(room)) {
+            let InputEvent::Unread(unread) = event else {
+                block.events.push(event);
                 continue;
             };
             block.bytes.release(unread.len);
             match open(&unread) {
                 Ok(file) => self.read_whole(file, &unread, block),
-                Err(error) => block.pieces.push(Piece::Failed(unread.path, error)),
+                Err(error) => block.events.push(InputEvent::Failed(unread.path, error)),
             }
         }
     }
 
     /// Reads a small file, from its beginning if it changes meanwhile.
     fn read_whole(self, mut file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block) {
-        let (bytes, pieces) = (block.bytes.len(), block.pieces.len());
+        let (bytes, events) = (block.bytes.len(), block.events.len());
         for reads in 1.. {
             let size = file.opened().size;
             if GROWN_BYTES_MAX < size && (unread.len as u64) < size {
                 let found = unread.len;
                 let reason = format!("it grew from {found} to {size} bytes after it was found, and is left out");
-                block.pieces.push(Piece::Failed(unread.path.clone(), Error::invalid(reason)));
+                block.events.push(InputEvent::Failed(unread.path.clone(), Error::invalid(reason)));
                 return;
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
@@ -93,7 +93,7 @@ impl FileReader {
             match outcome {
                 Ok(Verdict::Again(again)) => {
                     block.bytes.truncate(bytes);
-                    block.pieces.truncate(pieces);
+                    block.events.truncate(events);
                     file = again;
                 }
                 outcome => return finish(outcome, unread, block),
@@ -109,9 +109,9 @@ impl FileReader {
         let mut entry = entry_of(name.clone(), &Metadata { kind: EntryKind::File, ..metadata.clone() }, content);
         match file.xattrs() {
             Ok(xattrs) => self.attach(&mut entry, xattrs, path, block),
-            Err(error) => block.pieces.push(Piece::Failed(path.clone(), error)),
+            Err(error) => block.events.push(InputEvent::Failed(path.clone(), error)),
         }
-        block.pieces.push(Piece::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
+        block.events.push(InputEvent::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
         OpenFile::new(file)
     }
 
@@ -122,7 +122,7 @@ impl FileReader {
         if self.entry_bytes_max / 2 < bytes {
             let reason =
                 format!("its extended attributes, {bytes} bytes, are more than can be stored and are left out");
-            block.pieces.push(Piece::Failed(path.to_path_buf(), Error::invalid(reason)));
+            block.events.push(InputEvent::Failed(path.to_path_buf(), Error::invalid(reason)));
         } else {
             entry.xattrs = xattrs;
         }
@@ -174,12 +174,12 @@ fn times(reads: u32) -> String {
 /// Ends a file.
 fn finish(outcome: Result<Verdict>, unread: &Unread, block: &mut Block) {
     match outcome {
-        Ok(Verdict::Store | Verdict::Again(_)) => block.pieces.push(Piece::FileEnd),
+        Ok(Verdict::Store | Verdict::Again(_)) => block.events.push(InputEvent::FileEnd),
         Ok(Verdict::Report(error)) => {
-            block.pieces.push(Piece::FileEnd);
-            block.pieces.push(Piece::Failed(unread.path.clone(), error));
+            block.events.push(InputEvent::FileEnd);
+            block.events.push(InputEvent::Failed(unread.path.clone(), error));
         }
-        Err(error) => block.pieces.push(Piece::FileFailed(error)),
+        Err(error) => block.events.push(InputEvent::FileFailed(error)),
     }
 }
 
@@ -204,8 +204,8 @@ impl SourceReader {
 
     /// Returns the next block, small files not read yet; `None` at the end.
     pub fn next_block(&mut self) -> Option<Block> {
-        let mut block = Block { bytes: self.buffers.take(), pieces: Vec::new() };
-        while WINDOW < block.bytes.free() && block.pieces.len() < BLOCK_PIECES_MAX / PIECES_OF_SMALL_FILE {
+        let mut block = Block { bytes: self.buffers.take(), events: Vec::new() };
+        while WINDOW < block.bytes.free() && block.events.len() < BLOCK_PIECES_MAX / PIECES_OF_SMALL_FILE {
             if self.open.is_some() {
                 self.read_some(&mut block);
             } else if self.is_finished {
@@ -217,17 +217,17 @@ impl SourceReader {
                 }
             }
         }
-        if block.pieces.is_empty() { None } else { Some(block) }
+        if block.events.is_empty() { None } else { Some(block) }
     }
 
     fn take(&mut self, event: Event, block: &mut Block) {
         match event {
-            Event::Error { path, error } => block.pieces.push(Piece::Failed(path, error)),
+            Event::Error { path, error } => block.events.push(InputEvent::Failed(path, error)),
             Event::LeaveDirectory => {
                 if let Some(parent) = &mut self.parent {
                     parent.leave();
                 }
-                block.pieces.push(Piece::Leave);
+                block.events.push(InputEvent::Leave);
             }
             Event::EnterDirectory(item) => self.enter(item, block),
             Event::Entry(item) => {
@@ -261,7 +261,7 @@ impl SourceReader {
             }
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
         });
-        block.pieces.push(Piece::Enter(Box::new(DirectoryStart { path, entry, parent })));
+        block.events.push(InputEvent::Enter(Box::new(DirectoryStart { path, entry, parent })));
     }
 
     fn take_other(&mut self, item: Item, block: &mut Block) {
@@ -272,7 +272,7 @@ impl SourceReader {
         };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
         self.files.attach(&mut entry, xattrs, &path, block);
-        block.pieces.push(Piece::Entry(path, Box::new(entry)));
+        block.events.push(InputEvent::Entry(path, Box::new(entry)));
     }
 
     fn take_file(&mut self, item: Item, block: &mut Block) {
@@ -291,12 +291,12 @@ impl SourceReader {
         let unread = Unread { path, name: name.into_vec(), location, change, len };
         if is_small {
             block.bytes.reserve(len);
-            block.pieces.push(Piece::Unread(Box::new(unread)));
+            block.events.push(InputEvent::Unread(Box::new(unread)));
             return;
         }
         match open(&unread) {
             Ok(file) => self.open = Some(Streamed { open: self.files.begin(file, &unread, block), unread, reads: 1 }),
-            Err(error) => block.pieces.push(Piece::Failed(unread.path, error)),
+            Err(error) => block.events.push(InputEvent::Failed(unread.path, error)),
         }
     }
 
@@ -315,7 +315,7 @@ impl SourceReader {
             Ok(Some(xattrs)) => xattrs,
             Ok(None) => return false,
             Err(error) => {
-                block.pieces.push(Piece::Failed(item.path.clone(), error));
+                block.events.push(InputEvent::Failed(item.path.clone(), error));
                 Vec::new()
             }
         };
@@ -325,7 +325,7 @@ impl SourceReader {
             *inode = item.metadata.inode;
         }
         self.files.attach(&mut entry, xattrs, &item.path, block);
-        block.pieces.push(Piece::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
+        block.events.push(InputEvent::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
         true
     }
 
@@ -343,7 +343,7 @@ impl SourceReader {
         };
         match outcome {
             Ok(Verdict::Again(file)) => {
-                block.pieces.push(Piece::FileAgain);
+                block.events.push(InputEvent::FileAgain);
                 *open = self.files.begin(file, unread, block);
                 *reads += 1;
                 self.open = Some(streamed);

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::block::Piece;
-use crate::backup::cut::CutPiece;
-use crate::backup::intake::{ChunkRule, Intake};
+use crate::backup::block::InputEvent;
+use crate::backup::cut::CutEvent;
+use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::error::Result;
 use crate::io::tree::SourceTree;
@@ -60,38 +60,38 @@ pub fn record(
     let files = FileReader::new(ENTRY_BYTES_MAX);
     let walk = Walk::new(Arc::clone(source), &options.roots, options.excludes)?;
     let reader = SourceReader::new(files, walk, None, options.roots);
-    let intake = Intake::new(driver, reader, files, options.rule, options.budget.blocks_in_flight);
+    let ingest = Ingest::new(driver, reader, files, options.rule, options.budget.blocks_in_flight);
     let mut failures = 0;
     let mut open = PathBuf::new();
     let mut fail = |path: &Path, error: &_| {
         failures += 1;
         monitor.failure(path, error);
     };
-    intake.run(monitor, &mut |mut block| {
+    ingest.run(monitor, &mut |mut block| {
         let mut number = 0;
-        for piece in std::mem::take(&mut block.pieces) {
-            match piece {
-                CutPiece::Chunk => {
+        for event in std::mem::take(&mut block.events) {
+            match event {
+                CutEvent::Chunk => {
                     let fingerprint = *block.fingerprints.get(number).expect("every chunk was named");
                     let len = u32::try_from(block.chunk(number).len()).expect("chunks are shorter than 4 GiB");
                     number += 1;
                     each(Recorded::Chunk { fingerprint, len })?;
                 }
-                CutPiece::Other(Piece::File(start)) => {
+                CutEvent::Other(InputEvent::File(start)) => {
                     open = start.path;
                     each(Recorded::Begin(&open))?;
                 }
-                CutPiece::Other(Piece::FileEnd) => {
+                CutEvent::Other(InputEvent::FileEnd) => {
                     monitor.entry(&open, Action::New);
                     each(Recorded::End)?;
                 }
-                CutPiece::Other(Piece::FileAgain) => each(Recorded::End)?,
-                CutPiece::Other(Piece::FileFailed(error)) => {
+                CutEvent::Other(InputEvent::FileAgain) => each(Recorded::End)?,
+                CutEvent::Other(InputEvent::FileFailed(error)) => {
                     fail(&open, &error);
                     each(Recorded::End)?;
                 }
-                CutPiece::Other(Piece::Failed(path, error)) => fail(&path, &error),
-                CutPiece::Other(_) => {}
+                CutEvent::Other(InputEvent::Failed(path, error)) => fail(&path, &error),
+                CutEvent::Other(_) => {}
             }
         }
         Ok(())

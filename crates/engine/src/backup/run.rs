@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::backup::assemble::{Assembler, BuiltTree};
-use crate::backup::cut::{CutBlock, CutPiece};
+use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
-use crate::backup::intake::{ChunkRule, Intake};
+use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::pack::ContainerWriter;
 use crate::backup::parent::{Comparison, Parent};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::compress::Compression;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
-use crate::fingerprint::Naming;
+use crate::fingerprint::Fingerprinter;
 use crate::index::{Counters, Identifier};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
@@ -115,10 +115,10 @@ pub fn backup(
     let reader = open_reader(store, session, source, files, options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
     let depth = options.budget.blocks_in_flight;
-    let naming: Arc<dyn Naming> = Arc::<Keys>::clone(&store.keys);
-    let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), naming);
-    let intake = Intake::new(driver, reader, files, rule, depth);
-    let built = flow(options, intake, &mut identify, assembler, &**monitor)?;
+    let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
+    let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
+    let ingest = Ingest::new(driver, reader, files, rule, depth);
+    let built = flow(options, ingest, &mut identify, assembler, &**monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
     identify.finish()?;
     let counts = identify.counts;
@@ -194,15 +194,15 @@ fn snapshot_of(
 /// Moves chunks, references and events from the source through the identifier to the assembler, in stream order.
 fn flow(
     options: &BackupOptions,
-    intake: Intake,
+    ingest: Ingest,
     identify: &mut IdentifyStage<'_>,
     assembler: Assembler,
     monitor: &dyn Monitor,
 ) -> Result<BuiltTree> {
     let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;
     let mut sequencer = Sequencer { assembler, waiting: VecDeque::new(), waiting_max };
-    intake.run(monitor, &mut |block| sequencer.take(block, identify))?;
-    identify.settle_all()?;
+    ingest.run(monitor, &mut |block| sequencer.take(block, identify))?;
+    identify.resolve_all()?;
     sequencer.advance(identify)?;
     sequencer.assembler.finish(identify)
 }
@@ -210,29 +210,29 @@ fn flow(
 /// Lets events wait for the references before them.
 struct Sequencer {
     assembler: Assembler,
-    waiting: VecDeque<CutPiece>,
+    waiting: VecDeque<CutEvent>,
     waiting_max: usize,
 }
 
 impl Sequencer {
     fn take(&mut self, mut block: CutBlock, identify: &mut IdentifyStage<'_>) -> Result<()> {
         identify.submit(&block)?;
-        self.waiting.extend(block.pieces.drain(..));
+        self.waiting.extend(block.events.drain(..));
         self.advance(identify)?;
         if identify.is_congested() || self.waiting_max <= self.waiting.len() {
-            identify.settle_all()?;
+            identify.resolve_all()?;
             self.advance(identify)?;
         }
         Ok(())
     }
 
     fn advance(&mut self, identify: &mut IdentifyStage<'_>) -> Result<()> {
-        while let Some(piece) = self.waiting.pop_front() {
-            match piece {
-                CutPiece::Other(piece) => self.assembler.step(piece, identify)?,
-                CutPiece::Chunk => {
+        while let Some(event) = self.waiting.pop_front() {
+            match event {
+                CutEvent::Other(event) => self.assembler.step(event, identify)?,
+                CutEvent::Chunk => {
                     let Some(reference) = identify.next_reference() else {
-                        self.waiting.push_front(CutPiece::Chunk);
+                        self.waiting.push_front(CutEvent::Chunk);
                         break;
                     };
                     self.assembler.reference(reference, identify)?;

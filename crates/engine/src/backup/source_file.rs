@@ -1,6 +1,6 @@
 //! A file that is read: its bytes and holes as pieces, and whether it stayed the same meanwhile.
 
-use crate::backup::block::{Block, Piece};
+use crate::backup::block::{Block, InputEvent};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile};
@@ -79,7 +79,7 @@ impl OpenFile {
         let read = block.bytes.fill(wanted, |next| self.file.read_at(self.offset, next))?;
         if read > 0 {
             let len = u32::try_from(read).expect("a block is far below 4 GiB");
-            block.pieces.push(Piece::Bytes { start, len, halo });
+            block.events.push(InputEvent::Bytes { start, len, halo });
             if self.head.is_none() {
                 let head = block.bytes.get(start..start + read.min(HEAD_BYTES)).unwrap_or_default();
                 self.head = Some((self.offset, head.to_vec()));
@@ -116,7 +116,7 @@ impl OpenFile {
         let range = self.file.next_data(self.offset)?;
         let next = range.as_ref().map_or(self.end, |range| range.start.clamp(self.offset, self.end));
         if self.offset < next {
-            block.pieces.push(Piece::Hole(next - self.offset));
+            block.events.push(InputEvent::Hole(next - self.offset));
             self.halo.clear();
             self.offset = next;
         }
@@ -231,7 +231,7 @@ mod tests {
         let mut open = OpenFile::new(Box::new(Unsized { len, metadata }));
         let buffers = Buffers::default();
         loop {
-            let mut block = Block { bytes: buffers.take(), pieces: Vec::new() };
+            let mut block = Block { bytes: buffers.take(), events: Vec::new() };
             if let Advance::End = open.advance(&mut block)? {
                 assert_eq!(open.stability()?, Stability::Same);
                 return Ok(open.offset());

@@ -61,7 +61,7 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
         match names::parse_slot(&entry.name) {
             Some((id, copy)) => slots.entry(id).or_default().push(copy),
             None => {
-                findings.stray(store.display(&Path::new(KEYS).join(&entry.name)), "is no key slot");
+                findings.unknown_file(store.display(&Path::new(KEYS).join(&entry.name)), "is no key slot");
             }
         }
     }

@@ -17,7 +17,7 @@ const PROBLEM_LEN_MAX: usize = 2000;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// Something that does not belong here, or is gone and not needed: it harms nothing.
-    Stray,
+    UnknownFile,
     /// Something is damaged or missing.
     Damage,
 }
@@ -79,8 +79,8 @@ impl Findings {
     }
 
     /// Adds something that does not belong where it is.
-    pub(super) fn stray(&mut self, object: String, problem: impl Display) -> usize {
-        self.add_as(Severity::Stray, object, problem, "remove it if you know what it is; it is never read")
+    pub(super) fn unknown_file(&mut self, object: String, problem: impl Display) -> usize {
+        self.add_as(Severity::UnknownFile, object, problem, "remove it if you know what it is; it is never read")
     }
 
     /// Says of something that is gone that nobody needs it, if it has hit no file.
@@ -88,7 +88,7 @@ impl Findings {
         if let Some(finding) = self.list.get_mut(number)
             && finding.affected_count == 0
         {
-            finding.severity = Severity::Stray;
+            finding.severity = Severity::UnknownFile;
             finding.problem.push_str("; no snapshot needs what it held");
             "nothing has to be done".clone_into(&mut finding.advice);
         }
@@ -179,14 +179,14 @@ mod tests {
         findings.relax(needed);
         findings.relax(idle);
         let severities: Vec<Severity> = findings.finish().iter().map(|finding| finding.severity).collect();
-        assert_eq!(severities, [Severity::Damage, Severity::Stray]);
+        assert_eq!(severities, [Severity::Damage, Severity::UnknownFile]);
     }
 
     #[test]
     fn an_object_has_one_finding_and_lists_no_more_files_than_it_may() {
         let mut findings = Findings::default();
         let first = findings.add("a".into(), "x", "do");
-        findings.stray("b".into(), "y");
+        findings.unknown_file("b".into(), "y");
         assert_eq!(findings.add("a".into(), "z", "do"), first);
         assert_eq!(findings.add("a".into(), "x", "do"), first);
         let file = AffectedFile { snapshot: SessionId([1; 16]), path: "/f".into(), extent: Extent::Run { entries: 2 } };

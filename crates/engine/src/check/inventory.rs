@@ -13,7 +13,7 @@ use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
-use crate::pipeline::Lane;
+use crate::pipeline::TaskQueue;
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
@@ -27,7 +27,7 @@ const ADVICE_LOST: &str = "run backup again: what is still in the source is stor
                            had it; restore what you need from snapshots that are not affected, or bring the container \
                            back from a copy of the repository";
 /// Ending of the names of containers that were set aside.
-const SET_ASIDE: &str = ".bad";
+const QUARANTINED: &str = ".bad";
 /// Containers that are inspected at a time; the directories of each take up to 8 MiB.
 const INSPECTED_IN_FLIGHT: usize = 4;
 /// Copies of a container that reading it takes: its bytes, the sealed and the opened region, its directories.
@@ -67,7 +67,7 @@ struct Extent {
     bytes: u64,
     ordinals: BTreeSet<u32>,
     /// Numbers of those that were set aside as damaged.
-    aside: BTreeSet<u32>,
+    quarantined: BTreeSet<u32>,
     /// One of them does not have the length it had.
     is_cut: bool,
 }
@@ -85,8 +85,8 @@ impl Inventory {
             SpillMap::new(scratch.disk, scratch.dir, Arc::clone(&store.host), name, request.memory_bytes / share)
         };
         let mut sessions = BTreeSet::new();
-        let mut aside = BTreeMap::new();
-        let listing = list_containers(store, findings, &mut sessions, &mut aside);
+        let mut quarantined = BTreeMap::new();
+        let listing = list_containers(store, findings, &mut sessions, &mut quarantined);
         crate::check::objects::check_container_sessions(store, findings, history, &sessions);
         let mut live = listing.clone();
         live.containers.retain(|name| !history.condemned.contains(&name.id));
@@ -100,10 +100,10 @@ impl Inventory {
             sessions: BTreeMap::new(),
             gone: Vec::new(),
         };
-        for (name, number) in &aside {
+        for (name, number) in &quarantined {
             let extent = inventory.sessions.entry(name.id.session).or_default();
             extent.is_cut = true;
-            extent.aside.insert(name.id.ordinal);
+            extent.quarantined.insert(name.id.ordinal);
             inventory.blame(name, *number);
         }
         Ok((inventory, listing))
@@ -121,9 +121,9 @@ impl Inventory {
         let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
         let driver = &request.driver;
-        let mut inspect = driver.lane(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
-        let mut read = driver.lane(ReadWhole { store: store.clone() }, Pool::Wait, depth);
-        let mut verify = driver.lane(Verify { store: store.clone() }, Pool::Compute, depth);
+        let mut inspect = driver.queue(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
+        let mut read = driver.queue(ReadWhole { store: store.clone() }, Pool::Wait, depth);
+        let mut verify = driver.queue(Verify { store: store.clone() }, Pool::Compute, depth);
         let mut sample = Sample::new(request, &*store.host, listing.containers.len(), store.config.container_bytes)?;
         monitor.stage(Items::Containers, listing.containers.len() as u64);
         for name in &listing.containers {
@@ -151,14 +151,14 @@ impl Inventory {
         while let Some(examined) = inspect.pop() {
             self.take(store, findings, Some(examined), monitor)?;
         }
-        self.counts.chunks = self.chunks.settle()?;
+        self.counts.chunks = self.chunks.compact()?;
         Ok(())
     }
 
     fn pass_on(
         &mut self,
-        read: &mut Lane<ReadWhole>,
-        verify: &mut Lane<Verify>,
+        read: &mut TaskQueue<ReadWhole>,
+        verify: &mut TaskQueue<Verify>,
         store: &Store,
         findings: &mut Findings,
         monitor: &dyn Monitor,
@@ -245,7 +245,7 @@ impl Inventory {
             let none = Extent::default();
             let extent = self.sessions.get(session).unwrap_or(&none);
             let end = extent.ordinals.last().map_or(0, |last| *last);
-            let is_gone = |number: &u32| !extent.ordinals.contains(number) && !extent.aside.contains(number);
+            let is_gone = |number: &u32| !extent.ordinals.contains(number) && !extent.quarantined.contains(number);
             let gaps: Vec<u32> = (0..end.min(GAPS_MAX)).filter(is_gone).collect();
             let stored = snapshot.summary.data_added_packed;
             if gaps.is_empty() && extent.bytes < stored && !extent.is_cut {
@@ -372,13 +372,13 @@ fn list_containers(
     store: &Store,
     findings: &mut Findings,
     sessions: &mut BTreeSet<SessionId>,
-    aside: &mut BTreeMap<ContainerName, usize>,
+    quarantined: &mut BTreeMap<ContainerName, usize>,
 ) -> Listing {
     let mut listing = Listing::default();
     for directory in list(store, Path::new(CONTAINERS), findings) {
         let path = Path::new(CONTAINERS).join(&directory.name);
         let Some(session) = SessionId::parse(&directory.name).filter(|_| directory.is_dir) else {
-            findings.stray(store.display(&path), "is no session's directory");
+            findings.unknown_file(store.display(&path), "is no session's directory");
             continue;
         };
         sessions.insert(session);
@@ -388,13 +388,13 @@ fn list_containers(
                 continue;
             }
             let object = store.display(&path.join(&entry.name));
-            let set_aside = entry.name.strip_suffix(SET_ASIDE);
-            match set_aside.and_then(|name| ContainerName::parse(session, name)) {
+            let stem = entry.name.strip_suffix(QUARANTINED);
+            match stem.and_then(|name| ContainerName::parse(session, name)) {
                 Some(name) => {
-                    aside.insert(name, findings.stray(object, "was set aside as damaged"));
+                    quarantined.insert(name, findings.unknown_file(object, "was set aside as damaged"));
                 }
                 None => {
-                    findings.stray(object, "has no container's name");
+                    findings.unknown_file(object, "has no container's name");
                 }
             }
         }

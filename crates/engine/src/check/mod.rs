@@ -128,7 +128,7 @@ pub struct CheckReport {
 impl CheckReport {
     /// Says whether anything is damaged or missing.
     pub fn is_sound(&self) -> bool {
-        self.findings.iter().all(|finding| finding.severity == Severity::Stray)
+        self.findings.iter().all(|finding| finding.severity == Severity::UnknownFile)
     }
 }
 

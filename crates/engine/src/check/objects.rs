@@ -67,7 +67,7 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
     for entry in list(store, Path::new(""), findings) {
         let name = entry.name.as_str();
         if name != CONFIG && name != CONFIG_COPY && !DIRECTORIES.contains(&name) {
-            findings.stray(store.display(Path::new(name)), "is no part of a repository");
+            findings.unknown_file(store.display(Path::new(name)), "is no part of a repository");
         }
     }
     history.leftovers = list(store, Path::new(TMP), findings).len() as u64;
@@ -167,7 +167,7 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
         let directory = Path::new(GC).join(&entry.name);
         let number = parse_hex(&entry.name).map(u32::from_be_bytes).filter(|_| entry.is_dir);
         let Some(number) = number else {
-            findings.stray(store.display(&directory), "is no collection");
+            findings.unknown_file(store.display(&directory), "is no collection");
             continue;
         };
         history.is_collected = true;
@@ -176,7 +176,7 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
         for file in list(store, &directory, findings) {
             let path = directory.join(&file.name);
             let Some(step) = step_of(&file.name) else {
-                findings.stray(store.display(&path), "is no step of a collection");
+                findings.unknown_file(store.display(&path), "is no step of a collection");
                 continue;
             };
             match store.read_collection(&entry.name, number, step) {
@@ -215,7 +215,7 @@ fn parsed(store: &Store, directory: &str, findings: &mut Findings) -> BTreeSet<S
             }
             _ => {
                 let object = store.display(&Path::new(directory).join(&entry.name));
-                findings.stray(object, "has no session's name");
+                findings.unknown_file(object, "has no session's name");
             }
         }
     }

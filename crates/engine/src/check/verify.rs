@@ -9,7 +9,7 @@ use crate::container::reader::inspect;
 use crate::container::trailer::{DIGEST_OFFSET, TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
-use crate::pipeline::Work;
+use crate::pipeline::Task;
 use crate::store::Store;
 use crate::types::Fingerprint;
 
@@ -57,7 +57,7 @@ pub(super) struct Inspect {
     pub(super) store: Store,
 }
 
-impl Work for Inspect {
+impl Task for Inspect {
     type In = ContainerName;
     type Out = Examined;
 
@@ -85,7 +85,7 @@ pub(super) struct ReadWhole {
     pub(super) store: Store,
 }
 
-impl Work for ReadWhole {
+impl Task for ReadWhole {
     type In = ContainerName;
     type Out = (ContainerName, Result<Vec<u8>>);
 
@@ -101,7 +101,7 @@ pub(super) struct Verify {
     pub(super) store: Store,
 }
 
-impl Work for Verify {
+impl Task for Verify {
     type In = (ContainerName, Result<Vec<u8>>);
     type Out = Examined;
 

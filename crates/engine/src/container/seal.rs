@@ -2,9 +2,9 @@
 
 use crate::codec::len_u32;
 use crate::compress::{Algorithm, Compressor};
+use crate::container::buffer::ContainerBytes;
+use crate::container::builder::ContainerBuilder;
 use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
-use crate::container::draft::Draft;
-use crate::container::room::ContainerBytes;
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Seals a draft into `room` and verifies the result: every region is opened, decompressed and fingerprinted again from
+    /// Seals a draft into `buffer` and verifies the result: every region is opened, decompressed and fingerprinted again from
     /// the bytes that will be written, so that a fault of memory or of a compressor is caught while the source is still
     /// there. That is done region by region: what changes in one after its turn, until it is written, the container's digest
     /// tells, to whoever reads it.
@@ -64,44 +64,44 @@ impl Sealer {
         &mut self,
         keys: &Keys,
         repository: RepositoryId,
-        draft: &Draft,
+        builder: &ContainerBuilder,
         random: &[u8; 32],
-        room: AlignedBuffer,
+        buffer: AlignedBuffer,
     ) -> Result<SealedContainer> {
-        let directory = directory_of(draft);
+        let directory = directory_of(builder);
         let (regions, chunks) = (directory.regions.len(), directory.chunks.len());
-        let front_len = sealed_len(draft.kind, Side::Front, regions, chunks);
-        let back_len = sealed_len(draft.kind, Side::Back, regions, chunks);
+        let front_len = sealed_len(builder.kind, Side::Front, regions, chunks);
+        let back_len = sealed_len(builder.kind, Side::Back, regions, chunks);
         let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
-        let (header, key) = header_of(keys, repository, draft, &directory, random, front_len);
+        let (header, key) = header_of(keys, repository, builder, &directory, random, front_len);
         let header = header.encode();
 
         let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
         let back_offset = len - TRAILER_LEN - back_len;
-        let mut bytes = ContainerBytes::within(room, len);
+        let mut bytes = ContainerBytes::within(buffer, len);
         let mut layout = Layout::of(bytes.bytes_mut());
         layout.append(&header, 0);
-        let front = layout.append(&directory.encode(draft.kind, Side::Front), TAG_LEN);
+        let front = layout.append(&directory.encode(builder.kind, Side::Front), TAG_LEN);
         key.seal_in_place(Domain::FrontDirectory, 0, &header, front);
-        let reading = Reading { keys, key: &key, header: &header, kind: draft.kind };
+        let reading = Reading { keys, key: &key, header: &header, kind: builder.kind };
         let mut named = directory.chunks.as_slice();
-        for (counter, (region, entry)) in (0u64..).zip(draft.regions.iter().zip(&directory.regions)) {
+        for (counter, (region, entry)) in (0u64..).zip(builder.regions.iter().zip(&directory.regions)) {
             let stored = region.stored();
             let aad = region_aad(&header, entry.algorithm, entry.plain_len);
             key.seal_into(Domain::Region, counter, &aad, stored, layout.leave(stored.len() + TAG_LEN));
             let chunks = named.split_off(..entry.chunk_count as usize);
-            let chunks = chunks.ok_or_else(|| faulty(draft.id, "changed a directory"))?;
+            let chunks = chunks.ok_or_else(|| faulty(builder.id, "changed a directory"))?;
             // Both while the region is in the processor's cache, and the digest first: what changes after it is noticed by
             // who compares the digest, what changed before by this reading.
             layout.digest();
             let sealed = layout.last(stored.len() + TAG_LEN);
-            self.verify(&reading, counter, entry, chunks, sealed).map_err(|what| faulty(draft.id, what))?;
+            self.verify(&reading, counter, entry, chunks, sealed).map_err(|what| faulty(builder.id, what))?;
         }
         if !named.is_empty() {
-            return Err(faulty(draft.id, "changed a directory"));
+            return Err(faulty(builder.id, "changed a directory"));
         }
         layout.pad(back_offset);
-        let back = layout.append(&directory.encode(draft.kind, Side::Back), TAG_LEN);
+        let back = layout.append(&directory.encode(builder.kind, Side::Back), TAG_LEN);
         key.seal_in_place(Domain::BackDirectory, 0, &header, back);
         let trailer = Trailer {
             front_len: len_u32(front_len),
@@ -112,8 +112,8 @@ impl Sealer {
         let (trailer, checksum) = trailer.encode(layout.digest());
         layout.append(&trailer, 0);
         assert_eq!(layout.end, len, "the parts of a container add up");
-        let name = ContainerName { id: draft.id, kind: draft.kind, checksum };
-        let chunks = draft.regions.iter().flat_map(|region| &region.chunks);
+        let name = ContainerName { id: builder.id, kind: builder.kind, checksum };
+        let chunks = builder.regions.iter().flat_map(|region| &region.chunks);
         let chunks = chunks.map(|c| UnitChunk { fingerprint: c.fingerprint, len: c.len, kind: c.kind }).collect();
         Ok(SealedContainer { name, bytes, chunks })
     }
@@ -181,8 +181,8 @@ impl<'a> Layout<'a> {
     }
 
     /// Appends bytes and leaves so much room behind them; returns both.
-    fn append(&mut self, bytes: &[u8], room: usize) -> &mut [u8] {
-        let part = self.leave(bytes.len() + room);
+    fn append(&mut self, bytes: &[u8], buffer: usize) -> &mut [u8] {
+        let part = self.leave(bytes.len() + buffer);
         part.get_mut(..bytes.len()).expect("the part is no shorter").copy_from_slice(bytes);
         part
     }
@@ -212,9 +212,9 @@ impl<'a> Layout<'a> {
     }
 }
 
-fn directory_of(draft: &Draft) -> Directory {
+fn directory_of(builder: &ContainerBuilder) -> Directory {
     let mut directory = Directory::default();
-    for region in &draft.regions {
+    for region in &builder.regions {
         directory.regions.push(RegionEntry {
             sealed_len: len_u32(region.stored().len() + TAG_LEN),
             plain_len: region.plain_len,
@@ -234,12 +234,12 @@ fn directory_of(draft: &Draft) -> Directory {
 fn header_of(
     keys: &Keys,
     repository: RepositoryId,
-    draft: &Draft,
+    builder: &ContainerBuilder,
     directory: &Directory,
     random: &[u8; 32],
     front_len: usize,
 ) -> (Header, ObjectKey) {
-    let object_type = match draft.kind {
+    let object_type = match builder.kind {
         ContainerKind::Data => ObjectType::DataContainer,
         ContainerKind::Metadata => ObjectType::MetadataContainer,
     };
@@ -247,15 +247,15 @@ fn header_of(
     for chunk in &directory.chunks {
         contents.update(&chunk.fingerprint.map_or([0; 32], |fingerprint| fingerprint.0));
     }
-    let mut identity = draft.id.session.0.to_vec();
-    identity.extend_from_slice(&draft.id.ordinal.to_le_bytes());
+    let mut identity = builder.id.session.0.to_vec();
+    identity.extend_from_slice(&builder.id.ordinal.to_le_bytes());
     let salt = keys.salt(random, &identity, contents.finalize().as_bytes());
     let key = ObjectKey::derive(keys, object_type.purpose(), &salt, repository, object_type.code());
     let header = Header {
         object_type,
         repository,
-        session: draft.id.session,
-        ordinal: draft.id.ordinal,
+        session: builder.id.session,
+        ordinal: builder.id.ordinal,
         key_epoch: 0,
         salt,
         commitment: *key.commitment(),
@@ -268,7 +268,7 @@ fn header_of(
 mod tests {
     use super::*;
     use crate::compress::Compression;
-    use crate::container::draft::{Region, RegionChunk};
+    use crate::container::builder::{Region, RegionChunk};
     use crate::crypto::MasterKey;
     use crate::types::{ChunkKind, Sequence, SessionId};
 
@@ -292,11 +292,11 @@ mod tests {
     }
 
     /// Returns a draft of two regions of three chunks each, and the plaintext of the regions.
-    fn draft(kind: ContainerKind, compression: Compression) -> (Draft, Vec<Vec<u8>>) {
+    fn builder(kind: ContainerKind, compression: Compression) -> (ContainerBuilder, Vec<Vec<u8>>) {
         let (keys, mut compressor) = (keys(), Compressor::default());
         let chunk_kind = if kind == ContainerKind::Data { ChunkKind::Data } else { ChunkKind::Tree };
-        let mut draft =
-            Draft { id: ContainerId { session: SessionId([4; 16]), ordinal: 5 }, kind, regions: Vec::new() };
+        let mut builder =
+            ContainerBuilder { id: ContainerId { session: SessionId([4; 16]), ordinal: 5 }, kind, regions: Vec::new() };
         let mut plain = Vec::new();
         for number in 0..2u8 {
             let mut region = Region::default();
@@ -309,13 +309,13 @@ mod tests {
             }
             region.compress(&mut compressor, compression);
             plain.push(region.plain.clone());
-            draft.regions.push(region);
+            builder.regions.push(region);
         }
-        (draft, plain)
+        (builder, plain)
     }
 
-    fn seal(draft: &Draft) -> Result<SealedContainer> {
-        Sealer::default().seal(&keys(), REPOSITORY, draft, &RANDOM, AlignedBuffer::default())
+    fn seal(builder: &ContainerBuilder) -> Result<SealedContainer> {
+        Sealer::default().seal(&keys(), REPOSITORY, builder, &RANDOM, AlignedBuffer::default())
     }
 
     /// Says what was found damaged; `None` where nothing was.
@@ -333,12 +333,12 @@ mod tests {
     #[test]
     fn a_bit_that_flips_in_a_sealed_region_is_noticed() {
         for (kind, compression) in KINDS.into_iter().zip(COMPRESSIONS) {
-            let (draft, _) = draft(kind, compression);
-            let sealed = seal(&draft).unwrap();
+            let (builder, _) = builder(kind, compression);
+            let sealed = seal(&builder).unwrap();
             let keys = keys();
-            let directory = directory_of(&draft);
+            let directory = directory_of(&builder);
             let front_len = sealed_len(kind, Side::Front, directory.regions.len(), directory.chunks.len());
-            let (header, key) = header_of(&keys, REPOSITORY, &draft, &directory, &RANDOM, front_len);
+            let (header, key) = header_of(&keys, REPOSITORY, &builder, &directory, &RANDOM, front_len);
             let header = header.encode();
             let reading = Reading { keys: &keys, key: &key, header: &header, kind };
             let mut start = HEADER_LEN + front_len;
@@ -364,12 +364,12 @@ mod tests {
     #[test]
     fn a_bit_that_flips_before_sealing_is_noticed() {
         for (kind, compression) in KINDS.into_iter().zip(COMPRESSIONS) {
-            let (draft, plain) = draft(kind, compression);
+            let (builder, plain) = builder(kind, compression);
             let mut compressor = Compressor::default();
             let (mut noticed, mut bits) = (0, 0);
-            for number in 0..draft.regions.len() {
-                for bit in 0..draft.regions[number].stored().len() * 8 {
-                    let mut regions = draft.regions.clone();
+            for number in 0..builder.regions.len() {
+                for bit in 0..builder.regions[number].stored().len() * 8 {
+                    let mut regions = builder.regions.clone();
                     let region = &mut regions[number];
                     region.stored_mut()[bit / 8] ^= 1 << (bit % 8);
                     // A few bits of a compressed frame mean nothing: a flip of those loses nothing.
@@ -378,7 +378,7 @@ mod tests {
                     let algorithm = region.algorithm.unwrap();
                     let is_same =
                         compressor.decompress(algorithm, region.stored(), len, &mut now) && now == plain[number];
-                    let is_noticed = damage(seal(&Draft { id: draft.id, kind, regions })).is_some();
+                    let is_noticed = damage(seal(&ContainerBuilder { id: builder.id, kind, regions })).is_some();
                     assert_eq!(is_noticed, !is_same, "bit {bit} of region {number}, {compression:?}");
                     noticed += usize::from(is_noticed);
                     bits += 1;
@@ -392,9 +392,9 @@ mod tests {
     fn chunks_that_are_not_what_the_draft_says_are_noticed() {
         for (kind, compression) in KINDS.into_iter().zip(COMPRESSIONS) {
             let refused = |change: &dyn Fn(&mut Region)| {
-                let (mut draft, _) = draft(kind, compression);
-                change(&mut draft.regions[1]);
-                damage(seal(&draft)).unwrap()
+                let (mut builder, _) = builder(kind, compression);
+                change(&mut builder.regions[1]);
+                damage(seal(&builder)).unwrap()
             };
             for chunk in 0..3 {
                 let reason = refused(&|region| region.chunks[chunk].fingerprint.0[31] ^= 1);

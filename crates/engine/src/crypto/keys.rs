@@ -88,17 +88,17 @@ impl Keys {
 
     /// Names a chunk by its plaintext.
     pub fn fingerprint(&self, kind: ChunkKind, plaintext: &[u8]) -> Fingerprint {
-        Fingerprint(*blake3::keyed_hash(self.naming(kind), plaintext).as_bytes())
+        Fingerprint(*blake3::keyed_hash(self.fingerprinter(kind), plaintext).as_bytes())
     }
 
     /// Names chunks by their plaintexts, in order; together they fill the lanes of the processor's vectors.
     pub fn fingerprints(&self, kind: ChunkKind, plaintexts: &[&[u8]]) -> Vec<Fingerprint> {
         let mut hashes = Vec::with_capacity(plaintexts.len());
-        onefold_accel::fingerprint::keyed_hashes(self.naming(kind), plaintexts, &mut hashes);
+        onefold_accel::fingerprint::keyed_hashes(self.fingerprinter(kind), plaintexts, &mut hashes);
         hashes.into_iter().map(Fingerprint).collect()
     }
 
-    fn naming(&self, kind: ChunkKind) -> &[u8; 32] {
+    fn fingerprinter(&self, kind: ChunkKind) -> &[u8; 32] {
         match kind {
             ChunkKind::Data => &self.fingerprint_data,
             ChunkKind::Tree => &self.fingerprint_tree,

@@ -88,8 +88,8 @@ impl ObjectKey {
     }
 
     /// Encrypts a message in place; it ends where the last [`TAG_LEN`] bytes of the room begin, which take the tag.
-    pub fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], room: &mut [u8]) {
-        let (message, tail) = room.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
+    pub fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut [u8]) {
+        let (message, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         let tag = self
             .cipher
             .seal_in_place_separate_tag(nonce(domain, counter), Aad::from(aad), message)
@@ -98,8 +98,8 @@ impl ObjectKey {
     }
 
     /// Encrypts a message into room that is as long as the message and the tag.
-    pub fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], room: &mut [u8]) {
-        let (sealed, tail) = room.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
+    pub fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], buffer: &mut [u8]) {
+        let (sealed, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         self.cipher
             .seal_out_of_place_scatter(nonce(domain, counter), Aad::from(aad), message, sealed, &[], tail)
             .expect("the room is as long as the message, which is far below the limit of the cipher");
@@ -112,11 +112,11 @@ impl ObjectKey {
         counter: u64,
         aad: &[u8],
         sealed: &[u8],
-        room: &mut [u8],
+        buffer: &mut [u8],
     ) -> Result<(), NotAuthentic> {
         let (message, tag) = sealed.split_last_chunk::<TAG_LEN>().ok_or(NotAuthentic)?;
         let nonce = nonce(domain, counter);
-        self.cipher.open_separate_gather(nonce, Aad::from(aad), message, tag, room).map_err(|_| NotAuthentic)
+        self.cipher.open_separate_gather(nonce, Aad::from(aad), message, tag, buffer).map_err(|_| NotAuthentic)
     }
 
     /// Checks and decrypts in place; returns the plaintext, which is shorter by the tag.

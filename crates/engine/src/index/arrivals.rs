@@ -35,7 +35,7 @@ pub enum Outcome {
 
 /// A stretch of the log that the stream repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Repeat {
+pub struct DuplicateRun {
     /// First record.
     pub start: Position,
     /// Number of records.
@@ -83,7 +83,7 @@ pub struct Arrivals {
     first: u64,
     waiting: VecDeque<Packed>,
     runs: RunMeter,
-    repeat: Option<Repeat>,
+    duplicate_run: Option<DuplicateRun>,
     uniques: u64,
 }
 
@@ -98,10 +98,10 @@ impl Arrivals {
     }
 
     /// Takes the next chunk of the stream together with its outcome.
-    pub fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome, repeats: &mut Vec<Repeat>) {
+    pub fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome, duplicate_runs: &mut Vec<DuplicateRun>) {
         if self.waiting.is_empty() {
             self.first = sequence.0 + 1;
-            self.pass(outcome, repeats);
+            self.pass(outcome, duplicate_runs);
         } else {
             self.waiting.push_back(Packed::of(outcome));
         }
@@ -116,18 +116,18 @@ impl Arrivals {
     }
 
     /// Passes on what is decided up to the oldest chunk that waits; appends the repeats that ended.
-    pub fn advance(&mut self, repeats: &mut Vec<Repeat>) {
+    pub fn advance(&mut self, duplicate_runs: &mut Vec<DuplicateRun>) {
         while let Some(outcome) = self.waiting.front().and_then(|packed| packed.outcome()) {
             self.waiting.pop_front();
             self.first += 1;
-            self.pass(outcome, repeats);
+            self.pass(outcome, duplicate_runs);
         }
     }
 
     /// Ends the repeat that is going on, as at the end of the stream.
-    pub fn finish(&mut self, repeats: &mut Vec<Repeat>) {
-        self.advance(repeats);
-        repeats.extend(self.repeat.take());
+    pub fn finish(&mut self, duplicate_runs: &mut Vec<DuplicateRun>) {
+        self.advance(duplicate_runs);
+        duplicate_runs.extend(self.duplicate_run.take());
     }
 
     /// Returns what was learned about runs.
@@ -148,21 +148,24 @@ impl Arrivals {
         end <= to.0 || (self.first <= to.0 && !self.waiting.range(index(from.0)..=index(to.0)).all(is_decided))
     }
 
-    fn pass(&mut self, outcome: Outcome, repeats: &mut Vec<Repeat>) {
+    fn pass(&mut self, outcome: Outcome, duplicate_runs: &mut Vec<DuplicateRun>) {
         self.runs.pass(outcome);
         match outcome {
-            Outcome::At(position) => match &mut self.repeat {
-                Some(repeat) if repeat.start.0 + u64::from(repeat.len) == position.0 && repeat.len < u32::MAX => {
-                    repeat.len += 1;
+            Outcome::At(position) => match &mut self.duplicate_run {
+                Some(duplicate_run)
+                    if duplicate_run.start.0 + u64::from(duplicate_run.len) == position.0
+                        && duplicate_run.len < u32::MAX =>
+                {
+                    duplicate_run.len += 1;
                 }
-                repeat => {
-                    let begun = Repeat { start: position, len: 1, uniques_before: self.uniques };
-                    repeats.extend(repeat.replace(begun));
+                duplicate_run => {
+                    let begun = DuplicateRun { start: position, len: 1, uniques_before: self.uniques };
+                    duplicate_runs.extend(duplicate_run.replace(begun));
                 }
             },
-            Outcome::Elsewhere => repeats.extend(self.repeat.take()),
+            Outcome::Elsewhere => duplicate_runs.extend(self.duplicate_run.take()),
             Outcome::Unique | Outcome::FalsePositive => {
-                repeats.extend(self.repeat.take());
+                duplicate_runs.extend(self.duplicate_run.take());
                 self.uniques += 1;
             }
         }
@@ -189,11 +192,11 @@ impl RunMeter {
         match outcome {
             Outcome::At(Position(position)) => {
                 let skip = (self.mean_run() / 4).clamp(*SKIP.start(), *SKIP.end());
-                let follows =
+                let successor_prefetches =
                     |end: &Option<u64>| end.is_some_and(|end| (1..=skip).contains(&position.wrapping_sub(end)));
-                let place = self.ends.iter().position(follows);
+                let location = self.ends.iter().position(successor_prefetches);
                 self.duplicates += 1;
-                match place {
+                match location {
                     Some(0) => {}
                     Some(1) if self.has_left => {
                         self.heads = self.heads.saturating_sub(1);
@@ -201,10 +204,10 @@ impl RunMeter {
                     }
                     _ => {
                         self.heads += 1;
-                        self.has_left = place.is_some();
+                        self.has_left = location.is_some();
                     }
                 }
-                if place != Some(0) {
+                if location != Some(0) {
                     self.ends.swap(0, 1);
                 }
                 self.ends[0] = Some(position);
@@ -260,33 +263,33 @@ mod tests {
     #[test]
     fn runs_are_measured_in_the_order_of_the_stream_whatever_the_order_of_verdicts() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         for sequence in 0..100 {
             arrivals.arrive(Sequence(sequence));
         }
         for sequence in (0..100).rev() {
             assert_eq!(arrivals.expected(), None);
             arrivals.decide(Sequence(sequence), at(500 + sequence));
-            arrivals.advance(&mut repeats);
+            arrivals.advance(&mut duplicate_runs);
         }
         assert_eq!(arrivals.runs().mean_run(), 100);
         assert_eq!(arrivals.expected(), Some(Position(600)));
-        assert_eq!(repeats, []);
-        arrivals.finish(&mut repeats);
-        assert_eq!(repeats, [Repeat { start: Position(500), len: 100, uniques_before: 0 }]);
+        assert_eq!(duplicate_runs, []);
+        arrivals.finish(&mut duplicate_runs);
+        assert_eq!(duplicate_runs, [DuplicateRun { start: Position(500), len: 100, uniques_before: 0 }]);
     }
 
     #[test]
     fn what_waits_is_found_between_what_is_decided() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         for sequence in 0..50 {
             arrivals.arrive(Sequence(sequence));
         }
         for sequence in (0..50).filter(|sequence| *sequence != 20) {
             arrivals.decide(Sequence(sequence), Outcome::Unique);
         }
-        arrivals.advance(&mut repeats);
+        arrivals.advance(&mut duplicate_runs);
         for (from, to, waits) in [(0, 19, false), (3, 20, true), (20, 49, true), (21, 49, false), (30, 50, true)] {
             assert_eq!(arrivals.waits_between(Sequence(from), Sequence(to)), waits, "{from} to {to}");
         }
@@ -295,26 +298,26 @@ mod tests {
     #[test]
     fn a_repeat_ends_where_the_stream_leaves_the_log() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         let outcomes = [at(7), at(8), Outcome::Unique, at(9), at(4), at(5), Outcome::Elsewhere, at(6)];
         for (sequence, outcome) in (0..).zip(outcomes) {
-            arrivals.arrive_decided(Sequence(sequence), outcome, &mut repeats);
+            arrivals.arrive_decided(Sequence(sequence), outcome, &mut duplicate_runs);
         }
-        arrivals.finish(&mut repeats);
-        let found: Vec<_> = repeats.iter().map(|it| (it.start.0, it.len, it.uniques_before)).collect();
+        arrivals.finish(&mut duplicate_runs);
+        let found: Vec<_> = duplicate_runs.iter().map(|it| (it.start.0, it.len, it.uniques_before)).collect();
         assert_eq!(found, [(7, 2, 0), (9, 1, 1), (4, 2, 1), (6, 1, 1)]);
     }
 
     #[test]
     fn false_positives_shorten_what_a_lookup_brings_but_not_the_runs() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         let mut sequence = 0;
         for run in 0..200 {
             for chunk in 0..10 {
-                arrivals.arrive_decided(Sequence(sequence), at(run * 1_000 + chunk), &mut repeats);
+                arrivals.arrive_decided(Sequence(sequence), at(run * 1_000 + chunk), &mut duplicate_runs);
                 sequence += 1;
-                arrivals.arrive_decided(Sequence(sequence), Outcome::FalsePositive, &mut repeats);
+                arrivals.arrive_decided(Sequence(sequence), Outcome::FalsePositive, &mut duplicate_runs);
                 sequence += 1;
             }
         }
@@ -325,10 +328,10 @@ mod tests {
     #[test]
     fn a_run_that_leaves_its_place_and_comes_back_is_one_run() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         let mut sequence = 0;
         let mut pass = |position: u64| {
-            arrivals.arrive_decided(Sequence(sequence), at(position), &mut repeats);
+            arrivals.arrive_decided(Sequence(sequence), at(position), &mut duplicate_runs);
             sequence += 1;
             arrivals.runs().mean_run()
         };
@@ -356,13 +359,13 @@ mod tests {
     #[test]
     fn a_change_of_the_stream_is_noticed_within_some_runs() {
         let mut arrivals = Arrivals::default();
-        let mut repeats = Vec::new();
+        let mut duplicate_runs = Vec::new();
         for sequence in 0..1_000_000 {
-            arrivals.arrive_decided(Sequence(sequence), at(sequence), &mut repeats);
+            arrivals.arrive_decided(Sequence(sequence), at(sequence), &mut duplicate_runs);
         }
         assert!(10_000 < arrivals.runs().mean_run());
         for sequence in 1_000_000..1_000_400 {
-            arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003), &mut repeats);
+            arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003), &mut duplicate_runs);
         }
         assert!(arrivals.runs().mean_run() < 600, "{:?}", arrivals.runs());
     }

@@ -10,7 +10,7 @@
 
 use onefold_accel::memory::will_need;
 
-use crate::index::log::{LogRecord, LogStretch};
+use crate::index::log::{LogExtent, LogRecord};
 use crate::kv::{Key, Ordinal, Position, part_of};
 use crate::types::Fingerprint;
 
@@ -59,7 +59,10 @@ struct Line([Place; LINE_PLACES]);
 impl Line {
     /// Returns the places that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.
     fn equal(&self, wanted: Place, mask: u64) -> u32 {
-        self.0.iter().enumerate().fold(0, |same, (at, place)| same | u32::from((place ^ wanted) & mask == 0) << at)
+        self.0
+            .iter()
+            .enumerate()
+            .fold(0, |same, (at, location)| same | u32::from((location ^ wanted) & mask == 0) << at)
     }
 
     /// Gives the first place that equals `old` to `new`; says whether there was one.
@@ -136,7 +139,7 @@ pub struct Cache {
     newest: Option<u32>,
     oldest: Option<u32>,
     evictions: u64,
-    proven: u64,
+    useful: u64,
 }
 
 impl Cache {
@@ -154,7 +157,7 @@ impl Cache {
             newest: None,
             oldest: None,
             evictions: 0,
-            proven: 0,
+            useful: 0,
         }
     }
 
@@ -187,8 +190,8 @@ impl Cache {
     }
 
     /// Returns how many windows that a repeat led to have answered something.
-    pub fn proven(&self) -> u64 {
-        self.proven
+    pub fn useful(&self) -> u64 {
+        self.useful
     }
 
     fn line_of(&self, fingerprint: &Fingerprint) -> usize {
@@ -204,10 +207,10 @@ impl Cache {
     fn find_in(&self, line: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let mut same = self.lines[line].equal(tag, TAG_MASK);
         while same != 0 {
-            let place = self.lines[line].0[same.trailing_zeros() as usize] & !TAG_MASK;
+            let location = self.lines[line].0[same.trailing_zeros() as usize] & !TAG_MASK;
             same &= same - 1;
-            let record = (place % BLOCK_RECORDS as u64) as usize;
-            let block = usize::try_from(place >> RECORD_SHIFT).expect("a number of a block");
+            let record = (location % BLOCK_RECORDS as u64) as usize;
+            let block = usize::try_from(location >> RECORD_SHIFT).expect("a number of a block");
             // No place leads to a free block.
             if self.blocks.get(block).is_some_and(|block| block.records[record].0 == *fingerprint) {
                 return Some((block, record));
@@ -229,7 +232,7 @@ impl Cache {
         let (first, number) = (block.first, block.window);
         let window = &mut self.windows[index(number)];
         let position = Position(window.start.0 + u64::from(first) + record as u64);
-        self.proven += u64::from(std::mem::take(&mut window.is_unproven));
+        self.useful += u64::from(std::mem::take(&mut window.is_unproven));
         if self.newest != Some(number) {
             self.unlink(number);
             self.link(number);
@@ -249,7 +252,7 @@ impl Cache {
     }
 
     /// Returns the records of the window of a fingerprint that is cached; lengths are not kept and 0.
-    pub fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogStretch> {
+    pub fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogExtent> {
         let Window { start, len, block, .. } = self.window_with(fingerprint)?;
         let mut records = Vec::with_capacity(index(*len));
         let mut next = Some(*block);
@@ -258,7 +261,7 @@ impl Cache {
             records.extend(block.records().iter().map(record));
             next = block.next;
         }
-        Some(LogStretch { start: *start, records })
+        Some(LogExtent { start: *start, records })
     }
 
     /// Adds a window that starts at a position, cut to what fits at all; others go for it. `is_followed`: a repeat led to it.
@@ -283,8 +286,8 @@ impl Cache {
             }
             let taken = self.take_block();
             let block = &mut self.blocks[index(taken)];
-            for (place, record) in block.records.iter_mut().zip(records) {
-                *place = (record.fingerprint, record.ordinal);
+            for (location, record) in block.records.iter_mut().zip(records) {
+                *location = (record.fingerprint, record.ordinal);
             }
             (block.len, block.first) = (number(records.len()), number(part * BLOCK_RECORDS));
             (block.window, block.next) = (window, None);
@@ -380,10 +383,10 @@ impl Cache {
     fn lead_to(&mut self, number: u32) {
         let (block, lines) = (&self.blocks[index(number)], self.lines.len());
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, place) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
-            if !self.lines[line].replace(FREE, place) && !self.lines[line ^ 1].replace(FREE, place) {
+            let (line, location) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
+            if !self.lines[line].replace(FREE, location) && !self.lines[line ^ 1].replace(FREE, location) {
                 // Which place has been there longest is not known.
-                self.lines[line].0[record % LINE_PLACES] = place;
+                self.lines[line].0[record % LINE_PLACES] = location;
             }
         }
     }
@@ -394,9 +397,9 @@ impl Cache {
         }
         let (block, lines) = (&self.blocks[index(number)], self.lines.len());
         for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, place) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
+            let (line, location) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
             // It may have been lost.
-            let _ = self.lines[line].replace(place, FREE) || self.lines[line ^ 1].replace(place, FREE);
+            let _ = self.lines[line].replace(location, FREE) || self.lines[line ^ 1].replace(location, FREE);
         }
     }
 
@@ -482,7 +485,7 @@ mod tests {
     }
 
     fn places(cache: &Cache) -> usize {
-        cache.lines.iter().flat_map(|Line(places)| places).filter(|place| **place != FREE).count()
+        cache.lines.iter().flat_map(|Line(places)| places).filter(|location| **location != FREE).count()
     }
 
     fn records(cache: &Cache) -> usize {
@@ -527,7 +530,7 @@ mod tests {
         assert_eq!(cache.get(&fingerprint(39)), Some((Ordinal(4), Position(46))));
         assert_eq!(cache.window_end(&fingerprint(5)), Some(Position(47)));
         assert_eq!(cache.window_end(&fingerprint(900)), None);
-        let LogStretch { start, records } = cache.window_of(&fingerprint(20)).unwrap();
+        let LogExtent { start, records } = cache.window_of(&fingerprint(20)).unwrap();
         assert_eq!((start, records.len()), (Position(7), 40));
         assert!(records.iter().zip(0..).all(|(record, number)| record.fingerprint == fingerprint(number)));
         cache.insert(Position(0), &window(80..120), false);

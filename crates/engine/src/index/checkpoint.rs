@@ -56,9 +56,9 @@ pub struct Checkpoint {
     /// Length of the arrival log.
     pub log_pages: u64,
     /// Which file holds the log of repeats, and its length.
-    pub repeats_file: u8,
+    pub duplicate_runs_file: u8,
     /// Length of the log of repeats.
-    pub repeat_pages: u64,
+    pub duplicate_run_pages: u64,
     /// Where the table's runs lie.
     pub manifest: Seal,
     /// Entries that were not written out.
@@ -79,14 +79,14 @@ pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.push(1);
-    bytes.push(checkpoint.repeats_file);
+    bytes.push(checkpoint.duplicate_runs_file);
     bytes.extend_from_slice(&[0; 4]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_digest);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
-    bytes.extend_from_slice(&checkpoint.repeat_pages.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
     for seal in [checkpoint.manifest, checkpoint.staged, checkpoint.filter] {
         bytes.extend_from_slice(&seal.len.to_le_bytes());
         bytes.extend_from_slice(&seal.digest);
@@ -128,14 +128,14 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
 
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
     let [1] = fields.array()? else { return None };
-    let [repeats_file] = fields.array()?;
+    let [duplicate_runs_file] = fields.array()?;
     fields.bytes(4)?;
     let repository = RepositoryId(fields.array()?);
     let generation = fields.u64()?;
     let registered = fields.u32()?;
     let registry_digest = fields.array()?;
     let log_pages = fields.u64()?;
-    let repeat_pages = fields.u64()?;
+    let duplicate_run_pages = fields.u64()?;
     let mut seal = || Some(Seal { len: fields.u64()?, digest: fields.array()? });
     let (manifest, staged, filter) = (seal()?, seal()?, seal()?);
     let count = usize::try_from(fields.u32()?).ok().filter(|&count| count <= INCOMPLETE_MAX)?;
@@ -145,14 +145,14 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
     }
     let covered_len = fields.u32()?;
     let covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
-    (fields.left() == 32 && repeats_file <= 1).then_some(Checkpoint {
+    (fields.left() == 32 && duplicate_runs_file <= 1).then_some(Checkpoint {
         repository,
         generation,
         registered,
         registry_digest,
         log_pages,
-        repeats_file,
-        repeat_pages,
+        duplicate_runs_file,
+        duplicate_run_pages,
         manifest,
         staged,
         filter,
@@ -178,8 +178,8 @@ mod tests {
             registered: 78,
             registry_digest: [9; 32],
             log_pages: 12,
-            repeats_file: 1,
-            repeat_pages: 7,
+            duplicate_runs_file: 1,
+            duplicate_run_pages: 7,
             manifest: seal(1),
             staged: seal(2),
             filter: Seal::empty(),
@@ -210,8 +210,8 @@ mod tests {
             registered: 78,
             registry_digest: [9; 32],
             log_pages: 12,
-            repeats_file: 1,
-            repeat_pages: 7,
+            duplicate_runs_file: 1,
+            duplicate_run_pages: 7,
             manifest: Seal::empty(),
             staged: Seal::empty(),
             filter: Seal::empty(),

@@ -89,7 +89,7 @@ impl Cycles {
     }
 
     /// Gives the place of a chunk that is going to wait.
-    pub fn place(&mut self, sequence: Sequence) -> Membership {
+    pub fn location(&mut self, sequence: Sequence) -> Membership {
         if let Some((_, base)) = self.open
             && u64::from(self.rule.rank_max) < sequence.0 - base.0
         {
@@ -107,7 +107,7 @@ impl Cycles {
         Membership { cycle: CycleId(index), rank, joined_at: self.slots[index as usize].windows }
     }
 
-    /// Adds a chunk at the place that [`Cycles::place`] has just given.
+    /// Adds a chunk at the place that [`Cycles::location`] has just given.
     pub fn join(&mut self, membership: Membership, slot: Slot, sequence: Sequence) {
         let cycle = &mut self.slots[membership.cycle.0 as usize];
         cycle.waiting += 1;
@@ -132,12 +132,12 @@ impl Cycles {
     }
 
     /// Says whether so many windows were read for a chunk's cycle in vain that it counts as having left the cycle.
-    pub fn is_worn_out(&self, membership: Membership) -> bool {
-        self.is_worn_out_after(membership, 0)
+    pub fn is_exhausted(&self, membership: Membership) -> bool {
+        self.is_exhausted_after(membership, 0)
     }
 
     /// The same, not counting the last so many windows.
-    pub fn is_worn_out_after(&self, membership: Membership, uncounted: u32) -> bool {
+    pub fn is_exhausted_after(&self, membership: Membership, uncounted: u32) -> bool {
         let windows = self.slots[membership.cycle.0 as usize].windows.saturating_sub(uncounted);
         self.rule.tries_max <= windows.saturating_sub(membership.joined_at)
     }
@@ -179,7 +179,7 @@ mod tests {
 
     fn wait(cycles: &mut Cycles, sequence: u64) -> Membership {
         cycles.pass_candidate();
-        let membership = cycles.place(Sequence(sequence));
+        let membership = cycles.location(Sequence(sequence));
         cycles.join(membership, Slot::numbered(u32::try_from(sequence).unwrap()), Sequence(sequence));
         membership
     }
@@ -221,8 +221,8 @@ mod tests {
         cycles.note_window(first.cycle);
         cycles.note_window(first.cycle);
         let late = wait(&mut cycles, 2);
-        assert!(cycles.is_worn_out(second));
-        assert!(!cycles.is_worn_out(late));
+        assert!(cycles.is_exhausted(second));
+        assert!(!cycles.is_exhausted(late));
         cycles.leave(late);
         assert!(cycles.has_mates(late), "the second waits");
         cycles.leave(second);

@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::index::arrivals::{Arrivals, Outcome, Repeat};
+use crate::index::arrivals::{Arrivals, DuplicateRun, Outcome};
 use crate::index::cache::Cache;
 use crate::index::cycle::Cycles;
-use crate::index::follow::FollowMeter;
+use crate::index::identity_hasher::BuildIdentityHasher;
 use crate::index::log::LogWindow;
 use crate::index::options::{IndexOptions, Order, Prelookup, Schedule};
-use crate::index::own_bits::ByOwnBits;
 use crate::index::pending::{Pending, PendingChunk};
-use crate::index::pool::Turns;
+use crate::index::pool::Rounds;
 use crate::index::slot::Slot;
 use crate::index::store::{FilterState, IndexState, Store};
+use crate::index::successor::SuccessorMeter;
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
 use crate::kv::table::BucketReads;
@@ -43,14 +43,14 @@ const PIECE_CHUNKS: usize = 64;
 const PIECES_PER_TIMED: u64 = 16;
 
 /// Most false positives for each run of duplicates at which chunks are looked up as they arrive: each is waited for alone.
-const FALSE_POSITIVES_AT_ONCE: u64 = 1;
+const FALSE_POSITIVES_IMMEDIATE: u64 = 1;
 
 /// Chunks missed more than found after which [`Prelookup::Adaptive`] gives up.
 const NET_MISSES_MAX: i32 = 10;
 
 /// A chunk that this session has met and that is not recorded.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Flight {
+pub(super) enum InFlight {
     /// It was declared unique.
     Unique(Sequence),
     /// It waits for a verdict.
@@ -62,23 +62,23 @@ pub(super) enum Flight {
 pub struct Index {
     pub(super) store: Store,
     pub(super) cache: Cache,
-    pub(super) flights: HashMap<Fingerprint, Flight, ByOwnBits>,
+    pub(super) in_flight: HashMap<Fingerprint, InFlight, BuildIdentityHasher>,
     pub(super) pending: Pending,
     /// Pending chunks that are being looked up beside.
     pub(super) asked: Vec<Slot>,
-    pub(super) turns: Turns,
+    pub(super) rounds: Rounds,
     pub(super) cycles: Cycles,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
     /// Whether chunks are looked up as they arrive, for the time being.
-    pub(super) at_once: bool,
+    pub(super) immediate: bool,
     /// Where the last window that looked forward ended: a stream that goes on there goes on in the log.
     pub(super) read_up_to: Option<Position>,
-    pub(super) follows: FollowMeter,
+    pub(super) successor_prefetches: SuccessorMeter,
     /// Windows of the cache that had answered something when following was last judged.
-    pub(super) proven_before: u64,
+    pub(super) useful_before: u64,
     /// Windows among those that are read beside that a repeat led to.
-    pub(super) followed_beside: Vec<LogWindow>,
+    pub(super) successors_reading: Vec<LogWindow>,
     pub(super) counters: Counters,
     pub(super) asks_cache: bool,
     net_misses: i32,
@@ -86,7 +86,7 @@ pub struct Index {
     is_timed: bool,
     pieces: u64,
     pub(super) next_sequence: Sequence,
-    repeats: Vec<Repeat>,
+    duplicate_runs: Vec<DuplicateRun>,
     recorded: u64,
 }
 
@@ -122,18 +122,18 @@ impl Index {
         Self {
             store,
             cache,
-            flights: HashMap::default(),
+            in_flight: HashMap::default(),
             pending: Pending::new(options.buckets()),
             asked: Vec::new(),
-            turns: Turns::default(),
+            rounds: Rounds::default(),
             cycles: new_cycles(options),
             arrivals: Arrivals::default(),
             options: options.clone(),
-            at_once: options.schedule == Schedule::Eager,
+            immediate: options.schedule == Schedule::Eager,
             read_up_to: None,
-            follows: FollowMeter::default(),
-            proven_before: 0,
-            followed_beside: Vec::new(),
+            successor_prefetches: SuccessorMeter::default(),
+            useful_before: 0,
+            successors_reading: Vec::new(),
             counters: Counters::default(),
             asks_cache: options.prelookup == Prelookup::Always,
             net_misses: 0,
@@ -141,7 +141,7 @@ impl Index {
             is_timed: false,
             pieces: 0,
             next_sequence: Sequence(0),
-            repeats: Vec::new(),
+            duplicate_runs: Vec::new(),
             recorded: 0,
         }
     }
@@ -152,20 +152,20 @@ impl Index {
     /// Returns those that are not covered: the caller reads their directories and [`Identifier::record`]s them. Before
     /// the first call no container is live.
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
-        self.flights.clear();
+        self.in_flight.clear();
         self.pending = Pending::new(self.options.buckets());
         // What is being looked up for the session before is of no use.
         self.store.end_lookup();
         self.store.end_read_log();
         self.asked.clear();
-        self.turns = Turns::default();
+        self.rounds = Rounds::default();
         self.counters.cycles += self.cycles.opened();
         self.cycles = new_cycles(&self.options);
         self.arrivals = Arrivals::default();
-        self.repeats.clear();
+        self.duplicate_runs.clear();
         (self.recorded, self.read_up_to) = (0, None);
-        self.follows = FollowMeter::default();
-        self.at_once = self.options.schedule == Schedule::Eager;
+        self.successor_prefetches = SuccessorMeter::default();
+        self.immediate = self.options.schedule == Schedule::Eager;
         Ok(self.store.attach(live))
     }
 
@@ -220,14 +220,14 @@ impl Index {
         let &SequencedChunk { sequence, fingerprint, len } = chunk;
         self.counters.submitted += 1;
         self.next_sequence = Sequence(sequence.0 + 1);
-        match self.flights.get(&fingerprint) {
-            Some(&Flight::Unique(first)) => {
+        match self.in_flight.get(&fingerprint) {
+            Some(&InFlight::Unique(first)) => {
                 self.counters.in_flight_hits += 1;
-                self.arrivals.arrive_decided(sequence, Outcome::Elsewhere, &mut self.repeats);
+                self.arrivals.arrive_decided(sequence, Outcome::Elsewhere, &mut self.duplicate_runs);
                 resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
                 return;
             }
-            Some(&Flight::Pending(slot)) => {
+            Some(&InFlight::Pending(slot)) => {
                 self.counters.in_flight_hits += 1;
                 self.counters.joined += 1;
                 self.arrivals.arrive(sequence);
@@ -244,9 +244,9 @@ impl Index {
         }
         if !self.passes_filter(&fingerprint) {
             self.cycles.pass_unique();
-            self.turns.pass_unique();
-            self.arrivals.arrive_decided(sequence, Outcome::Unique, &mut self.repeats);
-            self.flights.insert(fingerprint, Flight::Unique(sequence));
+            self.rounds.pass_unique();
+            self.arrivals.arrive_decided(sequence, Outcome::Unique, &mut self.duplicate_runs);
+            self.in_flight.insert(fingerprint, InFlight::Unique(sequence));
             resolved.push(Resolved { sequence, verdict: Verdict::Unique });
             return;
         }
@@ -254,20 +254,20 @@ impl Index {
         if self.asks_cache && !was_asked && self.pre_look_up(sequence, &fingerprint, resolved) {
             return;
         }
-        if self.at_once {
-            let expected = self.arrivals.expected().filter(|_| self.options.reads_on);
+        if self.immediate {
+            let expected = self.arrivals.expected().filter(|_| self.options.follows_successors);
             self.arrivals.arrive(sequence);
             let chunk = PendingChunk { fingerprint, sequence, len, membership: None, followers: Vec::new() };
-            self.look_up_at_once(chunk, expected, resolved);
+            self.look_up_immediately(chunk, expected, resolved);
             return;
         }
         self.arrivals.arrive(sequence);
-        let membership = self.cycles.place(sequence);
-        let stretch = self.turns.join_stretch(sequence);
-        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership), stretch);
+        let membership = self.cycles.location(sequence);
+        let extent = self.rounds.join_extent(sequence);
+        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership), extent);
         self.cycles.join(membership, slot, sequence);
-        self.flights.insert(fingerprint, Flight::Pending(slot));
-        self.go_through(slot, chunk, bucket, resolved);
+        self.in_flight.insert(fingerprint, InFlight::Pending(slot));
+        self.schedule_lookup(slot, chunk, bucket, resolved);
     }
 
     /// Asks the filter, which knows the chunk from now on; says whether the table may hold it.
@@ -292,7 +292,7 @@ impl Index {
         if let Some((container, position)) = found {
             self.counters.prelookup_hits += 1;
             self.net_misses = (self.net_misses - 1).max(0);
-            self.arrivals.arrive_decided(sequence, Outcome::At(position), &mut self.repeats);
+            self.arrivals.arrive_decided(sequence, Outcome::At(position), &mut self.duplicate_runs);
             resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
             return true;
         }
@@ -327,7 +327,7 @@ impl Index {
                 break;
             }
         }
-        self.keep_going_through(resolved);
+        self.keep_advancing(resolved);
     }
 
     /// Decides whether chunks are to be looked up as they arrive from now on.
@@ -337,15 +337,15 @@ impl Index {
         }
         let runs = self.arrivals.runs();
         // Once it does, it goes on somewhat longer than it would begin.
-        let hold = u32::from(self.at_once);
-        let limit = u64::from(self.options.run_at_once) >> hold;
-        let at_once = !runs.is_blank()
+        let hold = u32::from(self.immediate);
+        let limit = u64::from(self.options.run_immediately) >> hold;
+        let immediate = !runs.is_blank()
             && limit <= runs.duplicates_per_lookup()
-            && runs.false_positives_per_run() <= FALSE_POSITIVES_AT_ONCE << hold;
-        if at_once != self.at_once {
+            && runs.false_positives_per_run() <= FALSE_POSITIVES_IMMEDIATE << hold;
+        if immediate != self.immediate {
             self.counters.schedule_changes += 1;
-            self.at_once = at_once;
-            if at_once {
+            self.immediate = immediate;
+            if immediate {
                 // What waits is among the first of its run: the others need not wait for it.
                 self.look_up_pool(resolved);
             }
@@ -353,13 +353,13 @@ impl Index {
     }
 
     pub(super) fn advance_arrivals(&mut self) {
-        self.arrivals.advance(&mut self.repeats);
+        self.arrivals.advance(&mut self.duplicate_runs);
     }
 
     /// Hands the repeats that have ended to the log of repeats.
     fn log_repeats(&mut self) {
-        for repeat in std::mem::take(&mut self.repeats) {
-            self.store.log_repeat(&repeat, repeat.uniques_before.saturating_sub(self.recorded));
+        for duplicate_run in std::mem::take(&mut self.duplicate_runs) {
+            self.store.log_duplicate_run(&duplicate_run, duplicate_run.uniques_before.saturating_sub(self.recorded));
         }
     }
 }
@@ -395,7 +395,7 @@ impl Identifier for Index {
             self.counters.drains += 1;
             self.look_up_all(resolved);
         }
-        self.arrivals.finish(&mut self.repeats);
+        self.arrivals.finish(&mut self.duplicate_runs);
         self.log_repeats();
         Ok(())
     }
@@ -404,8 +404,8 @@ impl Identifier for Index {
         self.store.record(&unit);
         self.cache.shrink(self.options.cache_bytes + self.store.filter_left());
         for chunk in unit.chunks {
-            if let Some(Flight::Unique(_)) = self.flights.get(&chunk.fingerprint) {
-                self.flights.remove(&chunk.fingerprint);
+            if let Some(InFlight::Unique(_)) = self.in_flight.get(&chunk.fingerprint) {
+                self.in_flight.remove(&chunk.fingerprint);
                 self.recorded += 1;
             }
         }
@@ -414,7 +414,7 @@ impl Identifier for Index {
 
     fn forget(&mut self, containers: &[ContainerId]) -> Result<()> {
         for &container in containers {
-            self.store.bury(container);
+            self.store.mark_dead(container);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
 use crate::io::sim::SimHost;
 use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
-use crate::kv::staging::STAGED_BYTES;
+use crate::kv::memtable::STAGED_BYTES;
 use crate::types::{ChunkKind, SessionId};
 
 pub(super) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);
@@ -30,16 +30,16 @@ pub(super) fn host() -> Arc<dyn Host> {
 pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
     IndexOptions {
         schedule,
-        run_at_once: 256,
+        run_immediately: 256,
         order: Order::FilterFirst,
         prelookup: Prelookup::Always,
         window: WindowRule::Adaptive(64),
-        reads_on: true,
+        follows_successors: true,
         cycles: CycleRule::default(),
         filter_bytes: 1 << 10,
         filter_bytes_max: 1 << 10,
         filter_hashes: 4,
-        staging_bytes: 300 * STAGED_BYTES,
+        memtable_bytes: 300 * STAGED_BYTES,
         merge_buffer_bytes: 300 * STAGED_BYTES,
         cache_bytes: 20_000,
         reads: None,
@@ -48,8 +48,8 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
         pending_max: 400,
         pending_bytes_max: 1 << 20,
         pending_age_max: 700,
-        repeat_bytes_per_chunk: 1,
-        repeat_pages_min: 1,
+        duplicate_run_bytes_per_chunk: 1,
+        duplicate_run_pages_min: 1,
     }
 }
 
@@ -257,8 +257,8 @@ pub(super) fn check_counters(index: &Index) {
     assert_eq!(submitted, in_flight_hits + filter_probes + unfiltered);
     let waited = submitted - in_flight_hits - filter_negatives - prelookup_hits;
     assert_eq!(waited, counters.lookups + counters.postlookup_hits);
-    let Counters { lookups, staging_hits, disk_hits, filter_false_positives, .. } = counters;
-    assert!(staging_hits + disk_hits + filter_false_positives <= lookups);
+    let Counters { lookups, memtable_hits, disk_hits, filter_false_positives, .. } = counters;
+    assert!(memtable_hits + disk_hits + filter_false_positives <= lookups);
     assert!(counters.lookup_batches <= lookups);
     assert!(counters.joined <= in_flight_hits);
 }

@@ -10,13 +10,13 @@ use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
 use crate::io::os::OsHost;
 use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
-use crate::kv::staging::STAGED_BYTES;
+use crate::kv::memtable::STAGED_BYTES;
 
 #[test]
 fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
     let mut sum = Counters::default();
     for (seed, mut random) in seeds(0..24) {
-        let is_at_once = matches!(schedule_of(seed), Schedule::Eager | Schedule::Lazy { threshold: 1 });
+        let is_immediate = matches!(schedule_of(seed), Schedule::Eager | Schedule::Lazy { threshold: 1 });
         let disk = MemDisk::default();
         let (mut caller, state) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
         assert_eq!(state, IndexState::New);
@@ -31,12 +31,12 @@ fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold
         assert_eq!(caller.index.degraded(), None);
         for (seed_of, met) in [
             ("disk hit", counters.disk_hits),
-            ("staging hit", counters.staging_hits),
+            ("staging hit", counters.memtable_hits),
             ("false positive", counters.filter_false_positives),
             ("filter negative", counters.filter_negatives),
             // A chunk looked up alone has nobody to read a window for.
             ("cache hit", counters.prelookup_hits + u64::from(schedule_of(seed) == Schedule::Lazy { threshold: 1 })),
-            ("drain", counters.drains + u64::from(is_at_once)),
+            ("drain", counters.drains + u64::from(is_immediate)),
             ("write", counters.bytes_written),
         ] {
             assert!(0 < met, "seed {seed} met no {seed_of}");
@@ -82,7 +82,7 @@ fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
             index.close().unwrap();
             // The next run has other parameters: less staging, another filter, another schedule.
             let mut options = tiny(schedule_of(seed + round));
-            options.staging_bytes = 100 * STAGED_BYTES * (1 + usize::try_from(round).unwrap());
+            options.memtable_bytes = 100 * STAGED_BYTES * (1 + usize::try_from(round).unwrap());
             options.filter_bytes <<= round % 2;
             let after_cut = disk.power_cut(seed);
             let (again, state, recorded) = caller.again(if round == 2 { &after_cut } else { &disk }, &options);
@@ -146,11 +146,11 @@ fn damage_to_any_file_costs_duplicates_at_most() {
         let file = files[usize::try_from(seed % 8).unwrap()];
         let cut = random.below(3) == 0;
         disk.damage(dir().join(file), |bytes| {
-            let place = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            let location = usize::try_from(random.below(bytes.len() as u64)).unwrap();
             if cut {
-                bytes.truncate(place);
+                bytes.truncate(location);
             } else {
-                bytes.iter_mut().skip(place).step_by(3000).for_each(|byte| *byte ^= 1 << (place % 8));
+                bytes.iter_mut().skip(location).step_by(3000).for_each(|byte| *byte ^= 1 << (location % 8));
             }
         });
         let total = caller.containers.len();
@@ -332,11 +332,11 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
     let filter_bytes = 1 << random.below(14);
     IndexOptions {
         schedule,
-        run_at_once: count(random, 60),
+        run_immediately: count(random, 60),
         order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },
-        reads_on: random.below(4) != 0,
+        follows_successors: random.below(4) != 0,
         cycles: CycleRule {
             unique_run_max: count(random, 300) - 1,
             rank_max: count(random, 3_000),
@@ -345,7 +345,7 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
         filter_bytes,
         filter_bytes_max: filter_bytes << random.below(7),
         filter_hashes: count(random, 10),
-        staging_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * STAGED_BYTES,
+        memtable_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * STAGED_BYTES,
         merge_buffer_bytes: [10_000, 100_000, 1 << 20][usize::try_from(random.below(3)).unwrap()],
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
         reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
@@ -355,8 +355,8 @@ fn drawn_options(random: &mut Random) -> IndexOptions {
         pending_max: usize::try_from(random.below(600)).unwrap(),
         pending_bytes_max: usize::try_from(random.below(600)).unwrap() * 8192,
         pending_age_max: random.below(1_000),
-        repeat_bytes_per_chunk: count(random, 3) - 1,
-        repeat_pages_min: random.below(3),
+        duplicate_run_bytes_per_chunk: count(random, 3) - 1,
+        duplicate_run_pages_min: random.below(3),
     }
 }
 
@@ -410,7 +410,7 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
         ("follower", met.joined),
         ("eviction", met.evictions),
         ("compaction", met.compactions),
-        ("window at the place of a repeat", met.follows),
+        ("window at the place of a repeat", met.successor_prefetches),
         ("read ahead", met.read_aheads),
         ("change of schedule", met.schedule_changes),
         ("answer by a window", met.postlookup_hits),
@@ -428,7 +428,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
         let options = IndexOptions {
             filter_bytes: 1 << 20,
             cache_bytes: 400_000,
-            staging_bytes: 4_000 * STAGED_BYTES,
+            memtable_bytes: 4_000 * STAGED_BYTES,
             pending_max: 4_096,
             pending_age_max: 1 << 20,
             window: WindowRule::Adaptive(2_048),
@@ -453,10 +453,10 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
         let new = |run: u64| (0..NEW).map(move |chunk| 1_000_000 + run * NEW + chunk);
         let stream: Vec<u64> = (0..RUNS).flat_map(|run| old(run).chain(new(run))).collect();
         let [first, again, third] = [0; 3].map(|_| store(&stream));
-        assert_eq!(first.follows, 0);
+        assert_eq!(first.successor_prefetches, 0);
         assert!(RUNS <= first.lookups, "{schedule:?}: nothing leads to an old run the first time");
         for counters in [again, third] {
-            assert!(0 < counters.follows);
+            assert!(0 < counters.successor_prefetches);
             assert!(counters.lookups < RUNS / 2, "{schedule:?}: {} lookups", counters.lookups);
         }
         assert!(third.bytes_written < 100_000, "{schedule:?}: {} bytes", third.bytes_written);
@@ -528,7 +528,7 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
     let options = IndexOptions {
         filter_bytes: 1 << 20,
         cache_bytes: 400_000,
-        staging_bytes: 4_000 * STAGED_BYTES,
+        memtable_bytes: 4_000 * STAGED_BYTES,
         pending_max: 4_096,
         pending_age_max: 1 << 20,
         window: WindowRule::Adaptive(2_048),

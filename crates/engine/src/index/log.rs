@@ -68,14 +68,14 @@ impl LogWindow {
 
 /// Consecutive records of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LogStretch {
+pub struct LogExtent {
     /// Position of the first.
     pub start: Position,
     /// The records.
     pub records: Vec<LogRecord>,
 }
 
-impl LogStretch {
+impl LogExtent {
     /// Returns the position after the last record.
     pub fn end(&self) -> Position {
         Position(self.start.0 + self.records.len() as u64)
@@ -100,7 +100,7 @@ pub struct LogCounters {
 pub struct ArrivalLog {
     file: Arc<dyn DiskFile>,
     /// Drawn when the index was begun: no page of an earlier one that had the file is believed.
-    life: u64,
+    epoch: u64,
     /// Pages in the file that belong to the log.
     written_pages: u64,
     /// Whole pages that are not written yet, and how many bytes of the buffer they take. Aligned, as everything that is
@@ -157,7 +157,7 @@ pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> O
 
 impl ArrivalLog {
     /// Opens the log at the length that a checkpoint gave, 0 for a new one; what follows is cut off.
-    pub fn open(file: Arc<dyn DiskFile>, life: u64, pages: u64) -> Result<Self> {
+    pub fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64) -> Result<Self> {
         let bytes = pages.checked_mul(LOG_PAGE_BYTES as u64);
         let Some(bytes) = bytes.filter(|&bytes| file.len().is_ok_and(|len| bytes <= len)) else {
             return Err(Error::damaged("arrival log", "shorter than its checkpoint says"));
@@ -168,7 +168,7 @@ impl ArrivalLog {
         let counters = LogCounters::default();
         Ok(Self {
             file,
-            life,
+            epoch,
             written_pages: pages,
             tail,
             tail_len: 0,
@@ -191,7 +191,7 @@ impl ArrivalLog {
     }
 
     /// Says whether a record can be appended before [`ArrivalLog::write_out`].
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.tail_len < TAIL_PAGES * LOG_PAGE_BYTES
     }
 
@@ -212,7 +212,7 @@ impl ArrivalLog {
 
     /// Appends a record, in memory; returns its position. There must be room.
     pub fn append(&mut self, record: LogRecord) -> Position {
-        assert!(self.has_room(), "the log is written out before it is appended to");
+        assert!(self.has_space(), "the log is written out before it is appended to");
         let position = self.next_position();
         self.page.push(record);
         if self.page.len() == LOG_PAGE_RECORDS {
@@ -223,9 +223,9 @@ impl ArrivalLog {
 
     fn end_page(&mut self) {
         let number = self.page_number();
-        let bytes = encode_log_page(number ^ self.life, &self.page);
-        let place = self.tail.get_mut(self.tail_len..self.tail_len + LOG_PAGE_BYTES);
-        place.expect("a record is appended only if there is room").copy_from_slice(&bytes);
+        let bytes = encode_log_page(number ^ self.epoch, &self.page);
+        let location = self.tail.get_mut(self.tail_len..self.tail_len + LOG_PAGE_BYTES);
+        location.expect("a record is appended only if there is room").copy_from_slice(&bytes);
         self.tail_len += LOG_PAGE_BYTES;
         self.page.clear();
     }
@@ -268,7 +268,7 @@ impl ArrivalLog {
 
     /// Writes everything out, the page that is being filled too, and makes it durable.
     pub fn sync(&mut self) -> Result<()> {
-        if !self.has_room() {
+        if !self.has_space() {
             self.write_out()?;
         }
         if !self.page.is_empty() {
@@ -279,7 +279,7 @@ impl ArrivalLog {
     }
 
     /// Reads windows, all together: what exists of them and can be read, each window in as many stretches as it has gaps.
-    pub fn read(&mut self, disk: &dyn Disk, windows: Vec<LogWindow>) -> Vec<LogStretch> {
+    pub fn read(&mut self, disk: &dyn Disk, windows: Vec<LogWindow>) -> Vec<LogExtent> {
         let read = self.start_read(windows);
         self.finish_read(read.run(disk))
     }
@@ -303,11 +303,11 @@ impl ArrivalLog {
             }
             parts.push(WindowPart { window, first, read, in_memory: self.in_memory(&window, first, end) });
         }
-        LogRead { life: self.life, reads, parts }
+        LogRead { epoch: self.epoch, reads, parts }
     }
 
     /// Returns what of a window, which has the pages from `first` to before `end`, is not in the file yet.
-    fn in_memory(&self, window: &LogWindow, first: u64, end: u64) -> Vec<LogStretch> {
+    fn in_memory(&self, window: &LogWindow, first: u64, end: u64) -> Vec<LogExtent> {
         let mut out = Vec::new();
         if end <= self.written_pages {
             return out;
@@ -317,7 +317,7 @@ impl ArrivalLog {
         let tail = self.tail.get(..self.tail_len).unwrap_or_default();
         let gathered = leaving.chunks_exact(LOG_PAGE_BYTES).chain(tail.chunks_exact(LOG_PAGE_BYTES));
         for (number, bytes) in (self.written_pages..end).zip(gathered).filter(|(number, _)| first <= *number) {
-            decode_log_page(number ^ self.life, bytes, &mut page).expect("the page was encoded with this number");
+            decode_log_page(number ^ self.epoch, bytes, &mut page).expect("the page was encoded with this number");
             push_part(window, number, &page, 0, &mut out);
         }
         push_part(window, self.page_number(), &self.page, 0, &mut out);
@@ -325,13 +325,13 @@ impl ArrivalLog {
     }
 
     /// Takes what a read came to.
-    pub fn finish_read(&mut self, done: LogReadDone) -> Vec<LogStretch> {
+    pub fn finish_read(&mut self, done: LogReadDone) -> Vec<LogExtent> {
         self.counters.reads += done.buffers.len() as u64;
         self.counters.bytes_read += done.buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         self.counters.damaged_pages += done.damaged_pages;
         self.spare_buffers.extend(done.buffers);
         self.spare_buffers.truncate(SPARE_BUFFERS_MAX);
-        done.stretches
+        done.extents
     }
 }
 
@@ -344,13 +344,13 @@ struct WindowPart {
     /// Which read has its pages, if any are in the file.
     read: Option<usize>,
     /// What is not in the file.
-    in_memory: Vec<LogStretch>,
+    in_memory: Vec<LogExtent>,
 }
 
 /// Windows of the log that are to be read.
 #[derive(Debug)]
 pub struct LogRead {
-    life: u64,
+    epoch: u64,
     reads: Vec<BatchRead>,
     parts: Vec<WindowPart>,
 }
@@ -358,7 +358,7 @@ pub struct LogRead {
 /// What reading windows came to: to be handed to [`ArrivalLog::finish_read`].
 #[derive(Debug)]
 pub struct LogReadDone {
-    stretches: Vec<LogStretch>,
+    extents: Vec<LogExtent>,
     damaged_pages: u64,
     buffers: Vec<AlignedBuffer>,
 }
@@ -366,34 +366,34 @@ pub struct LogReadDone {
 impl LogRead {
     /// Reads. Records of a page that is bad or unreadable are absent.
     pub fn run(self, disk: &dyn Disk) -> LogReadDone {
-        let Self { life, mut reads, parts } = self;
+        let Self { epoch, mut reads, parts } = self;
         disk.read_batch(&mut reads);
-        let (mut stretches, mut damaged_pages) = (Vec::with_capacity(parts.len()), 0);
+        let (mut extents, mut damaged_pages) = (Vec::with_capacity(parts.len()), 0);
         let mut page = Vec::with_capacity(LOG_PAGE_RECORDS);
         for WindowPart { window, first, read, in_memory } in parts {
-            let from = stretches.len();
+            let from = extents.len();
             let read = read.and_then(|index| reads.get(index));
             let pages = read.map(|read| (&read.buffer[..], read.outcome.is_ok())).unwrap_or_default();
             for (number, bytes) in (first..).zip(pages.0.chunks_exact(LOG_PAGE_BYTES)) {
-                if !pages.1 || decode_log_page(number ^ life, bytes, &mut page).is_none() {
+                if !pages.1 || decode_log_page(number ^ epoch, bytes, &mut page).is_none() {
                     damaged_pages += 1;
                     page.clear();
                 }
-                push_part(&window, number, &page, from, &mut stretches);
+                push_part(&window, number, &page, from, &mut extents);
             }
-            for stretch in in_memory {
-                match stretches.get_mut(from..).and_then(<[_]>::last_mut) {
-                    Some(last) if last.end() == stretch.start => last.records.extend(stretch.records),
-                    _ => stretches.push(stretch),
+            for extent in in_memory {
+                match extents.get_mut(from..).and_then(<[_]>::last_mut) {
+                    Some(last) if last.end() == extent.start => last.records.extend(extent.records),
+                    _ => extents.push(extent),
                 }
             }
         }
-        LogReadDone { stretches, damaged_pages, buffers: reads.into_iter().map(|read| read.buffer).collect() }
+        LogReadDone { extents, damaged_pages, buffers: reads.into_iter().map(|read| read.buffer).collect() }
     }
 }
 
 /// Appends those records of a page that lie in the window, to the last stretch from `from` on if they follow it.
-fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], from: usize, out: &mut Vec<LogStretch>) {
+fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], from: usize, out: &mut Vec<LogExtent>) {
     let page_start = number * LOG_PAGE_RECORDS as u64;
     let end = window.start.0.saturating_add(u64::from(window.records));
     let inside =
@@ -405,7 +405,7 @@ fn push_part(window: &LogWindow, number: u64, page: &[LogRecord], from: usize, o
         _ => {
             let mut records = Vec::with_capacity((window.records as usize).min(LOG_PAGE_RECORDS * TAIL_PAGES));
             records.extend_from_slice(part);
-            out.push(LogStretch { start, records });
+            out.push(LogExtent { start, records });
         }
     }
 }
@@ -432,7 +432,7 @@ mod tests {
         let mut next = 0;
         for _ in 0..200 {
             for _ in 0..random.below(300) {
-                if !log.has_room() {
+                if !log.has_space() {
                     log.write_out().unwrap();
                 }
                 model.insert(log.append(record(next)), record(next));
@@ -452,7 +452,7 @@ mod tests {
                 let end = Position(window.start.0 + u64::from(window.records));
                 let expected: Vec<_> =
                     model.range(window.start..end).map(|(position, record)| (*position, *record)).collect();
-                let found = out.iter().flat_map(|LogStretch { start, records }| {
+                let found = out.iter().flat_map(|LogExtent { start, records }| {
                     (start.0..).map(Position).zip(records.iter().copied()).collect::<Vec<_>>()
                 });
                 assert_eq!(found.collect::<Vec<_>>(), expected);
@@ -474,7 +474,7 @@ mod tests {
         let start = Position(u64::MAX - 3);
         let out =
             log.read(&disk, vec![LogWindow { start: Position(0), records: 400 }, LogWindow { start, records: 9 }]);
-        let lens: Vec<_> = out.iter().map(|stretch| (stretch.start.0, stretch.records.len())).collect();
+        let lens: Vec<_> = out.iter().map(|extent| (extent.start.0, extent.records.len())).collect();
         assert_eq!(lens, [(0, LOG_PAGE_RECORDS), (2 * LOG_PAGE_RECORDS as u64, 400 - 2 * LOG_PAGE_RECORDS)]);
         assert_eq!(log.counters().damaged_pages, 1);
         let file = disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap();

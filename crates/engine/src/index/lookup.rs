@@ -1,7 +1,7 @@
 //! Looking pending chunks up in the table, and bringing them to their verdicts.
 
 use crate::index::arrivals::Outcome;
-use crate::index::identify::{Flight, Index};
+use crate::index::identify::{InFlight, Index};
 use crate::index::options::Schedule;
 use crate::index::pending::PendingChunk;
 use crate::index::slot::Slot;
@@ -13,7 +13,13 @@ use crate::types::ContainerId;
 
 impl Index {
     /// Takes note of a chunk that begins to wait; looks up once as many do in its bucket, or in a pool, as the schedule says.
-    pub(super) fn go_through(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32, resolved: &mut Vec<Resolved>) {
+    pub(super) fn schedule_lookup(
+        &mut self,
+        slot: Slot,
+        chunk: &SequencedChunk,
+        bucket: u32,
+        resolved: &mut Vec<Resolved>,
+    ) {
         let threshold = self.options.threshold();
         match self.options.schedule {
             Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk, resolved),
@@ -68,19 +74,19 @@ impl Index {
     }
 
     /// Looks up a chunk that has just arrived. Where it was expected in the log, the log is read on instead.
-    pub(super) fn look_up_at_once(
+    pub(super) fn look_up_immediately(
         &mut self,
         chunk: PendingChunk,
         expected: Option<Position>,
         resolved: &mut Vec<Resolved>,
     ) {
         if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
-            self.read_on(start, resolved);
+            self.read_ahead(start, resolved);
             let cached = self.cache.get(&chunk.fingerprint);
             let found = cached.and_then(|(ordinal, position)| Some((self.store.live_container(ordinal)?, position)));
             if let Some((container, position)) = found {
                 self.counters.postlookup_hits += 1;
-                self.settle(&chunk, Some((container, position)), resolved);
+                self.resolve(&chunk, Some((container, position)), resolved);
                 // The next chunk of the run is expected from here on.
                 self.advance_arrivals();
                 return;
@@ -110,12 +116,12 @@ impl Index {
         self.counters.lookup_nanos += self.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
-        let hits = self.settle_all(chunks, answers, resolved);
+        let hits = self.resolve_all(chunks, answers, resolved);
         self.prefetch(hits, resolved);
     }
 
     /// Brings chunks that were looked up to their verdicts; returns the hits.
-    pub(super) fn settle_all(
+    pub(super) fn resolve_all(
         &mut self,
         chunks: &[PendingChunk],
         answers: Vec<Lookup>,
@@ -130,7 +136,7 @@ impl Index {
                 let PendingChunk { fingerprint, sequence, membership, .. } = *chunk;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
-            self.settle(chunk, found, resolved);
+            self.resolve(chunk, found, resolved);
             if Some(chunk.sequence) == newest {
                 self.note_last_of_batch(found.is_some());
             }
@@ -140,8 +146,8 @@ impl Index {
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
         match answer {
-            Lookup::Staged(entry) => {
-                self.counters.staging_hits += 1;
+            Lookup::InMemtable(entry) => {
+                self.counters.memtable_hits += 1;
                 Some(entry)
             }
             Lookup::OnDisk(entry) => {
@@ -160,15 +166,15 @@ impl Index {
     }
 
     /// Brings a chunk that was undecided, and those that joined it, to their verdicts.
-    fn settle(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>, resolved: &mut Vec<Resolved>) {
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>, resolved: &mut Vec<Resolved>) {
         let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
             if chunk.membership.is_some() {
-                self.flights.remove(&chunk.fingerprint);
+                self.in_flight.remove(&chunk.fingerprint);
             }
             let verdict = Verdict::Stored(container);
             (verdict, verdict, Outcome::At(position), Outcome::At(position))
         } else {
-            self.flights.insert(chunk.fingerprint, Flight::Unique(chunk.sequence));
+            self.in_flight.insert(chunk.fingerprint, InFlight::Unique(chunk.sequence));
             (Verdict::Unique, Verdict::SameAs(chunk.sequence), Outcome::FalsePositive, Outcome::Elsewhere)
         };
         self.arrivals.decide(chunk.sequence, outcome);
@@ -192,7 +198,7 @@ impl Index {
         };
         if let Some(chunk) = self.take(slot) {
             self.counters.postlookup_hits += 1;
-            self.settle(&chunk, Some((container, position)), resolved);
+            self.resolve(&chunk, Some((container, position)), resolved);
         }
     }
 }

@@ -12,27 +12,27 @@ use crate::types::{ContainerId, Fingerprint, Sequence};
 pub use crate::types::UnitChunk;
 
 pub mod arrivals;
-mod beside;
+mod background;
 pub mod cache;
 pub mod checkpoint;
 pub mod cycle;
 mod device;
-pub mod follow;
+pub mod duplicate_runs;
 pub mod frame;
 pub mod identify;
+pub mod identity_hasher;
+mod location;
 pub mod log;
 mod lookup;
+mod maintenance;
 pub mod options;
 pub mod ordinals;
-pub mod own_bits;
 pub mod pending;
-mod place;
 mod pool;
 pub mod registry;
-pub mod repeats;
 mod slot;
 pub mod store;
-mod upkeep;
+pub mod successor;
 mod windows;
 
 pub use identify::Index;
@@ -161,7 +161,7 @@ counters! {
     /// Fingerprints looked up in the table, staging included.
     lookups,
     /// Lookups that found the fingerprint among entries not yet written out.
-    staging_hits,
+    memtable_hits,
     /// Lookups that found the fingerprint on disk.
     disk_hits,
     /// Batches that the lookups were submitted in.
@@ -175,7 +175,7 @@ counters! {
     /// Reads of the log: around hits, ahead in a run, and of what repeats led to.
     prefetches,
     /// Stretches of the log read because a stream had gone on with them at the place of a window.
-    follows,
+    successor_prefetches,
     /// Entries added to the table.
     updates,
     /// Calls of `drain` that found chunks pending.
@@ -183,7 +183,7 @@ counters! {
     /// Entries ignored because their container is not live.
     dead_hits,
     /// Repeated stretches of the log that were noted.
-    repeats,
+    duplicate_runs,
     /// Compactions of the log of repeats.
     compactions,
     /// Runs of table buckets that were merged.

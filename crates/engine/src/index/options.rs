@@ -86,7 +86,7 @@ pub struct IndexOptions {
     pub schedule: Schedule,
     /// Duplicates for each lookup that cannot be spared from which on the adaptive schedule looks up at once, if there are
     /// not more false positives than runs; it stops at half of it.
-    pub run_at_once: u32,
+    pub run_immediately: u32,
     /// What to ask first.
     pub order: Order,
     /// When to ask the cache.
@@ -95,7 +95,7 @@ pub struct IndexOptions {
     pub window: WindowRule,
     /// Whether the log is read on without a lookup where a run goes beyond its window, and where a stream had gone on
     /// before. Ma et al. do neither.
-    pub reads_on: bool,
+    pub follows_successors: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
     /// Memory of the filter of a new index. It grows while more than a quarter of its bits is set.
@@ -105,7 +105,7 @@ pub struct IndexOptions {
     /// Bits that the filter sets for a chunk, 1 to 10.
     pub filter_hashes: u32,
     /// Memory of table entries that are not written out yet. The number of buckets of the table follows it.
-    pub staging_bytes: usize,
+    pub memtable_bytes: usize,
     /// Memory that runs of the table are merged in while staged entries are written out.
     pub merge_buffer_bytes: usize,
     /// Memory of prefetched windows, beside what the filter has not grown to.
@@ -123,9 +123,9 @@ pub struct IndexOptions {
     /// Most chunks that arrive while one waits. Counted, not timed, so that runs repeat.
     pub pending_age_max: u64,
     /// Bytes for each chunk of the log that the log of repeats may take before its older half goes.
-    pub repeat_bytes_per_chunk: u32,
+    pub duplicate_run_bytes_per_chunk: u32,
     /// Pages of the log of repeats, of 4 KiB, that are never too many.
-    pub repeat_pages_min: u64,
+    pub duplicate_run_pages_min: u64,
 }
 
 /// Buffers that every index has: a batch of table pages at once and one beside, the end of the log twice.
@@ -161,20 +161,20 @@ impl IndexOptions {
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
         let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
-        let staging_bytes = bytes / if is_small { 8 } else { 6 };
+        let memtable_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
-            run_at_once: 4096,
+            run_immediately: 4096,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(2048),
-            reads_on: true,
+            follows_successors: true,
             cycles: CycleRule::default(),
             filter_bytes: 0,
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
-            staging_bytes,
-            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
+            memtable_bytes,
+            merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
             reads: None,
             runs_max: 4,
@@ -182,8 +182,8 @@ impl IndexOptions {
             pending_max: 3 * candidates as usize,
             pending_bytes_max: 64 << 20,
             pending_age_max,
-            repeat_bytes_per_chunk: 1,
-            repeat_pages_min: 16,
+            duplicate_run_bytes_per_chunk: 1,
+            duplicate_run_pages_min: 16,
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
@@ -222,7 +222,7 @@ impl IndexOptions {
             runs_max: self.runs_max.max(1),
             reads,
             merge_buffer_bytes: self.merge_buffer_bytes,
-            ..TableSpec::for_staging(self.staging_bytes)
+            ..TableSpec::for_memtable(self.memtable_bytes)
         }
     }
 

@@ -31,7 +31,7 @@ struct Waiting {
     bucket: u32,
     index: u32,
     /// Number of the stretch of neighbors that it belongs to.
-    stretch: u64,
+    extent: u64,
     /// Whether it is being looked up.
     is_asked: bool,
 }
@@ -90,14 +90,14 @@ impl Pending {
         sequence: Sequence,
         len: u32,
         membership: Option<Membership>,
-        stretch: u64,
+        extent: u64,
     ) -> (Slot, u32) {
         let count = u32::try_from(self.buckets.len()).expect("made from a u32");
         let (bucket, _) = Key::from(&fingerprint).spread(count);
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
         let chunk = PendingChunk { fingerprint, sequence, len, membership, followers: Vec::new() };
-        let waiting = Some(Waiting { chunk, bucket, index, stretch, is_asked: false });
+        let waiting = Some(Waiting { chunk, bucket, index, extent, is_asked: false });
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = waiting;
             slot
@@ -218,9 +218,9 @@ impl Pending {
         let mut before: Option<(u64, usize)> = None;
         for &(sequence, slot) in &self.order {
             let waiting = self.slots[slot as usize].as_ref().filter(|waiting| waiting.chunk.sequence == sequence);
-            let Some(&Waiting { stretch, is_asked, .. }) = waiting else { continue };
+            let Some(&Waiting { extent, is_asked, .. }) = waiting else { continue };
             if is_asked {
-                before = Some((stretch, 0));
+                before = Some((extent, 0));
                 continue;
             }
             let Some(stride) = stride(sequence) else {
@@ -228,13 +228,13 @@ impl Pending {
                 continue;
             };
             let passed = match before {
-                Some((last, passed)) if last == stretch && passed + 1 < stride => passed + 1,
+                Some((last, passed)) if last == extent && passed + 1 < stride => passed + 1,
                 _ => 0,
             };
             if passed == 0 {
                 out.push(Slot(slot));
             }
-            before = Some((stretch, passed));
+            before = Some((extent, passed));
         }
     }
 }
@@ -255,7 +255,7 @@ mod tests {
     fn chunks_are_taken_out_as_they_were_put_in() {
         let mut random = Random::new(21);
         let mut pending = Pending::new(7);
-        let membership = Cycles::new(CycleRule::default(), false).place(Sequence(0));
+        let membership = Cycles::new(CycleRule::default(), false).location(Sequence(0));
         let membership = Some(membership);
         let mut model: BTreeMap<Sequence, (Slot, u32, Vec<Sequence>)> = BTreeMap::new();
         for number in 0..20_000 {
@@ -294,10 +294,10 @@ mod tests {
             pending.list_strided(&mut out, |_| Some(stride));
             let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
             for (sequence, (slot, ..)) in &model {
-                let stretch = sequence.0 / 5;
-                passed = if last == Some(stretch) && passed + 1 < stride { passed + 1 } else { 0 };
+                let extent = sequence.0 / 5;
+                passed = if last == Some(extent) && passed + 1 < stride { passed + 1 } else { 0 };
                 expected.extend((passed == 0).then_some(*slot));
-                last = Some(stretch);
+                last = Some(extent);
             }
             assert_eq!(out, expected, "stride {stride}");
         }

@@ -43,7 +43,7 @@ pub struct Registry {
     gathered: Vec<u8>,
     /// Containers that follow each other in one session have ordinals that follow each other, mostly: what is kept is
     /// one stretch per interruption, not one entry per container.
-    by_ordinal: BTreeMap<u32, Stretch>,
+    by_ordinal: BTreeMap<u32, Extent>,
     by_container: BTreeMap<ContainerId, u32>,
     /// Bytes of the containers' files, by ordinal; 0 where that is not known.
     lengths: Vec<u64>,
@@ -52,7 +52,7 @@ pub struct Registry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct Extent {
     first: ContainerId,
     len: u32,
 }
@@ -217,9 +217,9 @@ impl Registry {
     /// Returns the ordinal of a container.
     pub fn ordinal(&self, container: ContainerId) -> Option<Ordinal> {
         let (first, start) = self.by_container.range(..=container).next_back()?;
-        let stretch = self.by_ordinal.get(start)?;
+        let extent = self.by_ordinal.get(start)?;
         let step = container.ordinal.checked_sub(first.ordinal)?;
-        (first.session == container.session && step < stretch.len).then(|| Ordinal(start + step))
+        (first.session == container.session && step < extent.len).then(|| Ordinal(start + step))
     }
 
     /// Returns how long a container's file was when it was registered, where that is known.
@@ -230,10 +230,10 @@ impl Registry {
 
     /// Returns the container of an ordinal.
     pub fn container(&self, Ordinal(ordinal): Ordinal) -> Option<ContainerId> {
-        let (start, stretch) = self.by_ordinal.range(..=ordinal).next_back()?;
+        let (start, extent) = self.by_ordinal.range(..=ordinal).next_back()?;
         let step = ordinal - start;
-        let number = stretch.first.ordinal.checked_add(step)?;
-        (step < stretch.len).then_some(ContainerId { session: stretch.first.session, ordinal: number })
+        let number = extent.first.ordinal.checked_add(step)?;
+        (step < extent.len).then_some(ContainerId { session: extent.first.session, ordinal: number })
     }
 
     /// Returns the container of an ordinal if it is live.
@@ -290,13 +290,13 @@ impl Registry {
         self.lengths.push(len);
         self.count += 1;
         if let Some(mut last) = self.by_ordinal.last_entry() {
-            let Stretch { first, len: containers } = last.get_mut();
+            let Extent { first, len: containers } = last.get_mut();
             if first.session == container.session && first.ordinal.checked_add(*containers) == Some(container.ordinal) {
                 *containers += 1;
                 return;
             }
         }
-        self.by_ordinal.insert(ordinal, Stretch { first: container, len: 1 });
+        self.by_ordinal.insert(ordinal, Extent { first: container, len: 1 });
         self.by_container.insert(container, ordinal);
     }
 
@@ -328,12 +328,12 @@ impl Registry {
     }
 
     /// Notes that a container is live, though its chunks are not all entered.
-    pub fn revive(&mut self, ordinal: Ordinal) {
+    pub fn mark_live(&mut self, ordinal: Ordinal) {
         self.live.insert(ordinal);
     }
 
     /// Notes that a container is gone. Should it come back, its chunks must be entered again: merges drop them.
-    pub fn bury(&mut self, container: ContainerId) {
+    pub fn mark_dead(&mut self, container: ContainerId) {
         if let Some(ordinal) = self.ordinal(container) {
             self.live.remove(ordinal);
             self.covered.remove(ordinal);
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(registry.live_container(Ordinal(1)), None);
         assert_eq!(registry.attach(&both), both[1..]);
         assert_eq!(registry.live_container(Ordinal(1)), Some(both[1]));
-        registry.bury(both[0]);
+        registry.mark_dead(both[0]);
         assert_eq!(registry.live_container(Ordinal(0)), None);
         assert_eq!(registry.attach(&both), both);
     }

@@ -8,7 +8,7 @@
 //! | `containers` | the registry; see [`crate::index::registry`] |
 //! | `log` | the arrival log; see [`crate::index::log`] |
 //! | `table` | pages of the bucket table; see [`crate::kv::page`] |
-//! | `repeats.N` | what was repeated of the log; see [`crate::index::repeats`]; the checkpoint says which of the two |
+//! | `duplicate_runs.N` | what was repeated of the log; see [`crate::index::duplicate_runs`]; the checkpoint says which of the two |
 //! | `device` | what the device was measured to do; see `device.rs` |
 //! | `manifest.N`, `staged.N`, `filter.N` | rest of table and filter at the checkpoint of generation N modulo 2 |
 //!
@@ -23,14 +23,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::index::beside::Looking;
+use crate::index::background::BackgroundLookup;
 use crate::index::checkpoint::{Checkpoint, encode_checkpoint};
-use crate::index::log::{ArrivalLog, LogReadDone, LogRecord, LogStretch, LogWindow};
+use crate::index::duplicate_runs::DuplicateRunLog;
+use crate::index::location::IndexLocation;
+use crate::index::log::{ArrivalLog, LogExtent, LogReadDone, LogRecord, LogWindow};
+use crate::index::maintenance::{BackgroundFlush, disjoint, grown_bytes_min};
 use crate::index::options::IndexOptions;
-use crate::index::place::Place;
 use crate::index::registry::Registry;
-use crate::index::repeats::RepeatLog;
-use crate::index::upkeep::{Flushing, disjoint, grown_bytes_min};
 use crate::index::{Counters, Unit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::background::Background;
@@ -93,17 +93,17 @@ pub struct Store {
     pub(super) generation: u64,
     pub(super) registry: Registry,
     pub(super) log: ArrivalLog,
-    pub(super) repeats: RepeatLog,
-    pub(super) repeats_file: u8,
-    pub(super) repeat_bytes_per_chunk: u32,
-    pub(super) repeat_pages_min: u64,
+    pub(super) duplicate_runs: DuplicateRunLog,
+    pub(super) duplicate_runs_file: u8,
+    pub(super) duplicate_run_bytes_per_chunk: u32,
+    pub(super) duplicate_run_pages_min: u64,
     pub(super) table: Table,
     pub(super) filter: Filter,
     pub(super) filter_bytes_max: usize,
     /// What the filter takes, or will when all its segments have grown as one of them has.
     pub(super) filter_reserved: usize,
-    pub(super) flushing: Option<Flushing>,
-    pub(super) looking: Option<Looking>,
+    pub(super) flush_running: Option<BackgroundFlush>,
+    pub(super) lookup_running: Option<BackgroundLookup>,
     /// Windows of the log that are being read beside.
     pub(super) reading: Option<Background<LogReadDone>>,
     /// Pages of the log that are being written beside.
@@ -113,7 +113,7 @@ pub struct Store {
     /// How many entries must have been entered before the next segment is looked at.
     pub(super) next_growth: u64,
     pub(super) filter_growths: u64,
-    pub(super) repeats_noted: u64,
+    pub(super) duplicate_runs_noted: u64,
     pub(super) flush_wait_nanos: u64,
     /// Whether the checkpoint is behind, or the marker says so.
     pub(super) changed: bool,
@@ -156,14 +156,14 @@ impl Store {
         if !lock.try_lock()? {
             return Err(Error::IndexBusy { path: PathBuf::from(disk.display(&lock_path)) });
         }
-        let place = Place { disk, host, dir, repository, options };
-        let why_not = match place.load(&lock) {
+        let location = IndexLocation { disk, host, dir, repository, options };
+        let why_not = match location.load(&lock) {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => IndexState::New,
             Err(error) if is_passing(&error) => return Err(error),
             Err(error) => IndexState::Rebuilt(error.to_string()),
         };
-        Ok((place.start(lock)?, why_not))
+        Ok((location.start(lock)?, why_not))
     }
 
     /// Makes an index that is in memory only, as far as its staging goes, and degraded for that reason from the start.
@@ -173,8 +173,8 @@ impl Store {
         options: &IndexOptions,
         reason: String,
     ) -> Result<Self> {
-        let place = Place { disk: Arc::new(AbsentDisk), host, dir: Path::new(""), repository, options };
-        let mut store = place.make(Arc::new(AbsentFile), &|_| Ok(Arc::new(AbsentFile)))?;
+        let location = IndexLocation { disk: Arc::new(AbsentDisk), host, dir: Path::new(""), repository, options };
+        let mut store = location.make(Arc::new(AbsentFile), &|_| Ok(Arc::new(AbsentFile)))?;
         store.degraded = Some(reason);
         Ok(store)
     }
@@ -193,8 +193,8 @@ impl Store {
     }
 
     /// Notes that a container is gone.
-    pub fn bury(&mut self, container: ContainerId) {
-        self.registry.bury(container);
+    pub fn mark_dead(&mut self, container: ContainerId) {
+        self.registry.mark_dead(container);
     }
 
     /// Returns why the index does not write any more.
@@ -242,31 +242,31 @@ impl Store {
     }
 
     /// Reads windows of the log.
-    pub fn read_log(&mut self, windows: Vec<LogWindow>) -> Vec<LogStretch> {
+    pub fn read_log(&mut self, windows: Vec<LogWindow>) -> Vec<LogExtent> {
         self.log.read(&*self.disk, windows)
     }
 
     /// Returns what streams repeated when the log had reached the places in some windows, and how many pages were read.
-    pub fn repeats_in(&mut self, windows: &[LogWindow]) -> (Vec<LogWindow>, usize) {
+    pub fn duplicate_runs_in(&mut self, windows: &[LogWindow]) -> (Vec<LogWindow>, usize) {
         let mut found = Vec::new();
-        let pages = self.repeats.read(&*self.disk, windows, &mut found);
+        let pages = self.duplicate_runs.read(&*self.disk, windows, &mut found);
         (found, pages)
     }
 
     /// Fills in what table and log have counted.
     pub fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.table.counters(), self.log.counters());
-        let (repeats_read, repeats_written) = self.repeats.bytes_read_and_written();
+        let (duplicate_runs_read, duplicate_runs_written) = self.duplicate_runs.bytes_read_and_written();
         counters.pages_read = table.lookup_pages;
-        counters.bytes_read = table.bytes_read + log.bytes_read + repeats_read;
-        counters.bytes_written = table.bytes_written + log.bytes_written + repeats_written;
+        counters.bytes_read = table.bytes_read + log.bytes_read + duplicate_runs_read;
+        counters.bytes_written = table.bytes_written + log.bytes_written + duplicate_runs_written;
         counters.prefetches = log.reads;
-        counters.damaged_pages = table.damaged_pages + log.damaged_pages + self.repeats.damaged_pages();
+        counters.damaged_pages = table.damaged_pages + log.damaged_pages + self.duplicate_runs.damaged_pages();
         counters.updates = self.updates;
         counters.runs_merged = table.runs_merged;
         counters.buckets_changed = table.buckets_split + table.buckets_joined;
-        counters.repeats = self.repeats_noted;
-        counters.compactions = self.repeats.compactions();
+        counters.duplicate_runs = self.duplicate_runs_noted;
+        counters.compactions = self.duplicate_runs.compactions();
         counters.filter_growths = self.filter_growths;
         counters.flush_wait_nanos = self.flush_wait_nanos;
     }
@@ -289,15 +289,15 @@ impl Store {
         if self.to_complete != 0 && self.registry.is_covered(ordinal) {
             return self.complete(unit, ordinal);
         }
-        self.registry.revive(ordinal);
+        self.registry.mark_live(ordinal);
         for piece in unit.chunks.chunks(PREFETCH_CHUNKS) {
             for key in piece.iter().map(|chunk| Key::from(&chunk.fingerprint)) {
                 self.table.prefetch(&key);
                 self.filter.prefetch(&key);
             }
             for chunk in piece {
-                if !self.log.has_room() || !self.table.has_room() {
-                    self.make_room()?;
+                if !self.log.has_space() || !self.table.has_space() {
+                    self.make_space()?;
                 }
                 let record = LogRecord { fingerprint: chunk.fingerprint, ordinal, len: chunk.len };
                 let position = self.log.append(record);
@@ -313,9 +313,9 @@ impl Store {
     /// Enters what fits into memory: nothing of it will reach the disk.
     fn record_in_memory(&mut self, unit: &Unit<'_>) {
         let Some(ordinal) = self.registry.register_in_memory(unit.container, unit.len) else { return };
-        self.registry.revive(ordinal);
+        self.registry.mark_live(ordinal);
         for chunk in unit.chunks {
-            if !self.table.has_room() {
+            if !self.table.has_space() {
                 return;
             }
             self.enter(Key::from(&chunk.fingerprint), ordinal, NO_POSITION);
@@ -358,15 +358,15 @@ impl Store {
         let mut checkpoint = self.describe();
         self.registry.sync()?;
         self.log.sync()?;
-        let repeat_pages_max = self.repeat_pages_max();
-        if repeat_pages_max < self.repeats.pages() {
+        let duplicate_run_pages_max = self.duplicate_run_pages_max();
+        if duplicate_run_pages_max < self.duplicate_runs.pages() {
             // Into the file that the last checkpoint does not name.
-            let other = 1 - self.repeats_file;
-            let path = self.dir.join(repeats_name(other));
-            self.repeats.compact(open_or_create(&*self.disk, &path)?, repeat_pages_max / 2)?;
-            self.repeats_file = other;
+            let other = 1 - self.duplicate_runs_file;
+            let path = self.dir.join(duplicate_runs_name(other));
+            self.duplicate_runs.compact(open_or_create(&*self.disk, &path)?, duplicate_run_pages_max / 2)?;
+            self.duplicate_runs_file = other;
         }
-        self.repeats.sync()?;
+        self.duplicate_runs.sync()?;
         let create = |name: &str| {
             let path = self.dir.join(slot_name(name, checkpoint.generation));
             SealedWriter::create(open_or_create(&*self.disk, &path)?)
@@ -375,8 +375,8 @@ impl Store {
         self.table.save(checkpoint.generation, &mut manifest, &mut staged)?;
         self.filter.save(checkpoint.generation, &mut filter)?;
         checkpoint.log_pages = self.log.written_pages();
-        checkpoint.repeats_file = self.repeats_file;
-        checkpoint.repeat_pages = self.repeats.pages();
+        checkpoint.duplicate_runs_file = self.duplicate_runs_file;
+        checkpoint.duplicate_run_pages = self.duplicate_runs.pages();
         (checkpoint.manifest, checkpoint.staged, checkpoint.filter) =
             (manifest.finish()?, staged.finish()?, filter.finish()?);
         self.replace_checkpoint(&checkpoint)?;
@@ -392,8 +392,8 @@ impl Store {
             registered: self.registry.count(),
             registry_digest: self.registry.digest(),
             log_pages: 0,
-            repeats_file: 0,
-            repeat_pages: 0,
+            duplicate_runs_file: 0,
+            duplicate_run_pages: 0,
             manifest: Seal::empty(),
             staged: Seal::empty(),
             filter: Seal::empty(),
@@ -435,8 +435,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         // What goes on beside writes into the table: the lock must not be given up before.
-        if let Some(flushing) = self.flushing.take() {
-            let _ = flushing.wait();
+        if let Some(flush_running) = self.flush_running.take() {
+            let _ = flush_running.wait();
         }
         let _ = self.finish_log_write();
     }
@@ -465,7 +465,7 @@ pub(super) fn slot_name(name: &str, generation: u64) -> String {
     format!("{name}.{}", generation % 2)
 }
 
-pub(super) fn repeats_name(number: u8) -> String {
+pub(super) fn duplicate_runs_name(number: u8) -> String {
     format!("repeats.{number}")
 }
 

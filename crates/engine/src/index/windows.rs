@@ -10,8 +10,8 @@
 
 use crate::index::Resolved;
 use crate::index::cycle::Membership;
-use crate::index::identify::{Flight, Index};
-use crate::index::log::{LOG_PAGE_RECORDS, LogStretch, LogWindow};
+use crate::index::identify::{InFlight, Index};
+use crate::index::log::{LOG_PAGE_RECORDS, LogExtent, LogWindow};
 use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOW_PAGES_PER_BATCH, WindowRule};
 use crate::index::slot::Slot;
 use crate::kv::Position;
@@ -21,7 +21,7 @@ use crate::types::{Fingerprint, Sequence};
 /// as long to take in as a probe of the filter.
 const WINDOW_RECORDS_MIN: u64 = 16;
 /// Shortest mean run of duplicates at which repeats are followed: what is shorter costs as many reads as it saves.
-const FOLLOW_RUN_MIN: u64 = 32;
+const SUCCESSOR_RUN_MIN: u64 = 32;
 /// How far neighbors are looked for that wait, in chunks: half of it where runs are that long.
 const NEIGHBORS_MAX: u64 = 32;
 
@@ -74,15 +74,15 @@ impl Index {
     }
 
     /// Does the same beside, as far as that is one read; what it answers shows once the windows are taken.
-    pub(super) fn prefetch_beside(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
+    pub(super) fn prefetch_in_background(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
         let windows = self.windows_for(hits, resolved);
-        let (beside, rest) = windows.split_at(batch_of(&windows));
-        if !beside.is_empty() {
+        let (background, rest) = windows.split_at(batch_of(&windows));
+        if !background.is_empty() {
             let start = self.now();
-            let windows: Vec<LogWindow> = beside.iter().map(|(window, _)| *window).collect();
-            let followed = self.follow(&windows);
+            let windows: Vec<LogWindow> = background.iter().map(|(window, _)| *window).collect();
+            let followed = self.successor(&windows);
             self.store.start_read_log([&followed[..], &windows].concat());
-            self.followed_beside = followed;
+            self.successors_reading = followed;
             self.counters.prefetch_nanos += self.nanos_since(start);
         }
         self.read_all(rest, resolved);
@@ -91,10 +91,10 @@ impl Index {
     /// Waits for the windows that are being read beside, if any are, and takes them.
     pub(super) fn take_windows(&mut self, resolved: &mut Vec<Resolved>) {
         let start = self.now();
-        let Some(stretches) = self.store.end_read_log() else { return };
+        let Some(extents) = self.store.end_read_log() else { return };
         self.counters.prefetch_nanos += self.nanos_since(start);
-        let followed = std::mem::take(&mut self.followed_beside);
-        self.take_stretches(&stretches, &followed, &[], resolved);
+        let followed = std::mem::take(&mut self.successors_reading);
+        self.take_extents(&extents, &followed, &[], resolved);
     }
 
     fn read_all(&mut self, mut windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
@@ -118,7 +118,7 @@ impl Index {
         }
         let by_bucket = matches!(self.options.schedule, Schedule::Lazy { .. } | Schedule::Exhaustive { .. });
         hits.retain(|hit| match hit.membership {
-            Some(membership) if by_bucket => !self.cycles.is_worn_out(membership) && self.cycles.has_mates(membership),
+            Some(membership) if by_bucket => !self.cycles.is_exhausted(membership) && self.cycles.has_mates(membership),
             // The windows of a pool are for one stretch of neighbors each.
             Some(_) => self.has_waiting_neighbors(hit.sequence),
             None => true,
@@ -157,14 +157,14 @@ impl Index {
     /// Says whether a chunk near that of a hit waits, or is yet to come.
     fn has_waiting_neighbors(&self, Sequence(sequence): Sequence) -> bool {
         let run = self.arrivals.runs().mean_run().clamp(1, NEIGHBORS_MAX);
-        let before = if self.turns.is_dense() { run } else { 0 };
+        let before = if self.rounds.is_dense() { run } else { 0 };
         self.arrivals.waits_between(Sequence(sequence.saturating_sub(before)), Sequence(sequence + 2 * run))
     }
 
     fn window_around(&self, hit: &Hit, records: u32) -> LogWindow {
         let rank = hit.membership.map_or(0, |membership| membership.rank);
         let back = match (self.options.schedule, self.options.window) {
-            (Schedule::Pool { .. } | Schedule::Adaptive { .. }, WindowRule::Adaptive(_)) if self.turns.is_dense() => {
+            (Schedule::Pool { .. } | Schedule::Adaptive { .. }, WindowRule::Adaptive(_)) if self.rounds.is_dense() => {
                 // It may stand in the midst of its run, and what precedes it on its page is read anyway.
                 let on_page = u32::try_from(hit.position.0 % LOG_PAGE_RECORDS as u64).unwrap_or(0);
                 on_page.min(records / 2)
@@ -191,14 +191,14 @@ impl Index {
         let start = self.now();
         let cycles: Vec<Membership> = windows.iter().filter_map(|(_, membership)| *membership).collect();
         let windows: Vec<LogWindow> = windows.iter().map(|(window, _)| *window).collect();
-        let followed = self.follow(&windows);
-        let stretches = self.store.read_log([&followed[..], &windows].concat());
+        let followed = self.successor(&windows);
+        let extents = self.store.read_log([&followed[..], &windows].concat());
         self.counters.prefetch_nanos += self.nanos_since(start);
-        self.take_stretches(&stretches, &followed, &cycles, resolved);
+        self.take_extents(&extents, &followed, &cycles, resolved);
     }
 
     /// Reads the log on from a position and takes what comes.
-    pub(super) fn read_on(&mut self, start: Position, resolved: &mut Vec<Resolved>) {
+    pub(super) fn read_ahead(&mut self, start: Position, resolved: &mut Vec<Resolved>) {
         let window = LogWindow { start, records: self.window_records() };
         self.counters.read_aheads += 1;
         self.read_windows(&[(window, None)], resolved);
@@ -206,29 +206,29 @@ impl Index {
 
     /// Puts records of the log into the cache, and answers pending chunks by them. `followed`: what a repeat led to;
     /// `cycles`: of the hits that the others are for.
-    fn take_stretches(
+    fn take_extents(
         &mut self,
-        stretches: &[LogStretch],
+        extents: &[LogExtent],
         followed: &[LogWindow],
         cycles: &[Membership],
         resolved: &mut Vec<Resolved>,
     ) {
         let start = self.now();
-        for LogStretch { start, records } in stretches {
+        for LogExtent { start, records } in extents {
             let is_followed = followed.iter().any(|window| window.holds(*start));
             self.cache.insert(*start, records, is_followed);
         }
         for membership in cycles {
             self.cycles.note_window(membership.cycle);
         }
-        if self.at_once {
-            self.read_up_to = stretches.last().map(LogStretch::end);
+        if self.immediate {
+            self.read_up_to = extents.last().map(LogExtent::end);
         }
         if !self.pending.is_empty() {
             match self.options.schedule {
                 Schedule::Lazy { .. } => self.post_look_up_cycles(cycles, resolved),
                 Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
-                _ => stretches.iter().for_each(|stretch| self.post_look_up_records(stretch, resolved)),
+                _ => extents.iter().for_each(|extent| self.post_look_up_records(extent, resolved)),
             }
         }
         self.counters.postlookup_nanos += self.nanos_since(start);
@@ -236,33 +236,33 @@ impl Index {
 
     /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
     /// window has, and no more of them than can be read with the windows.
-    fn follow(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
-        if !self.options.reads_on {
+    fn successor(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+        if !self.options.follows_successors {
             return Vec::new();
         }
         // Of a window with as many records.
         let records = self.window_records();
         let pages = records as usize / LOG_PAGE_RECORDS + 2;
         let taken: usize = windows.iter().map(LogWindow::pages).sum();
-        let room = WINDOW_PAGES_PER_BATCH.saturating_sub(taken) / pages;
-        if self.arrivals.runs().mean_run() < FOLLOW_RUN_MIN || room == 0 {
+        let space = WINDOW_PAGES_PER_BATCH.saturating_sub(taken) / pages;
+        if self.arrivals.runs().mean_run() < SUCCESSOR_RUN_MIN || space == 0 {
             return Vec::new();
         }
-        self.follows.note_useful(self.cache.proven() - self.proven_before);
-        self.proven_before = self.cache.proven();
-        if !self.follows.take_chance() {
+        self.successor_prefetches.note_useful(self.cache.useful() - self.useful_before);
+        self.useful_before = self.cache.useful();
+        if !self.successor_prefetches.take_chance() {
             return Vec::new();
         }
-        let (mut found, pages) = self.store.repeats_in(windows);
+        let (mut found, pages) = self.store.duplicate_runs_in(windows);
         // What is read for its hit anyway is not followed.
-        found.retain(|stretch| windows.iter().all(|window| !window.holds(stretch.start)));
-        found.truncate(room);
-        for stretch in &mut found {
-            stretch.records = stretch.records.min(records);
+        found.retain(|extent| windows.iter().all(|window| !window.holds(extent.start)));
+        found.truncate(space);
+        for extent in &mut found {
+            extent.records = extent.records.min(records);
         }
         // Where there was nothing to follow, finding that out took reads too.
-        self.follows.note_read(found.len().max(pages) as u64);
-        self.counters.follows += found.len() as u64;
+        self.successor_prefetches.note_read(found.len().max(pages) as u64);
+        self.counters.successor_prefetches += found.len() as u64;
         found
     }
 
@@ -278,8 +278,8 @@ impl Index {
             let waiting = piece.iter().filter_map(|&(slot, sequence)| {
                 let chunk = self.pending.get(slot, sequence)?;
                 // One try more than those in vain: the window that was just read is counted.
-                let is_worn_out = |membership| self.cycles.is_worn_out_after(membership, 1);
-                (!chunk.membership.is_some_and(is_worn_out)).then_some((slot, chunk.fingerprint))
+                let is_exhausted = |membership| self.cycles.is_exhausted_after(membership, 1);
+                (!chunk.membership.is_some_and(is_exhausted)).then_some((slot, chunk.fingerprint))
             });
             let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
             self.ask_cache_for(waiting, resolved);
@@ -317,8 +317,8 @@ impl Index {
             Schedule::Lazy { .. } => self.post_look_up_cycles(hit.membership.as_slice(), resolved),
             Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
             _ => {
-                if let Some(stretch) = self.cache.window_of(&hit.fingerprint) {
-                    self.post_look_up_records(&stretch, resolved);
+                if let Some(extent) = self.cache.window_of(&hit.fingerprint) {
+                    self.post_look_up_records(&extent, resolved);
                 }
             }
         }
@@ -326,16 +326,16 @@ impl Index {
     }
 
     /// Answers all that wait and are among the records.
-    fn post_look_up_records(&mut self, stretch: &LogStretch, resolved: &mut Vec<Resolved>) {
-        self.counters.postlookup_probes += stretch.records.len() as u64;
-        let mut is_proven = false;
-        for (position, record) in (stretch.start.0..).map(Position).zip(&stretch.records) {
-            let Some(&Flight::Pending(slot)) = self.flights.get(&record.fingerprint) else { continue };
+    fn post_look_up_records(&mut self, extent: &LogExtent, resolved: &mut Vec<Resolved>) {
+        self.counters.postlookup_probes += extent.records.len() as u64;
+        let mut is_useful = false;
+        for (position, record) in (extent.start.0..).map(Position).zip(&extent.records) {
+            let Some(&InFlight::Pending(slot)) = self.in_flight.get(&record.fingerprint) else { continue };
             if self.pending.is_asked(slot) {
                 continue;
             }
             let container = self.store.live_container(record.ordinal);
-            if container.is_some() && !std::mem::replace(&mut is_proven, true) {
+            if container.is_some() && !std::mem::replace(&mut is_useful, true) {
                 // Notes that the window has answered something.
                 self.cache.get(&record.fingerprint);
             }

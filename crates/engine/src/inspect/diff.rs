@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::inspect::lockstep::{Lockstep, Step, Which};
+use crate::inspect::merge_join::{MergeJoin, Step, Which};
 use crate::inspect::{DEPTH_MAX, too_deep};
 use crate::io::tree::EntryKind;
 use crate::monitor::Monitor;
 use crate::recipe::format::Recipe;
 use crate::spill::SpillMap;
 use crate::store::MetadataReader;
-use crate::store::cursor::{Piece, RecipeCursor};
+use crate::store::cursor::{FileExtent, RecipeCursor};
 use crate::store::metadata::Scratch;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
@@ -93,7 +93,7 @@ pub struct Diff {
 }
 
 struct Frame {
-    lockstep: Lockstep,
+    merge_join: MergeJoin,
     base: Vec<u8>,
 }
 
@@ -116,7 +116,7 @@ impl Diff {
         let host = Arc::clone(&reader.store().host);
         let chunks =
             SpillMap::new(scratch.disk.clone(), scratch.dir.clone(), host, "chunks that differ", memory_bytes)?;
-        let frame = Frame { lockstep: Lockstep::new(Some(before), Some(after)), base: Vec::new() };
+        let frame = Frame { merge_join: MergeJoin::new(Some(before), Some(after)), base: Vec::new() };
         let tally = Tally { chunks, report: DiffReport::default() };
         Ok(Self { frames: vec![frame], with_metadata, tally })
     }
@@ -133,7 +133,7 @@ impl Diff {
                 return Err(Error::Interrupted);
             }
             let tally = &mut self.tally;
-            let step = frame.lockstep.next(reader, &mut |which, node| {
+            let step = frame.merge_join.next(reader, &mut |which, node| {
                 tally.report.nodes_read += 1;
                 tally.chunk(which, Kind::Tree, node.fingerprint, node.len)
             })?;
@@ -219,7 +219,7 @@ impl Diff {
         if DEPTH_MAX <= self.frames.len() {
             return Err(too_deep());
         }
-        self.frames.push(Frame { lockstep: Lockstep::new(left, right), base: path.to_vec() });
+        self.frames.push(Frame { merge_join: MergeJoin::new(left, right), base: path.to_vec() });
         Ok(())
     }
 
@@ -278,7 +278,7 @@ impl Tally {
     fn file(&mut self, reader: &mut MetadataReader, which: Which, recipe: &Recipe) -> Result<()> {
         let mut cursor = RecipeCursor::new(recipe, &[]);
         while let Some(piece) = cursor.next(reader)? {
-            if let Piece::Chunk { fingerprint, len, .. } = piece {
+            if let FileExtent::Chunk { fingerprint, len, .. } = piece {
                 self.chunk(which, Kind::Data, fingerprint, len)?;
             }
         }

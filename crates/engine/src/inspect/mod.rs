@@ -3,7 +3,7 @@
 pub mod chunk;
 pub mod diff;
 pub mod find;
-mod lockstep;
+mod merge_join;
 pub mod stats;
 
 pub use chunk::{list_chunks, read_chunk, read_container};

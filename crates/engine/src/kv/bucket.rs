@@ -193,11 +193,11 @@ impl Buckets {
     }
 }
 
-/// Decides how many runs of a chain, from the oldest, stay as they are when `young` entries are written out.
+/// Decides how many runs of a chain, from the oldest, stay as they are when `recent` entries are written out.
 ///
 /// A chain that is short enough stays whole. Else the youngest runs are merged, as far back as a run is at most f times
 /// the sum of all younger ones; f of 1..=4 and the allowed length are drawn per bucket, to spread merges over time.
-pub fn kept_runs(name: BucketName, runs_max: u32, young: u64, chain: &[Run]) -> usize {
+pub fn kept_runs(name: BucketName, runs_max: u32, recent: u64, chain: &[Run]) -> usize {
     let drawn = name.prefix.wrapping_mul(0x9e37_79b9); // 2^32 / golden ratio: neighbors draw differently
     let ratio = u64::from(drawn >> 30) + 1;
     let runs_max = (runs_max - (drawn >> 29 & 1).min(runs_max - 1)) as usize;
@@ -205,7 +205,7 @@ pub fn kept_runs(name: BucketName, runs_max: u32, young: u64, chain: &[Run]) -> 
         return chain.len();
     }
     let mut kept = chain.len();
-    let mut sum = young;
+    let mut sum = recent;
     while let Some(before) = kept.checked_sub(1) {
         let must = runs_max <= kept;
         if !must && sum.saturating_mul(ratio) < chain[before].entries {

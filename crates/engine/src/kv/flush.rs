@@ -11,7 +11,7 @@ use crate::io::{Disk, DiskFile};
 use crate::kv::Ordinal;
 use crate::kv::extent::Extent;
 use crate::kv::merge::{
-    Feed, POOL_SHARE, RunToWrite, RunsWriter, Scratch, TableFile, TransferCounts, merge_ready, sort_entries,
+    POOL_SHARE, RunSource, RunToWrite, RunsWriter, Scratch, TableFile, TransferCounts, merge_ready, sort_entries,
 };
 use crate::kv::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES};
 use crate::kv::run::{Run, RunPlace};
@@ -24,7 +24,7 @@ pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
 
 /// What becomes of one bucket, or of two that join.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct MergeTask {
     /// Runs to be merged, oldest first.
     pub(super) runs: Vec<RunPlace>,
     /// Staged entries, in no order, younger than all runs.
@@ -35,7 +35,7 @@ pub(super) struct Work {
     pub(super) outputs: Vec<RunToWrite>,
 }
 
-impl Work {
+impl MergeTask {
     pub(super) fn bytes(&self) -> usize {
         let pages: usize = self.runs.iter().map(|run| run.pages as usize).sum();
         pages * PAGE_BYTES + self.staged.len() * ENTRY_BYTES
@@ -46,10 +46,10 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) file: Arc<dyn DiskFile>,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     pub(super) buffer_bytes: usize,
     pub(super) scratch: Scratch,
-    pub(super) works: Vec<Work>,
+    pub(super) tasks: Vec<MergeTask>,
 }
 
 /// A part of a flush that was started. All have to be run and handed back to the table that started them.
@@ -66,7 +66,7 @@ impl std::fmt::Debug for FlushJob {
 
 /// What came of one piece of work.
 #[derive(Debug)]
-pub(super) struct WorkDone {
+pub(super) struct MergeTaskDone {
     /// The new runs, as many as were to be written; some may have no entries.
     pub(super) runs: Vec<Run>,
     /// Whether a page of the old ones was bad.
@@ -84,7 +84,7 @@ pub(super) struct FlushCounts {
 /// A part of a flush that was run: to be handed to [`Table::finish_flush`](crate::kv::table::Table::finish_flush).
 #[derive(Debug)]
 pub struct FlushDone {
-    pub(super) outcome: Result<Vec<WorkDone>>,
+    pub(super) outcome: Result<Vec<MergeTaskDone>>,
     pub(super) counts: FlushCounts,
     pub(super) scratch: Scratch,
 }
@@ -98,25 +98,25 @@ impl FlushJob {
 
 impl Plan {
     pub(super) fn run(self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> FlushDone {
-        let Self { file, life, buffer_bytes, scratch, works } = self;
+        let Self { file, epoch, buffer_bytes, scratch, tasks } = self;
         // The rest is for buffers that are between two uses.
         let buffer_bytes = buffer_bytes - buffer_bytes / POOL_SHARE;
         let mut counts = FlushCounts::default();
         let mut merger = Merger {
-            pieces: TableFile { disk, file: &file, life, counts: TransferCounts::default() },
+            pieces: TableFile { disk, file: &file, epoch, counts: TransferCounts::default() },
             scratch,
             live,
             buffer_bytes,
         };
-        let mut done = Vec::with_capacity(works.len());
-        let mut works = works.into_iter().peekable();
+        let mut done = Vec::with_capacity(tasks.len());
+        let mut tasks = tasks.into_iter().peekable();
         let mut outcome = Ok(());
-        while let Some(first) = works.next() {
+        while let Some(first) = tasks.next() {
             let (mut sum, mut largest) = (first.bytes(), first.bytes());
             let mut group = vec![first];
             let is_streamed = buffer_bytes < needed(sum, largest);
             while let Some(next) =
-                works.next_if(|next| needed(sum + next.bytes(), largest.max(next.bytes())) <= buffer_bytes)
+                tasks.next_if(|next| needed(sum + next.bytes(), largest.max(next.bytes())) <= buffer_bytes)
             {
                 sum += next.bytes();
                 largest = largest.max(next.bytes());
@@ -148,47 +148,47 @@ struct Merger<'a> {
 }
 
 struct Merging {
-    feeds: Vec<Feed>,
+    sources: Vec<RunSource>,
     writer: RunsWriter,
 }
 
 impl Merger<'_> {
-    fn merge_group(&mut self, group: Vec<Work>, is_streamed: bool, done: &mut Vec<WorkDone>) -> Result<()> {
-        let life = self.pieces.life;
-        let mut group: Vec<_> = group.into_iter().map(|work| Merging::new(work, life)).collect();
-        let runs = group.iter().map(|merging| merging.feeds.len()).max().unwrap_or(1);
+    fn merge_group(&mut self, group: Vec<MergeTask>, is_streamed: bool, done: &mut Vec<MergeTaskDone>) -> Result<()> {
+        let epoch = self.pieces.epoch;
+        let mut group: Vec<_> = group.into_iter().map(|task| Merging::new(task, epoch)).collect();
+        let runs = group.iter().map(|merging| merging.sources.len()).max().unwrap_or(1);
         let pages_max = if is_streamed {
             let share = self.buffer_bytes / needed(1, 1) / runs / PAGE_BYTES;
             u32::try_from(share).unwrap_or(u32::MAX).max(STREAM_PAGES_MIN)
         } else {
             u32::MAX
         };
-        while group.iter().any(|merging| !merging.feeds.iter().all(Feed::is_done)) {
-            let feeds = group.iter_mut().flat_map(|merging| &mut merging.feeds);
-            self.pieces.fill(feeds, pages_max, &mut self.scratch);
+        while group.iter().any(|merging| !merging.sources.iter().all(RunSource::is_done)) {
+            let sources = group.iter_mut().flat_map(|merging| &mut merging.sources);
+            self.pieces.fill(sources, pages_max, &mut self.scratch);
             let mut full = Vec::new();
-            for Merging { feeds, writer } in &mut group {
-                merge_ready(feeds, self.live, &mut self.scratch, writer);
+            for Merging { sources, writer } in &mut group {
+                merge_ready(sources, self.live, &mut self.scratch, writer);
                 full.append(&mut writer.take_writes());
             }
             self.pieces.write(full, &mut self.scratch)?;
         }
         let mut last = Vec::new();
-        for Merging { feeds, writer } in group {
+        for Merging { sources, writer } in group {
             let (runs, mut pieces) = writer.finish();
             last.append(&mut pieces);
-            done.push(WorkDone { runs, is_damaged: feeds.iter().any(|feed| feed.damaged_pages != 0) });
+            done.push(MergeTaskDone { runs, is_damaged: sources.iter().any(|source| source.damaged_pages != 0) });
         }
         self.pieces.write(last, &mut self.scratch)
     }
 }
 
 impl Merging {
-    fn new(work: Work, life: u64) -> Self {
-        let Work { runs, mut staged, extent, outputs } = work;
+    fn new(task: MergeTask, epoch: u64) -> Self {
+        let MergeTask { runs, mut staged, extent, outputs } = task;
         sort_entries(&mut staged);
-        let mut feeds: Vec<_> = runs.into_iter().map(Feed::of_run).collect();
-        feeds.push(Feed::of_entries(staged));
-        Self { feeds, writer: RunsWriter::new(life, extent, outputs) }
+        let mut sources: Vec<_> = runs.into_iter().map(RunSource::of_run).collect();
+        sources.push(RunSource::of_entries(staged));
+        Self { sources, writer: RunsWriter::new(epoch, extent, outputs) }
     }
 }

@@ -7,13 +7,13 @@ use crate::io::Disk;
 use crate::kv::Ordinal;
 use crate::kv::bucket::{BucketName, kept_runs};
 use crate::kv::extent::Extent;
-use crate::kv::flush::{FlushDone, FlushJob, Live, Plan, Work, WorkDone};
+use crate::kv::flush::{FlushDone, FlushJob, Live, MergeTask, MergeTaskDone, Plan};
+use crate::kv::memtable::Frozen;
 use crate::kv::merge::{RunToWrite, Scratch};
 use crate::kv::page::PAGE_ENTRIES;
+use crate::kv::recent::recent_entries;
 use crate::kv::run::Run;
-use crate::kv::staging::Frozen;
-use crate::kv::table::{Damage, FLUSH_BUCKETS_MIN, FLUSH_LANES, FLUSH_SHARE, Table};
-use crate::kv::young::young_entries;
+use crate::kv::table::{Damage, FLUSH_BUCKETS_MIN, FLUSH_JOBS, FLUSH_SHARE, Table};
 
 /// Most buckets that split, pairs that join and damaged buckets that are rewritten in one flush: each is read and written
 /// whole, 3 MB at 200 million entries in 2,048 buckets.
@@ -84,22 +84,22 @@ impl Table {
     /// Chooses what is written out, freezes it, and takes the pages for it.
     fn plan_flush(&mut self) -> Vec<Plan> {
         assert!(self.in_flight.is_none(), "one flush at a time");
-        let mut parts: Vec<(usize, Vec<Installing>, Vec<Work>)> = Vec::new();
-        parts.resize_with(FLUSH_LANES, Default::default);
+        let mut parts: Vec<(usize, Vec<Installing>, Vec<MergeTask>)> = Vec::new();
+        parts.resize_with(FLUSH_JOBS, Default::default);
         for (bucket, change) in self.choose() {
-            let (one, work) = self.plan_change(bucket, change);
-            let (bytes, installing, works) =
+            let (one, task) = self.plan_change(bucket, change);
+            let (bytes, installing, tasks) =
                 parts.iter_mut().min_by_key(|(bytes, ..)| *bytes).expect("a flush has parts");
-            *bytes += work.bytes();
+            *bytes += task.bytes();
             installing.push(one);
-            works.push(work);
+            tasks.push(task);
         }
-        let mut in_flight = Vec::with_capacity(FLUSH_LANES);
-        let mut plans = Vec::with_capacity(FLUSH_LANES);
-        for (_, installing, works) in parts {
-            let (file, life, scratch) = (Arc::clone(&self.file), self.life, self.take_scratch());
+        let mut in_flight = Vec::with_capacity(FLUSH_JOBS);
+        let mut plans = Vec::with_capacity(FLUSH_JOBS);
+        for (_, installing, tasks) in parts {
+            let (file, epoch, scratch) = (Arc::clone(&self.file), self.epoch, self.take_scratch());
             in_flight.push(installing);
-            plans.push(Plan { file, life, buffer_bytes: self.spec.merge_buffer_bytes / FLUSH_LANES, scratch, works });
+            plans.push(Plan { file, epoch, buffer_bytes: self.spec.merge_buffer_bytes / FLUSH_JOBS, scratch, tasks });
         }
         self.in_flight = Some(InFlight(in_flight));
         plans
@@ -107,12 +107,12 @@ impl Table {
 
     /// Returns memory for merging, used before if possible.
     pub(super) fn take_scratch(&mut self) -> Scratch {
-        self.scratches.pop().unwrap_or_else(|| Scratch::new(self.spec.merge_buffer_bytes / FLUSH_LANES))
+        self.scratches.pop().unwrap_or_else(|| Scratch::new(self.spec.merge_buffer_bytes / FLUSH_JOBS))
     }
 
     /// Chooses the fullest buckets, what to do with each, and damaged ones; in order of their keys.
     fn choose(&self) -> Vec<(BucketName, Change)> {
-        let staged = |bucket: &u32| self.staging.bucket_count(*bucket);
+        let staged = |bucket: &u32| self.memtable.bucket_count(*bucket);
         let mut victims: Vec<u32> = self.buckets.numbers().filter(|bucket| staged(bucket) != 0).collect();
         let count = (self.buckets.count() / FLUSH_SHARE as usize).max(FLUSH_BUCKETS_MIN);
         if count < victims.len() {
@@ -168,14 +168,14 @@ impl Table {
             return Change::Merge(0);
         }
         let number = self.buckets.number_of(name.first_head());
-        let young = u64::from(self.staging.bucket_count(number));
-        Change::Merge(kept_runs(name, self.spec.runs_max.max(1), young, &self.buckets.get(number).runs))
+        let recent = u64::from(self.memtable.bucket_count(number));
+        Change::Merge(kept_runs(name, self.spec.runs_max.max(1), recent, &self.buckets.get(number).runs))
     }
 
-    fn plan_change(&mut self, bucket: BucketName, change: Change) -> (Installing, Work) {
+    fn plan_change(&mut self, bucket: BucketName, change: Change) -> (Installing, MergeTask) {
         let number = self.buckets.number_of(bucket.first_head());
         let mut staged = Vec::new();
-        let frozen = self.staging.freeze(number, &mut staged);
+        let frozen = self.memtable.freeze(number, &mut staged);
         let kept = if let Change::Merge(kept) = change { kept } else { 0 };
         let mut runs: Vec<_> = self.buckets.get(number).runs[kept..].to_vec();
         let mut other_frozen = None;
@@ -186,7 +186,7 @@ impl Table {
             Change::Join(other) => {
                 names = vec![bucket.parent().expect("a half has a whole")];
                 let other = self.buckets.number_of(other.first_head());
-                other_frozen = Some(self.staging.freeze(other, &mut staged));
+                other_frozen = Some(self.memtable.freeze(other, &mut staged));
                 // Of other keys: how old they are beside the first half's does not matter.
                 runs.extend_from_slice(&self.buckets.get(other).runs);
             }
@@ -196,25 +196,25 @@ impl Table {
         let pages = entries.div_ceil(PAGE_ENTRIES as u64) + names.len() as u64 - 1;
         let extent = self.space.allocate(pages);
         // The oldest run of a bucket has no filter.
-        let is_filtered = kept != 0 && entries <= young_entries(self.spec.young_filter_bytes);
+        let is_filtered = kept != 0 && entries <= recent_entries(self.spec.recent_filter_bytes);
         let filtered_entries = if is_filtered { entries } else { 0 };
         let outputs = (self.next_run..).zip(names).map(|(id, bucket)| RunToWrite { bucket, id, filtered_entries });
         let outputs: Vec<_> = outputs.collect();
         self.next_run += outputs.len() as u64;
         let runs = runs.iter().map(Run::place).collect();
-        (Installing { bucket, change, frozen, other_frozen, extent }, Work { runs, staged, extent, outputs })
+        (Installing { bucket, change, frozen, other_frozen, extent }, MergeTask { runs, staged, extent, outputs })
     }
 
     /// Takes new runs in.
-    fn install(&mut self, InFlight(parts): InFlight, results: Vec<Vec<WorkDone>>) {
+    fn install(&mut self, InFlight(parts): InFlight, results: Vec<Vec<MergeTaskDone>>) {
         assert!(parts.iter().map(Vec::len).eq(results.iter().map(Vec::len)), "a flush has done all that was planned");
         let results = results.into_iter().flatten();
-        for (one, WorkDone { runs, is_damaged }) in parts.into_iter().flatten().zip(results) {
+        for (one, MergeTaskDone { runs, is_damaged }) in parts.into_iter().flatten().zip(results) {
             let Installing { bucket, change, frozen, other_frozen, extent } = one;
             let number = self.buckets.number_of(bucket.first_head());
-            self.staging.drop_frozen(frozen);
+            self.memtable.drop_frozen(frozen);
             if let Some(frozen) = other_frozen {
-                self.staging.drop_frozen(frozen);
+                self.memtable.drop_frozen(frozen);
             }
             let used = runs.iter().map(|run| u64::from(run.pages())).sum::<u64>();
             self.space.release(Extent { start: extent.start + used, pages: extent.pages - used });
@@ -224,7 +224,7 @@ impl Table {
                 Change::Split => {
                     self.take_runs_out(number, 0);
                     let second = self.buckets_mut().split(number);
-                    self.staging.split(number, self.buckets.get(second).name.first_head());
+                    self.memtable.split(number, self.buckets.get(second).name.first_head());
                     self.counters.buckets_split += 1;
                 }
                 Change::Join(other) => {
@@ -232,7 +232,7 @@ impl Table {
                     let other = self.buckets.number_of(other.first_head());
                     self.take_runs_out(other, 0);
                     self.buckets_mut().join(number, other);
-                    self.staging.join(number, other);
+                    self.memtable.join(number, other);
                     self.counters.buckets_joined += 1;
                 }
             }
@@ -245,7 +245,7 @@ impl Table {
                 self.add_run(name, run);
             }
         }
-        self.keep_young_cap();
+        self.keep_recent_cap();
     }
 
     /// Takes note of what a merge read, and that what it read whole is rewritten.
@@ -279,7 +279,7 @@ impl Table {
             return;
         }
         self.counters.runs_written += 1;
-        self.young.add((bucket, run.id), &run.young);
+        self.recent.add((bucket, run.id), &run.recent);
         let number = self.buckets.number_of(bucket.first_head());
         self.buckets_mut().get_mut(number).runs.push(run);
     }
@@ -288,9 +288,9 @@ impl Table {
     fn give_up(&mut self, InFlight(parts): InFlight) {
         for Installing { bucket, change, frozen, other_frozen, extent } in parts.into_iter().flatten() {
             self.space.release(extent);
-            self.staging.thaw(self.buckets.number_of(bucket.first_head()), frozen);
+            self.memtable.thaw(self.buckets.number_of(bucket.first_head()), frozen);
             if let (Change::Join(other), Some(frozen)) = (change, other_frozen) {
-                self.staging.thaw(self.buckets.number_of(other.first_head()), frozen);
+                self.memtable.thaw(self.buckets.number_of(other.first_head()), frozen);
             }
         }
     }

@@ -35,7 +35,7 @@ pub struct Manifest {
     /// Checkpoint that it belongs to.
     pub generation: u64,
     /// Number drawn when the table was created.
-    pub life: u64,
+    pub epoch: u64,
     /// Number that the next run gets.
     pub next_run: u64,
     /// Pages of the file, used and free.
@@ -46,7 +46,7 @@ pub struct Manifest {
 
 /// Encodes the manifest piece by piece, so that it needs no memory of its own size.
 pub fn encode_manifest(
-    (generation, life): (u64, u64),
+    (generation, epoch): (u64, u64),
     next_run: u64,
     file_pages: u64,
     buckets: &Buckets,
@@ -55,7 +55,7 @@ pub fn encode_manifest(
     let count = u32::try_from(buckets.count()).expect("a table has at most 2^DEPTH_MAX buckets");
     write(&MAGIC)?;
     write(&generation.to_le_bytes())?;
-    write(&life.to_le_bytes())?;
+    write(&epoch.to_le_bytes())?;
     write(&count.to_le_bytes())?;
     write(&next_run.to_le_bytes())?;
     write(&file_pages.to_le_bytes())?;
@@ -70,10 +70,10 @@ pub fn encode_manifest(
             write(&run.start.to_le_bytes())?;
             write(&run.entries.to_le_bytes())?;
             write(&run.pages().to_le_bytes())?;
-            let words = u32::try_from(run.young.len()).expect("a filter is smaller than its run");
+            let words = u32::try_from(run.recent.len()).expect("a filter is smaller than its run");
             write(&words.to_le_bytes())?;
             run.fences.iter().try_for_each(|fence| write(&fence.to_le_bytes()))?;
-            run.young.iter().try_for_each(|word| write(&word.to_le_bytes()))?;
+            run.recent.iter().try_for_each(|word| write(&word.to_le_bytes()))?;
         }
     }
     Ok(())
@@ -91,7 +91,7 @@ pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest> {
 }
 
 fn decode(mut fields: Fields<'_>) -> Option<Manifest> {
-    let (generation, life) = (fields.u64()?, fields.u64()?);
+    let (generation, epoch) = (fields.u64()?, fields.u64()?);
     let count = fields.u32()?;
     let next_run = fields.u64()?;
     let file_pages = fields.u64()?;
@@ -119,7 +119,7 @@ fn decode(mut fields: Fields<'_>) -> Option<Manifest> {
         return None;
     }
     let (space, buckets) = (Extents::with_used(file_pages, used)?, Buckets::from_list(buckets)?);
-    Some(Manifest { generation, life, next_run, space, buckets })
+    Some(Manifest { generation, epoch, next_run, space, buckets })
 }
 
 fn decode_run(fields: &mut Fields<'_>, next_run: u64) -> Option<Run> {
@@ -127,11 +127,11 @@ fn decode_run(fields: &mut Fields<'_>, next_run: u64) -> Option<Run> {
     let (pages, words) = (fields.u32()?, fields.u32()?);
     let fences = fields.bytes((pages as usize).checked_mul(2)?)?;
     let fences: Vec<u16> = fences.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect();
-    let young = fields.bytes((words as usize).checked_mul(8)?)?;
-    let young: Vec<u64> = young.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+    let recent = fields.bytes((words as usize).checked_mul(8)?)?;
+    let recent: Vec<u64> = recent.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
     let capacity = u64::from(pages).checked_mul(PAGE_ENTRIES as u64)?;
     let sensible = id < next_run && 1 <= entries && entries <= capacity && fences.is_sorted();
-    sensible.then_some(Run { id, start, entries, fences, young })
+    sensible.then_some(Run { id, start, entries, fences, recent })
 }
 
 #[cfg(test)]
@@ -150,12 +150,12 @@ mod tests {
     }
 
     fn buckets() -> Vec<Bucket> {
-        let run = |id, start, fences: &[u16], young: &[u64]| Run {
+        let run = |id, start, fences: &[u16], recent: &[u64]| Run {
             id,
             start,
             entries: 5,
             fences: fences.to_vec(),
-            young: young.to_vec(),
+            recent: recent.to_vec(),
         };
         let chains =
             [vec![run(1, 0, &[3, 9], &[]), run(4, 5, &[0], &[1 << 50, 7])], vec![], vec![run(2, 2, &[1, 1, 7], &[])]];
@@ -168,7 +168,7 @@ mod tests {
         let list = buckets();
         let mut bytes = encoded(&Buckets::from_list(list.clone()).unwrap());
         let manifest = decode_manifest(&bytes).unwrap();
-        assert_eq!((manifest.generation, manifest.life, manifest.next_run), (9, 77, 5));
+        assert_eq!((manifest.generation, manifest.epoch, manifest.next_run), (9, 77, 5));
         assert_eq!(manifest.space.end(), 6);
         assert!(manifest.buckets.numbers().map(|number| manifest.buckets.get(number)).eq(&list));
         for len in 0..bytes.len() {

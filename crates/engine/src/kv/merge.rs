@@ -16,11 +16,10 @@ use crate::kv::page::{
     ENTRY_BYTES, EntryBytes, HEADER_BYTES, PAGE_BYTES, PAGE_ENTRIES, Page, PageName, compare_keys, head_of, ordinal_of,
     seal_page,
 };
+use crate::kv::recent::{recent_set, recent_words};
 use crate::kv::run::{PIECE_PAGES, Run, RunPlace};
-use crate::kv::young::{young_set, young_words};
 
-/// Most entries of a bin that are sorted by moving each to its place: with two in a bin on average, one bin in a
-/// billion has more.
+/// Most entries of a bin that are sorted by insertion: at two on average, one bin in a billion has more.
 const BIN_ENTRIES_MAX: u32 = 16;
 
 /// Share of the memory for merging that buffers may hold that are between two uses.
@@ -72,7 +71,7 @@ pub struct TransferCounts {
 
 /// Where entries come from: a run, or what was staged.
 #[derive(Debug)]
-pub struct Feed {
+pub struct RunSource {
     place: RunPlace,
     next_page: u32,
     entries: Vec<EntryBytes>,
@@ -81,7 +80,7 @@ pub struct Feed {
     pub damaged_pages: u64,
 }
 
-impl Feed {
+impl RunSource {
     /// Starts at the first entry of a run; nothing is read.
     pub fn of_run(place: RunPlace) -> Self {
         Self { place, next_page: 0, entries: Vec::new(), taken: 0, damaged_pages: 0 }
@@ -120,9 +119,9 @@ impl Feed {
         if pages_max / 2 < ready { 0 } else { (self.place.pages - self.next_page).min(pages_max - ready) }
     }
 
-    fn push_piece(&mut self, life: u64, bytes: &[u8], is_readable: bool) {
+    fn push_piece(&mut self, epoch: u64, bytes: &[u8], is_readable: bool) {
         for bytes in bytes.chunks_exact(PAGE_BYTES) {
-            let name = PageName { life, run: self.place.id, index: self.next_page };
+            let name = PageName { epoch, run: self.place.id, index: self.next_page };
             self.next_page += 1;
             match Page::decode(name, bytes).filter(|_| is_readable) {
                 Some(page) => self.entries.extend_from_slice(page.entries()),
@@ -140,43 +139,48 @@ pub struct TableFile<'a> {
     /// The table's file.
     pub file: &'a Arc<dyn DiskFile>,
     /// Number drawn when the table was created.
-    pub life: u64,
+    pub epoch: u64,
     /// What it came to.
     pub counts: TransferCounts,
 }
 
 impl TableFile<'_> {
     /// Reads on in all feeds at once, each until about `pages_max` pages are ready. Pages that cannot be read are empty.
-    pub fn fill<'f>(&mut self, feeds: impl Iterator<Item = &'f mut Feed>, pages_max: u32, scratch: &mut Scratch) {
+    pub fn fill<'f>(
+        &mut self,
+        sources: impl Iterator<Item = &'f mut RunSource>,
+        pages_max: u32,
+        scratch: &mut Scratch,
+    ) {
         let mut filled = Vec::new();
         let mut reads = Vec::new();
-        for feed in feeds {
-            feed.entries.drain(..feed.taken);
-            feed.taken = 0;
-            let wanted = feed.pages_wanted(pages_max);
-            let first = feed.next_page;
+        for source in sources {
+            source.entries.drain(..source.taken);
+            source.taken = 0;
+            let wanted = source.pages_wanted(pages_max);
+            let first = source.next_page;
             for page in (first..first + wanted).step_by(PIECE_PAGES as usize) {
                 let pages = (first + wanted - page).min(PIECE_PAGES);
                 let buffer = scratch.pool.take(pages as usize * PAGE_BYTES);
-                let offset = (feed.place.start + u64::from(page)) * PAGE_BYTES as u64;
+                let offset = (source.place.start + u64::from(page)) * PAGE_BYTES as u64;
                 reads.push(BatchRead { file: Arc::clone(self.file), offset, buffer, outcome: Ok(()) });
             }
             if wanted != 0 {
-                feed.entries.reserve_exact(wanted as usize * PAGE_ENTRIES);
-                filled.push((feed, first + wanted));
+                source.entries.reserve_exact(wanted as usize * PAGE_ENTRIES);
+                filled.push((source, first + wanted));
             }
         }
         self.disk.read_batch(&mut reads);
         let mut reads = reads.into_iter();
-        for (feed, end) in filled {
-            let damaged = feed.damaged_pages;
-            while feed.next_page < end {
+        for (source, end) in filled {
+            let damaged = source.damaged_pages;
+            while source.next_page < end {
                 let read = reads.next().expect("a feed's pieces were all read");
                 self.counts.bytes_read += read.buffer.len() as u64;
-                feed.push_piece(self.life, &read.buffer, read.outcome.is_ok());
+                source.push_piece(self.epoch, &read.buffer, read.outcome.is_ok());
                 scratch.pool.give(read.buffer);
             }
-            self.counts.damaged_pages += feed.damaged_pages - damaged;
+            self.counts.damaged_pages += source.damaged_pages - damaged;
         }
     }
 
@@ -220,26 +224,26 @@ impl Scratch {
 /// Takes what can be merged already out of feeds, oldest first, and hands it to the writer in order. Of equal keys the
 /// youngest that is live stays.
 pub fn merge_ready(
-    feeds: &mut [Feed],
+    sources: &mut [RunSource],
     live: &dyn Fn(Ordinal) -> bool,
     Scratch { lists, pool }: &mut Scratch,
     writer: &mut RunsWriter,
 ) {
     // What follows the last entry that is ready of a feed with more to read has to wait for that.
     let mut bound: Option<EntryBytes> = None;
-    for feed in feeds.iter().filter(|feed| feed.has_unread()) {
-        let Some(last) = feed.ready().last() else { return };
+    for source in sources.iter().filter(|source| source.has_unread()) {
+        let Some(last) = source.ready().last() else { return };
         bound = Some(bound.filter(|bound| compare_keys(bound, last) == Ordering::Less).unwrap_or(*last));
     }
-    let ends = feeds.iter().map(|feed| match &bound {
-        Some(bound) => feed.ready().partition_point(|entry| compare_keys(entry, bound) != Ordering::Greater),
-        None => feed.ready().len(),
+    let ends = sources.iter().map(|source| match &bound {
+        Some(bound) => source.ready().partition_point(|entry| compare_keys(entry, bound) != Ordering::Greater),
+        None => source.ready().len(),
     });
     let ends: Vec<usize> = ends.collect();
-    let parts = feeds.iter().zip(&ends).rev().map(|(feed, &end)| &feed.ready()[..end]);
+    let parts = sources.iter().zip(&ends).rev().map(|(source, &end)| &source.ready()[..end]);
     writer.push_all(merge_parts(parts, live, lists), live, pool);
-    for (feed, end) in feeds.iter_mut().zip(ends) {
-        feed.taken += end;
+    for (source, end) in sources.iter_mut().zip(ends) {
+        source.taken += end;
     }
 }
 
@@ -308,25 +312,25 @@ pub fn sort_entries(entries: &mut Vec<EntryBytes>) {
 fn merge_two(older: &[EntryBytes], younger: &[EntryBytes], live: &dyn Fn(Ordinal) -> bool, out: &mut Vec<EntryBytes>) {
     out.clear();
     out.reserve(older.len() + younger.len());
-    let (mut old, mut young) = (0, 0);
-    while let (Some(left), Some(right)) = (older.get(old), younger.get(young)) {
+    let (mut old, mut recent) = (0, 0);
+    while let (Some(left), Some(right)) = (older.get(old), younger.get(recent)) {
         let (left_head, right_head) = (head_of(left), head_of(right));
         if left_head == right_head {
             let order = compare_keys(left, right);
             let keep_right = order == Ordering::Greater || (order == Ordering::Equal && live(ordinal_of(right)));
             out.push(if keep_right { *right } else { *left });
             old += usize::from(order != Ordering::Greater);
-            young += usize::from(order != Ordering::Less);
+            recent += usize::from(order != Ordering::Less);
             continue;
         }
         // Which side is next cannot be predicted: chosen without a branch.
         let is_old = left_head < right_head;
         out.push(*if is_old { left } else { right });
         old += usize::from(is_old);
-        young += usize::from(!is_old);
+        recent += usize::from(!is_old);
     }
     out.extend_from_slice(&older[old..]);
-    out.extend_from_slice(&younger[young..]);
+    out.extend_from_slice(&younger[recent..]);
 }
 
 /// A run that is to be written.
@@ -343,7 +347,7 @@ pub struct RunToWrite {
 /// Writes runs of neighboring buckets one after the other onto an extent that nothing refers to.
 #[derive(Debug)]
 pub struct RunsWriter {
-    life: u64,
+    epoch: u64,
     /// Runs that are to be written, last first.
     next: Vec<RunToWrite>,
     open: (RunToWrite, Run),
@@ -362,11 +366,11 @@ pub struct RunsWriter {
 
 impl RunsWriter {
     /// Starts on an extent that is long enough. Runs come in the order of their buckets, at least one.
-    pub fn new(life: u64, Extent { start, pages }: Extent, mut runs: Vec<RunToWrite>) -> Self {
+    pub fn new(epoch: u64, Extent { start, pages }: Extent, mut runs: Vec<RunToWrite>) -> Self {
         runs.reverse();
         let first = runs.pop().expect("there is a run to write");
         Self {
-            life,
+            epoch,
             next: runs,
             open: (first, empty_run(first, start)),
             done: Vec::new(),
@@ -397,8 +401,8 @@ impl RunsWriter {
 
     fn push_to_open(&mut self, mut entries: &[EntryBytes], live: &dyn Fn(Ordinal) -> bool, pool: &mut Pool) {
         while !entries.is_empty() {
-            let room = (PAGE_ENTRIES - self.page_entries).min(entries.len());
-            let alive = entries[..room].iter().take_while(|entry| live(ordinal_of(entry))).count();
+            let space = (PAGE_ENTRIES - self.page_entries).min(entries.len());
+            let alive = entries[..space].iter().take_while(|entry| live(ordinal_of(entry))).count();
             if alive == 0 {
                 entries = &entries[1..];
                 continue;
@@ -420,7 +424,7 @@ impl RunsWriter {
                 self.buffer = pool.take(left.min(PIECE_PAGES) as usize * PAGE_BYTES);
             }
         }
-        young_set(&mut run.young, entries);
+        recent_set(&mut run.recent, entries);
         run.entries += entries.len() as u64;
         let start = self.full_pages * PAGE_BYTES + HEADER_BYTES + self.page_entries * ENTRY_BYTES;
         self.buffer[start..start + entries.len() * ENTRY_BYTES].copy_from_slice(entries.as_flattened());
@@ -432,7 +436,7 @@ impl RunsWriter {
 
     fn end_page(&mut self) {
         let (_, run) = &self.open;
-        let name = PageName { life: self.life, run: run.id, index: run.pages() - 1 };
+        let name = PageName { epoch: self.epoch, run: run.id, index: run.pages() - 1 };
         let start = self.full_pages * PAGE_BYTES;
         seal_page(name, self.page_entries, &mut self.buffer[start..start + PAGE_BYTES]);
         self.full_pages += 1;
@@ -489,9 +493,9 @@ impl RunsWriter {
 fn empty_run(run: RunToWrite, start: u64) -> Run {
     let words = match run.filtered_entries {
         0 => 0,
-        entries => usize::try_from(young_words(entries)).expect("a filter fits the memory of its cap"),
+        entries => usize::try_from(recent_words(entries)).expect("a filter fits the memory of its cap"),
     };
-    Run { id: run.id, start, entries: 0, fences: Vec::new(), young: vec![0; words] }
+    Run { id: run.id, start, entries: 0, fences: Vec::new(), recent: vec![0; words] }
 }
 
 #[cfg(test)]

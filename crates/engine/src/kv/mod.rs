@@ -6,7 +6,7 @@
 
 use crate::types::Fingerprint;
 
-pub mod beside;
+pub mod background;
 pub mod bucket;
 pub mod extent;
 mod fields;
@@ -16,15 +16,15 @@ mod install;
 pub mod manifest;
 #[cfg(test)]
 pub(crate) mod mem_disk;
+pub mod memtable;
 pub mod merge;
 pub mod page;
+pub mod recent;
 pub mod run;
 pub mod sealed;
 mod search;
-mod search_each;
-pub mod staging;
+mod streamed_search;
 pub mod table;
-pub mod young;
 
 pub(crate) use fields::Fields;
 

@@ -36,7 +36,7 @@ pub type EntryBytes = [u8; ENTRY_BYTES];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageName {
     /// Number drawn when the table was created.
-    pub life: u64,
+    pub epoch: u64,
     /// Number of its run, never used twice between two checkpoints of a table.
     pub run: u64,
     /// Index of the page in the run.
@@ -112,7 +112,7 @@ pub fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
     *header = [0; HEADER_BYTES];
     header[4..8].copy_from_slice(&name.index.to_le_bytes());
     header[8..16].copy_from_slice(&name.run.to_le_bytes());
-    header[16..24].copy_from_slice(&name.life.to_le_bytes());
+    header[16..24].copy_from_slice(&name.epoch.to_le_bytes());
     let count = u16::try_from(count).expect("a page holds fewer than 65,536 entries");
     header[24..26].copy_from_slice(&count.to_le_bytes());
     let checksum = crc32c::crc32c(&page[4..]);
@@ -130,9 +130,9 @@ impl<'a> Page<'a> {
         if crc32c::crc32c(bytes.get(4..)?) != checksum {
             return None;
         }
-        let (index, run, life) = (fields.u32()?, fields.u64()?, fields.u64()?);
+        let (index, run, epoch) = (fields.u32()?, fields.u64()?, fields.u64()?);
         let count = usize::from(fields.u16()?);
-        if (PageName { life, run, index }) != name || count == 0 {
+        if (PageName { epoch, run, index }) != name || count == 0 {
             return None;
         }
         let (entries, _) = bytes.get(HEADER_BYTES..)?.as_chunks();
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn pages_hold_what_was_put_in_and_any_changed_bit_shows() {
-        let name = PageName { life: 3, run: 1 << 33, index: 5 };
+        let name = PageName { epoch: 3, run: 1 << 33, index: 5 };
         let mut bytes = page(name, &[entry(2), entry(4), entry(9)]);
         let decoded = Page::decode(name, &bytes).unwrap();
         assert_eq!(decoded.entries().iter().map(decode_entry).collect::<Vec<_>>(), [entry(2), entry(4), entry(9)]);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(find(4), Found::Here(entry(4)));
         assert_eq!((find(1), find(3), find(10)), (Found::Before, Found::Absent, Found::After));
         assert!(Page::decode(PageName { run: 9, ..name }, &bytes).is_none());
-        assert!(Page::decode(PageName { life: 4, ..name }, &bytes).is_none());
+        assert!(Page::decode(PageName { epoch: 4, ..name }, &bytes).is_none());
         assert!(Page::decode(PageName { index: 4, ..name }, &bytes).is_none());
         assert!(Page::decode(name, &bytes[..PAGE_BYTES - 1]).is_none());
         for bit in (0..PAGE_BYTES * 8).step_by(61) {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let name = PageName { life: 3, run: 1, index: 5 };
+        let name = PageName { epoch: 3, run: 1, index: 5 };
         let page = page(name, &[entry(2), entry(4)]);
         let mut decoded = 0;
         for bit in 32..HEADER_BYTES * 8 + 64 {

@@ -2,7 +2,7 @@
 
 use crate::kv::Key;
 use crate::kv::extent::Extent;
-use crate::kv::young::young_test;
+use crate::kv::recent::recent_test;
 
 /// Pages that a merge or a scan reads or writes in one call: 128 KiB.
 pub const PIECE_PAGES: u32 = 32;
@@ -19,8 +19,8 @@ pub struct Run {
     pub entries: u64,
     /// For every page where its first key falls in the bucket, in units of 1/65,536.
     pub fences: Vec<u16>,
-    /// Its filter, if it has one; see [`crate::kv::young`].
-    pub young: Vec<u64>,
+    /// Its filter, if it has one; see [`crate::kv::recent`].
+    pub recent: Vec<u64>,
 }
 
 /// Where a run lies.
@@ -52,7 +52,7 @@ impl Run {
 
     /// Says whether the run can hold a key, as far as its filter knows.
     pub fn may_hold(&self, key: &Key) -> bool {
-        young_test(&self.young, key)
+        recent_test(&self.recent, key)
     }
 
     /// Returns the first and the last page that can hold a key at this place of the bucket; one page as a rule.
@@ -65,6 +65,6 @@ impl Run {
 
     /// Returns the memory that the run takes.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.fences.capacity() * size_of::<u16>() + self.young.capacity() * size_of::<u64>()
+        size_of::<Self>() + self.fences.capacity() * size_of::<u16>() + self.recent.capacity() * size_of::<u64>()
     }
 }

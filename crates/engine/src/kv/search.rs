@@ -58,18 +58,18 @@ impl Search {
     }
 
     fn page(&self) -> u32 {
-        let (first, last) = self.pages.expect("a settled search has pages");
+        let (first, last) = self.pages.expect("the search stands at a run");
         // Two candidates: the later one, where the key is more likely. More: halves.
         first + (last - first).div_ceil(2)
     }
 
     /// Says whether there is more to be searched, of the page that it is about or of the next run that can hold the key.
     pub(super) fn goes_on(&mut self, buckets: &Buckets, keys: &[Key], passed_by: &mut u64) -> bool {
-        !self.is_found && self.settle(buckets.get(self.bucket), &keys[self.index], passed_by)
+        !self.is_found && self.advance_to_run(buckets.get(self.bucket), &keys[self.index], passed_by)
     }
 
     /// Goes on to the next run that can hold the key; false if there is none.
-    fn settle(&mut self, bucket: &Bucket, key: &Key, passed_by: &mut u64) -> bool {
+    fn advance_to_run(&mut self, bucket: &Bucket, key: &Key, passed_by: &mut u64) -> bool {
         if self.pages.is_some() {
             return true;
         }
@@ -108,7 +108,7 @@ impl Search {
 
     /// Takes the search on by what the page of its run says.
     fn advance(&mut self, page: Option<Page<'_>>, key: &Key, live: &dyn Fn(Ordinal) -> bool, out: &mut [Lookup]) {
-        let (first, last) = self.pages.expect("a settled search has pages");
+        let (first, last) = self.pages.expect("the search stands at a run");
         let index = self.page();
         match page.map(|page| page.find(key)) {
             Some(Found::Here(entry)) if live(entry.ordinal) => {
@@ -155,7 +155,7 @@ impl Span {
 pub(super) struct Reader<'a> {
     pub(super) disk: &'a dyn Disk,
     pub(super) file: &'a Arc<dyn DiskFile>,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     pub(super) buckets: &'a Buckets,
     pub(super) reads: BucketReads,
     pub(super) pool: &'a mut Pool,
@@ -176,7 +176,7 @@ impl Reader<'_> {
     ) {
         sort_searches(&mut searches);
         loop {
-            searches.retain_mut(|search| search.goes_on(self.buckets, keys, &mut self.counters.young_skips));
+            searches.retain_mut(|search| search.goes_on(self.buckets, keys, &mut self.counters.recent_skips));
             if searches.is_empty() {
                 return;
             }
@@ -300,7 +300,7 @@ impl Reader<'_> {
     ) {
         let mut reads: Vec<BatchRead> = Vec::with_capacity(spans.len());
         for span in spans {
-            let (offset, buffer) = self.room_for(span);
+            let (offset, buffer) = self.space_for(span);
             reads.push(BatchRead { file: Arc::clone(self.file), offset, buffer, outcome: Ok(()) });
         }
         self.disk.read_batch(&mut reads);
@@ -312,7 +312,7 @@ impl Reader<'_> {
     }
 
     /// Returns where a span lies in the file, and room for its pages.
-    pub(super) fn room_for(&mut self, span: &Span) -> (u64, AlignedBuffer) {
+    pub(super) fn space_for(&mut self, span: &Span) -> (u64, AlignedBuffer) {
         let run = &self.buckets.get(span.bucket).runs[span.run];
         let offset = (run.start + u64::from(span.first)) * PAGE_BYTES as u64;
         let buffer = self.pool.take(span.pages() * PAGE_BYTES);
@@ -341,7 +341,7 @@ impl Reader<'_> {
                 Some((checked, page)) if checked == index => page,
                 _ => {
                     let start = (index - span.first) as usize * PAGE_BYTES;
-                    let name = PageName { life: self.life, run: run.id, index };
+                    let name = PageName { epoch: self.epoch, run: run.id, index };
                     let page = bytes.and_then(|bytes| Page::decode(name, &bytes[start..start + PAGE_BYTES]));
                     if page.is_none() {
                         self.counters.damaged_pages += 1;

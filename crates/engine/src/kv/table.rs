@@ -25,13 +25,13 @@ use crate::kv::bucket::{BucketName, Buckets, DEPTH_MAX};
 use crate::kv::extent::{Extent, Extents};
 use crate::kv::install::InFlight;
 use crate::kv::manifest::{Manifest, encode_manifest};
-use crate::kv::merge::{Feed, Pool, Scratch, TableFile, TransferCounts};
+use crate::kv::memtable::Memtable;
+use crate::kv::merge::{Pool, RunSource, Scratch, TableFile, TransferCounts};
 use crate::kv::page::{ENTRY_BYTES, PAGE_BYTES, decode_entry, key_of};
+use crate::kv::recent::{RecentBytes, RecentRun};
 use crate::kv::run::{PIECE_PAGES, Run};
 use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::search::Reader;
-use crate::kv::staging::Staging;
-use crate::kv::young::{YoungBytes, YoungRun};
 use crate::kv::{Entry, KEY_LEN, Key, Ordinal};
 
 /// Share of the buckets that one flush writes out: the fullest twenty-fourth, so that a run is about 1.8 times what a
@@ -43,14 +43,14 @@ pub(super) const FLUSH_BUCKETS_MIN: usize = 4;
 
 /// Parts of a flush that are carried out at the same time, with a share of the memory each: while one waits for the
 /// disk, another merges.
-pub const FLUSH_LANES: usize = 2;
+pub const FLUSH_JOBS: usize = 2;
 
 /// Share of staging that is left when a flush is due: what one flush frees comes in while it runs.
-const ROOM_SHARE: usize = 12;
+const FREE_SHARE: usize = 12;
 
 /// Staging per bucket that makes runs long enough to write: a power of two of buckets has 14 to 28 KiB each, of which a
 /// flush writes 1.8 times as much.
-const STAGING_PER_BUCKET: usize = 20 << 10;
+const MEMTABLE_PER_BUCKET: usize = 20 << 10;
 
 /// Bounds of the memory that a flush takes for its buffers.
 const MERGE_BUFFER_BYTES_MIN: usize = 1 << 20;
@@ -79,61 +79,61 @@ pub enum BucketReads {
     ByDevice(DeviceProfile),
 }
 
-/// What a table is made with. It takes `staging_bytes`, `merge_buffer_bytes` while it flushes, at most
-/// `young_filter_bytes`, 1 MiB for a batch of pages, and two bytes for 127 entries on disk (the fences).
+/// What a table is made with. It takes `memtable_bytes`, `merge_buffer_bytes` while it flushes, at most
+/// `recent_filter_bytes`, 1 MiB for a batch of pages, and two bytes for 127 entries on disk (the fences).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableSpec {
     /// Memory for entries that are not written out yet.
-    pub staging_bytes: usize,
+    pub memtable_bytes: usize,
     /// Longest chain of a bucket before runs are merged, at least 1.
     pub runs_max: u32,
     /// Most memory of the filters of young runs. Beyond, the largest of them go without: that costs reads.
-    pub young_filter_bytes: usize,
+    pub recent_filter_bytes: usize,
     /// Memory for what a flush reads, merges and writes.
     pub merge_buffer_bytes: usize,
     /// How lookups read.
     pub reads: BucketReads,
     /// Number of a new table, different from those of all tables that had the same file before, so that none of their
     /// pages is believed. An old table keeps its own.
-    pub life: u64,
+    pub epoch: u64,
 }
 
 impl TableSpec {
     /// Returns what suits a table that stages entries in so much memory; a third of it in addition for young filters.
-    pub fn for_staging(staging_bytes: usize) -> Self {
+    pub fn for_memtable(memtable_bytes: usize) -> Self {
         Self {
-            staging_bytes,
+            memtable_bytes,
             runs_max: 4,
-            young_filter_bytes: staging_bytes / 3,
-            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
+            recent_filter_bytes: memtable_bytes / 3,
+            merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             reads: BucketReads::Pages,
-            life: 0,
+            epoch: 0,
         }
     }
 
     /// Returns the memory that a table takes at most, beside a batch of pages and the fences.
     pub fn memory_bytes_max(&self) -> usize {
-        self.staging_bytes + self.young_filter_bytes + self.merge_buffer_bytes
+        self.memtable_bytes + self.recent_filter_bytes + self.merge_buffer_bytes
     }
 
     /// Returns the length of the buckets' prefixes that suits the memory for staging. It does not depend on the data.
     pub fn depth(&self) -> u8 {
-        let buckets = self.staging_bytes / (STAGING_PER_BUCKET * 7 / 10);
+        let buckets = self.memtable_bytes / (MEMTABLE_PER_BUCKET * 7 / 10);
         buckets.checked_ilog2().and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0).min(DEPTH_MAX)
     }
 }
 
 /// Returns the memory for merging that suits the memory for staging.
-pub fn merge_buffer_bytes(staging_bytes: usize) -> usize {
-    let share = staging_bytes / MERGE_BUFFER_SHARE;
-    share.clamp(MERGE_BUFFER_BYTES_MIN, MERGE_BUFFER_BYTES_MAX).min(staging_bytes)
+pub fn merge_buffer_bytes(memtable_bytes: usize) -> usize {
+    let share = memtable_bytes / MERGE_BUFFER_SHARE;
+    share.clamp(MERGE_BUFFER_BYTES_MIN, MERGE_BUFFER_BYTES_MAX).min(memtable_bytes)
 }
 
 /// What the table holds of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
     /// An entry that is not written out yet.
-    Staged(Entry),
+    InMemtable(Entry),
     /// An entry on disk.
     OnDisk(Entry),
     /// Only entries of containers that are not live.
@@ -161,11 +161,11 @@ pub struct TableCounters {
     /// Reads of all between the pages that lookups wanted of a run.
     pub whole_reads: u64,
     /// Runs that lookups passed by because of their filters.
-    pub young_skips: u64,
+    pub recent_skips: u64,
     /// Filters that were given up to keep the cap.
-    pub young_dropped: u64,
+    pub recent_filters_dropped: u64,
     /// Most bytes that filters of young runs took.
-    pub young_bytes_max: u64,
+    pub recent_bytes_max: u64,
     /// Bytes read for lookups, merges and scans.
     pub bytes_read: u64,
     /// Bytes written.
@@ -191,17 +191,17 @@ pub struct TableCounters {
 pub struct Table {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) spec: TableSpec,
-    pub(super) life: u64,
+    pub(super) epoch: u64,
     /// Shared with lookups that go on beside; it changes only while there are none.
     pub(super) buckets: Arc<Buckets>,
-    pub(super) staging: Staging,
+    pub(super) memtable: Memtable,
     pub(super) space: Extents,
     pub(super) next_run: u64,
     /// Runs from this number on are in no checkpoint: their pages are free as soon as they are replaced.
     pub(super) unsaved_run: u64,
     /// What [`Table::unsaved_run`] becomes when the last save is durable.
     saving_run: u64,
-    pub(super) young: YoungBytes,
+    pub(super) recent: RecentBytes,
     pub(super) in_flight: Option<InFlight>,
     pub(super) damaged: BTreeMap<BucketName, Damage>,
     pub(super) counters: TableCounters,
@@ -215,8 +215,8 @@ pub struct Table {
 impl Table {
     /// Makes an empty table over an empty file.
     pub fn new(file: Arc<dyn DiskFile>, spec: TableSpec) -> Self {
-        let (life, buckets) = (spec.life, Buckets::empty(spec.depth()));
-        Self::with(file, spec, Manifest { generation: 0, life, next_run: 0, space: Extents::default(), buckets })
+        let (epoch, buckets) = (spec.epoch, Buckets::empty(spec.depth()));
+        Self::with(file, spec, Manifest { generation: 0, epoch, next_run: 0, space: Extents::default(), buckets })
     }
 
     /// Opens a table that a checkpoint described. Where it has more or fewer buckets than suit the specification, that
@@ -230,22 +230,22 @@ impl Table {
     }
 
     fn with(file: Arc<dyn DiskFile>, spec: TableSpec, manifest: Manifest) -> Self {
-        let Manifest { life, next_run, space, buckets, .. } = manifest;
-        let mut young = YoungBytes::new(spec.young_filter_bytes);
+        let Manifest { epoch, next_run, space, buckets, .. } = manifest;
+        let mut recent = RecentBytes::new(spec.recent_filter_bytes);
         for bucket in buckets.iter() {
-            bucket.runs.iter().for_each(|run| young.add((bucket.name, run.id), &run.young));
+            bucket.runs.iter().for_each(|run| recent.add((bucket.name, run.id), &run.recent));
         }
         let mut table = Self {
-            staging: Staging::new(spec.staging_bytes, buckets.count()),
+            memtable: Memtable::new(spec.memtable_bytes, buckets.count()),
             file,
             spec,
-            life,
+            epoch,
             buckets: Arc::new(buckets),
             space,
             next_run,
             unsaved_run: next_run,
             saving_run: next_run,
-            young,
+            recent,
             in_flight: None,
             damaged: BTreeMap::new(),
             counters: TableCounters::default(),
@@ -253,7 +253,7 @@ impl Table {
             pools: Vec::new(),
             scratches: Vec::new(),
         };
-        table.keep_young_cap();
+        table.keep_recent_cap();
         table
     }
 
@@ -263,16 +263,16 @@ impl Table {
     }
 
     /// Gives up the largest filters until the cap is kept.
-    pub(super) fn keep_young_cap(&mut self) {
-        while let Some((bucket, id)) = self.young.surplus() {
-            self.counters.young_dropped += 1;
+    pub(super) fn keep_recent_cap(&mut self) {
+        while let Some((bucket, id)) = self.recent.surplus() {
+            self.counters.recent_filters_dropped += 1;
             let number = self.buckets.number_of(bucket.first_head());
             let runs = &mut self.buckets_mut().get_mut(number).runs;
             if let Some(run) = runs.iter_mut().find(|run| run.id == id) {
-                run.young = Vec::new();
+                run.recent = Vec::new();
             }
         }
-        self.counters.young_bytes_max = self.counters.young_bytes_max.max(self.young.bytes() as u64);
+        self.counters.recent_bytes_max = self.counters.recent_bytes_max.max(self.recent.bytes() as u64);
     }
 
     /// Returns how lookups read.
@@ -281,8 +281,8 @@ impl Table {
     }
 
     /// Returns the number that tells this table from others that had its file before.
-    pub fn life(&self) -> u64 {
-        self.life
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Returns what was counted.
@@ -322,7 +322,7 @@ impl Table {
     pub fn memory_bytes(&self) -> usize {
         let runs = self.buckets.iter().flat_map(|bucket| &bucket.runs).map(Run::memory_bytes).sum::<usize>();
         let buffers = BATCH_PAGES_MAX * PAGE_BYTES + self.spec.merge_buffer_bytes;
-        self.staging.memory_bytes() + self.buckets.memory_bytes() + runs + buffers
+        self.memtable.memory_bytes() + self.buckets.memory_bytes() + runs + buffers
     }
 
     /// Returns how many bytes of the file wait for the next checkpoint to become free, and how many are in use at all.
@@ -331,14 +331,14 @@ impl Table {
     }
 
     /// Says whether an entry can be added without a flush.
-    pub fn has_room(&self) -> bool {
-        !self.staging.is_full()
+    pub fn has_space(&self) -> bool {
+        !self.memtable.is_full()
     }
 
     /// Says whether it is time to start a flush: enough room is left for what comes while it runs.
     pub fn wants_flush(&self) -> bool {
-        let (free, all) = self.staging.room();
-        self.in_flight.is_none() && free <= all / ROOM_SHARE
+        let (free, all) = self.memtable.space();
+        self.in_flight.is_none() && free <= all / FREE_SHARE
     }
 
     /// Says whether a flush was started and not finished.
@@ -348,23 +348,23 @@ impl Table {
 
     /// Asks for the memory of staging for a key that will be added soon.
     pub fn prefetch(&self, key: &Key) {
-        self.staging.prefetch(key);
-        self.staging.prefetch_end(self.buckets.number_of(key.head()));
+        self.memtable.prefetch(key);
+        self.memtable.prefetch_end(self.buckets.number_of(key.head()));
     }
 
     /// Adds an entry, or replaces the staged one of the same key. There must be room.
     pub fn insert(&mut self, entry: &Entry) {
-        self.staging.insert(self.buckets.number_of(entry.key.head()), entry);
+        self.memtable.insert(self.buckets.number_of(entry.key.head()), entry);
     }
 
     /// Looks keys up, among staged entries first; `out` gets one answer per key. Entries that are not live are passed by.
     pub fn lookup(&mut self, disk: &dyn Disk, keys: &[Key], live: &dyn Fn(Ordinal) -> bool, out: &mut Vec<Lookup>) {
         out.clear();
-        let searches = self.look_up_staged(keys, live, out);
+        let searches = self.look_up_memtable(keys, live, out);
         let mut reader = Reader {
             disk,
             file: &self.file,
-            life: self.life,
+            epoch: self.epoch,
             buckets: &self.buckets,
             reads: self.spec.reads,
             pool: &mut self.pool,
@@ -383,11 +383,11 @@ impl Table {
         self.file.sync()?;
         let mut write = |bytes: &[u8]| manifest.write(bytes);
         let file_pages = self.space.end();
-        encode_manifest((generation, self.life), self.next_run, file_pages, &self.buckets, &mut write)?;
+        encode_manifest((generation, self.epoch), self.next_run, file_pages, &self.buckets, &mut write)?;
         let mut entries = Vec::new();
         for bucket in self.buckets.numbers() {
             entries.clear();
-            self.staging.list(bucket, &mut entries);
+            self.memtable.list(bucket, &mut entries);
             staged.write(entries.as_flattened())?;
         }
         self.space.mark_retired();
@@ -407,7 +407,7 @@ impl Table {
         let mut bytes = [0; ENTRY_BYTES];
         while from.left() != 0 {
             from.read(&mut bytes)?;
-            if !self.has_room() {
+            if !self.has_space() {
                 // Nothing is known to be dead before the live containers are.
                 self.flush(disk, &|_| true)?;
             }
@@ -433,13 +433,13 @@ impl Table {
                 continue;
             }
             let counts = TransferCounts::default();
-            let mut pieces = TableFile { disk, file: &self.file, life: self.life, counts };
+            let mut pieces = TableFile { disk, file: &self.file, epoch: self.epoch, counts };
             for run in &bucket.runs {
-                let mut feed = Feed::of_run(run.place());
-                while !feed.is_done() {
-                    pieces.fill(std::iter::once(&mut feed), SCAN_PIECES * PIECE_PAGES, &mut scratch);
-                    feed.ready().iter().for_each(|entry| each(key_of(entry)));
-                    feed.skip_ready();
+                let mut source = RunSource::of_run(run.place());
+                while !source.is_done() {
+                    pieces.fill(std::iter::once(&mut source), SCAN_PIECES * PIECE_PAGES, &mut scratch);
+                    source.ready().iter().for_each(|entry| each(key_of(entry)));
+                    source.skip_ready();
                 }
             }
             if pieces.counts.damaged_pages != 0 {
@@ -448,7 +448,7 @@ impl Table {
             self.counters.bytes_read += pieces.counts.bytes_read;
             self.counters.damaged_pages += pieces.counts.damaged_pages;
             entries.clear();
-            self.staging.list(number, &mut entries);
+            self.memtable.list(number, &mut entries);
             for entry in &entries {
                 each(key_of(entry));
             }
@@ -458,8 +458,8 @@ impl Table {
 
     /// Frees the pages of a run that nothing looks up any more, and its filter.
     pub(super) fn drop_run(&mut self, bucket: BucketName, run: &Run) {
-        let named: YoungRun = (bucket, run.id);
-        self.young.remove(named, &run.young);
+        let named: RecentRun = (bucket, run.id);
+        self.recent.remove(named, &run.recent);
         self.counters.runs_merged += 1;
         self.free_extent(run.id, run.extent());
     }

@@ -11,7 +11,7 @@ use crate::kv::sealed::Seal;
 const ALL: fn(Ordinal) -> bool = |_| true;
 
 fn spec() -> TableSpec {
-    TableSpec { young_filter_bytes: 1 << 20, merge_buffer_bytes: 256 << 10, ..TableSpec::for_staging(60 << 10) }
+    TableSpec { recent_filter_bytes: 1 << 20, merge_buffer_bytes: 256 << 10, ..TableSpec::for_memtable(60 << 10) }
 }
 
 fn key(number: u64) -> Key {
@@ -27,7 +27,7 @@ fn table(disk: &MemDisk, spec: TableSpec) -> Table {
 }
 
 fn add(table: &mut Table, disk: &MemDisk, entry: &Entry) {
-    while !table.has_room() {
+    while !table.has_space() {
         table.flush(disk, &ALL).unwrap();
     }
     table.insert(entry);
@@ -39,7 +39,7 @@ fn check(table: &mut Table, disk: &MemDisk, model: &HashMap<Key, Entry>, numbers
     table.lookup(disk, &keys, &ALL, &mut out);
     for (key, found) in keys.iter().zip(out) {
         let entry = match found {
-            Lookup::Staged(entry) | Lookup::OnDisk(entry) => Some(entry),
+            Lookup::InMemtable(entry) | Lookup::OnDisk(entry) => Some(entry),
             Lookup::Dead | Lookup::Absent => None,
         };
         assert_eq!(entry.map(|entry| entry.key), model.get(key).map(|entry| entry.key));
@@ -81,7 +81,7 @@ fn everything_added_is_found_through_flushes_merges_and_a_reopening_with_less_me
     assert_eq!(keys, 30_000);
     let saved = save(&mut table, &disk);
     drop(table);
-    let small = TableSpec { runs_max: 2, ..TableSpec::for_staging(1000) };
+    let small = TableSpec { runs_max: 2, ..TableSpec::for_memtable(1000) };
     let mut table = reopen(&disk, small, &saved).unwrap();
     check(&mut table, &disk, &model, 0..40_000);
 }
@@ -126,13 +126,13 @@ fn dead_entries_are_passed_by_and_dropped_by_merges() {
     table.lookup(&disk, &keys, &|ordinal| ordinal == Ordinal(2), &mut out);
     for (number, found) in out.iter().enumerate() {
         match (number, found) {
-            (0..2_500, Lookup::Staged(entry) | Lookup::OnDisk(entry)) => assert_eq!(entry.ordinal, Ordinal(2)),
+            (0..2_500, Lookup::InMemtable(entry) | Lookup::OnDisk(entry)) => assert_eq!(entry.ordinal, Ordinal(2)),
             (2_500..5_000, Lookup::Dead) | (5_000, Lookup::Absent) => {}
             _ => panic!("chunk {number}: {found:?}"),
         }
     }
     for number in 10_000..60_000 {
-        while !table.has_room() {
+        while !table.has_space() {
             table.flush(&disk, &|ordinal| ordinal != Ordinal(1)).unwrap();
         }
         table.insert(&entry(number));
@@ -225,22 +225,22 @@ fn reads_per_lookup(table: &mut Table, disk: &MemDisk, numbers: std::ops::Range<
 #[test]
 fn filters_of_young_runs_spare_most_reads_of_absent_keys_and_their_cap_is_kept() {
     let mut absent = Vec::new();
-    for young_filter_bytes in [0, 4 << 10, 1 << 20] {
+    for recent_filter_bytes in [0, 4 << 10, 1 << 20] {
         let disk = MemDisk::default();
-        let mut table = table(&disk, TableSpec { young_filter_bytes, ..spec() });
+        let mut table = table(&disk, TableSpec { recent_filter_bytes, ..spec() });
         (0..40_000).for_each(|number| add(&mut table, &disk, &entry(number)));
-        assert!(table.counters().young_bytes_max <= young_filter_bytes as u64);
+        assert!(table.counters().recent_bytes_max <= recent_filter_bytes as u64);
         absent.push(reads_per_lookup(&mut table, &disk, 1_000_000..1_003_000));
         let saved = save(&mut table, &disk);
         drop(table);
-        let mut table = reopen(&disk, TableSpec { young_filter_bytes, ..spec() }, &saved).unwrap();
+        let mut table = reopen(&disk, TableSpec { recent_filter_bytes, ..spec() }, &saved).unwrap();
         let model: HashMap<_, _> = (0..40_000).map(|number| (key(number), entry(number))).collect();
         check(&mut table, &disk, &model, 0..40_000);
         let reopened = reads_per_lookup(&mut table, &disk, 1_000_000..1_003_000);
         assert!((reopened - absent.last().unwrap()).abs() < 0.01, "filters come back");
-        let fewer = TableSpec { young_filter_bytes: young_filter_bytes / 1000, ..spec() };
+        let fewer = TableSpec { recent_filter_bytes: recent_filter_bytes / 1000, ..spec() };
         let mut table = reopen(&disk, fewer, &saved).unwrap();
-        assert!(table.counters().young_bytes_max <= young_filter_bytes as u64 / 1000);
+        assert!(table.counters().recent_bytes_max <= recent_filter_bytes as u64 / 1000);
         check(&mut table, &disk, &model, 0..40_000);
     }
     assert!(2.0 < absent[0], "{absent:?}");
@@ -280,7 +280,7 @@ fn keys_that_fall_close_together_are_read_together() {
 #[test]
 fn a_table_that_is_being_written_out_is_not_saved_and_a_page_of_an_earlier_life_is_not_believed() {
     let disk = MemDisk::default();
-    let mut first = table(&disk, TableSpec { life: 7, ..spec() });
+    let mut first = table(&disk, TableSpec { epoch: 7, ..spec() });
     (0..5_000).for_each(|number| add(&mut first, &disk, &entry(number)));
     let saved = save(&mut first, &disk);
     let manifest = disk.bytes("manifest");
@@ -322,23 +322,23 @@ struct Model {
 
 impl Model {
     fn spec(&mut self) -> TableSpec {
-        let staging_bytes = [16 << 10, 40 << 10, 100 << 10, 400 << 10][usize::try_from(self.random.below(4)).unwrap()];
+        let memtable_bytes = [16 << 10, 40 << 10, 100 << 10, 400 << 10][usize::try_from(self.random.below(4)).unwrap()];
         TableSpec {
             runs_max: 1 + u32::try_from(self.random.below(5)).unwrap(),
-            young_filter_bytes: [0, 500, 20 << 10][usize::try_from(self.random.below(3)).unwrap()],
+            recent_filter_bytes: [0, 500, 20 << 10][usize::try_from(self.random.below(3)).unwrap()],
             merge_buffer_bytes: [16 << 10, 100 << 10, 1 << 20][usize::try_from(self.random.below(3)).unwrap()],
             reads: match self.random.below(4) {
                 0 => BucketReads::Whole,
                 1 => BucketReads::Entire,
                 _ => BucketReads::Pages,
             },
-            ..TableSpec::for_staging(staging_bytes)
+            ..TableSpec::for_memtable(memtable_bytes)
         }
     }
 
     fn insert(&mut self) {
         for _ in 0..self.random.below(400) {
-            while !self.table.has_room() {
+            while !self.table.has_space() {
                 if self.jobs.is_empty() { self.table.flush(&self.disk, &ALL).unwrap() } else { self.finish() }
             }
             let key = key(self.random.below(40_000));
@@ -379,8 +379,8 @@ impl Model {
     fn count(&mut self) {
         let (counters, totals) = (self.table.counters(), &mut self.totals);
         totals.runs_merged += counters.runs_merged;
-        totals.young_skips += counters.young_skips;
-        totals.young_dropped += counters.young_dropped;
+        totals.recent_skips += counters.recent_skips;
+        totals.recent_filters_dropped += counters.recent_filters_dropped;
         totals.merges_grouped += counters.merges_grouped;
         totals.merges_streamed += counters.merges_streamed;
         totals.buckets_split += counters.buckets_split;
@@ -408,7 +408,7 @@ impl Model {
             lost.sort_unstable_by_key(|entry| entry.position);
             self.table.flush(&self.disk, &ALL).unwrap();
             for entry in lost {
-                while !self.table.has_room() {
+                while !self.table.has_space() {
                     self.table.flush(&self.disk, &ALL).unwrap();
                 }
                 self.table.insert(&entry);
@@ -430,13 +430,13 @@ impl Model {
     }
 
     /// What a lookup beside answers is how things stood when it was started.
-    fn check_beside(&mut self, count: usize) {
+    fn check_in_background(&mut self, count: usize) {
         let keys: Vec<_> = (0..count).map(|_| key(self.random.below(60_000))).collect();
         let live: Live = Arc::new(|_| true);
         let jobs = self.table.start_lookup(keys.clone(), &live);
         let entries = self.entries.clone();
         for &key in &keys {
-            if self.table.has_room() && self.random.below(2) == 0 {
+            if self.table.has_space() && self.random.below(2) == 0 {
                 self.position += 1;
                 let entry = Entry { key, ordinal: Ordinal(1), position: Position(self.position) };
                 self.table.insert(&entry);
@@ -458,7 +458,7 @@ impl Model {
             let wanted = self.entries.get(key).copied();
             let may_miss = self.hit.iter().any(|bucket| bucket.holds(key));
             match found {
-                Lookup::Staged(found) => assert_eq!(Some(*found), wanted),
+                Lookup::InMemtable(found) => assert_eq!(Some(*found), wanted),
                 Lookup::OnDisk(found) => assert_eq!(Some(found.key), wanted.map(|entry| entry.key)),
                 Lookup::Absent | Lookup::Dead => assert!(wanted.is_none() || may_miss, "{key:?} {found:?}"),
             }
@@ -491,7 +491,7 @@ fn the_table_equals_a_map_through_jobs_splits_joins_merges_reopenings_failures_a
             0..28 => model.finish(),
             28 => model.reopen(),
             29 => model.damage(),
-            30..34 => model.check_beside(60),
+            30..34 => model.check_in_background(60),
             _ => model.check(60),
         }
     }
@@ -502,8 +502,8 @@ fn the_table_equals_a_map_through_jobs_splits_joins_merges_reopenings_failures_a
     eprintln!("{totals:?}, {failed} failed, {damaged} damaged");
     let happened = [
         totals.runs_merged,
-        totals.young_skips,
-        totals.young_dropped,
+        totals.recent_skips,
+        totals.recent_filters_dropped,
         totals.merges_grouped,
         totals.merges_streamed,
         totals.buckets_split,

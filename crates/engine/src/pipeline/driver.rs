@@ -63,14 +63,14 @@ impl Driver {
     }
 
     /// Runs a producer ahead of its consumer by at most `depth` items.
-    pub fn feed<T: Send + 'static>(
+    pub fn prefetch<T: Send + 'static>(
         &self,
         producer: impl FnMut() -> Option<T> + Send + 'static,
         depth: usize,
-    ) -> Feed<T> {
+    ) -> Prefetcher<T> {
         match &*self.0 {
-            Kind::Threads { .. } => Feed::threaded(producer, depth, |body| spawn("feed", body)),
-            Kind::Inline { .. } => Feed::Inline(Box::new(producer)),
+            Kind::Threads { .. } => Prefetcher::threaded(producer, depth, |body| spawn("feed", body)),
+            Kind::Inline { .. } => Prefetcher::Inline(Box::new(producer)),
         }
     }
 
@@ -144,7 +144,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
 }
 
 /// Items of a producer, in order.
-pub enum Feed<T> {
+pub enum Prefetcher<T> {
     /// From a thread of its own.
     Threaded {
         /// What it has produced; `None` once dropped.
@@ -156,7 +156,7 @@ pub enum Feed<T> {
     Inline(Producer<T>),
 }
 
-impl<T> std::fmt::Debug for Feed<T> {
+impl<T> std::fmt::Debug for Prefetcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Feed")
     }
@@ -164,7 +164,7 @@ impl<T> std::fmt::Debug for Feed<T> {
 
 type Producer<T> = Box<dyn FnMut() -> Option<T> + Send>;
 
-impl<T: Send + 'static> Feed<T> {
+impl<T: Send + 'static> Prefetcher<T> {
     /// Without a thread, items are produced when asked for.
     fn threaded(
         producer: impl FnMut() -> Option<T> + Send + 'static,
@@ -191,7 +191,7 @@ impl<T: Send + 'static> Feed<T> {
     }
 }
 
-impl<T> Iterator for Feed<T> {
+impl<T> Iterator for Prefetcher<T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -211,7 +211,7 @@ impl<T> Iterator for Feed<T> {
     }
 }
 
-impl<T> Drop for Feed<T> {
+impl<T> Drop for Prefetcher<T> {
     fn drop(&mut self) {
         if let Self::Threaded { items, thread } = self {
             *items = None;
@@ -241,8 +241,8 @@ mod tests {
     fn a_feed_without_a_thread_produces_when_asked() {
         let mut numbers = 0..10;
         let refuse = |_| Err(std::io::ErrorKind::WouldBlock.into());
-        let feed = Feed::threaded(move || numbers.next(), 2, refuse);
-        assert!(matches!(feed, Feed::Inline(_)));
-        assert_eq!(feed.collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        let prefetch = Prefetcher::threaded(move || numbers.next(), 2, refuse);
+        assert!(matches!(prefetch, Prefetcher::Inline(_)));
+        assert_eq!(prefetch.collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
     }
 }

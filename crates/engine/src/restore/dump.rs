@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::error::{Error, Result};
 use crate::restore::fetch::{Failures, Fetcher, Sink, Wanted};
 use crate::store::MetadataReader;
-use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
+use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::Content;
 
 /// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.
@@ -66,27 +66,27 @@ pub fn dump(
 }
 
 /// Takes the pieces of the next window; none at the end of the file.
-fn next_window(next: &mut dyn FnMut() -> Result<Option<Piece>>) -> Result<Vec<Piece>> {
+fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<Vec<FileExtent>> {
     let (mut window, mut bytes) = (Vec::new(), 0);
     while bytes < WINDOW_BYTES
         && window.len() < WINDOW_PIECES_MAX
         && let Some(piece) = next()?
     {
         bytes += match piece {
-            Piece::Chunk { len, .. } => u64::from(len),
-            Piece::Hole { .. } => 0,
+            FileExtent::Chunk { len, .. } => u64::from(len),
+            FileExtent::Hole { .. } => 0,
         };
         window.push(piece);
     }
     Ok(window)
 }
 
-fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let wanted: Vec<Wanted> = window
         .iter()
         .filter_map(|piece| match *piece {
-            Piece::Chunk { fingerprint, len, hint } => Some(Wanted { fingerprint, len, hint }),
-            Piece::Hole { .. } => None,
+            FileExtent::Chunk { fingerprint, len, hint } => Some(Wanted { fingerprint, len, hint }),
+            FileExtent::Hole { .. } => None,
         })
         .collect();
     let collected = Collected { chunks: vec![Vec::new(); wanted.len()], lost: None };
@@ -100,8 +100,8 @@ fn write_window(fetcher: &mut Fetcher, window: &[Piece], out: &mut dyn FnMut(&[u
     let mut chunks = chunks.into_iter();
     for piece in window {
         match piece {
-            Piece::Chunk { .. } => out(&chunks.next().unwrap_or_default())?,
-            Piece::Hole { len } => {
+            FileExtent::Chunk { .. } => out(&chunks.next().unwrap_or_default())?,
+            FileExtent::Hole { len } => {
                 let mut left = *len;
                 while left > 0 {
                     let step = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
@@ -120,7 +120,7 @@ mod tests {
     use crate::types::Fingerprint;
 
     /// Returns how many pieces each window of so many pieces has.
-    fn windows(piece: Piece, count: usize) -> Vec<usize> {
+    fn windows(piece: FileExtent, count: usize) -> Vec<usize> {
         let mut pieces = std::iter::repeat_n(piece, count);
         let mut lengths = Vec::new();
         loop {
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn a_window_is_limited_in_bytes_and_in_pieces() {
-        let chunk = |len| Piece::Chunk { fingerprint: Fingerprint([1; 32]), len, hint: None };
+        let chunk = |len| FileExtent::Chunk { fingerprint: Fingerprint([1; 32]), len, hint: None };
         assert_eq!(windows(chunk(1 << 20), 20), [8, 8, 4]);
-        for piece in [chunk(1), Piece::Hole { len: 1 }] {
+        for piece in [chunk(1), FileExtent::Hole { len: 1 }] {
             assert_eq!(windows(piece, 2 * WINDOW_PIECES_MAX + 5), [WINDOW_PIECES_MAX, WINDOW_PIECES_MAX, 5]);
         }
     }

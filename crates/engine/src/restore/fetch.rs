@@ -7,7 +7,7 @@ use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::io::DiskFile;
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{Lane, Work};
+use crate::pipeline::{Task, TaskQueue};
 use crate::restore::locate::{Locator, Near};
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::store::Store;
@@ -59,8 +59,8 @@ type Opened = (Arc<ContainerReader>, Arc<dyn DiskFile>);
 pub struct Fetcher {
     locator: Locator,
     regions: Lru<RegionKey, Arc<[u8]>>,
-    work: OpenRegion,
-    lane: Lane<OpenRegion>,
+    task: OpenRegion,
+    queue: TaskQueue<OpenRegion>,
     /// Windows of which regions are under way.
     windows: usize,
     /// Files of containers that regions under way are read from, and the most of them.
@@ -90,12 +90,12 @@ impl Fetcher {
         // Whoever works on a region holds it sealed and open.
         let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
-        let work = OpenRegion::new(store, memory_bytes / 8);
+        let task = OpenRegion::new(store, memory_bytes / 8);
         Self {
             locator: Locator::new(store, containers, scratch, (memory_bytes / 4, memory_bytes / 8)),
             regions: Lru::new(memory_bytes / 4),
-            lane: driver.lane(work.clone(), Pool::Compute, depth),
-            work,
+            queue: driver.queue(task.clone(), Pool::Compute, depth),
+            task,
             windows: 0,
             files: Vec::new(),
             files_max: FILES_MAX,
@@ -199,17 +199,17 @@ impl Fetcher {
 
     /// Waits for the region that has been under way for longest; false if there is none.
     fn wait(&mut self) -> bool {
-        let Some(done) = self.lane.pop() else { return false };
+        let Some(done) = self.queue.pop() else { return false };
         self.take_done(done);
         true
     }
 
     fn submit(&mut self, job: RegionJob) {
-        if self.lane.is_full() {
+        if self.queue.is_full() {
             self.wait();
         }
-        self.lane.push(job);
-        while let Some(done) = self.lane.pop_done() {
+        self.queue.push(job);
+        while let Some(done) = self.queue.pop_done() {
             self.take_done(done);
         }
     }
@@ -230,7 +230,7 @@ impl Fetcher {
             }
         };
         if let Some((offset, len)) = container.region_range(region) {
-            self.work.announce(file, offset, len);
+            self.task.announce(file, offset, len);
         }
         self.regions_read += 1;
         Ok((Arc::clone(container), Source::Stored(Arc::clone(file))))
@@ -248,7 +248,7 @@ impl Fetcher {
 
     /// Takes a region that was kept over into the cache.
     fn cache(&mut self, key: RegionKey, plain: Option<Arc<[u8]>>, kept_bytes: usize) {
-        self.work.release(kept_bytes);
+        self.task.release(kept_bytes);
         if let Some(plain) = plain {
             let bytes = plain.len();
             self.regions.insert(key, plain, bytes);
@@ -285,7 +285,7 @@ impl Fetcher {
         let located: Arc<[Located]> = Arc::from([Located { key, number, place }]);
         let window = Arc::clone(window);
         let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };
-        let RegionDone { plain, kept_bytes, mut lost, refused, .. } = self.work.run(job);
+        let RegionDone { plain, kept_bytes, mut lost, refused, .. } = self.task.run(job);
         // Its neighbors are likely to be looked for next.
         self.cache(key, plain, kept_bytes);
         lost.pop().map_or(Ok(refused), |(_, error)| Err(error))

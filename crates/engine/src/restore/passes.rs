@@ -16,7 +16,7 @@ use crate::restore::pending::FilePlan;
 use crate::restore::run::{Level, Overwrite, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
 use crate::restore::writing::is_fatal_at;
-use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
+use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
 
 /// The first pass: creates and fills.
@@ -338,11 +338,11 @@ impl Run<'_> {
         let mut offset = 0;
         loop {
             match cursor.next(self.reader) {
-                Ok(Some(Piece::Chunk { fingerprint, len, hint })) => {
+                Ok(Some(FileExtent::Chunk { fingerprint, len, hint })) => {
                     writer.chunk(offset, Wanted { fingerprint, len, hint })?;
                     offset += u64::from(len);
                 }
-                Ok(Some(Piece::Hole { len })) => {
+                Ok(Some(FileExtent::Hole { len })) => {
                     writer.skip();
                     offset += len;
                 }

@@ -14,7 +14,7 @@ use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::DiskFile;
-use crate::pipeline::{Spare, Work};
+use crate::pipeline::{BufferPool, Task};
 use crate::restore::fetch::{Failures, Sink, Wanted};
 use crate::store::Store;
 use crate::types::{ContainerId, Fingerprint};
@@ -99,7 +99,7 @@ struct Buffers {
 pub(super) struct OpenRegion {
     store: Store,
     /// As many as were ever in use at the same time, which the number of threads limits.
-    buffers: Arc<Spare<Buffers>>,
+    buffers: Arc<BufferPool<Buffers>>,
     ahead: Arc<Mutex<Ahead>>,
     /// Bytes of regions that were opened and not taken over by the cache yet, and the most of them.
     kept_bytes: Arc<AtomicUsize>,
@@ -208,7 +208,7 @@ fn keep_within(kept_bytes: &AtomicUsize, max: usize, plain: &[u8]) -> Option<Arc
     Some(Arc::from(plain))
 }
 
-impl Work for OpenRegion {
+impl Task for OpenRegion {
     type In = RegionJob;
     type Out = RegionDone;
 

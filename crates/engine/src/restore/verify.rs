@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::io::tree::{TargetFile, TargetTree};
 use crate::monitor::Monitor;
 use crate::store::MetadataReader;
-use crate::store::cursor::{HintedEntry, Piece, RecipeCursor};
+use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::Content;
 use crate::types::ChunkKind;
 
@@ -61,12 +61,12 @@ pub fn compare_file(
             return Err(Error::Interrupted);
         }
         let (end, is_equal) = match piece {
-            Piece::Chunk { fingerprint, len, .. } => {
+            FileExtent::Chunk { fingerprint, len, .. } => {
                 let is_whole = fill(&*file, offset, len as usize, &mut buffer)?;
                 let is_equal = is_whole && keys.fingerprint(ChunkKind::Data, &buffer) == fingerprint;
                 (offset + u64::from(len), is_equal)
             }
-            Piece::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer, monitor)?),
+            FileExtent::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer, monitor)?),
         };
         if !is_equal {
             let len = end - offset;

@@ -169,7 +169,7 @@ impl SpillMap {
     /// map holds.
     ///
     /// While it merges, the scratch disk holds what spilled twice. Fails if the disk fails; then nothing is lost.
-    pub fn settle(&mut self) -> Result<u64> {
+    pub fn compact(&mut self) -> Result<u64> {
         if self.runs.is_empty() {
             return Ok(self.table.count() as u64);
         }
@@ -224,7 +224,7 @@ impl SpillMap {
             let len = value.len();
             return Err(Error::invalid(format!("{name}: a value of {len} bytes, the most are {VALUE_LEN_MAX}")));
         }
-        if !self.table.has_room(value.len()) {
+        if !self.table.has_space(value.len()) {
             self.spill()?;
         }
         // Also after a merge that failed: the table is still empty then.
@@ -239,8 +239,8 @@ impl SpillMap {
     fn spill(&mut self) -> Result<()> {
         assert!(self.runs.len() <= RUNS_MAX, "runs are merged before more are written");
         let scratch = self.scratch.clone().ok_or_else(|| self.no_scratch())?;
-        let filter = self.room_for_filter(self.table.count() as u64);
-        let fences = self.room_for_fences(self.runs.len(), pages_max(self.table.memory_bytes()));
+        let filter = self.space_for_filter(self.table.count() as u64);
+        let fences = self.space_for_fences(self.runs.len(), pages_max(self.table.memory_bytes()));
         self.note_memory(writer_bytes(filter.as_ref(), fences));
         let mut writer = RunWriter::create(&scratch, &*self.host, &mut self.sealer, fences, filter)?;
         for (key, value) in self.table.sorted() {
@@ -268,9 +268,9 @@ impl SpillMap {
             entries += run.entries();
             pages += run.pages();
         }
-        let filter = self.room_for_filter(entries);
+        let filter = self.space_for_filter(entries);
         let record_bytes = usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_LEN);
-        let fences = self.room_for_fences(first, pages_max(record_bytes));
+        let fences = self.space_for_fences(first, pages_max(record_bytes));
         let cursors = (self.runs.len() - first) * Cursor::MEMORY_BYTES;
         self.note_memory(writer_bytes(filter.as_ref(), fences) + cursors);
         let mut writer = RunWriter::create(&scratch, &*self.host, &mut self.sealer, fences, filter)?;
@@ -282,7 +282,7 @@ impl SpillMap {
     }
 
     /// Makes an empty filter for a new run and room for it, which larger filters give up; `None` if they cannot.
-    fn room_for_filter(&mut self, entries: u64) -> Option<Filter> {
+    fn space_for_filter(&mut self, entries: u64) -> Option<Filter> {
         for bits in [BITS_PER_ENTRY, BITS_PER_ENTRY_HALF] {
             let Some(wanted) = Filter::bytes_for(entries, bits) else { continue };
             loop {
@@ -301,7 +301,7 @@ impl SpillMap {
 
     /// Returns how many fences a new run of at most so many pages may keep beside those of the first `kept` runs,
     /// which give up some of theirs if they take more than half of the share.
-    fn room_for_fences(&mut self, kept: usize, pages: usize) -> usize {
+    fn space_for_fences(&mut self, kept: usize, pages: usize) -> usize {
         let share = self.shares.fences / size_of::<u64>();
         let wanted = pages.clamp(1, share / 2);
         loop {
@@ -473,11 +473,11 @@ mod tests {
                 assert!(model.len() as u64 <= map.len_upper_bound() && map.runs.len() <= RUNS_MAX);
             }
             assert!(20 < spills && 2 < merges, "seed {seed}: {spills} spills, {merges} merges");
-            for settle in [false, true] {
-                if settle {
-                    assert_eq!(map.settle().unwrap(), model.len() as u64);
+            for compact in [false, true] {
+                if compact {
+                    assert_eq!(map.compact().unwrap(), model.len() as u64);
                     assert!(
-                        map.runs.len() == 1 && map.table.count() == 0 && map.settle().unwrap() == model.len() as u64
+                        map.runs.len() == 1 && map.table.count() == 0 && map.compact().unwrap() == model.len() as u64
                     );
                 }
                 for number in 0..6100 {

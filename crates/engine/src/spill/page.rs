@@ -121,7 +121,7 @@ impl PageBuilder {
 
 /// Where a key belongs, as one page knows it.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum PagePosition<'a> {
     /// On the page, with this value.
     Found(&'a [u8]),
     /// On a page before, if anywhere.
@@ -200,7 +200,7 @@ impl Page {
     }
 
     /// Says where a key belongs. The page must have records.
-    pub(super) fn find(&self, key: &Key) -> Result<Place<'_>, BadPage> {
+    pub(super) fn find(&self, key: &Key) -> Result<PagePosition<'_>, BadPage> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);
@@ -208,13 +208,13 @@ impl Page {
             match found.cmp(key) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(Place::Found(value)),
+                Ordering::Equal => return Ok(PagePosition::Found(value)),
             }
         }
         Ok(match low {
-            0 => Place::Before,
-            _ if low == self.count => Place::After,
-            _ => Place::Absent,
+            0 => PagePosition::Before,
+            _ if low == self.count => PagePosition::After,
+            _ => PagePosition::Absent,
         })
     }
 }
@@ -246,12 +246,12 @@ mod tests {
             let counter = sealer.next_counter();
             let page = load(builder.seal(&mut sealer), counter).unwrap();
             assert_eq!(page.count(), 3);
-            assert_eq!(page.find(&[2; 20]), Ok(Place::Found(b"two")));
-            assert_eq!(page.find(&[4; 20]), Ok(Place::Found(b"")));
-            assert_eq!(page.find(&[6; 20]), Ok(Place::Found(&[6; VALUE_LEN_MAX])));
-            assert_eq!(page.find(&[1; 20]), Ok(Place::Before));
-            assert_eq!(page.find(&[3; 20]), Ok(Place::Absent));
-            assert_eq!(page.find(&[7; 20]), Ok(Place::After));
+            assert_eq!(page.find(&[2; 20]), Ok(PagePosition::Found(b"two")));
+            assert_eq!(page.find(&[4; 20]), Ok(PagePosition::Found(b"")));
+            assert_eq!(page.find(&[6; 20]), Ok(PagePosition::Found(&[6; VALUE_LEN_MAX])));
+            assert_eq!(page.find(&[1; 20]), Ok(PagePosition::Before));
+            assert_eq!(page.find(&[3; 20]), Ok(PagePosition::Absent));
+            assert_eq!(page.find(&[7; 20]), Ok(PagePosition::After));
             assert!(page.record(3).is_err());
         }
     }

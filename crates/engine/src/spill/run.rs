@@ -7,7 +7,7 @@ use crate::crypto::slot::hex;
 use crate::error::{Error, Result};
 use crate::io::{Disk, DiskFile, Host};
 use crate::spill::filter::Filter;
-use crate::spill::page::{BadPage, Key, Page, PageBuilder, Place, SEALED_LEN, Sealer, prefix_of};
+use crate::spill::page::{BadPage, Key, Page, PageBuilder, PagePosition, SEALED_LEN, Sealer, prefix_of};
 
 /// What an open file takes beside the run, in bytes: handle, path and allocation.
 const FILE_BYTES: usize = 512;
@@ -167,10 +167,10 @@ impl Run {
             let middle = low.midpoint(high);
             let page = cache.page(self, middle, sealer)?;
             match page.find(key).map_err(|bad| self.damaged(bad))? {
-                Place::Found(value) => return Ok(Some(take(value))),
-                Place::Absent => return Ok(None),
-                Place::Before => high = middle,
-                Place::After => low = middle + 1,
+                PagePosition::Found(value) => return Ok(Some(take(value))),
+                PagePosition::Absent => return Ok(None),
+                PagePosition::Before => high = middle,
+                PagePosition::After => low = middle + 1,
             }
         }
         Ok(None)
@@ -304,12 +304,12 @@ impl<'a> Cursor<'a> {
     /// Starts at the first record.
     fn new(run: &'a Run, sealer: &Sealer) -> Result<Self> {
         let mut cursor = Self { run, page: Page::new(), next_page: 0, record: 0 };
-        cursor.settle(sealer)?;
+        cursor.compact(sealer)?;
         Ok(cursor)
     }
 
     /// Goes on to the next page if this one is used up. At the end of the run the page stays empty.
-    fn settle(&mut self, sealer: &Sealer) -> Result<()> {
+    fn compact(&mut self, sealer: &Sealer) -> Result<()> {
         if self.page.count() <= self.record {
             self.record = 0;
             // Empties the page.
@@ -324,7 +324,7 @@ impl<'a> Cursor<'a> {
 
     fn advance(&mut self, sealer: &Sealer) -> Result<()> {
         self.record += 1;
-        self.settle(sealer)
+        self.compact(sealer)
     }
 
     /// Returns the present record; `None` after the last.

@@ -58,7 +58,7 @@ impl Table {
     }
 
     /// Says whether one more record with a value of this length stays within the limit, also while the table grows.
-    pub(super) fn has_room(&self, value_len: usize) -> bool {
+    pub(super) fn has_space(&self, value_len: usize) -> bool {
         let fits_last =
             self.segments.last().is_some_and(|last| last.len() + RECORD_HEADER_LEN + value_len <= SEGMENT_LEN);
         let segments = self.segments.len() + usize::from(!fits_last);
@@ -190,7 +190,7 @@ mod tests {
         let mut model = BTreeMap::new();
         let mut number = 0_u64;
         for round in 0..3 {
-            while table.has_room(100) {
+            while table.has_space(100) {
                 number += 1;
                 let hash = blake3::hash(&(number % 3000).to_le_bytes());
                 let key = *hash.as_bytes().first_chunk::<20>().unwrap();

@@ -38,7 +38,7 @@ pub struct Listing {
     /// Sorted by session and number. About 60 bytes each in memory.
     pub containers: Vec<ContainerName>,
     /// Names that are no container's.
-    pub strays: Vec<String>,
+    pub unknown_files: Vec<String>,
 }
 
 impl Listing {
@@ -55,13 +55,13 @@ impl Store {
         let mut listing = Listing::default();
         for directory in self.disk.list(Path::new(CONTAINERS))? {
             let Some(session) = SessionId::parse(&directory.name) else {
-                listing.strays.push(format!("{CONTAINERS}/{}", directory.name));
+                listing.unknown_files.push(format!("{CONTAINERS}/{}", directory.name));
                 continue;
             };
             for entry in self.disk.list(&names::container_dir(session))? {
                 match ContainerName::parse(session, &entry.name) {
                     Some(name) => listing.containers.push(name),
-                    None => listing.strays.push(format!("{CONTAINERS}/{session}/{}", entry.name)),
+                    None => listing.unknown_files.push(format!("{CONTAINERS}/{session}/{}", entry.name)),
                 }
             }
         }

@@ -174,7 +174,7 @@ impl PendingNode {
 
 /// One step of a file's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Piece {
+pub enum FileExtent {
     /// A chunk, and where it probably is.
     Chunk {
         /// Its name.
@@ -213,7 +213,7 @@ impl RecipeCursor {
     }
 
     /// Returns the next piece; `None` at the end.
-    pub fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<Piece>> {
+    pub fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<FileExtent>> {
         loop {
             let Some(open) = self.levels.last_mut() else { return Ok(None) };
             let level = open.height;
@@ -223,9 +223,9 @@ impl RecipeCursor {
                 }
                 Some(RecipeItem::Chunk { fingerprint, len }) => {
                     let hint = open.hints.pop_front().flatten();
-                    return Ok(Some(Piece::Chunk { fingerprint, len, hint }));
+                    return Ok(Some(FileExtent::Chunk { fingerprint, len, hint }));
                 }
-                Some(RecipeItem::Hole { len }) => return Ok(Some(Piece::Hole { len })),
+                Some(RecipeItem::Hole { len }) => return Ok(Some(FileExtent::Hole { len })),
                 Some(RecipeItem::Segment { fingerprint, len }) => {
                     let (recipe, hints) = reader.read_segment(fingerprint)?;
                     if recipe.level + 1 != level || recipe.len() != len {

@@ -108,13 +108,13 @@ impl ObjectWriter {
         Self { disk, session, next: std::sync::atomic::AtomicU32::new(0) }
     }
 
-    fn next_aside(&self) -> PathBuf {
+    fn next_temporary(&self) -> PathBuf {
         names::tmp(self.session, self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
     }
 
     /// Writes the bytes to a file of their own and makes them durable (steps D1). The name is not an object's yet.
-    pub fn write_aside(&self, bytes: &[u8]) -> Result<PathBuf> {
-        let path = self.next_aside();
+    pub fn write_temporary(&self, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.next_temporary();
         let file = self.disk.create(&path)?;
         // fsync, not fdatasync: the length changed. It is never tried again: after an error the pages are gone.
         let written = file.write_at(0, bytes).and_then(|()| file.sync());
@@ -122,10 +122,10 @@ impl ObjectWriter {
         Ok(path)
     }
 
-    /// As [`ObjectWriter::write_aside`], past the page cache where the file system can: what a backup writes is not read soon,
+    /// As [`ObjectWriter::write_temporary`], past the page cache where the file system can: what a backup writes is not read soon,
     /// and would drive out what is.
-    pub fn write_container_aside(&self, container: &ContainerBytes) -> Result<PathBuf> {
-        let path = self.next_aside();
+    pub fn write_container_temporary(&self, container: &ContainerBytes) -> Result<PathBuf> {
+        let path = self.next_temporary();
         drop(self.disk.create(&path)?);
         let written = self.write_direct(&path, container);
         written.inspect_err(|_| self.discard(&path))?;
@@ -142,17 +142,17 @@ impl ObjectWriter {
     }
 
     /// Removes bytes that were written aside and will get no name: on a full disk they are in the way.
-    pub fn discard(&self, aside: &Path) {
+    pub fn discard(&self, temporary: &Path) {
         // What cannot be removed is ignored by everyone.
-        let _left_over = self.disk.remove(aside);
+        let _left_over = self.disk.remove(temporary);
     }
 
     /// Creates an object that must not exist, its bytes durable before its name is. The name is durable once its
     /// directory is synced. `Existed`: the name was taken and its object left as it is.
     pub fn create(&self, path: &Path, bytes: &[u8]) -> Result<Linked> {
-        let aside = self.write_aside(bytes)?;
-        let linked = self.disk.link(&aside, path);
-        self.discard(&aside);
+        let temporary = self.write_temporary(bytes)?;
+        let linked = self.disk.link(&temporary, path);
+        self.discard(&temporary);
         match linked? {
             // A network file system may repeat a request whose answer was lost: the name exists since the first one.
             Linked::Existed if self.stands(path, bytes)? => Ok(Linked::Created),
@@ -175,13 +175,13 @@ impl ObjectWriter {
     /// Writes a container again under the name that it has, so that its name is a change that the next sync of its directory
     /// makes durable.
     pub fn rewrite(&self, name: &ContainerName, bytes: &[u8]) -> Result<()> {
-        let aside = self.write_aside(bytes)?;
-        self.disk.rename(&aside, &name.path()).inspect_err(|_| self.discard(&aside))
+        let temporary = self.write_temporary(bytes)?;
+        self.disk.rename(&temporary, &name.path()).inspect_err(|_| self.discard(&temporary))
     }
 
     /// Moves bytes that were written aside to a name that nobody else can choose.
-    pub fn place(&self, aside: &Path, path: &Path) -> Result<()> {
-        self.disk.rename(aside, path)
+    pub fn place(&self, temporary: &Path, path: &Path) -> Result<()> {
+        self.disk.rename(temporary, path)
     }
 
     /// Makes the names in a directory durable.

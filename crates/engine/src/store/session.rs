@@ -68,7 +68,7 @@ impl Session {
         let mut found = store.list_sized_containers()?;
         found.retain(|container| !condemned.contains(&container.name.id));
         let (containers, lengths) = found.into_iter().map(|container| (container.name, container.len)).unzip();
-        let listing = Listing { containers, strays: Vec::new() };
+        let listing = Listing { containers, unknown_files: Vec::new() };
         let ended = store.list_ended()?;
         let sessions = listing.containers.iter().map(|name| name.id.session);
         let unended = sessions.filter(|session| !ended.contains(session)).collect();

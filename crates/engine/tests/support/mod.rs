@@ -73,7 +73,7 @@ pub struct Ask {
     /// Bytes of the filter; `None` for what the budget gives.
     pub filter_bytes: Option<usize>,
     /// Memory of index entries that are not written out; `None` for what the budget gives.
-    pub staging_bytes: Option<usize>,
+    pub memtable_bytes: Option<usize>,
     /// Division of the memory.
     pub budget: Budget,
     /// Who listens.
@@ -88,7 +88,7 @@ impl Default for Ask {
             schedule: Schedule::Adaptive { candidates: 16 },
             with_parent: false,
             filter_bytes: None,
-            staging_bytes: None,
+            memtable_bytes: None,
             budget: Budget { barrier_containers: 2, references_in_flight: 2000, ..Budget::of(64 << 20, 2) },
             monitor: Arc::new(Notes::default()),
         }
@@ -172,7 +172,7 @@ pub fn back_up(
         // As bad as it gets.
         (index.filter_bytes_max, index.filter_hashes) = (index.filter_bytes, 1);
     }
-    index.staging_bytes = ask.staging_bytes.unwrap_or(index.staging_bytes);
+    index.memtable_bytes = ask.memtable_bytes.unwrap_or(index.memtable_bytes);
     let request = BackupRequest {
         cache: &Cache { disk: Arc::clone(cache), dir: PathBuf::new() },
         index,
@@ -295,7 +295,7 @@ pub struct OpenContainer {
 pub fn containers(store: &Store) -> Vec<OpenContainer> {
     let mut compressor = Compressor::default();
     let listing = store.list_containers().unwrap();
-    assert_eq!(listing.strays, Vec::<String>::new());
+    assert_eq!(listing.unknown_files, Vec::<String>::new());
     let mut all = Vec::new();
     for name in listing.containers {
         let reader = store.open_container(&name).unwrap();

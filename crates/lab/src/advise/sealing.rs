@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onefold_engine::compress::{Compression, Compressor};
-use onefold_engine::container::{Draft, Region, RegionChunk, Sealer};
+use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::crypto::Keys;
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::object::names::ContainerKind;
@@ -38,7 +38,7 @@ impl Sealing {
     ) -> Result<()> {
         let chunks: Vec<&[u8]> = plain.chunks(CHUNK_BYTES).collect();
         let names = keys.fingerprints(ChunkKind::Data, &chunks);
-        let mut region = Region::with_room(u32::try_from(plain.len())?);
+        let mut region = Region::with_buffer(u32::try_from(plain.len())?);
         for (fingerprint, bytes) in names.into_iter().zip(chunks) {
             let len = u32::try_from(bytes.len())?;
             let chunk = RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence: Sequence(0) };
@@ -46,9 +46,9 @@ impl Sealing {
         }
         region.compress(compressor, compression);
         let id = ContainerId { session: SESSION, ordinal: 0 };
-        let draft = Draft { id, kind: ContainerKind::Data, regions: vec![region] };
+        let builder = ContainerBuilder { id, kind: ContainerKind::Data, regions: vec![region] };
         let start = processor_time();
-        let sealed = self.sealer.seal(keys, REPOSITORY, &draft, &[0; 32], AlignedBuffer::default())?;
+        let sealed = self.sealer.seal(keys, REPOSITORY, &builder, &[0; 32], AlignedBuffer::default())?;
         self.processor += processor_time().saturating_sub(start);
         self.plain_bytes += plain.len() as u64;
         anyhow::ensure!(!sealed.bytes.is_empty(), "a container has bytes");

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use onefold_engine::backup::cut::StreamCutter;
-use onefold_engine::backup::intake::ChunkRule;
+use onefold_engine::backup::ingest::ChunkRule;
 use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
-use onefold_engine::fingerprint::Naming;
+use onefold_engine::fingerprint::Fingerprinter;
 use onefold_engine::object::config::CHUNK_BYTES;
 
 use crate::chunkers::ae::AeCutter;
@@ -167,17 +167,17 @@ impl Chunker {
     }
 
     /// Returns how a recording makes chunks, with this for their names.
-    pub fn rule(&self, naming: Arc<dyn Naming>) -> ChunkRule {
+    pub fn rule(&self, fingerprinter: Arc<dyn Fingerprinter>) -> ChunkRule {
         let Sizes { min, average, max } = self.sizes;
         if let Some(cutter) = self.algorithm.cutter(self.sizes) {
-            return ChunkRule::with_cutter(cutter, naming);
+            return ChunkRule::with_cutter(cutter, fingerprinter);
         }
         let chunking = if self.algorithm == Algorithm::Gear {
             Chunking::Gear(ChunkSizes { min, target: average - min, max })
         } else {
             Chunking::Fixed { bytes: average }
         };
-        ChunkRule::new(chunking, &OPEN_KEY, naming)
+        ChunkRule::new(chunking, &OPEN_KEY, fingerprinter)
     }
 }
 

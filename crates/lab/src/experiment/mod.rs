@@ -27,7 +27,7 @@ use crate::experiment::spec::{PointSpec, Spec};
 use crate::findings::{Findings, Origin};
 use crate::measure::Measured;
 use crate::point::Point;
-use crate::point::memory::{BUCKETS_MIN, SCALE_MAX, STAGING_MIN};
+use crate::point::memory::{BUCKETS_MIN, MEMTABLE_MIN, SCALE_MAX};
 use crate::point::preset::Preset;
 use crate::replay::MadeUp;
 use crate::run::{Setting, run};
@@ -217,7 +217,7 @@ impl Laboratory {
             notes.push(format!(
                 "Buckets that chunks wait in are divided too, but there are at least {BUCKETS_MIN}; staging is at least {} KiB. What \
                  waits, is read, merged and written at a time is as large as it is on all of the data.",
-                STAGING_MIN >> 10
+                MEMTABLE_MIN >> 10
             ));
         }
         if is_cut && !results.spec.published.is_empty() {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use onefold_engine::index::own_bits::ByOwnBits;
+use onefold_engine::index::identity_hasher::BuildIdentityHasher;
 use onefold_engine::kv::{KEY_LEN, Key};
 
 use crate::mapped::cache::Cached;
@@ -34,7 +34,7 @@ pub struct Lru {
     windows_max: usize,
     entries: Vec<u64>,
     windows: Vec<Window>,
-    places: HashMap<Key, u32, ByOwnBits>,
+    places: HashMap<Key, u32, BuildIdentityHasher>,
     newest: u32,
     oldest: u32,
     evictions: u64,
@@ -76,7 +76,7 @@ impl Lru {
             windows_max,
             entries: vec![0; entries * ENTRY_WORDS],
             windows: Vec::with_capacity(windows_max),
-            places: HashMap::with_capacity_and_hasher(MAP_ROOM * entries, ByOwnBits::default()),
+            places: HashMap::with_capacity_and_hasher(MAP_ROOM * entries, BuildIdentityHasher::default()),
             newest: NONE,
             oldest: NONE,
             evictions: 0,

@@ -64,7 +64,7 @@ const MEMORY_MIN: u64 = 1 << 20;
 /// Most that memory is divided by.
 pub const SCALE_MAX: f64 = 512.0;
 /// Least staging that a scale leaves.
-pub const STAGING_MIN: usize = 128 << 10;
+pub const MEMTABLE_MIN: usize = 128 << 10;
 /// Fewest buckets that a scale leaves.
 pub const BUCKETS_MIN: u32 = 128;
 /// Smallest filter and cache that are what is left.
@@ -76,7 +76,7 @@ const FILTER_MIN: usize = 4 << 10;
 
 impl Point {
     /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
-    /// divided by `scale`, from 1 to [`SCALE_MAX`]; but staging is at least [`STAGING_MIN`], and buckets [`BUCKETS_MIN`].
+    /// divided by `scale`, from 1 to [`SCALE_MAX`]; but staging is at least [`MEMTABLE_MIN`], and buckets [`BUCKETS_MIN`].
     ///
     /// A stream that is as much shorter then meets the same shares of them. What waits, is read, merged and written at
     /// a time does not depend on how long a stream is, and stays as it is.
@@ -85,7 +85,7 @@ impl Point {
         options.filter_bytes = divided(options.filter_bytes, scale);
         options.filter_bytes_max = divided(options.filter_bytes_max, scale);
         options.cache_bytes = divided(options.cache_bytes, scale);
-        options.staging_bytes = divided(options.staging_bytes, scale).max(STAGING_MIN.min(options.staging_bytes));
+        options.memtable_bytes = divided(options.memtable_bytes, scale).max(MEMTABLE_MIN.min(options.memtable_bytes));
         // Runs of duplicates are as long at every scale: what waits must span some of them.
         let buckets = u32::try_from(divided(self.buckets as usize, scale)).unwrap_or(self.buckets);
         options.pending_buckets = buckets.max(self.buckets.min(BUCKETS_MIN));
@@ -103,7 +103,7 @@ impl Point {
             self.memory,
             Size(MEMORY_MIN)
         );
-        let staging_bytes = self.staging_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
+        let memtable_bytes = self.staging_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
         let mut options = IndexOptions {
             schedule: match self.schedule {
                 Schedule::Eager => options::Schedule::Eager,
@@ -112,7 +112,7 @@ impl Point {
                 Schedule::Pool => options::Schedule::Pool { candidates: self.candidates },
                 Schedule::Adaptive => options::Schedule::Adaptive { candidates: self.candidates },
             },
-            run_at_once: self.run_at_once,
+            run_immediately: self.run_immediately,
             order: match self.order {
                 Order::FilterFirst => EngineOrder::FilterFirst,
                 Order::CacheFirst => EngineOrder::CacheFirst,
@@ -127,15 +127,15 @@ impl Point {
                 Window::Fixed => WindowRule::Fixed(self.window_records),
                 Window::Adaptive => WindowRule::Adaptive(self.window_records),
             },
-            reads_on: self.read_on == ReadOn::Yes,
+            follows_successors: self.read_on == ReadOn::Yes,
             cycles: CycleRule {
                 unique_run_max: self.unique_run_max,
                 rank_max: self.rank_max,
                 tries_max: self.tries_max,
             },
             filter_hashes: self.filter_hashes,
-            staging_bytes,
-            merge_buffer_bytes: merge_buffer_bytes(staging_bytes),
+            memtable_bytes,
+            merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             reads: match self.reads {
                 Reads::Device => None,
                 Reads::Pages => Some(BucketReads::Pages),
@@ -224,7 +224,7 @@ impl Point {
                  than {}",
                 Size(options.filter_bytes_max as u64),
                 Size(options.cache_bytes as u64),
-                Size(options.staging_bytes as u64),
+                Size(options.memtable_bytes as u64),
                 self.memory,
             );
         }

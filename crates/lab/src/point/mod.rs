@@ -153,7 +153,7 @@ pub struct Point {
     /// Fruitless windows until a chunk leaves its cycle.
     pub tries_max: u32,
     /// Duplicates for each lookup from which on the adaptive schedule looks up at once.
-    pub run_at_once: u32,
+    pub run_immediately: u32,
     /// When the cache is asked.
     pub prelookup: Prelookup,
     /// What is asked first.
@@ -205,7 +205,7 @@ impl Default for Point {
             unique_run_max: 200,
             rank_max: 2048,
             tries_max: 10,
-            run_at_once: 4096,
+            run_immediately: 4096,
             prelookup: Prelookup::Always,
             order: Order::FilterFirst,
             filter: FilterLayout::Blocked,

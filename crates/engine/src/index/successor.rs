@@ -11,13 +11,13 @@ const CHANCES_PER_TRY: u64 = 16;
 
 /// What following has brought, the younger counting more.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FollowMeter {
+pub struct SuccessorMeter {
     read: u64,
     useful: u64,
     chances: u64,
 }
 
-impl FollowMeter {
+impl SuccessorMeter {
     /// Notes windows that were read because a repeat led to them.
     pub fn note_read(&mut self, windows: u64) {
         self.read += windows;
@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn what_answers_nothing_is_soon_followed_seldom_and_again_once_it_does() {
-        let mut meter = FollowMeter::default();
+        let mut meter = SuccessorMeter::default();
         let taken = (0..1_600).filter(|_| meter.take_chance()).count();
         assert_eq!(taken, 1_600, "nothing was read yet");
-        let mut follow = |useful: u64| {
+        let mut successor = |useful: u64| {
             let mut taken = 0;
             for _ in 0..1_600 {
                 if meter.take_chance() {
@@ -61,8 +61,8 @@ mod tests {
             }
             taken
         };
-        assert!(follow(0) < 120);
-        assert!(1_300 < follow(2));
-        assert!(follow(0) < 150);
+        assert!(successor(0) < 120);
+        assert!(1_300 < successor(2));
+        assert!(successor(0) < 150);
     }
 }

@@ -13,10 +13,10 @@ fn place(key: &Key, boundaries: &[u64]) -> u32 {
     u32::try_from(boundaries.partition_point(|&boundary| boundary <= key.head())).unwrap()
 }
 
-fn listed(staging: &Staging, bucket: u32) -> Vec<Entry> {
+fn listed(memtable: &Memtable, bucket: u32) -> Vec<Entry> {
     let mut out = Vec::new();
-    staging.list(bucket, &mut out);
-    assert_eq!(out.len(), staging.bucket_count(bucket) as usize);
+    memtable.list(bucket, &mut out);
+    assert_eq!(out.len(), memtable.bucket_count(bucket) as usize);
     out.iter().map(decode_entry).collect()
 }
 
@@ -26,14 +26,14 @@ fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() 
     eprintln_seed(seed);
     let mut random = Random::new(seed);
     let boundaries: Vec<u64> = (1..5).map(|number| number << 61).collect();
-    let mut staging = Staging::new(300 * STAGED_BYTES, 5);
+    let mut memtable = Memtable::new(300 * STAGED_BYTES, 5);
     let mut model: HashMap<Key, Entry> = HashMap::new();
     let mut frozen: Option<(u32, Vec<Entry>, Frozen)> = None;
     let (mut dropped, mut thawed, mut replaced) = (0, 0, 0);
     for step in 0..60_000_u64 {
         let key = Key::from(&random.fingerprint_of(400));
-        assert_eq!(staging.get(&key), model.get(&key).copied());
-        if staging.is_full() || random.below(200) == 0 {
+        assert_eq!(memtable.get(&key), model.get(&key).copied());
+        if memtable.is_full() || random.below(200) == 0 {
             match frozen.take() {
                 Some((_, entries, frozen)) if random.below(3) != 0 => {
                     for entry in entries {
@@ -43,77 +43,77 @@ fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() 
                             replaced += 1;
                         }
                     }
-                    staging.drop_frozen(frozen);
+                    memtable.drop_frozen(frozen);
                     dropped += 1;
                 }
                 Some((bucket, _, frozen)) => {
-                    staging.thaw(bucket, frozen);
+                    memtable.thaw(bucket, frozen);
                     thawed += 1;
                 }
                 None => {
                     let bucket = u32::try_from(random.below(5)).unwrap();
-                    let expected = listed(&staging, bucket);
+                    let expected = listed(&memtable, bucket);
                     for entry in &expected {
                         assert_eq!(model.get(&entry.key), Some(entry), "no replaced entry is listed");
                     }
                     let mut out = Vec::new();
-                    let slabs = staging.freeze(bucket, &mut out);
+                    let slabs = memtable.freeze(bucket, &mut out);
                     assert_eq!(out.iter().map(decode_entry).collect::<Vec<_>>(), expected);
-                    assert_eq!(staging.bucket_count(bucket), 0);
+                    assert_eq!(memtable.bucket_count(bucket), 0);
                     frozen = Some((bucket, expected, slabs));
                 }
             }
             continue;
         }
         let entry = Entry { key, ordinal: Ordinal(1), position: Position(step) };
-        staging.insert(place(&key, &boundaries), &entry);
+        memtable.insert(place(&key, &boundaries), &entry);
         model.insert(key, entry);
     }
     assert!(100 < dropped.min(thawed).min(replaced), "{dropped} {thawed} {replaced}");
     if let Some((bucket, _, frozen)) = frozen {
-        staging.thaw(bucket, frozen);
+        memtable.thaw(bucket, frozen);
     }
-    assert_eq!(staging.len(), model.len());
+    assert_eq!(memtable.len(), model.len());
 }
 
 #[test]
 fn lists_split_and_join_without_losing_an_entry() {
-    let mut staging = Staging::new(1_000 * STAGED_BYTES, 1);
+    let mut memtable = Memtable::new(1_000 * STAGED_BYTES, 1);
     let key = |number: u64| Key::from(&crate::kv::mem_disk::fingerprint(number));
     let entry = |number| Entry { key: key(number), ordinal: Ordinal(1), position: Position(number) };
-    (0..400).for_each(|number| staging.insert(0, &entry(number)));
-    staging.split(0, 1 << 63);
-    let halves = [listed(&staging, 0), listed(&staging, 1)];
+    (0..400).for_each(|number| memtable.insert(0, &entry(number)));
+    memtable.split(0, 1 << 63);
+    let halves = [listed(&memtable, 0), listed(&memtable, 1)];
     assert_eq!(halves[0].len() + halves[1].len(), 400);
     assert!(halves[0].iter().all(|entry| entry.key.head() < 1 << 63));
     assert!(halves[1].iter().all(|entry| entry.key.head() >= 1 << 63));
-    assert!((0..400).all(|number| staging.get(&key(number)) == Some(entry(number))));
-    staging.join(0, 1);
-    assert_eq!((listed(&staging, 0).len(), staging.len()), (400, 400));
+    assert!((0..400).all(|number| memtable.get(&key(number)) == Some(entry(number))));
+    memtable.join(0, 1);
+    assert_eq!((listed(&memtable, 0).len(), memtable.len()), (400, 400));
     let mut out = Vec::new();
-    let frozen = staging.freeze(0, &mut out);
-    staging.drop_frozen(frozen);
-    assert!(staging.is_empty());
-    let (free, all) = staging.room();
+    let frozen = memtable.freeze(0, &mut out);
+    memtable.drop_frozen(frozen);
+    assert!(memtable.is_empty());
+    let (free, all) = memtable.space();
     assert_eq!(free, all);
-    assert!((0..400).all(|number| staging.get(&key(number)).is_none()));
+    assert!((0..400).all(|number| memtable.get(&key(number)).is_none()));
 }
 
 #[test]
 fn keys_that_share_their_line_are_all_found() {
-    let mut staging = Staging::new(200 * STAGED_BYTES, 1);
+    let mut memtable = Memtable::new(200 * STAGED_BYTES, 1);
     let crowded = |number: u8| {
         let mut key = Key([7; 20]);
         key.0[1] = number;
         key
     };
     for number in 0..150 {
-        staging.insert(0, &Entry { key: crowded(number), ordinal: Ordinal(1), position: Position(0) });
+        memtable.insert(0, &Entry { key: crowded(number), ordinal: Ordinal(1), position: Position(0) });
     }
-    assert!((0..=255).all(|number| staging.get(&crowded(number)).is_some() == (number < 150)));
+    assert!((0..=255).all(|number| memtable.get(&crowded(number)).is_some() == (number < 150)));
     let mut out = Vec::new();
-    let frozen = staging.freeze(0, &mut out);
+    let frozen = memtable.freeze(0, &mut out);
     assert_eq!(out.len(), 150);
-    staging.drop_frozen(frozen);
-    assert!((0..=255).all(|number| staging.get(&crowded(number)).is_none()));
+    memtable.drop_frozen(frozen);
+    assert!((0..=255).all(|number| memtable.get(&crowded(number)).is_none()));
 }

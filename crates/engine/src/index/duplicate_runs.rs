@@ -21,77 +21,81 @@ use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
 use crate::kv::Position;
 
 /// Bytes of a page.
-pub const REPEAT_PAGE_BYTES: usize = FRAME_BYTES;
+pub const DUPLICATE_RUN_PAGE_BYTES: usize = FRAME_BYTES;
 /// Bytes of a record.
-pub const REPEAT_RECORD_BYTES: usize = 20;
+pub const DUPLICATE_RUN_RECORD_BYTES: usize = 20;
 /// Records of a page.
-pub const REPEAT_PAGE_RECORDS: usize = (REPEAT_PAGE_BYTES - FRAME_HEADER_BYTES) / REPEAT_RECORD_BYTES;
+pub const DUPLICATE_RUN_PAGE_RECORDS: usize =
+    (DUPLICATE_RUN_PAGE_BYTES - FRAME_HEADER_BYTES) / DUPLICATE_RUN_RECORD_BYTES;
 /// Pages that are read for one window at most: what is repeated in smaller pieces is not worth following.
 const PAGES_PER_WINDOW: u64 = 2;
 
 /// A stretch of the log that came again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RepeatRecord {
+pub struct DuplicateRunRecord {
     /// Where the log had been when it came.
-    pub place: Position,
+    pub location: Position,
     /// The stretch.
-    pub stretch: LogWindow,
+    pub extent: LogWindow,
 }
 
 /// The records of repeated stretches.
 #[derive(Debug)]
-pub struct RepeatLog {
+pub struct DuplicateRunLog {
     file: Arc<dyn DiskFile>,
     /// The first place of every written page, to find a place with one read; 8 bytes for 204 records.
     fences: Vec<u64>,
     /// Records of the page that is being filled.
-    page: Vec<RepeatRecord>,
+    page: Vec<DuplicateRunRecord>,
     bytes_read: u64,
     bytes_written: u64,
     compactions: u64,
     damaged_pages: u64,
 }
 
-/// Encodes a page of at most [`REPEAT_PAGE_RECORDS`] records.
-pub fn encode_repeat_page(number: u64, records: &[RepeatRecord]) -> Vec<u8> {
+/// Encodes a page of at most [`DUPLICATE_RUN_PAGE_RECORDS`] records.
+pub fn encode_duplicate_run_page(number: u64, records: &[DuplicateRunRecord]) -> Vec<u8> {
     encode_frame(number, records.len(), |page| {
-        for RepeatRecord { place, stretch } in records {
-            page.extend_from_slice(&place.0.to_le_bytes());
-            page.extend_from_slice(&stretch.start.0.to_le_bytes());
-            page.extend_from_slice(&stretch.records.to_le_bytes());
+        for DuplicateRunRecord { location, extent } in records {
+            page.extend_from_slice(&location.0.to_le_bytes());
+            page.extend_from_slice(&extent.start.0.to_le_bytes());
+            page.extend_from_slice(&extent.records.to_le_bytes());
         }
     })
 }
 
 /// Decodes the page with that number, replacing `out`; `None` if it is damaged or another one.
-pub fn decode_repeat_page(number: u64, bytes: &[u8], out: &mut Vec<RepeatRecord>) -> Option<()> {
+pub fn decode_duplicate_run_page(number: u64, bytes: &[u8], out: &mut Vec<DuplicateRunRecord>) -> Option<()> {
     out.clear();
-    let (count, mut fields) = decode_frame(number, REPEAT_RECORD_BYTES, bytes)?;
+    let (count, mut fields) = decode_frame(number, DUPLICATE_RUN_RECORD_BYTES, bytes)?;
     for _ in 0..count {
-        let place = Position(fields.u64()?);
-        out.push(RepeatRecord { place, stretch: LogWindow { start: Position(fields.u64()?), records: fields.u32()? } });
+        let location = Position(fields.u64()?);
+        out.push(DuplicateRunRecord {
+            location,
+            extent: LogWindow { start: Position(fields.u64()?), records: fields.u32()? },
+        });
     }
     Some(())
 }
 
-impl RepeatLog {
+impl DuplicateRunLog {
     /// Opens the file at the length that a checkpoint gave, 0 for a new one; what follows is cut off. Every page is read
     /// once; a damaged one costs what it held.
     pub fn open(file: Arc<dyn DiskFile>, pages: u64) -> Result<Self> {
-        let bytes = pages.checked_mul(REPEAT_PAGE_BYTES as u64);
+        let bytes = pages.checked_mul(DUPLICATE_RUN_PAGE_BYTES as u64);
         let Some(bytes) = bytes.filter(|&bytes| file.len().is_ok_and(|len| bytes <= len)) else {
             return Err(Error::damaged("log of repeats", "shorter than its checkpoint says"));
         };
         file.set_len(bytes)?;
         let (mut fences, mut records) = (Vec::new(), Vec::new());
-        let mut buffer = vec![0; REPEAT_PAGE_BYTES];
+        let mut buffer = vec![0; DUPLICATE_RUN_PAGE_BYTES];
         for number in 0..pages {
-            file.read_at(number * REPEAT_PAGE_BYTES as u64, &mut buffer)?;
+            file.read_at(number * DUPLICATE_RUN_PAGE_BYTES as u64, &mut buffer)?;
             let before = fences.last().copied().unwrap_or(0);
-            let first = decode_repeat_page(number, &buffer, &mut records).and_then(|()| records.first());
-            fences.push(first.map_or(before, |record| record.place.0.max(before)));
+            let first = decode_duplicate_run_page(number, &buffer, &mut records).and_then(|()| records.first());
+            fences.push(first.map_or(before, |record| record.location.0.max(before)));
         }
-        let page = Vec::with_capacity(REPEAT_PAGE_RECORDS);
+        let page = Vec::with_capacity(DUPLICATE_RUN_PAGE_RECORDS);
         Ok(Self { file, fences, page, bytes_read: 0, bytes_written: 0, compactions: 0, damaged_pages: 0 })
     }
 
@@ -116,17 +120,17 @@ impl RepeatLog {
     }
 
     /// Adds a record; places must not fall.
-    pub fn append(&mut self, record: RepeatRecord) -> Result<()> {
-        let place = self.page.last().map_or(record.place, |last| last.place.max(record.place));
-        self.page.push(RepeatRecord { place, ..record });
-        if self.page.len() == REPEAT_PAGE_RECORDS { self.end_page() } else { Ok(()) }
+    pub fn append(&mut self, record: DuplicateRunRecord) -> Result<()> {
+        let location = self.page.last().map_or(record.location, |last| last.location.max(record.location));
+        self.page.push(DuplicateRunRecord { location, ..record });
+        if self.page.len() == DUPLICATE_RUN_PAGE_RECORDS { self.end_page() } else { Ok(()) }
     }
 
     fn end_page(&mut self) -> Result<()> {
-        let Some(first) = self.page.first().map(|record| record.place.0) else { return Ok(()) };
+        let Some(first) = self.page.first().map(|record| record.location.0) else { return Ok(()) };
         let number = self.pages();
-        self.file.write_at(number * REPEAT_PAGE_BYTES as u64, &encode_repeat_page(number, &self.page))?;
-        self.bytes_written += REPEAT_PAGE_BYTES as u64;
+        self.file.write_at(number * DUPLICATE_RUN_PAGE_BYTES as u64, &encode_duplicate_run_page(number, &self.page))?;
+        self.bytes_written += DUPLICATE_RUN_PAGE_BYTES as u64;
         self.fences.push(first.max(self.fences.last().copied().unwrap_or(0)));
         self.page.clear();
         Ok(())
@@ -145,11 +149,11 @@ impl RepeatLog {
         let old = std::mem::replace(&mut self.file, file);
         let fences = std::mem::take(&mut self.fences);
         let first = (fences.len() as u64).saturating_sub(pages);
-        let (mut buffer, mut records) = (vec![0; REPEAT_PAGE_BYTES], Vec::new());
+        let (mut buffer, mut records) = (vec![0; DUPLICATE_RUN_PAGE_BYTES], Vec::new());
         for number in first..fences.len() as u64 {
-            old.read_at(number * REPEAT_PAGE_BYTES as u64, &mut buffer)?;
-            self.bytes_read += REPEAT_PAGE_BYTES as u64;
-            if decode_repeat_page(number, &buffer, &mut records).is_some() {
+            old.read_at(number * DUPLICATE_RUN_PAGE_BYTES as u64, &mut buffer)?;
+            self.bytes_read += DUPLICATE_RUN_PAGE_BYTES as u64;
+            if decode_duplicate_run_page(number, &buffer, &mut records).is_some() {
                 records.drain(..).try_for_each(|record| self.append(record))?;
             }
         }
@@ -167,26 +171,26 @@ impl RepeatLog {
             let first = self.fences.partition_point(|&fence| fence < window.start.0).saturating_sub(1) as u64;
             let last = (self.fences.partition_point(|&fence| fence < end) as u64).min(first + PAGES_PER_WINDOW);
             for number in first..last {
-                let offset = number * REPEAT_PAGE_BYTES as u64;
+                let offset = number * DUPLICATE_RUN_PAGE_BYTES as u64;
                 if reads.iter().all(|read| read.offset != offset) {
-                    let buffer = AlignedBuffer::new_zeroed(REPEAT_PAGE_BYTES);
+                    let buffer = AlignedBuffer::new_zeroed(DUPLICATE_RUN_PAGE_BYTES);
                     reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
                 }
             }
         }
         disk.read_batch(&mut reads);
         let mut records = Vec::new();
-        let in_a_window = |record: &RepeatRecord| windows.iter().any(|window| window.holds(record.place));
+        let in_a_window = |record: &DuplicateRunRecord| windows.iter().any(|window| window.holds(record.location));
         for read in &reads {
             self.bytes_read += read.buffer.len() as u64;
-            let number = read.offset / REPEAT_PAGE_BYTES as u64;
-            if read.outcome.is_ok() && decode_repeat_page(number, &read.buffer, &mut records).is_some() {
-                out.extend(records.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+            let number = read.offset / DUPLICATE_RUN_PAGE_BYTES as u64;
+            if read.outcome.is_ok() && decode_duplicate_run_page(number, &read.buffer, &mut records).is_some() {
+                out.extend(records.iter().filter(|record| in_a_window(record)).map(|record| record.extent));
             } else {
                 self.damaged_pages += 1;
             }
         }
-        out.extend(self.page.iter().filter(|record| in_a_window(record)).map(|record| record.stretch));
+        out.extend(self.page.iter().filter(|record| in_a_window(record)).map(|record| record.extent));
         reads.len()
     }
 }
@@ -206,59 +210,61 @@ mod tests {
     #[test]
     fn what_was_repeated_near_a_place_is_found_and_the_oldest_goes_first() {
         let disk = MemDisk::default();
-        let mut log = RepeatLog::open(disk.create(Path::new("a")).unwrap(), 0).unwrap();
+        let mut log = DuplicateRunLog::open(disk.create(Path::new("a")).unwrap(), 0).unwrap();
         let mut random = Random::new(3);
         let mut model = Vec::new();
-        let mut place = 0;
+        let mut location = 0;
         for number in 0..3_000 {
-            place += random.below(40);
-            let record = RepeatRecord { place: Position(place), stretch: window(number * 10, 7) };
+            location += random.below(40);
+            let record = DuplicateRunRecord { location: Position(location), extent: window(number * 10, 7) };
             log.append(record).unwrap();
             model.push(record);
         }
-        let check = |log: &mut RepeatLog, model: &[RepeatRecord], start: u64| {
+        let check = |log: &mut DuplicateRunLog, model: &[DuplicateRunRecord], start: u64| {
             let mut found = Vec::new();
             log.read(&disk, &[window(start, 500)], &mut found);
-            let inside = |record: &&RepeatRecord| (start..start + 500).contains(&record.place.0);
-            assert_eq!(found, model.iter().filter(inside).map(|record| record.stretch).collect::<Vec<_>>());
+            let inside = |record: &&DuplicateRunRecord| (start..start + 500).contains(&record.location.0);
+            assert_eq!(found, model.iter().filter(inside).map(|record| record.extent).collect::<Vec<_>>());
         };
-        for start in (0..place).step_by(997) {
+        for start in (0..location).step_by(997) {
             check(&mut log, &model, start);
         }
         log.sync().unwrap();
         let pages = log.pages();
-        assert_eq!(pages, 3_000_u64.div_ceil(REPEAT_PAGE_RECORDS as u64));
-        let mut log = RepeatLog::open(disk.open(Path::new("a"), crate::io::Access::ReadWrite).unwrap(), pages).unwrap();
-        check(&mut log, &model, place / 2);
+        assert_eq!(pages, 3_000_u64.div_ceil(DUPLICATE_RUN_PAGE_RECORDS as u64));
+        let mut log =
+            DuplicateRunLog::open(disk.open(Path::new("a"), crate::io::Access::ReadWrite).unwrap(), pages).unwrap();
+        check(&mut log, &model, location / 2);
         log.compact(disk.create(Path::new("b")).unwrap(), 5).unwrap();
         assert_eq!(log.compactions(), 1);
-        let kept = &model[10 * REPEAT_PAGE_RECORDS..];
-        check(&mut log, kept, kept[0].place.0);
+        let kept = &model[10 * DUPLICATE_RUN_PAGE_RECORDS..];
+        check(&mut log, kept, kept[0].location.0);
         check(&mut log, kept, 0);
         log.sync().unwrap();
         assert!(log.pages() <= 6);
-        disk.damage("b", |bytes| bytes[REPEAT_PAGE_BYTES + 40] ^= 1);
-        let mut log = RepeatLog::open(disk.open(Path::new("b"), crate::io::Access::ReadWrite).unwrap(), 5).unwrap();
+        disk.damage("b", |bytes| bytes[DUPLICATE_RUN_PAGE_BYTES + 40] ^= 1);
+        let mut log =
+            DuplicateRunLog::open(disk.open(Path::new("b"), crate::io::Access::ReadWrite).unwrap(), 5).unwrap();
         let mut found = Vec::new();
-        log.read(&disk, &[window(kept[0].place.0, 100)], &mut found);
+        log.read(&disk, &[window(kept[0].location.0, 100)], &mut found);
         assert!(!found.is_empty());
     }
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let records = [RepeatRecord { place: Position(3), stretch: window(9, 2) }];
-        let page = encode_repeat_page(7, &records);
+        let records = [DuplicateRunRecord { location: Position(3), extent: window(9, 2) }];
+        let page = encode_duplicate_run_page(7, &records);
         let mut out = Vec::new();
         for bit in 32..FRAME_HEADER_BYTES * 8 + 64 {
             let mut bytes = page.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let checksum = crc32c::crc32c(&bytes[4..]);
             bytes[..4].copy_from_slice(&checksum.to_le_bytes());
-            decode_repeat_page(7, &bytes, &mut out);
-            assert!(out.len() <= REPEAT_PAGE_RECORDS);
+            decode_duplicate_run_page(7, &bytes, &mut out);
+            assert!(out.len() <= DUPLICATE_RUN_PAGE_RECORDS);
         }
-        assert!(decode_repeat_page(7, &page, &mut out).is_some());
+        assert!(decode_duplicate_run_page(7, &page, &mut out).is_some());
         assert_eq!(out, records);
-        assert!(decode_repeat_page(7, &page[..100], &mut out).is_none());
+        assert!(decode_duplicate_run_page(7, &page[..100], &mut out).is_none());
     }
 }

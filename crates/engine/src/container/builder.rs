@@ -42,7 +42,7 @@ pub struct Region {
 
 impl Region {
     /// Makes an empty region with room for so many bytes of chunks.
-    pub fn with_room(bytes: u32) -> Self {
+    pub fn with_buffer(bytes: u32) -> Self {
         Self { plain: Vec::with_capacity(bytes as usize), ..Self::default() }
     }
 
@@ -100,7 +100,7 @@ impl Region {
 
 /// A container that is full, or the last one, ready to be sealed.
 #[derive(Debug)]
-pub struct Draft {
+pub struct ContainerBuilder {
     /// Its name.
     pub id: ContainerId,
     /// What it holds.
@@ -115,7 +115,7 @@ pub struct Packed {
     /// Which container took which chunks, in order.
     pub placed: Vec<(ContainerId, Vec<RegionChunk>)>,
     /// Containers that are full now.
-    pub full: Vec<Draft>,
+    pub full: Vec<ContainerBuilder>,
 }
 
 /// Fills containers of one kind.
@@ -125,14 +125,14 @@ pub struct Packer {
     kind: ContainerKind,
     container_bytes: usize,
     compression: Compression,
-    open: Option<Draft>,
+    open: Option<ContainerBuilder>,
     /// Sealed bytes of the open container's regions.
     regions_len: usize,
     chunk_count: usize,
 }
 
 /// A container is sealed when less than this part of it is left.
-const ROOM_MIN_FRACTION: usize = 128;
+const FREE_MIN_FRACTION: usize = 128;
 /// How often a region is cut smaller to fill a container before the rest of it is given up.
 const CUT_ATTEMPTS_MAX: usize = 3;
 
@@ -169,7 +169,7 @@ impl Packer {
     }
 
     /// Takes the open container out, whatever it holds.
-    pub fn finish(&mut self) -> Option<Draft> {
+    pub fn finish(&mut self) -> Option<ContainerBuilder> {
         self.regions_len = 0;
         self.chunk_count = 0;
         self.open.take()
@@ -181,7 +181,7 @@ impl Packer {
             .get_or_insert_with(|| {
                 let id = ContainerId { session, ordinal: *ordinals };
                 *ordinals += 1;
-                Draft { id, kind, regions: Vec::new() }
+                ContainerBuilder { id, kind, regions: Vec::new() }
             })
             .id
     }
@@ -195,11 +195,11 @@ impl Packer {
     }
 
     fn region_count(&self) -> usize {
-        self.open.as_ref().map_or(0, |draft| draft.regions.len())
+        self.open.as_ref().map_or(0, |builder| builder.regions.len())
     }
 
     /// Returns how many bytes are left for one more region of `chunk_count` chunks, its tag taken off.
-    fn room(&self, chunk_count: usize) -> usize {
+    fn buffer(&self, chunk_count: usize) -> usize {
         let (regions, chunks) = (self.region_count() + 1, self.chunk_count + chunk_count);
         if REGIONS_MAX < regions || CHUNKS_MAX < chunks {
             return 0;
@@ -214,24 +214,24 @@ impl Packer {
     }
 
     fn fits(&self, region: &Region) -> bool {
-        region.stored().len() <= self.room(region.chunks.len())
+        region.stored().len() <= self.buffer(region.chunks.len())
     }
 
     /// Cuts a region that does not fit so that its head does, where enough room is left to be worth it.
     fn fill(&self, mut region: Region, compressor: &mut Compressor) -> Filled {
-        let room = self.room(region.chunks.len());
-        if self.region_count() > 0 && room < self.container_bytes / ROOM_MIN_FRACTION {
+        let buffer = self.buffer(region.chunks.len());
+        if self.region_count() > 0 && buffer < self.container_bytes / FREE_MIN_FRACTION {
             return Filled::Full(region);
         }
         if region.algorithm == Some(Algorithm::None) {
             // What did not shrink as a whole is not tried again in parts, so the cut is exact.
-            let count = self.prefix_of(&region, room);
+            let count = self.prefix_of(&region, buffer);
             if 0 < count && count < region.chunks.len() {
                 let rest = region.split_off(count);
                 return Filled::Cut { head: region, rest };
             }
         }
-        let mut wanted = room.saturating_sub(room / 32);
+        let mut wanted = buffer.saturating_sub(buffer / 32);
         for _ in 0..CUT_ATTEMPTS_MAX {
             let count = self.prefix_of(&region, wanted);
             if count == 0 || region.chunks.len() <= count {
@@ -320,7 +320,7 @@ mod tests {
             let packed = packer.push(region, &mut compressor, &mut ordinals);
             let placed = packed.placed.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.sequence.0);
             assert!(placed.eq(0..count));
-            assert!(packed.full.iter().all(|draft| !draft.regions.is_empty()));
+            assert!(packed.full.iter().all(|builder| !builder.regions.is_empty()));
             assert!(packed.full.len() < 16, "{} containers", packed.full.len());
         }
     }
@@ -336,9 +336,9 @@ mod tests {
             full.extend(packer.push(region, &mut compressor, &mut ordinals).full);
         }
         assert!(4 <= full.len());
-        for draft in &full {
-            assert!(draft.regions.iter().all(|region| region.algorithm == Some(Algorithm::None)));
-            let stored: usize = draft.regions.iter().map(|region| region.stored().len()).sum();
+        for builder in &full {
+            assert!(builder.regions.iter().all(|region| region.algorithm == Some(Algorithm::None)));
+            let stored: usize = builder.regions.iter().map(|region| region.stored().len()).sum();
             assert!((1 << 18) - (1 << 13) < stored, "{stored} bytes in a container of 256 KiB");
         }
     }
@@ -358,11 +358,11 @@ mod tests {
         assert_eq!(sequences, (0..800).collect::<Vec<_>>());
         assert!(placed.is_sorted_by_key(|(id, _)| id.ordinal));
         assert_eq!(open.id.ordinal as usize, full.len());
-        for draft in &full {
-            let stored: usize = draft.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
-            let chunks: usize = draft.regions.iter().map(|region| region.chunks.len()).sum();
-            let front = sealed_len(ContainerKind::Data, Side::Front, draft.regions.len(), chunks);
-            let back = sealed_len(ContainerKind::Data, Side::Back, draft.regions.len(), chunks);
+        for builder in &full {
+            let stored: usize = builder.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
+            let chunks: usize = builder.regions.iter().map(|region| region.chunks.len()).sum();
+            let front = sealed_len(ContainerKind::Data, Side::Front, builder.regions.len(), chunks);
+            let back = sealed_len(ContainerKind::Data, Side::Back, builder.regions.len(), chunks);
             let len = HEADER_LEN + TRAILER_LEN + front + back + stored;
             assert!(len <= 1 << 18);
             assert!((1 << 18) * 97 / 100 < len, "container of {len} bytes");

@@ -77,7 +77,7 @@ const EMPTY: List = List { first: END, last: END, fill: FULL, count: 0 };
 pub struct Frozen(List);
 
 /// The entries that were staged.
-pub struct Staging {
+pub struct Memtable {
     entries: Vec<Entries>,
     slabs: Vec<Slab>,
     free: u32,
@@ -88,19 +88,19 @@ pub struct Staging {
     len: usize,
 }
 
-impl std::fmt::Debug for Staging {
+impl std::fmt::Debug for Memtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { len, slabs, free_slabs, .. } = self;
         write!(f, "Staging {{ len: {len}, slabs: {}, free_slabs: {free_slabs} }}", slabs.len())
     }
 }
 
-impl Staging {
+impl Memtable {
     /// Makes room for as many entries as fit into `bytes`, at least one slab.
     pub fn new(bytes: usize, buckets: usize) -> Self {
         let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
-        let mut staging = Self {
+        let mut memtable = Self {
             entries: vec![Entries([[0; ENTRY_BYTES]; SLAB_LEN]); slabs],
             slabs: vec![Slab { next: END, fill: 0, frozen: false }; slabs],
             free: 0,
@@ -110,10 +110,10 @@ impl Staging {
             lists: vec![EMPTY; buckets],
             len: 0,
         };
-        for (next, slab) in (1..).zip(&mut staging.slabs[..slabs - 1]) {
+        for (next, slab) in (1..).zip(&mut memtable.slabs[..slabs - 1]) {
             slab.next = next;
         }
-        staging
+        memtable
     }
 
     /// Returns how many entries are staged.
@@ -132,7 +132,7 @@ impl Staging {
     }
 
     /// Returns the share of memory that is left, as a fraction of two numbers of slabs.
-    pub fn room(&self) -> (usize, usize) {
+    pub fn space(&self) -> (usize, usize) {
         (self.free_slabs, self.slabs.len())
     }
 
@@ -269,7 +269,7 @@ impl Staging {
         None
     }
 
-    /// Undoes [`Staging::link`]; false if a later entry of the key took the slot.
+    /// Undoes [`Memtable::link`]; false if a later entry of the key took the slot.
     fn unlink(&mut self, key: &Key, index: u32) -> bool {
         let Some((found, place)) = self.slot_of(key, index) else { return false };
         self.lines[found].0[place] = 0;
@@ -472,5 +472,5 @@ impl Staging {
 }
 
 #[cfg(test)]
-#[path = "staging_tests.rs"]
+#[path = "memtable_tests.rs"]
 mod tests;

@@ -8,31 +8,31 @@ use crate::io::{AlignedBuffer, DIRECT_ALIGN};
 /// them up to the next one.
 #[derive(Debug)]
 pub struct ContainerBytes {
-    room: AlignedBuffer,
+    buffer: AlignedBuffer,
     len: usize,
 }
 
 impl ContainerBytes {
     /// Makes `len` bytes in the room of another container, or in an empty one. What they are is left over from that.
-    pub fn within(mut room: AlignedBuffer, len: usize) -> Self {
-        room.resize(len.next_multiple_of(DIRECT_ALIGN));
-        room.get_mut(len..).unwrap_or_default().fill(0);
-        Self { room, len }
+    pub fn within(mut buffer: AlignedBuffer, len: usize) -> Self {
+        buffer.resize(len.next_multiple_of(DIRECT_ALIGN));
+        buffer.get_mut(len..).unwrap_or_default().fill(0);
+        Self { buffer, len }
     }
 
     /// Returns the bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.room.get_mut(..self.len).expect("the bytes lie in the room")
+        self.buffer.get_mut(..self.len).expect("the bytes lie in the room")
     }
 
     /// Returns the bytes and the zeros that follow.
     pub fn padded(&self) -> &[u8] {
-        &self.room
+        &self.buffer
     }
 
     /// Gives the room back.
-    pub fn into_room(self) -> AlignedBuffer {
-        self.room
+    pub fn into_buffer(self) -> AlignedBuffer {
+        self.buffer
     }
 }
 
@@ -40,7 +40,7 @@ impl Deref for ContainerBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.room.get(..self.len).expect("the bytes lie in the room")
+        self.buffer.get(..self.len).expect("the bytes lie in the room")
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
         let mut bytes = ContainerBytes::within(AlignedBuffer::default(), 3 * DIRECT_ALIGN);
         bytes.bytes_mut().fill(7);
         for len in [0, 1, DIRECT_ALIGN - 1, DIRECT_ALIGN, DIRECT_ALIGN + 1, 2 * DIRECT_ALIGN] {
-            bytes = ContainerBytes::within(bytes.into_room(), len);
+            bytes = ContainerBytes::within(bytes.into_buffer(), len);
             assert_eq!((bytes.len(), bytes.padded().len()), (len, len.next_multiple_of(DIRECT_ALIGN)));
             assert!(bytes.padded()[len..].iter().all(|byte| *byte == 0), "{len}");
             bytes.bytes_mut().fill(7);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::index::Unit;
-use crate::index::arrivals::Repeat;
+use crate::index::arrivals::DuplicateRun;
 use crate::index::checkpoint::INCOMPLETE_MAX;
+use crate::index::duplicate_runs::{DUPLICATE_RUN_PAGE_BYTES, DuplicateRunRecord};
 use crate::index::log::LogWindow;
-use crate::index::repeats::{REPEAT_PAGE_BYTES, RepeatRecord};
 use crate::index::store::{NO_POSITION, Store};
 use crate::io::background::Background;
 use crate::kv::filter::{FILTER_SEGMENTS, Filter};
@@ -21,7 +21,7 @@ use crate::kv::table::Lookup;
 use crate::kv::{Key, Ordinal, Position};
 
 /// Shortest stretch that is noted when it repeats: what is shorter costs more to note than it helps.
-const REPEAT_LEN_MIN: u32 = 8;
+const DUPLICATE_RUN_LEN_MIN: u32 = 8;
 
 /// Share of set bits above which a segment of the filter is made anew, larger: there, with five bits set for each fingerprint
 /// and 17 bits of memory, it lets between one and two of a thousand pass.
@@ -47,12 +47,12 @@ const RETIRED_BYTES_MIN: u64 = 256 << 20;
 
 /// A flush of the table that goes on beside, in parts.
 #[derive(Debug)]
-pub(super) struct Flushing {
+pub(super) struct BackgroundFlush {
     running: VecDeque<Background<Result<FlushDone>>>,
     done: Vec<Result<FlushDone>>,
 }
 
-impl Flushing {
+impl BackgroundFlush {
     /// Says whether a part has not ended.
     fn goes_on(&mut self) -> bool {
         while self.running.front_mut().is_some_and(Background::has_ended) {
@@ -72,17 +72,17 @@ impl Flushing {
 
 impl Store {
     /// Makes room for another record in log and table, waiting for the table only if it is full.
-    pub(super) fn make_room(&mut self) -> Result<()> {
-        if !self.log.has_room() {
+    pub(super) fn make_space(&mut self) -> Result<()> {
+        if !self.log.has_space() {
             self.finish_log_write()?;
             self.start_log_write()?;
         }
-        if self.table.has_room() {
+        if self.table.has_space() {
             return Ok(());
         }
         let start = self.host.monotonic();
-        while !self.table.has_room() {
-            if self.flushing.is_none() {
+        while !self.table.has_space() {
+            if self.flush_running.is_none() {
                 self.start_flush()?;
             }
             self.finish_flush()?;
@@ -94,8 +94,8 @@ impl Store {
 
     /// Takes in a flush that has ended, and starts another if it is time.
     pub(super) fn keep_flushing(&mut self) -> Result<()> {
-        if let Some(flushing) = &mut self.flushing {
-            if flushing.goes_on() {
+        if let Some(flush_running) = &mut self.flush_running {
+            if flush_running.goes_on() {
                 return Ok(());
             }
             self.finish_flush()?;
@@ -122,21 +122,21 @@ impl Store {
         let (synced, records) = self.registry.begin_sync()?;
         let live = self.registry.live().clone();
         let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
-        let mut flushing = Flushing { running: VecDeque::new(), done: Vec::new() };
+        let mut flush_running = BackgroundFlush { running: VecDeque::new(), done: Vec::new() };
         for job in self.table.start_flush(&live) {
             let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
             // Registry before table, as before the log.
             let run = move || synced.sync(records).map(|()| job.run(&*disk));
-            flushing.running.push_back(Background::start(&self.host, run));
+            flush_running.running.push_back(Background::start(&self.host, run));
         }
-        self.flushing = Some(flushing);
+        self.flush_running = Some(flush_running);
         Ok(())
     }
 
     /// Waits for the flush that goes on beside, if one does.
     pub(super) fn finish_flush(&mut self) -> Result<()> {
-        let Some(flushing) = self.flushing.take() else { return Ok(()) };
-        self.install(flushing.wait())
+        let Some(flush_running) = self.flush_running.take() else { return Ok(()) };
+        self.install(flush_running.wait())
     }
 
     fn install(&mut self, done: Result<Vec<FlushDone>>) -> Result<()> {
@@ -230,7 +230,7 @@ impl Store {
             // It may be on a page that could not be read when the filter was made from the table.
             self.filter.test_and_set(key);
             if matches!(found, Lookup::Absent | Lookup::Dead) {
-                self.make_room()?;
+                self.make_space()?;
                 // Where it stands in the log is not known; a hit on it reads no window.
                 self.enter(*key, ordinal, NO_POSITION);
             }
@@ -245,30 +245,30 @@ impl Store {
 
     /// Notes that a stretch of the log was repeated, `ahead` chunks before those are recorded that came before it. It is
     /// durable with the next checkpoint.
-    pub fn log_repeat(&mut self, repeat: &Repeat, ahead: u64) {
+    pub fn log_duplicate_run(&mut self, duplicate_run: &DuplicateRun, ahead: u64) {
         // A session that records nothing makes no checkpoint that would compact them.
-        let are_too_many = 4 * self.repeat_pages_max() < self.repeats.pages();
-        if repeat.len < REPEAT_LEN_MIN || self.degraded.is_some() || are_too_many {
+        let are_too_many = 4 * self.duplicate_run_pages_max() < self.duplicate_runs.pages();
+        if duplicate_run.len < DUPLICATE_RUN_LEN_MIN || self.degraded.is_some() || are_too_many {
             return;
         }
-        let place = Position(self.log.next_position().0.saturating_add(ahead));
-        let stretch = LogWindow { start: repeat.start, records: repeat.len };
-        self.repeats_noted += 1;
-        if let Err(error) = self.repeats.append(RepeatRecord { place, stretch }) {
+        let location = Position(self.log.next_position().0.saturating_add(ahead));
+        let extent = LogWindow { start: duplicate_run.start, records: duplicate_run.len };
+        self.duplicate_runs_noted += 1;
+        if let Err(error) = self.duplicate_runs.append(DuplicateRunRecord { location, extent }) {
             self.degraded = Some(error.to_string());
         }
     }
 
     /// Returns how many pages the log of repeats may have.
-    pub(super) fn repeat_pages_max(&self) -> u64 {
-        let bytes = self.log.next_position().0.saturating_mul(u64::from(self.repeat_bytes_per_chunk));
-        (bytes / REPEAT_PAGE_BYTES as u64).max(self.repeat_pages_min)
+    pub(super) fn duplicate_run_pages_max(&self) -> u64 {
+        let bytes = self.log.next_position().0.saturating_mul(u64::from(self.duplicate_run_bytes_per_chunk));
+        (bytes / DUPLICATE_RUN_PAGE_BYTES as u64).max(self.duplicate_run_pages_min)
     }
 
     /// Says whether what only the last checkpoint refers to has become so much that another is worth its cost.
     pub(super) fn checkpoint_is_due(&self) -> bool {
         let (retired, used) = self.table.retired_and_used_bytes();
-        (used / 2).max(RETIRED_BYTES_MIN) < retired || 2 * self.repeat_pages_max() < self.repeats.pages()
+        (used / 2).max(RETIRED_BYTES_MIN) < retired || 2 * self.duplicate_run_pages_max() < self.duplicate_runs.pages()
     }
 }
 

@@ -5,17 +5,17 @@
 
 use std::sync::Arc;
 
-use crate::index::log::{LogStretch, LogWindow};
+use crate::index::log::{LogExtent, LogWindow};
 use crate::index::store::Store;
 use crate::io::background::Background;
 use crate::kv::Key;
-use crate::kv::beside::LookupDone;
+use crate::kv::background::LookupDone;
 use crate::kv::flush::Live;
 use crate::kv::table::Lookup;
 
 /// A lookup of the table that goes on beside, or what it came to.
 #[derive(Debug)]
-pub(super) enum Looking {
+pub(super) enum BackgroundLookup {
     /// It goes on.
     Running(Vec<Background<LookupDone>>),
     /// It has ended, and nobody has asked for its answers yet.
@@ -25,7 +25,7 @@ pub(super) enum Looking {
 impl Store {
     /// Starts to look keys up beside. One lookup at a time.
     pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
-        assert!(self.looking.is_none(), "a lookup was started before the last one's answers were taken");
+        assert!(self.lookup_running.is_none(), "a lookup was started before the last one's answers were taken");
         let live = self.registry.live().clone();
         let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
         let mut running = Vec::new();
@@ -33,24 +33,24 @@ impl Store {
             let disk = Arc::clone(&self.disk);
             running.push(Background::start(&self.host, move || job.run(&*disk)));
         }
-        self.looking = Some(Looking::Running(running));
+        self.lookup_running = Some(BackgroundLookup::Running(running));
     }
 
     /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
     pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
         self.wait_for_lookup();
-        match self.looking.take()? {
-            Looking::Ended(answers) => Some(answers),
-            Looking::Running(_) => None,
+        match self.lookup_running.take()? {
+            BackgroundLookup::Ended(answers) => Some(answers),
+            BackgroundLookup::Running(_) => None,
         }
     }
 
     /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
     pub(super) fn wait_for_lookup(&mut self) {
-        self.looking = match self.looking.take() {
-            Some(Looking::Running(parts)) => {
+        self.lookup_running = match self.lookup_running.take() {
+            Some(BackgroundLookup::Running(parts)) => {
                 let done = parts.into_iter().map(|part| part.wait().expect("a lookup ends with answers")).collect();
-                Some(Looking::Ended(self.table.finish_lookup(done)))
+                Some(BackgroundLookup::Ended(self.table.finish_lookup(done)))
             }
             other => other,
         };
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Waits for the windows that are being read beside and returns what exists of them; `None` if none are.
-    pub(super) fn end_read_log(&mut self) -> Option<Vec<LogStretch>> {
+    pub(super) fn end_read_log(&mut self) -> Option<Vec<LogExtent>> {
         let read = self.reading.take()?;
         Some(self.log.finish_read(read.wait().expect("a read ends with what it came to")))
     }

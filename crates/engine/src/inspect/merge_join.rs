@@ -113,12 +113,12 @@ enum Action {
 }
 
 /// Two lists of entries, merged by name.
-pub(super) struct Lockstep {
+pub(super) struct MergeJoin {
     left: Side,
     right: Side,
 }
 
-impl Lockstep {
+impl MergeJoin {
     /// Starts at the roots of two lists; `None` is an empty one.
     pub(super) fn new(left: Option<Fingerprint>, right: Option<Fingerprint>) -> Self {
         Self { left: Side::new(left), right: Side::new(right) }

@@ -18,15 +18,15 @@ use crate::kv::{Key, Ordinal};
 
 /// Parts of a lookup that are carried out at the same time: handing a read to the kernel takes as long as an SSD takes
 /// for it.
-const LOOKUP_LANES: usize = 2;
+const LOOKUP_JOBS: usize = 2;
 
 /// Most pages that each of them reads in one batch: together as many as a lookup at once.
-const LANE_PAGES: usize = BATCH_PAGES_MAX / LOOKUP_LANES;
+const JOB_PAGES: usize = BATCH_PAGES_MAX / LOOKUP_JOBS;
 
 /// A part of a lookup that was started. All have to be run and handed back to the table that started them.
 pub struct LookupJob {
     file: Arc<dyn DiskFile>,
-    life: u64,
+    epoch: u64,
     reads: BucketReads,
     buckets: Arc<Buckets>,
     pool: Pool,
@@ -54,39 +54,39 @@ pub struct LookupDone {
 impl LookupJob {
     /// Reads. What cannot be read is not found, as in [`Table::lookup`].
     pub fn run(self, disk: &dyn Disk) -> LookupDone {
-        let Self { file, life, reads, buckets, mut pool, live, keys, searches, mut answers } = self;
+        let Self { file, epoch, reads, buckets, mut pool, live, keys, searches, mut answers } = self;
         let (mut counters, mut damaged) = (TableCounters::default(), BTreeMap::new());
         let reader = Reader {
             disk,
             file: &file,
-            life,
+            epoch,
             buckets: &buckets,
             reads,
             pool: &mut pool,
-            batch_pages: LANE_PAGES,
+            batch_pages: JOB_PAGES,
             counters: &mut counters,
             damaged: &mut damaged,
         };
-        reader.search_each(&keys, searches, &*live, &mut answers);
+        reader.streamed_search(&keys, searches, &*live, &mut answers);
         LookupDone { answers, counters, damaged, pool }
     }
 }
 
 impl Table {
     /// Looks keys up among staged entries; `out` gets one answer per key, and what is returned is to be searched on disk.
-    pub(super) fn look_up_staged(
+    pub(super) fn look_up_memtable(
         &self,
         keys: &[Key],
         live: &dyn Fn(Ordinal) -> bool,
         out: &mut Vec<Lookup>,
     ) -> Vec<Search> {
         for key in keys {
-            self.staging.prefetch(key);
+            self.memtable.prefetch(key);
         }
         let mut searches = Vec::new();
         for (index, key) in keys.iter().enumerate() {
-            out.push(match self.staging.get(key) {
-                Some(entry) if live(entry.ordinal) => Lookup::Staged(entry),
+            out.push(match self.memtable.get(key) {
+                Some(entry) if live(entry.ordinal) => Lookup::InMemtable(entry),
                 found => {
                     searches.push(Search::new(index, key, &self.buckets));
                     if found.is_some() { Lookup::Dead } else { Lookup::Absent }
@@ -101,20 +101,20 @@ impl Table {
     /// to.
     pub fn start_lookup(&mut self, keys: Vec<Key>, live: &Live) -> Vec<LookupJob> {
         let mut answers = Vec::with_capacity(keys.len());
-        let mut searches = self.look_up_staged(&keys, &**live, &mut answers);
+        let mut searches = self.look_up_memtable(&keys, &**live, &mut answers);
         // Neighbors in the table stay together.
         sort_searches(&mut searches);
         let keys = Arc::new(keys);
-        let share = searches.len().div_ceil(LOOKUP_LANES).max(1);
-        let mut jobs = Vec::with_capacity(LOOKUP_LANES);
-        for _ in 0..LOOKUP_LANES {
+        let share = searches.len().div_ceil(LOOKUP_JOBS).max(1);
+        let mut jobs = Vec::with_capacity(LOOKUP_JOBS);
+        for _ in 0..LOOKUP_JOBS {
             let rest = searches.split_off(share.min(searches.len()));
             jobs.push(LookupJob {
                 file: Arc::clone(&self.file),
-                life: self.life,
+                epoch: self.epoch,
                 reads: self.spec.reads,
                 buckets: Arc::clone(&self.buckets),
-                pool: self.pools.pop().unwrap_or_else(|| Pool::new(LANE_PAGES * PAGE_BYTES)),
+                pool: self.pools.pop().unwrap_or_else(|| Pool::new(JOB_PAGES * PAGE_BYTES)),
                 live: Arc::clone(live),
                 keys: Arc::clone(&keys),
                 searches: std::mem::replace(&mut searches, rest),
@@ -131,7 +131,7 @@ impl Table {
             self.counters.lookup_pages += counters.lookup_pages;
             self.counters.page_reads += counters.page_reads;
             self.counters.whole_reads += counters.whole_reads;
-            self.counters.young_skips += counters.young_skips;
+            self.counters.recent_skips += counters.recent_skips;
             self.counters.bytes_read += counters.bytes_read;
             self.counters.damaged_pages += counters.damaged_pages;
             for (bucket, damage) in damaged {
@@ -151,7 +151,7 @@ impl Table {
 /// Returns the answer that says more.
 fn better(one: Lookup, other: Lookup) -> Lookup {
     match (one, other) {
-        (Lookup::Staged(_) | Lookup::OnDisk(_), _) | (Lookup::Dead, Lookup::Absent) => one,
+        (Lookup::InMemtable(_) | Lookup::OnDisk(_), _) | (Lookup::Dead, Lookup::Absent) => one,
         (Lookup::Dead | Lookup::Absent, _) => other,
     }
 }

@@ -12,7 +12,7 @@ impl Reader<'_> {
     /// Carries out searches as [`Reader::search`] does and with the same answers, but none waits for another: the disk has as
     /// much to do as a batch allows until the last ones. Those whose ways parted are not read together again, which costs a few
     /// reads more; where these are dear, and where runs are read whole, it goes in rounds.
-    pub(super) fn search_each(
+    pub(super) fn streamed_search(
         mut self,
         keys: &[Key],
         mut searches: Vec<Search>,
@@ -24,7 +24,7 @@ impl Reader<'_> {
         }
         sort_searches(&mut searches);
         let (disk, file) = (self.disk, self.file);
-        searches.retain_mut(|search| search.goes_on(self.buckets, keys, &mut self.counters.young_skips));
+        searches.retain_mut(|search| search.goes_on(self.buckets, keys, &mut self.counters.recent_skips));
         let mut waiting = self.spans(&searches, 0);
         // Taken from the end.
         waiting.reverse();
@@ -53,7 +53,7 @@ impl ReadStream for Steps<'_, '_> {
     fn next(&mut self) -> Option<OwnedRead> {
         let fits = |span: &mut Span| self.pages == 0 || self.pages + span.pages() <= self.reader.batch_pages;
         let span = self.waiting.pop_if(fits)?;
-        let (offset, buffer) = self.reader.room_for(&span);
+        let (offset, buffer) = self.reader.space_for(&span);
         self.pages += span.pages();
         let number = self.flying.iter().position(Option::is_none).unwrap_or(self.flying.len());
         if number == self.flying.len() {
@@ -74,7 +74,7 @@ impl ReadStream for Steps<'_, '_> {
         // Those that go on move to the front, in order.
         let mut count = 0;
         for index in 0..all.len() {
-            if all[index].goes_on(reader.buckets, keys, &mut reader.counters.young_skips) {
+            if all[index].goes_on(reader.buckets, keys, &mut reader.counters.recent_skips) {
                 all.swap(count, index);
                 count += 1;
             }

@@ -4,9 +4,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Takes a fingerprint's own bits as its hash: fingerprints are keyed, nobody can choose them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OwnBits(u64);
+pub struct IdentityHasher(u64);
 
-impl Hasher for OwnBits {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -26,4 +26,4 @@ impl Hasher for OwnBits {
 }
 
 /// Hashes by the key's own bits.
-pub type ByOwnBits = BuildHasherDefault<OwnBits>;
+pub type BuildIdentityHasher = BuildHasherDefault<IdentityHasher>;

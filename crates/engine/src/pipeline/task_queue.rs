@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 use crate::pipeline::driver::{Driver, Kind, Pool};
 
 /// A stage that can run aside: a function of its input.
-pub trait Work: Send + Sync + 'static {
+pub trait Task: Send + Sync + 'static {
     /// What a job takes.
     type In: Send + 'static;
     /// What a job gives.
@@ -19,21 +19,21 @@ pub trait Work: Send + Sync + 'static {
 }
 
 /// Jobs of one kind under way, at most `depth` of them.
-pub struct Lane<W: Work> {
+pub struct TaskQueue<W: Task> {
     driver: Driver,
-    work: Arc<W>,
+    task: Arc<W>,
     pool: Pool,
     depth: usize,
     jobs: VecDeque<Slot<W>>,
 }
 
-enum Slot<W: Work> {
+enum Slot<W: Task> {
     Running(Receiver<W::Out>),
     Waiting(W::In),
     Done(W::Out),
 }
 
-impl<W: Work> fmt::Debug for Lane<W> {
+impl<W: Task> fmt::Debug for TaskQueue<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lane").field("depth", &self.depth).field("jobs", &self.jobs.len()).finish_non_exhaustive()
     }
@@ -41,14 +41,14 @@ impl<W: Work> fmt::Debug for Lane<W> {
 
 impl Driver {
     /// Opens a lane for one kind of work.
-    pub fn lane<W: Work>(&self, work: W, pool: Pool, depth: usize) -> Lane<W> {
-        Lane::new(self.clone(), work, pool, depth)
+    pub fn queue<W: Task>(&self, task: W, pool: Pool, depth: usize) -> TaskQueue<W> {
+        TaskQueue::new(self.clone(), task, pool, depth)
     }
 }
 
-impl<W: Work> Lane<W> {
-    fn new(driver: Driver, work: W, pool: Pool, depth: usize) -> Self {
-        Self { driver, work: Arc::new(work), pool, depth, jobs: VecDeque::with_capacity(depth) }
+impl<W: Task> TaskQueue<W> {
+    fn new(driver: Driver, task: W, pool: Pool, depth: usize) -> Self {
+        Self { driver, task: Arc::new(task), pool, depth, jobs: VecDeque::with_capacity(depth) }
     }
 
     /// Says whether a result must be taken before the next job can go in.
@@ -68,7 +68,7 @@ impl<W: Work> Lane<W> {
             Kind::Inline { .. } => Slot::Waiting(input),
             Kind::Threads { compute, read, wait } => {
                 let (sender, receiver) = bounded(1);
-                let work = Arc::clone(&self.work);
+                let task = Arc::clone(&self.task);
                 let workers = match self.pool {
                     Pool::Compute => compute,
                     Pool::Read => read,
@@ -76,7 +76,7 @@ impl<W: Work> Lane<W> {
                 };
                 workers.submit(Box::new(move || {
                     // Nobody waits for the result any more when the operation has failed.
-                    let _abandoned = sender.send(work.run(input));
+                    let _abandoned = sender.send(task.run(input));
                 }));
                 Slot::Running(receiver)
             }
@@ -115,7 +115,7 @@ impl<W: Work> Lane<W> {
     fn run_inline(&mut self, at: usize) {
         let Some(slot) = self.jobs.remove(at) else { return };
         let slot = match slot {
-            Slot::Waiting(input) => Slot::Done(self.work.run(input)),
+            Slot::Waiting(input) => Slot::Done(self.task.run(input)),
             Slot::Done(_) | Slot::Running(_) => slot,
         };
         self.jobs.insert(at, slot);
@@ -128,7 +128,7 @@ mod tests {
 
     struct Square;
 
-    impl Work for Square {
+    impl Task for Square {
         type In = u64;
         type Out = u64;
         fn run(&self, input: u64) -> u64 {
@@ -139,19 +139,19 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_jobs_with_every_driver() {
         for driver in [Driver::threads(3), Driver::inline(1), Driver::inline(2)] {
-            let mut lane = driver.lane(Square, Pool::Compute, 4);
+            let mut queue = driver.queue(Square, Pool::Compute, 4);
             let mut results = Vec::new();
             for number in 0..100 {
-                if lane.is_full() {
-                    results.extend(lane.pop());
+                if queue.is_full() {
+                    results.extend(queue.pop());
                 }
-                lane.push(number);
-                results.extend(lane.pop_done());
+                queue.push(number);
+                results.extend(queue.pop_done());
             }
-            results.extend(std::iter::from_fn(|| lane.pop()));
+            results.extend(std::iter::from_fn(|| queue.pop()));
             assert_eq!(results, (0..100).map(|number| number * number).collect::<Vec<_>>());
             let mut numbers = 0..10;
-            assert_eq!(driver.feed(move || numbers.next(), 2).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+            assert_eq!(driver.prefetch(move || numbers.next(), 2).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
         }
     }
 }

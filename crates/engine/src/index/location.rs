@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::index::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, decode_checkpoint};
 use crate::index::device;
+use crate::index::duplicate_runs::DuplicateRunLog;
 use crate::index::log::{ArrivalLog, LOG_PAGE_RECORDS};
+use crate::index::maintenance::disjoint;
 use crate::index::options::IndexOptions;
 use crate::index::registry::Registry;
-use crate::index::repeats::RepeatLog;
-use crate::index::store::{IndexState, Store, open_or_create, repeats_name, slot_name};
-use crate::index::upkeep::disjoint;
+use crate::index::store::{IndexState, Store, duplicate_runs_name, open_or_create, slot_name};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
 use crate::kv::manifest::decode_manifest;
@@ -21,22 +21,22 @@ use crate::kv::table::{BucketReads, Table, TableSpec};
 use crate::types::RepositoryId;
 
 /// Bits of a filter that is made anew for each record of the log: so many that it need not grow at once.
-const FILTER_BITS_ANEW: usize = 20;
+const FILTER_BITS_REBUILT: usize = 20;
 
 /// What an index is put together from.
 struct Parts {
     generation: u64,
     registry: Registry,
     log: ArrivalLog,
-    repeats: RepeatLog,
-    repeats_file: u8,
+    duplicate_runs: DuplicateRunLog,
+    duplicate_runs_file: u8,
     table: Table,
     filter: Filter,
     incomplete: Vec<RangeInclusive<u64>>,
 }
 
 /// Where an index is opened, and how.
-pub(super) struct Place<'a> {
+pub(super) struct IndexLocation<'a> {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) host: Arc<dyn Host>,
     pub(super) dir: &'a Path,
@@ -44,7 +44,7 @@ pub(super) struct Place<'a> {
     pub(super) options: &'a IndexOptions,
 }
 
-impl Place<'_> {
+impl IndexLocation<'_> {
     fn file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
         self.disk.open(&self.dir.join(name), Access::ReadWrite)
     }
@@ -71,18 +71,19 @@ impl Place<'_> {
         let generation = checkpoint.generation;
         let mut table = self.load_table(&checkpoint)?;
         let (filter, is_whole) = self.load_filter(&checkpoint, &mut table);
-        let Checkpoint { registered, registry_digest, log_pages, repeats_file, .. } = checkpoint;
-        let Checkpoint { repeat_pages, incomplete, covered, .. } = checkpoint;
+        let Checkpoint { registered, registry_digest, log_pages, duplicate_runs_file, .. } = checkpoint;
+        let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
         let registry = Registry::open(self.file("containers")?, self.repository, registered, registry_digest, covered)?;
-        let log = ArrivalLog::open(self.direct_file("log")?, table.life(), log_pages)?;
-        let repeats = RepeatLog::open(self.file(&repeats_name(repeats_file))?, repeat_pages)?;
+        let log = ArrivalLog::open(self.direct_file("log")?, table.epoch(), log_pages)?;
+        let duplicate_runs =
+            DuplicateRunLog::open(self.file(&duplicate_runs_name(duplicate_runs_file))?, duplicate_run_pages)?;
         let marked = self.disk.exists(&self.dir.join("unclean"))?;
         let state = match incomplete.len() {
             _ if marked => IndexState::Unclean,
             0 => IndexState::Clean,
             parts => IndexState::Incomplete(parts),
         };
-        let parts = Parts { generation, registry, log, repeats, repeats_file, table, filter, incomplete };
+        let parts = Parts { generation, registry, log, duplicate_runs, duplicate_runs_file, table, filter, incomplete };
         let mut store = self.assemble(Arc::clone(lock), parts);
         (store.changed, store.marked) = (marked || !is_whole, marked);
         Ok(Some((store, state)))
@@ -121,8 +122,9 @@ impl Place<'_> {
         }
         // Damaged, or too large by an odd factor: the table knows the same bits of all fingerprints.
         let stored = usize::try_from(checkpoint.log_pages).unwrap_or(usize::MAX).saturating_mul(LOG_PAGE_RECORDS);
-        let bytes =
-            (stored.saturating_mul(FILTER_BITS_ANEW) / 8).min(self.filter_bytes_max()).max(self.options.filter_bytes);
+        let bytes = (stored.saturating_mul(FILTER_BITS_REBUILT) / 8)
+            .min(self.filter_bytes_max())
+            .max(self.options.filter_bytes);
         let mut filter = Filter::new(bytes, self.options.filter_hashes);
         table.scan(&*self.disk, 0..=u64::MAX, &mut |key| {
             filter.test_and_set(key);
@@ -178,18 +180,18 @@ impl Place<'_> {
         lock: Arc<dyn DiskFile>,
         empty: &dyn Fn(&str) -> Result<Arc<dyn DiskFile>>,
     ) -> Result<Store> {
-        let (containers, repeats) = (empty("containers")?, empty(&repeats_name(0))?);
+        let (containers, duplicate_runs) = (empty("containers")?, empty(&duplicate_runs_name(0))?);
         let (table, log) = (empty("table")?, empty("log")?);
-        let mut life = [0; 8];
-        self.host.random(&mut life)?;
-        let life = u64::from_le_bytes(life);
+        let mut epoch = [0; 8];
+        self.host.random(&mut epoch)?;
+        let epoch = u64::from_le_bytes(epoch);
         let parts = Parts {
             generation: 0,
             registry: Registry::create(containers, self.repository)?,
-            log: ArrivalLog::open(log, life, 0)?,
-            repeats: RepeatLog::open(repeats, 0)?,
-            repeats_file: 0,
-            table: Table::new(table, TableSpec { life, ..self.options.table() }),
+            log: ArrivalLog::open(log, epoch, 0)?,
+            duplicate_runs: DuplicateRunLog::open(duplicate_runs, 0)?,
+            duplicate_runs_file: 0,
+            table: Table::new(table, TableSpec { epoch, ..self.options.table() }),
             filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
             incomplete: Vec::new(),
         };
@@ -197,7 +199,7 @@ impl Place<'_> {
     }
 
     fn assemble(&self, lock: Arc<dyn DiskFile>, parts: Parts) -> Store {
-        let Parts { generation, registry, log, repeats, repeats_file, table, filter, incomplete } = parts;
+        let Parts { generation, registry, log, duplicate_runs, duplicate_runs_file, table, filter, incomplete } = parts;
         let filter_reserved = filter.bytes_of_largest();
         Store {
             disk: Arc::clone(&self.disk),
@@ -208,22 +210,22 @@ impl Place<'_> {
             generation,
             registry,
             log,
-            repeats,
-            repeats_file,
-            repeat_bytes_per_chunk: self.options.repeat_bytes_per_chunk,
-            repeat_pages_min: self.options.repeat_pages_min,
+            duplicate_runs,
+            duplicate_runs_file,
+            duplicate_run_bytes_per_chunk: self.options.duplicate_run_bytes_per_chunk,
+            duplicate_run_pages_min: self.options.duplicate_run_pages_min,
             table,
             filter,
             filter_bytes_max: self.filter_bytes_max(),
             filter_reserved,
-            flushing: None,
-            looking: None,
+            flush_running: None,
+            lookup_running: None,
             reading: None,
             writing_log: None,
             next_segment: 0,
             next_growth: 0,
             filter_growths: 0,
-            repeats_noted: 0,
+            duplicate_runs_noted: 0,
             flush_wait_nanos: 0,
             changed: true,
             marked: false,
