@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_reported_once() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let error = anyhow::Error::new(Error::io("write", "file".as_ref(), full)).context("while packing");
         assert_eq!(sentence(&error).matches("no storage space").count(), 1, "{}", sentence(&error));

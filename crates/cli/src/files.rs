@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_was_abandoned_by_a_killed_process_is_in_nobodys_way() {
+    fn a_target_that_a_killed_process_abandoned_does_not_block_another() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
         // Of a process that had the same number.

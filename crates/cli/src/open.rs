@@ -22,7 +22,7 @@ use crate::files;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::password::Password;
-use crate::settings::{CachePlace, Settings};
+use crate::settings::{CacheLocation, Settings};
 use crate::sources::{self, absolute};
 use crate::trust::{self, Pinned};
 
@@ -45,14 +45,14 @@ pub(crate) struct Opened {
 }
 
 /// Returns the disk of a repository's directory, and the host.
-pub(crate) fn doors(directory: &Path, settings: &Settings) -> (Arc<dyn Disk>, Arc<dyn Host>) {
+pub(crate) fn disk_and_host(directory: &Path, settings: &Settings) -> (Arc<dyn Disk>, Arc<dyn Host>) {
     (Arc::new(OsDisk::with_backend(directory.to_path_buf(), settings.io)), Arc::new(OsHost::new()))
 }
 
 /// Opens the repository that was named.
 pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     let directory = settings.repository()?;
-    let (disk, host) = doors(&directory, settings);
+    let (disk, host) = disk_and_host(&directory, settings);
     let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
     let pinned = Pinned::read(settings, output, &directory);
     let copies = pinned.admit(copies)?;
@@ -159,12 +159,12 @@ impl OpenedCache {
     pub(crate) fn open(settings: &Settings, repository: RepositoryId, output: &Output) -> Result<Self> {
         let name = PathBuf::from(repository.to_string());
         let reason = match &settings.cache {
-            CachePlace::Unwanted(_) => {
+            CacheLocation::Unwanted(_) => {
                 let scratch = make_scratch(&name).context("a cache for this run")?;
                 return Ok(Self::at(scratch, name, settings.io, true));
             }
-            CachePlace::Unknown => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
-            CachePlace::Directory(directory) => match prepare_for(directory, &name) {
+            CacheLocation::Unknown => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
+            CacheLocation::Directory(directory) => match prepare_for(directory, &name) {
                 Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),
             },

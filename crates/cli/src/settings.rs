@@ -58,7 +58,7 @@ pub(crate) enum Change {
 
 /// Directory of the caches.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum CachePlace {
+pub(crate) enum CacheLocation {
     /// In this directory.
     Directory(PathBuf),
     /// No place for it is known.
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     /// Which key slots it is tried on.
     pub(crate) slots: SlotPolicy,
     /// Directory of the caches.
-    pub(crate) cache: CachePlace,
+    pub(crate) cache: CacheLocation,
     /// Whether caches of repositories that are not used any more are removed.
     pub(crate) cleans_cache: bool,
     /// Whose habits are followed.
@@ -109,7 +109,7 @@ pub(crate) struct Settings {
     pub(crate) verbosity: Verbosity,
 }
 
-impl CachePlace {
+impl CacheLocation {
     fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Self {
         let named = typed.cache_dir.clone().or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from));
         let directory = named.or_else(|| os_identity::cache_directory(variable));
@@ -205,7 +205,7 @@ impl Settings {
             repository: NamedBy::decide(typed, &variable),
             password: PasswordSource::decide(typed, &variable),
             slots: SlotPolicy { memory_kib_max, hint: either(&typed.key_hint, "ONEFOLD_KEY_HINT")? },
-            cache: CachePlace::decide(typed, &variable),
+            cache: CacheLocation::decide(typed, &variable),
             cleans_cache: typed.cleanup_cache,
             dialect,
             read_concurrency: text("ONEFOLD_READ_CONCURRENCY")?.map(|text| read_concurrency(&text)).transpose()?,
@@ -268,17 +268,17 @@ mod tests {
         let settings = decide(&typed, &variables).unwrap();
         assert_eq!(settings.memory_bytes, 100 << 20);
         assert_eq!(settings.repository().unwrap(), PathBuf::from("/r"));
-        assert_eq!(settings.cache, CachePlace::Directory("/home/me/.cache/onefold".into()));
+        assert_eq!(settings.cache, CacheLocation::Directory("/home/me/.cache/onefold".into()));
         let settings = decide(&GlobalArgs::default(), &[("XDG_CACHE_HOME", "/x"), ("ONEFOLD_MEMORY", "1G")]).unwrap();
         assert_eq!(settings.memory_bytes, 1 << 30);
-        assert_eq!(settings.cache, CachePlace::Directory("/x/onefold".into()));
+        assert_eq!(settings.cache, CacheLocation::Directory("/x/onefold".into()));
         let unwanted = GlobalArgs { no_cache: true, ..GlobalArgs::default() };
         let unwanted = decide(&unwanted, &variables).unwrap().cache;
         assert_eq!(
             (unwanted.written(), unwanted.remembered()),
             (None, Some(&PathBuf::from("/home/me/.cache/onefold")))
         );
-        assert_eq!(decide(&GlobalArgs::default(), &[]).unwrap().cache, CachePlace::Unknown);
+        assert_eq!(decide(&GlobalArgs::default(), &[]).unwrap().cache, CacheLocation::Unknown);
     }
 
     #[test]

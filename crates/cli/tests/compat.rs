@@ -6,15 +6,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::place::{Place, Ran, contents};
+use crate::fixture::{Fixture, Ran, contents};
 
 /// Prepares a run under restic's name and with nothing but restic's variables.
-fn restic(place: &Place, arguments: &[&str]) -> Command {
-    let link = place.path("restic");
+fn restic(fixture: &Fixture, arguments: &[&str]) -> Command {
+    let link = fixture.path("restic");
     if !link.exists() {
         symlink(env!("CARGO_BIN_EXE_onefold"), &link).unwrap();
     }
-    let mut command = place.command(arguments);
+    let mut command = fixture.command(arguments);
     let mut renamed = Command::new(link);
     renamed.args(command.get_args()).current_dir(command.get_current_dir().unwrap()).env_clear();
     for (name, value) in command.get_envs() {
@@ -28,72 +28,72 @@ fn restic(place: &Place, arguments: &[&str]) -> Command {
     renamed
 }
 
-fn run(place: &Place, arguments: &[&str]) -> Ran {
-    Ran(restic(place, arguments).output().unwrap())
+fn run(fixture: &Fixture, arguments: &[&str]) -> Ran {
+    Ran(restic(fixture, arguments).output().unwrap())
 }
 
 #[test]
 fn a_program_called_restic_reads_restics_variables() {
-    let place = Place::without_repository(Some("correct horse"));
-    place.write("file", b"1234");
-    let made = run(&place, &["init", "--json", "--repository-version", "2"]).code(0).json();
+    let fixture = Fixture::without_repository(Some("correct horse"));
+    fixture.write("file", b"1234");
+    let made = run(&fixture, &["init", "--json", "--repository-version", "2"]).code(0).json();
     assert_eq!((&made["message_type"], made["id"].as_str().unwrap().len()), (&"initialized".into(), 64));
-    assert!(place.path("repository/config").exists());
-    let config = run(&place, &["cat", "config"]).code(0).json();
+    assert!(fixture.path("repository/config").exists());
+    let config = run(&fixture, &["cat", "config"]).code(0).json();
     assert_eq!(config["id"], made["id"]);
-    let mut backup = restic(&place, &["backup", "source", "-q"]);
+    let mut backup = restic(&fixture, &["backup", "source", "-q"]);
     Ran(backup.env("RESTIC_HOST", "elsewhere").output().unwrap()).code(0);
-    run(&place, &["backup", "source", "-q", "--host", "here"]).code(0);
-    let mut listed = restic(&place, &["snapshots", "--json"]);
+    run(&fixture, &["backup", "source", "-q", "--host", "here"]).code(0);
+    let mut listed = restic(&fixture, &["snapshots", "--json"]);
     let listed = Ran(listed.env("RESTIC_HOST", "elsewhere").output().unwrap()).code(0).json();
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!(listed[0]["hostname"], "elsewhere");
-    assert!(place.path("cache").exists());
-    let mut concurrent = restic(&place, &["backup", "source", "-q"]);
+    assert!(fixture.path("cache").exists());
+    let mut concurrent = restic(&fixture, &["backup", "source", "-q"]);
     Ran(concurrent.env("RESTIC_READ_CONCURRENCY", "many").output().unwrap()).code(1).says("from 1 to 64");
-    let mut concurrent = restic(&place, &["backup", "source", "-q"]);
+    let mut concurrent = restic(&fixture, &["backup", "source", "-q"]);
     Ran(concurrent.env("RESTIC_READ_CONCURRENCY", "2").output().unwrap()).code(0);
     // This program's own variables come first, and restic's count only where restic is meant.
-    let mut own = restic(&place, &["snapshots"]);
+    let mut own = restic(&fixture, &["snapshots"]);
     Ran(own.env("ONEFOLD_REPOSITORY", "/nowhere").output().unwrap()).code(10);
-    let mut native = place.command(["snapshots"]);
-    native.env_remove("ONEFOLD_REPOSITORY").env("RESTIC_REPOSITORY", place.path("repository"));
+    let mut native = fixture.command(["snapshots"]);
+    native.env_remove("ONEFOLD_REPOSITORY").env("RESTIC_REPOSITORY", fixture.path("repository"));
     Ran(native.output().unwrap()).code(1).says("no repository named");
 }
 
 #[test]
 fn the_variable_switches_too_and_knows_one_value() {
-    let place = Place::without_repository(None);
-    let version = |value: &str| Ran(place.command(["version"]).env("ONEFOLD_COMPAT", value).output().unwrap());
+    let fixture = Fixture::without_repository(None);
+    let version = |value: &str| Ran(fixture.command(["version"]).env("ONEFOLD_COMPAT", value).output().unwrap());
     assert!(version("restic").code(0).stdout().starts_with("restic 0.19.1 compiled with onefold "));
     assert!(version("").code(0).stdout().starts_with("onefold "));
     version("borg").code(1).says("the only value is restic");
-    assert!(run(&place, &["--version"]).code(0).stdout().starts_with("restic 0.19.1 "));
-    let json = run(&place, &["version", "--json"]).code(0).json();
+    assert!(run(&fixture, &["--version"]).code(0).stdout().starts_with("restic 0.19.1 "));
+    let json = run(&fixture, &["version", "--json"]).code(0).json();
     assert_eq!((&json["version"], &json["go_os"]), (&"0.19.1".into(), &"linux".into()));
     assert!(json["go_version"].as_str().unwrap().starts_with("onefold "), "{json}");
 }
 
 #[test]
 fn endings_have_the_words_and_codes_that_programs_look_for() {
-    let place = Place::without_repository(Some("correct horse"));
-    run(&place, &["snapshots"]).code(10).says("Fatal: repository does not exist: unable to open config file");
-    let missing = run(&place, &["snapshots", "--json"]).code(10).last_error();
+    let fixture = Fixture::without_repository(Some("correct horse"));
+    run(&fixture, &["snapshots"]).code(10).says("Fatal: repository does not exist: unable to open config file");
+    let missing = run(&fixture, &["snapshots", "--json"]).code(10).last_error();
     assert!(missing["message"].as_str().unwrap().starts_with("Fatal: repository does not exist"), "{missing}");
-    run(&place, &["init"]).code(0);
-    run(&place, &["init"]).code(1).says("config file already exists");
-    let mut wrong = restic(&place, &["snapshots"]);
+    run(&fixture, &["init"]).code(0);
+    run(&fixture, &["init"]).code(1).says("config file already exists");
+    let mut wrong = restic(&fixture, &["snapshots"]);
     Ran(wrong.env("RESTIC_PASSWORD", "wrong").output().unwrap()).code(12).says("Fatal: wrong password");
-    place.write("file", b"1234");
-    run(&place, &["backup", "source", "/nowhere"]).code(3);
+    fixture.write("file", b"1234");
+    run(&fixture, &["backup", "source", "/nowhere"]).code(3);
 }
 
 #[test]
 fn options_that_mean_nothing_are_noted_and_elsewhere_refused() {
-    let place = Place::without_repository(None);
-    let ran = run(&place, &["init", "--insecure-no-password"]).code(0).says("not encrypted");
+    let fixture = Fixture::without_repository(None);
+    let ran = run(&fixture, &["init", "--insecure-no-password"]).code(0).says("not encrypted");
     assert!(!ran.stderr().contains("insecure"), "{}", ran.stderr());
-    place.write("file", b"1234");
+    fixture.write("file", b"1234");
     let options = [
         "backup",
         "source",
@@ -109,35 +109,35 @@ fn options_that_mean_nothing_are_noted_and_elsewhere_refused() {
         "x",
         "--insecure-no-password",
     ];
-    run(&place, &options).code(0).says("--option means nothing here").says("--limit-upload").says("--pack-size");
-    run(&place, &["check", "--with-cache", "--check-unused", "--insecure-no-password"]).code(0);
-    place.run(["snapshots", "--pack-size", "64"]).code(1).says("ONEFOLD_COMPAT=restic accepts it");
-    assert!(!place.run(["backup", "--help"]).code(0).stdout().contains("pack-size"));
+    run(&fixture, &options).code(0).says("--option means nothing here").says("--limit-upload").says("--pack-size");
+    run(&fixture, &["check", "--with-cache", "--check-unused", "--insecure-no-password"]).code(0);
+    fixture.run(["snapshots", "--pack-size", "64"]).code(1).says("ONEFOLD_COMPAT=restic accepts it");
+    assert!(!fixture.run(["backup", "--help"]).code(0).stdout().contains("pack-size"));
 }
 
 #[test]
 fn restore_overwrites_as_restic_does_unless_another_way_is_typed() {
-    let place = Place::new();
-    place.write("file", b"new bytes");
-    place.run(["backup", "source", "-q"]).code(0);
-    let target = place.path("target");
+    let fixture = Fixture::new();
+    fixture.write("file", b"new bytes");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let target = fixture.path("target");
     std::fs::create_dir(&target).unwrap();
     std::fs::write(target.join("file"), b"old").unwrap();
     std::fs::write(target.join("other"), b"mine").unwrap();
     let arguments = ["restore", "latest:source", "-t", "target", "--insecure-no-password"];
-    place.run(&arguments[..4]).code(1).says("not empty");
-    run(&place, &arguments).code(0);
+    fixture.run(&arguments[..4]).code(1).says("not empty");
+    run(&fixture, &arguments).code(0);
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"new bytes");
     assert_eq!(std::fs::read(target.join("other")).unwrap(), b"mine");
     std::fs::write(target.join("file"), b"old").unwrap();
-    run(&place, &[&arguments[..], &["--overwrite", "never"]].concat()).code(0);
+    run(&fixture, &[&arguments[..], &["--overwrite", "never"]].concat()).code(0);
     assert_eq!(std::fs::read(target.join("file")).unwrap(), b"old");
     assert_eq!(contents(Path::new(&target)).len(), 2);
 }
 
 #[test]
 fn commands_that_are_to_come_say_so() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for (command, sentence) in [
         (&["forget", "--keep-last", "3", "--prune"][..], "forget: not in this version"),
         (&["prune"], "space is not given back yet"),
@@ -152,11 +152,11 @@ fn commands_that_are_to_come_say_so() {
         (&["self-update"], "self-update: not in this version"),
         (&["cache"], "cache: not in this version"),
     ] {
-        place.run(command).code(1).says(sentence);
+        fixture.run(command).code(1).says(sentence);
     }
-    let error = place.run(["--json", "forget", "--keep-daily", "7"]).code(1).last_error();
+    let error = fixture.run(["--json", "forget", "--keep-daily", "7"]).code(1).last_error();
     assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &1.into()));
-    place.run(["frobnicate"]).code(1).says("unrecognized subcommand");
+    fixture.run(["frobnicate"]).code(1).says("unrecognized subcommand");
 }
 
 /// Returns the fields that a row of the manual's table names, whatever they are set in.
@@ -170,15 +170,15 @@ fn documented(label: &str) -> Vec<String> {
 
 #[test]
 fn every_field_of_a_message_is_in_the_manual() {
-    let place = Place::encrypted();
-    place.write("dir/file", b"1234");
-    symlink("file", place.path("source/dir/link")).unwrap();
+    let fixture = Fixture::encrypted();
+    fixture.write("dir/file", b"1234");
+    symlink("file", fixture.path("source/dir/link")).unwrap();
     let first =
-        place.run(["backup", "source", "--json", "--verbose=2", "--tag", "x", "--exclude", "*.o"]).code(0).messages();
-    place.write("dir/more", b"12345");
-    let second = place.run(["backup", "source", "--json", "--progress-interval", "1ms"]).code(0).messages();
-    let missing = place.run(["backup", "source", "/nowhere", "--json"]).code(3).last_error();
-    let found = |arguments: &[&str]| place.run(arguments).code(0).messages();
+        fixture.run(["backup", "source", "--json", "--verbose=2", "--tag", "x", "--exclude", "*.o"]).code(0).messages();
+    fixture.write("dir/more", b"12345");
+    let second = fixture.run(["backup", "source", "--json", "--progress-interval", "1ms"]).code(0).messages();
+    let missing = fixture.run(["backup", "source", "/nowhere", "--json"]).code(3).last_error();
+    let found = |arguments: &[&str]| fixture.run(arguments).code(0).messages();
     let restored = found(&["restore", "latest", "-t", "target", "--json", "--verbose=2", "--progress-interval", "1ms"]);
     let of = |messages: &[Value], kind: &str| -> Vec<Value> {
         messages.iter().filter(|message| message["message_type"] == kind).cloned().collect()
@@ -189,7 +189,7 @@ fn every_field_of_a_message_is_in_the_manual() {
     let compared = found(&["diff", "latest~2", "latest", "--json"]);
     let groups = list(found(&["snapshots", "--json", "-g", "host"]).remove(0));
     let checked = found(&["check", "--json", "--progress-interval", "1ms"]);
-    let searched = list(place.run(["find", "link", "--json"]).code(0).json());
+    let searched = list(fixture.run(["find", "link", "--json"]).code(0).json());
     let rows = [
         ("`backup`, *`check`*: `status`", [of(&second, "status"), of(&checked, "status")].concat()),
         ("`backup`: `verbose_status`", of(&first, "verbose_status")),
@@ -206,7 +206,7 @@ fn every_field_of_a_message_is_in_the_manual() {
         ("`diff`: `statistics`", of(&compared, "statistics")),
         ("`stats`", [found(&["stats", "--json"]), found(&["stats", "--mode", "raw-data", "--json"])].concat()),
         ("`check`: `summary`", of(&checked, "summary")),
-        ("`key list`", list(place.run(["key", "list", "--json"]).code(0).json())),
+        ("`key list`", list(fixture.run(["key", "list", "--json"]).code(0).json())),
         ("`version`", found(&["version", "--json"])),
         ("`exit_error`", vec![missing]),
     ];
@@ -231,11 +231,11 @@ fn every_field_of_a_message_is_in_the_manual() {
 
 #[test]
 fn every_field_of_what_cat_writes_is_in_the_manual() {
-    let place = Place::encrypted();
-    place.write("dir/file", b"1234");
-    symlink("file", place.path("source/dir/link")).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let read = |arguments: &[&str]| place.run(arguments).code(0).json();
+    let fixture = Fixture::encrypted();
+    fixture.write("dir/file", b"1234");
+    symlink("file", fixture.path("source/dir/link")).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let read = |arguments: &[&str]| fixture.run(arguments).code(0).json();
     let key = read(&["key", "list", "--json"])[0]["id"].clone();
     let tree = read(&["cat", "tree", "latest:source/dir"]);
     let objects = [

@@ -5,62 +5,65 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, Ran};
+use crate::fixture::{Fixture, Ran};
 
-/// Makes a place with two snapshots: of host `a`, then, changed, of host `b`.
-fn two_snapshots() -> Place {
-    let place = Place::new();
-    place.write("dir/below/Note.txt", b"one");
-    place.write("dir/other", &vec![7; 50_000]);
-    place.write("gone", b"gone");
-    place.write("kind", b"a file");
-    symlink("here", place.path("source/link")).unwrap();
-    place.run(["backup", "source", "-q", "--host", "a"]).code(0);
-    place.write("dir/other", b"shorter");
-    place.write("new/file", b"new");
-    fs::remove_file(place.path("source/gone")).unwrap();
-    fs::remove_file(place.path("source/kind")).unwrap();
-    fs::create_dir(place.path("source/kind")).unwrap();
-    fs::remove_file(place.path("source/link")).unwrap();
-    symlink("there", place.path("source/link")).unwrap();
+/// Makes a fixture with two snapshots: of host `a`, then, changed, of host `b`.
+fn two_snapshots() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write("dir/below/Note.txt", b"one");
+    fixture.write("dir/other", &vec![7; 50_000]);
+    fixture.write("gone", b"gone");
+    fixture.write("kind", b"a file");
+    symlink("here", fixture.path("source/link")).unwrap();
+    fixture.run(["backup", "source", "-q", "--host", "a"]).code(0);
+    fixture.write("dir/other", b"shorter");
+    fixture.write("new/file", b"new");
+    fs::remove_file(fixture.path("source/gone")).unwrap();
+    fs::remove_file(fixture.path("source/kind")).unwrap();
+    fs::create_dir(fixture.path("source/kind")).unwrap();
+    fs::remove_file(fixture.path("source/link")).unwrap();
+    symlink("there", fixture.path("source/link")).unwrap();
     let mode = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(place.path("source/dir/below/Note.txt"), mode).unwrap();
-    place.run(["backup", "source", "-q", "--host", "b"]).code(0);
-    place
+    fs::set_permissions(fixture.path("source/dir/below/Note.txt"), mode).unwrap();
+    fixture.run(["backup", "source", "-q", "--host", "b"]).code(0);
+    fixture
 }
 
-fn ids(place: &Place) -> Vec<String> {
-    let all = place.run(["snapshots", "--json"]).code(0).json();
+fn ids(fixture: &Fixture) -> Vec<String> {
+    let all = fixture.run(["snapshots", "--json"]).code(0).json();
     all.as_array().unwrap().iter().map(|object| object["short_id"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn names_are_found_in_every_snapshot_the_newest_first() {
-    let place = two_snapshots();
-    let ids = ids(&place);
-    let ran = place.run(["find", "note*", "-i"]).code(0);
+    let fixture = two_snapshots();
+    let ids = ids(&fixture);
+    let ran = fixture.run(["find", "note*", "-i"]).code(0);
     let lines: Vec<String> = ran.stdout().lines().map(str::to_owned).collect();
     let [first, hit, empty, second, same] = lines.as_slice() else { panic!("{lines:?}") };
     assert!(first.starts_with(&format!("Found matching entries in snapshot {} from ", ids[1])), "{first}");
     assert!(second.contains(&ids[0]) && empty.is_empty() && hit == "/source/dir/below/Note.txt" && hit == same);
-    assert_eq!(place.run(["find", "note*"]).code(0).stdout(), "");
-    assert_eq!(place.run(["find", "gone", "-q"]).code(0).stdout(), "/source/gone\n");
-    // A directory is found with what is in it; a path is bound to its place.
+    assert_eq!(fixture.run(["find", "note*"]).code(0).stdout(), "");
+    assert_eq!(fixture.run(["find", "gone", "-q"]).code(0).stdout(), "/source/gone\n");
+    // A directory is found with what is in it; a pattern with a slash matches from the root.
     let below = "/source/dir/below\n/source/dir/below/Note.txt\n";
-    assert_eq!(place.run(["find", "/source/dir/below", "-q", "-H", "a"]).code(0).stdout(), below);
-    assert_eq!(place.run(["find", "/dir/below", "-q"]).code(0).stdout(), "");
-    let several = place.run(["find", "gone", "new", "-q", "-s", &ids[0], "-s", "latest"]).code(0).stdout();
+    assert_eq!(fixture.run(["find", "/source/dir/below", "-q", "-H", "a"]).code(0).stdout(), below);
+    assert_eq!(fixture.run(["find", "/dir/below", "-q"]).code(0).stdout(), "");
+    let several = fixture.run(["find", "gone", "new", "-q", "-s", &ids[0], "-s", "latest"]).code(0).stdout();
     assert_eq!(several, "/source/new\n/source/new/file\n/source/gone\n");
-    let long = place.run(["find", "-l", "link", "-q", "-s", "latest"]).code(0).stdout();
+    let long = fixture.run(["find", "-l", "link", "-q", "-s", "latest"]).code(0).stdout();
     assert!(long.starts_with("Lrwxrwxrwx ") && long.contains("/source/link -> there"), "{long}");
-    assert_eq!(place.run(["find", "gone", "--newest", "2001-01-01", "-q"]).code(0).stdout(), "");
-    assert_eq!(place.run(["find", "gone", "--oldest", "2001-01-01 10:00:00", "-q"]).code(0).stdout(), "/source/gone\n");
+    assert_eq!(fixture.run(["find", "gone", "--newest", "2001-01-01", "-q"]).code(0).stdout(), "");
+    assert_eq!(
+        fixture.run(["find", "gone", "--oldest", "2001-01-01 10:00:00", "-q"]).code(0).stdout(),
+        "/source/gone\n"
+    );
 }
 
 #[test]
 fn programs_read_what_was_found_as_restic_writes_it() {
-    let place = two_snapshots();
-    let found = place.run(["find", "*.txt", "new", "--json"]).code(0).json();
+    let fixture = two_snapshots();
+    let found = fixture.run(["find", "*.txt", "new", "--json"]).code(0).json();
     let [newest, oldest] = found.as_array().unwrap().as_slice() else { panic!("{found}") };
     assert_eq!((&newest["hits"], &oldest["hits"]), (&3.into(), &1.into()));
     assert_eq!(newest["snapshot"].as_str().unwrap().len(), 64);
@@ -74,26 +77,26 @@ fn programs_read_what_was_found_as_restic_writes_it() {
         assert!(note[field].is_u64(), "{field}: {note}");
     }
     assert_eq!(newest["matches"].as_array().unwrap().len(), 3);
-    assert_eq!(place.run(["find", "nowhere", "--json"]).code(0).json(), json!([]));
+    assert_eq!(fixture.run(["find", "nowhere", "--json"]).code(0).json(), json!([]));
 }
 
 #[test]
 fn a_search_that_makes_no_sense_is_refused() {
-    let place = two_snapshots();
-    place.run(["find"]).code(1).says("PATTERN");
-    place.run(["find", "a["]).code(1).says("pattern `a[`: unclosed bracket");
-    place.run(["find", ""]).code(1).says("not a pattern");
-    place.run(["find", "a", "--newest", "soon"]).code(1).says("--newest: \"soon\": not a time");
-    place.run(["find", "a", "-s", "nope"]).code(1).says("`nope` not found");
+    let fixture = two_snapshots();
+    fixture.run(["find"]).code(1).says("PATTERN");
+    fixture.run(["find", "a["]).code(1).says("pattern `a[`: unclosed bracket");
+    fixture.run(["find", ""]).code(1).says("not a pattern");
+    fixture.run(["find", "a", "--newest", "soon"]).code(1).says("--newest: \"soon\": not a time");
+    fixture.run(["find", "a", "-s", "nope"]).code(1).says("`nope` not found");
 }
 
 #[test]
-fn differences_are_told_with_restics_letters() {
-    let place = two_snapshots();
-    let ids = ids(&place);
+fn differences_are_reported_with_restics_letters() {
+    let fixture = two_snapshots();
+    let ids = ids(&fixture);
     let diff = |options: &[&str]| {
         let all = ["diff", "latest~1", "latest"].iter().chain(options);
-        place.run(all).code(0)
+        fixture.run(all).code(0)
     };
     let text = diff(&[]).stdout();
     let expected = "M    /source/dir/other\n-    /source/gone\nT    /source/kind/\nM    /source/link\n\
@@ -128,21 +131,21 @@ fn differences_are_told_with_restics_letters() {
 
 #[test]
 fn parts_of_snapshots_are_compared_by_their_paths() {
-    let place = two_snapshots();
-    let same = place.run(["diff", "latest:/source/dir/below", "latest~1:source/dir/below", "-q"]).code(0);
+    let fixture = two_snapshots();
+    let same = fixture.run(["diff", "latest:/source/dir/below", "latest~1:source/dir/below", "-q"]).code(0);
     assert_eq!(same.stdout(), "");
-    let other = place.run(["diff", "latest~1:/source/dir", "latest:/source/new", "-q"]).code(0);
+    let other = fixture.run(["diff", "latest~1:/source/dir", "latest:/source/new", "-q"]).code(0);
     assert_eq!(other.stdout(), "-    /below/\n-    /below/Note.txt\n+    /file\n-    /other\n");
-    place.run(["diff", "latest"]).code(1).says("SNAPSHOT");
-    place.run(["diff", "latest", "nope"]).code(1).says("`nope` not found");
-    place.run(["diff", "latest:/nope", "latest"]).code(1).says("/nope: not in the snapshot");
-    place.run(["diff", "latest:/source/link", "latest"]).code(1).says("not a directory");
+    fixture.run(["diff", "latest"]).code(1).says("SNAPSHOT");
+    fixture.run(["diff", "latest", "nope"]).code(1).says("`nope` not found");
+    fixture.run(["diff", "latest:/nope", "latest"]).code(1).says("/nope: not in the snapshot");
+    fixture.run(["diff", "latest:/source/link", "latest"]).code(1).says("not a directory");
 }
 
 #[test]
 fn sizes_are_counted_in_restics_modes() {
-    let place = two_snapshots();
-    let stats = |options: &[&str]| place.run(["stats", "--json"].iter().chain(options)).code(0).json();
+    let fixture = two_snapshots();
+    let stats = |options: &[&str]| fixture.run(["stats", "--json"].iter().chain(options)).code(0).json();
     let restore = stats(&[]);
     assert_eq!((&restore["snapshots_count"], &restore["total_file_count"]), (&2.into(), &17.into()));
     assert_eq!(restore["total_size"], 3 + 50_000 + 4 + 6 + 3 + 7 + 3);
@@ -157,31 +160,31 @@ fn sizes_are_counted_in_restics_modes() {
     assert!(1.0 < raw["deduplication_ratio"].as_f64().unwrap() && 1.0 < raw["compression_ratio"].as_f64().unwrap());
     assert!(0.0 < raw["compression_space_saving"].as_f64().unwrap(), "{raw}");
     assert!(raw["containers"].as_u64().unwrap() >= 2 && raw.get("total_file_count").is_none(), "{raw}");
-    let text = place.run(["stats", "--mode", "raw-data"]).code(0).stdout();
+    let text = fixture.run(["stats", "--mode", "raw-data"]).code(0).stdout();
     for title in ["Stats in raw-data mode:", "Snapshots processed:  2", "Deduplication ratio:", "Containers:"] {
         assert!(text.contains(title), "{title}: {text}");
     }
-    assert!(place.run(["stats"]).code(0).stdout().contains("Total size:  48.854 KiB"));
-    place.run(["stats", "--mode", "guess"]).code(1).says("restore-size");
-    place.run(["stats", "nope"]).code(1).says("`nope` not found");
+    assert!(fixture.run(["stats"]).code(0).stdout().contains("Total size:  48.854 KiB"));
+    fixture.run(["stats", "--mode", "guess"]).code(1).says("restore-size");
+    fixture.run(["stats", "nope"]).code(1).says("`nope` not found");
 }
 
 #[test]
 fn objects_are_written_for_programs() {
-    let place = Place::encrypted();
-    place.write("file", b"some bytes");
-    place.write("large", &vec![1; 200_000]);
-    place.run(["backup", "source", "-q"]).code(0);
-    let cat = |arguments: &[&str]| place.run(["cat"].iter().chain(arguments));
+    let fixture = Fixture::encrypted();
+    fixture.write("file", b"some bytes");
+    fixture.write("large", &vec![1; 200_000]);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let cat = |arguments: &[&str]| fixture.run(["cat"].iter().chain(arguments));
     let config = cat(&["config"]).code(0).json();
     assert_eq!((&config["version"], &config["encrypted"]), (&1.into(), &true.into()));
-    assert!(config["id"].as_str().unwrap().starts_with(&place.repository_id()));
+    assert!(config["id"].as_str().unwrap().starts_with(&fixture.repository_id()));
     assert_eq!(config["chunking"]["method"], "gear");
-    let key_id = place.run(["key", "list", "--json"]).code(0).json()[0]["id"].as_str().unwrap().to_owned();
+    let key_id = fixture.run(["key", "list", "--json"]).code(0).json()[0]["id"].as_str().unwrap().to_owned();
     let key = cat(&["key", &key_id[..6]]).code(0).json();
     assert_eq!((&key["id"], &key["kdf"]), (&json!(key_id), &"argon2id".into()));
     let snapshot = cat(&["snapshot", "latest"]).code(0).json();
-    assert_eq!(snapshot["paths"], json!([place.path("source")]));
+    assert_eq!(snapshot["paths"], json!([fixture.path("source")]));
     let tree = cat(&["tree", "latest:/source"]).code(0).json();
     assert_eq!(tree["id"].as_str().unwrap().len(), 64);
     let [file, large] = tree["nodes"].as_array().unwrap().as_slice() else { panic!("{tree}") };
@@ -197,17 +200,17 @@ fn objects_are_written_for_programs() {
     cat(&["chunk", "abc"]).code(1).says("64 digits");
     cat(&["chunk", &"0".repeat(64)]).code(1).says("in no readable container");
     cat(&["everything"]).code(1).says("everything");
-    Place::new().run(["cat", "key", "x"]).code(1).says("not encrypted");
+    Fixture::new().run(["cat", "key", "x"]).code(1).says("not encrypted");
 }
 
 #[test]
 fn shells_complete_and_manuals_describe_every_command() {
-    let place = Place::without_repository(None);
+    let fixture = Fixture::without_repository(None);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = place.run(["completions", shell]).code(0).stdout();
+        let script = fixture.run(["completions", shell]).code(0).stdout();
         assert!(script.contains("exclude-caches") && script.contains("files-from-verbatim"), "{shell}");
     }
-    place.run(["completions", "cmd"]).code(1).says("bash");
+    fixture.run(["completions", "cmd"]).code(1).says("bash");
     let bash = std::process::Command::new("bash")
         .args([
             "-c",
@@ -218,17 +221,17 @@ fn shells_complete_and_manuals_describe_every_command() {
         .spawn();
     // Where there is a bash, it is asked what the script completes.
     if let Ok(mut bash) = bash {
-        let script = place.run(["completions", "bash"]).code(0).0.stdout;
+        let script = fixture.run(["completions", "bash"]).code(0).0.stdout;
         std::io::Write::write_all(&mut bash.stdin.take().unwrap(), &script).unwrap();
         assert_eq!(Ran(bash.wait_with_output().unwrap()).code(0).stdout(), "snapshots\n");
     }
-    place.run(["man", "out/man"]).code(0);
+    fixture.run(["man", "out/man"]).code(0);
     for page in ["onefold", "onefold-backup", "onefold-restore", "onefold-key", "onefold-key-add", "onefold-man"] {
-        let text = fs::read_to_string(place.path("out/man").join(format!("{page}.1"))).unwrap();
+        let text = fs::read_to_string(fixture.path("out/man").join(format!("{page}.1"))).unwrap();
         assert!(text.contains("EXIT STATUS") && text.contains("ONEFOLD_PASSWORD"), "{page}");
         assert!(text.contains(".TH") && text.contains(".SH OPTIONS"), "{page}: {text}");
     }
-    assert!(!place.path("out/man/onefold-help.1").exists());
-    fs::write(place.path("occupied"), b"").unwrap();
-    place.run(["man", "occupied"]).code(1).says("create occupied");
+    assert!(!fixture.path("out/man/onefold-help.1").exists());
+    fs::write(fixture.path("occupied"), b"").unwrap();
+    fixture.run(["man", "occupied"]).code(1).says("create occupied");
 }

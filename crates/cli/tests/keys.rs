@@ -1,22 +1,22 @@
 //! `init` and `key`.
 
-use crate::place::{Place, Ran};
+use crate::fixture::{Fixture, Ran};
 
-fn with_password(place: &Place, password: &str, arguments: &[&str]) -> Ran {
-    Ran(place.command(arguments).env("ONEFOLD_PASSWORD", password).output().unwrap())
+fn with_password(fixture: &Fixture, password: &str, arguments: &[&str]) -> Ran {
+    Ran(fixture.command(arguments).env("ONEFOLD_PASSWORD", password).output().unwrap())
 }
 
 #[test]
 fn init_says_what_it_made_and_never_makes_it_twice() {
-    let place = Place::without_repository(Some("secret"));
-    let ran = place.run(["init", "--json", "--chunk-size", "16k"]).code(0);
+    let fixture = Fixture::without_repository(Some("secret"));
+    let ran = fixture.run(["init", "--json", "--chunk-size", "16k"]).code(0);
     let made = ran.json();
     assert_eq!(made["message_type"], "initialized");
     assert_eq!(made["id"].as_str().unwrap().len(), 64);
-    assert_eq!(made["repository"], serde_json::json!(place.path("repository")));
-    place.run(["init"]).code(1).says("exists already");
+    assert_eq!(made["repository"], serde_json::json!(fixture.path("repository")));
+    fixture.run(["init"]).code(1).says("exists already");
 
-    let open = Place::without_repository(None);
+    let open = Fixture::without_repository(None);
     open.run(["init", "--no-encryption"]).code(0).says("not encrypted");
     open.run(["snapshots"]).code(0).says("not encrypted");
     with_password(&open, "some", &["snapshots"]).code(1).says("not encrypted although a password was given");
@@ -25,68 +25,68 @@ fn init_says_what_it_made_and_never_makes_it_twice() {
 
 #[test]
 fn parameters_that_make_no_repository_are_refused() {
-    let place = Place::without_repository(Some("secret"));
-    place.run(["init", "--container-size", "1k"]).code(1).says("containers of 1024 bytes: possible are 65536 to");
-    place.run(["init", "--chunk-size", "100"]).code(1).says("chunks on average of 100 bytes: possible are 512 to");
-    place.run(["init", "--chunk-size", "1M"]).code(1).says("do not fit containers of 4194304");
-    place.run(["init", "--container-size", "64k", "--region-size", "64k"]).code(1).says("regions of 65536");
-    place.run(["init", "--key-memory", "8G"]).code(1).says("--key-memory 8G: the most are 4096M");
-    assert!(!place.path("repository").exists(), "nothing is left of what was refused");
-    place.run(["init", "--chunk-size", "much"]).code(1).says("not a size");
-    place.run(["init", "--key-memory", "1M"]).code(1).says("64M");
-    place.run(["snapshots"]).code(10);
+    let fixture = Fixture::without_repository(Some("secret"));
+    fixture.run(["init", "--container-size", "1k"]).code(1).says("containers of 1024 bytes: possible are 65536 to");
+    fixture.run(["init", "--chunk-size", "100"]).code(1).says("chunks on average of 100 bytes: possible are 512 to");
+    fixture.run(["init", "--chunk-size", "1M"]).code(1).says("do not fit containers of 4194304");
+    fixture.run(["init", "--container-size", "64k", "--region-size", "64k"]).code(1).says("regions of 65536");
+    fixture.run(["init", "--key-memory", "8G"]).code(1).says("--key-memory 8G: the most are 4096M");
+    assert!(!fixture.path("repository").exists(), "nothing is left of what was refused");
+    fixture.run(["init", "--chunk-size", "much"]).code(1).says("not a size");
+    fixture.run(["init", "--key-memory", "1M"]).code(1).says("64M");
+    fixture.run(["snapshots"]).code(10);
 }
 
 #[test]
 fn passwords_come_and_go() {
-    let place = Place::encrypted();
-    std::fs::write(place.path("new"), "second\n").unwrap();
-    place.run(["key", "add", "--new-password-file", "new"]).code(0);
-    let keys = place.run(["key", "list", "--json"]).code(0).json();
+    let fixture = Fixture::encrypted();
+    std::fs::write(fixture.path("new"), "second\n").unwrap();
+    fixture.run(["key", "add", "--new-password-file", "new"]).code(0);
+    let keys = fixture.run(["key", "list", "--json"]).code(0).json();
     let keys = keys.as_array().unwrap();
     assert_eq!(keys.len(), 2);
     let id = |current: bool| keys.iter().find(|key| key["current"] == current).unwrap()["id"].as_str().unwrap();
     let current = keys.iter().find(|key| key["current"] == true).unwrap();
     assert!(!current["userName"].as_str().unwrap().is_empty() && !current["hostName"].as_str().unwrap().is_empty());
-    place.run(["key", "remove", id(true)]).code(1).says("in use");
-    place.run(["key", "remove", "zz"]).code(1).says("not found");
-    place.run(["key", "remove", &id(false)[..8]]).code(0).says("has not changed");
-    with_password(&place, "second", &["snapshots"]).code(12);
-    place.run(["key", "passwd", "--new-password-file", "new"]).code(0);
-    place.run(["snapshots"]).code(12);
-    with_password(&place, "second", &["snapshots", "--json"]).code(0);
-    place.run(["-p", "new", "snapshots"]).code(0);
-    place.run(["--password-command", "cat new", "snapshots"]).code(0);
-    place.run(["--password-command", "exit 1", "snapshots"]).code(1).says("password command failed");
+    fixture.run(["key", "remove", id(true)]).code(1).says("in use");
+    fixture.run(["key", "remove", "zz"]).code(1).says("not found");
+    fixture.run(["key", "remove", &id(false)[..8]]).code(0).says("has not changed");
+    with_password(&fixture, "second", &["snapshots"]).code(12);
+    fixture.run(["key", "passwd", "--new-password-file", "new"]).code(0);
+    fixture.run(["snapshots"]).code(12);
+    with_password(&fixture, "second", &["snapshots", "--json"]).code(0);
+    fixture.run(["-p", "new", "snapshots"]).code(0);
+    fixture.run(["--password-command", "cat new", "snapshots"]).code(0);
+    fixture.run(["--password-command", "exit 1", "snapshots"]).code(1).says("password command failed");
 }
 
 #[test]
 fn a_key_slot_that_cannot_be_read_makes_its_listing_fail() {
-    let place = Place::encrypted();
-    std::fs::write(place.path("new"), "second\n").unwrap();
-    let own: Vec<_> = slots(&place);
-    place.run(["key", "add", "--new-password-file", "new"]).code(0);
-    for copy in slots(&place).into_iter().filter(|path| !own.contains(path)) {
+    let fixture = Fixture::encrypted();
+    std::fs::write(fixture.path("new"), "second\n").unwrap();
+    let own: Vec<_> = slots(&fixture);
+    fixture.run(["key", "add", "--new-password-file", "new"]).code(0);
+    for copy in slots(&fixture).into_iter().filter(|path| !own.contains(path)) {
         std::fs::write(copy, b"nonsense").unwrap();
     }
     for arguments in [&["key", "list"][..], &["key", "list", "--json"], &["list", "keys"]] {
-        let ran = place.run(arguments).code(1).says("keys/").says("not all key slots can be read");
+        let ran = fixture.run(arguments).code(1).says("keys/").says("not all key slots can be read");
         assert_ne!(ran.stdout(), "");
     }
 }
 
-fn slots(place: &Place) -> Vec<std::path::PathBuf> {
-    std::fs::read_dir(place.path("repository/keys")).unwrap().map(|entry| entry.unwrap().path()).collect()
+fn slots(fixture: &Fixture) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(fixture.path("repository/keys")).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 #[test]
 fn a_password_that_needs_more_memory_than_a_command_may_use_is_tried_on_request() {
-    let place = Place::without_repository(Some("secret"));
-    place.run(["init", "--key-memory", "80M"]).code(0).says("--key-memory-max 80M");
-    place.run(["snapshots"]).code(12).says("the least of them 80 MiB").says("--key-memory-max SIZE");
-    place.run(["snapshots", "--key-memory-max", "80M"]).code(0);
-    place.run(["snapshots", "--memory", "80M"]).code(0);
-    let keys = place.run(["key", "list", "--json", "--memory", "80M"]).code(0).json();
+    let fixture = Fixture::without_repository(Some("secret"));
+    fixture.run(["init", "--key-memory", "80M"]).code(0).says("--key-memory-max 80M");
+    fixture.run(["snapshots"]).code(12).says("the least of them 80 MiB").says("--key-memory-max SIZE");
+    fixture.run(["snapshots", "--key-memory-max", "80M"]).code(0);
+    fixture.run(["snapshots", "--memory", "80M"]).code(0);
+    let keys = fixture.run(["key", "list", "--json", "--memory", "80M"]).code(0).json();
     let id = keys[0]["id"].as_str().unwrap();
-    place.run(["snapshots", "--memory", "80M", "--key-hint", &id[..8]]).code(0);
+    fixture.run(["snapshots", "--memory", "80M", "--key-hint", &id[..8]]).code(0);
 }

@@ -4,20 +4,20 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, noise};
+use crate::fixture::{Fixture, noise};
 
-/// Describes a trace of the place.
-fn described(place: &Place, trace: &str) -> Value {
-    place.run(["lab", "describe", trace, "--json"]).code(0).json()
+/// Describes a trace of the fixture.
+fn described(fixture: &Fixture, trace: &str) -> Value {
+    fixture.run(["lab", "describe", trace, "--json"]).code(0).json()
 }
 
 #[test]
 fn a_trace_is_made_up_and_described() {
-    let place = Place::without_repository(None);
+    let fixture = Fixture::without_repository(None);
     let synth = ["lab", "synth", "trace", "--objects", "20", "--object-chunks", "50", "--versions", "3"];
     let options = ["--fixed-chunk-size", "4k", "--added", "0", "--removed", "0", "--pooled", "0"];
-    let made = place.run(synth.into_iter().chain(options).chain(["--json"])).code(0).json();
-    let described = described(&place, "trace");
+    let made = fixture.run(synth.into_iter().chain(options).chain(["--json"])).code(0).json();
+    let described = described(&fixture, "trace");
     for field in ["streams", "chunks", "bytes"] {
         assert_eq!(made[field], described[field], "{field}");
     }
@@ -31,23 +31,23 @@ fn a_trace_is_made_up_and_described() {
     assert_eq!(counts[0][1], 0);
     assert!(counts[1..].iter().all(|[chunks, duplicate]| duplicate <= chunks && chunks - duplicate < 40), "{counts:?}");
     assert_eq!(made["bytes"].as_u64().unwrap(), 4096 * made["chunks"].as_u64().unwrap());
-    let text = place.run(["lab", "describe", "trace"]).code(0);
+    let text = fixture.run(["lab", "describe", "trace"]).code(0);
     assert!(text.stdout().starts_with("lab synth SynthSpec"), "{}", text.stdout());
     assert!(text.stdout().contains("Deduplication ratio: 2.9"), "{}", text.stdout());
     // What is there is not written over.
-    let before = fs::read(place.path("trace")).unwrap();
-    let refused = place.run(synth).code(1);
+    let before = fs::read(fixture.path("trace")).unwrap();
+    let refused = fixture.run(synth).code(1);
     assert!(refused.stderr().contains("write trace: File exists"), "{}", refused.stderr());
-    assert_eq!(fs::read(place.path("trace")).unwrap(), before);
+    assert_eq!(fs::read(fixture.path("trace")).unwrap(), before);
 }
 
 #[test]
 fn foreign_traces_become_versions_in_their_order() {
-    let place = Place::without_repository(None);
-    fs::write(place.path("one"), "aa,100\nbb,200\ncc,300\n").unwrap();
-    fs::write(place.path("two"), "bb,200\ncc,300\ndd,400\n").unwrap();
-    place.run(["lab", "import", "--format", "csv", "trace", "one", "two"]).code(0);
-    let described = described(&place, "trace");
+    let fixture = Fixture::without_repository(None);
+    fs::write(fixture.path("one"), "aa,100\nbb,200\ncc,300\n").unwrap();
+    fs::write(fixture.path("two"), "bb,200\ncc,300\ndd,400\n").unwrap();
+    fixture.run(["lab", "import", "--format", "csv", "trace", "one", "two"]).code(0);
+    let described = described(&fixture, "trace");
     let version = |version: u32, bytes: u32, duplicate_chunks: u32, duplicate_bytes: u32| {
         json!({"version": version, "streams": 1, "chunks": 3, "bytes": bytes, "duplicate_chunks": duplicate_chunks,
             "duplicate_bytes": duplicate_bytes})
@@ -58,31 +58,31 @@ fn foreign_traces_become_versions_in_their_order() {
     let found = (&described["duplicate_runs"], &described["run_lengths"], &described["lags"]);
     assert_eq!(found, (&expected.0, &expected.1, &expected.2));
     // Of a raw file all chunks are as long as is said.
-    fs::write(place.path("raw"), [7; 40]).unwrap();
-    let raw = place.run(["lab", "import", "--format", "raw", "--chunk-size", "1k", "raw.trace", "raw", "--json"]);
+    fs::write(fixture.path("raw"), [7; 40]).unwrap();
+    let raw = fixture.run(["lab", "import", "--format", "raw", "--chunk-size", "1k", "raw.trace", "raw", "--json"]);
     let raw = raw.code(0).json();
     assert_eq!((&raw["chunks"], &raw["bytes"]), (&json!(2), &json!(2048)));
 }
 
 #[test]
-fn what_is_damaged_is_named_with_its_place_and_leaves_nothing() {
-    let place = Place::without_repository(None);
-    let said = |arguments: &[&str]| place.run(arguments).code(1).stderr();
-    fs::write(place.path("bad.csv"), "aa,100\nbb;200\n").unwrap();
+fn damage_is_named_with_its_position_and_leaves_nothing() {
+    let fixture = Fixture::without_repository(None);
+    let said = |arguments: &[&str]| fixture.run(arguments).code(1).stderr();
+    fs::write(fixture.path("bad.csv"), "aa,100\nbb;200\n").unwrap();
     let import = said(&["lab", "import", "--format", "csv", "trace", "bad.csv"]);
     assert!(import.contains("bad.csv: byte 7: a line that is not"), "{import}");
-    assert!(!place.path("trace").exists());
+    assert!(!fixture.path("trace").exists());
     let missing = said(&["lab", "import", "--format", "fsl", "trace", "nothing"]);
     assert!(missing.contains("nothing: No such file"), "{missing}");
-    assert!(!place.path("trace").exists());
-    place.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
-    let whole = fs::read(place.path("trace")).unwrap();
+    assert!(!fixture.path("trace").exists());
+    fixture.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
+    let whole = fs::read(fixture.path("trace")).unwrap();
     for (bytes, wanted) in [
         (&whole[..whole.len() - 1], format!("trace: byte {}: the trace ends too early", whole.len() - 1)),
         (&whole[..0], "trace: byte 0: the trace ends too early".to_owned()),
         (&b"no trace at all"[..], "trace: byte 0: not a trace of Onefold".to_owned()),
     ] {
-        fs::write(place.path("trace"), bytes).unwrap();
+        fs::write(fixture.path("trace"), bytes).unwrap();
         let described = said(&["lab", "describe", "trace"]);
         assert!(described.contains(&wanted), "{described}");
     }
@@ -94,57 +94,57 @@ fn what_is_damaged_is_named_with_its_place_and_leaves_nothing() {
     ] {
         let refused = said(&["lab", "synth", "other", option, value]);
         assert!(refused.contains(wanted), "{refused}");
-        assert!(!place.path("other").exists());
+        assert!(!fixture.path("other").exists());
     }
 }
 
 /// Writes a source whose files share much, and change.
-fn shared_source(place: &Place) {
+fn shared_source(fixture: &Fixture) {
     let shared = noise(1, 300_000);
-    place.write("a", &shared);
-    place.write("b/c", &[&noise(2, 5_000)[..], &shared[1000..200_000], &noise(3, 70_000)].concat());
-    place.write("b/zeros", &vec![0; 2_000_000]);
-    place.write("empty", b"");
+    fixture.write("a", &shared);
+    fixture.write("b/c", &[&noise(2, 5_000)[..], &shared[1000..200_000], &noise(3, 70_000)].concat());
+    fixture.write("b/zeros", &vec![0; 2_000_000]);
+    fixture.write("empty", b"");
     for number in 0..50 {
-        place.write(&format!("small/{number}"), &shared[..number * 37]);
+        fixture.write(&format!("small/{number}"), &shared[..number * 37]);
     }
 }
 
 #[test]
 fn recorded_chunks_are_those_that_a_backup_stores() {
     for options in [&[][..], &["--fixed-chunk-size", "4k"]] {
-        let place = Place::without_repository(Some("correct horse"));
-        place.run(["init", "-q"].iter().chain(options)).code(0);
-        shared_source(&place);
-        let repository = place.path("repository");
+        let fixture = Fixture::without_repository(Some("correct horse"));
+        fixture.run(["init", "-q"].iter().chain(options)).code(0);
+        shared_source(&fixture);
+        let repository = fixture.path("repository");
         let repository = repository.to_str().unwrap();
-        place.run(["lab", "record", "trace", "source", "--repo", repository]).code(0);
-        let recorded = described(&place, "trace");
+        fixture.run(["lab", "record", "trace", "source", "--repo", repository]).code(0);
+        let recorded = described(&fixture, "trace");
         let number = |value: &Value| value.as_u64().unwrap();
-        let backup = place.run(["backup", "source", "--json", "-q"]).code(0).json();
+        let backup = fixture.run(["backup", "source", "--json", "-q"]).code(0).json();
         let unique = number(&recorded["chunks"]) - number(&recorded["duplicate_chunks"]);
         assert_eq!(unique, number(&backup["data_blobs"]), "{options:?}");
         assert!(0 < number(&recorded["duplicate_chunks"]));
         // Holes are no chunks; all else that the files hold is.
         assert!(number(&recorded["bytes"]) <= number(&backup["total_bytes_processed"]));
         // Another repository has other keys, and so other names and, by content, other cuts.
-        let other = Place::without_repository(Some("correct horse"));
+        let other = Fixture::without_repository(Some("correct horse"));
         other.run(["init", "-q"].iter().chain(options)).code(0);
         let repository = other.path("repository");
-        place.run(["lab", "record", "other", "source", "--repo", repository.to_str().unwrap()]).code(0);
-        assert_ne!(fs::read(place.path("trace")).unwrap(), fs::read(place.path("other")).unwrap());
+        fixture.run(["lab", "record", "other", "source", "--repo", repository.to_str().unwrap()]).code(0);
+        assert_ne!(fs::read(fixture.path("trace")).unwrap(), fs::read(fixture.path("other")).unwrap());
     }
 }
 
 #[test]
 fn paths_are_versions_and_every_hash_finds_the_same_duplicates() {
-    let place = Place::without_repository(None);
-    shared_source(&place);
+    let fixture = Fixture::without_repository(None);
+    shared_source(&fixture);
     let mut counts = Vec::new();
     for hash in ["blake3", "sha1", "sha256"] {
         let options = ["--hash", hash, "--chunk-size", "2k", "--exclude", "small"];
-        place.run(["lab", "record", hash, "source", "source/a", "source"].iter().chain(&options)).code(0);
-        let described = described(&place, hash);
+        fixture.run(["lab", "record", hash, "source", "source/a", "source"].iter().chain(&options)).code(0);
+        let described = described(&fixture, hash);
         let versions = described["versions"].as_array().unwrap().clone();
         assert_eq!([0, 1, 2].map(|version| versions[version]["streams"].as_u64().unwrap()), [4, 1, 4]);
         assert_eq!(versions[1]["chunks"], versions[1]["duplicate_chunks"]);
@@ -152,12 +152,12 @@ fn paths_are_versions_and_every_hash_finds_the_same_duplicates() {
         counts.push(versions);
     }
     assert!(counts.iter().all(|versions| *versions == counts[0]));
-    let refused = place.run(["lab", "record", "t", "source", "--chunk-size", "100"]).code(1);
+    let refused = fixture.run(["lab", "record", "t", "source", "--chunk-size", "100"]).code(1);
     refused.says("--chunk-size: from 512 to 1048576 bytes, not 100");
-    let refused = place.run(["lab", "record", "t", "source", "--fixed-chunk-size", "1G"]).code(1);
+    let refused = fixture.run(["lab", "record", "t", "source", "--fixed-chunk-size", "1G"]).code(1);
     refused.says("--fixed-chunk-size: from 64 to 8388608 bytes, not 1073741824");
-    place.run(["lab", "record", "t", "source", "--repo", "r", "--hash", "sha1"]).code(1);
-    place.run(["lab", "record", "t", "source", "--repo", "r"]).code(10);
-    place.run(["lab", "record", "t", "source", "nowhere"]).code(1).says("nowhere: No such file");
-    assert!(!place.path("t").exists());
+    fixture.run(["lab", "record", "t", "source", "--repo", "r", "--hash", "sha1"]).code(1);
+    fixture.run(["lab", "record", "t", "source", "--repo", "r"]).code(10);
+    fixture.run(["lab", "record", "t", "source", "nowhere"]).code(1).says("nowhere: No such file");
+    assert!(!fixture.path("t").exists());
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::place::{Place, Ran, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 /// Returns text that compresses, and does not repeat.
 fn prose(seed: u64, len: usize) -> Vec<u8> {
@@ -15,19 +15,19 @@ fn prose(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Files with duplicates: copies, an insertion, text.
-fn write_source(place: &Place) {
+fn write_source(fixture: &Fixture) {
     let large = noise(1, 3 << 20);
-    place.write("large", &large);
-    place.write("copies/large", &large);
-    place.write("copies/shifted", &[&large[..70_001], b"inserted", &large[70_001..]].concat());
+    fixture.write("large", &large);
+    fixture.write("copies/large", &large);
+    fixture.write("copies/shifted", &[&large[..70_001], b"inserted", &large[70_001..]].concat());
     for number in 0..200 {
-        place.write(&format!("text/{number}"), &prose(number / 2, 20_000));
+        fixture.write(&format!("text/{number}"), &prose(number / 2, 20_000));
     }
-    place.write("empty", b"");
+    fixture.write("empty", b"");
 }
 
-fn advice(place: &Place, arguments: &[&str]) -> Value {
-    let ran = place.run(["lab", "advise", "--json"].iter().chain(arguments)).code(0);
+fn advice(fixture: &Fixture, arguments: &[&str]) -> Value {
+    let ran = fixture.run(["lab", "advise", "--json"].iter().chain(arguments)).code(0);
     let advice = ran.messages().pop().unwrap();
     assert_eq!(advice["message_type"], "advice");
     advice
@@ -39,16 +39,16 @@ fn rule<'a>(advice: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn what_is_read_in_full_is_counted_as_a_trace_counts_it() {
-    let place = Place::without_repository(None);
-    write_source(&place);
-    let advice = advice(&place, &["source", "--exclude", "empty"]);
+    let fixture = Fixture::without_repository(None);
+    write_source(&fixture);
+    let advice = advice(&fixture, &["source", "--exclude", "empty"]);
     assert_eq!((&advice["is_everything"], &advice["sample_files"]), (&true.into(), &203.into()));
     for (name, option, size) in
         [("4k", "--chunk-size", "4k"), ("128k", "--chunk-size", "128k"), ("fixed 16k", "--fixed-chunk-size", "16k")]
     {
         let trace = format!("trace of {name}");
-        place.run(["lab", "record", &trace, "source", option, size, "-q"]).code(0);
-        let described = place.run(["lab", "describe", &trace, "--json"]).code(0).json();
+        fixture.run(["lab", "record", &trace, "source", option, size, "-q"]).code(0);
+        let described = fixture.run(["lab", "describe", &trace, "--json"]).code(0).json();
         let [chunks, duplicate_chunks, bytes, duplicate_bytes] =
             ["chunks", "duplicate_chunks", "bytes", "duplicate_bytes"].map(|field| described[field].as_u64().unwrap());
         let rule = rule(&advice, name);
@@ -61,19 +61,19 @@ fn what_is_read_in_full_is_counted_as_a_trace_counts_it() {
 }
 
 #[test]
-fn a_repository_is_as_large_as_foretold() {
+fn a_repository_is_as_large_as_predicted() {
     for (name, options) in
         [("8k", &[][..]), ("64k", &["--chunk-size", "64k"]), ("fixed 4k", &["--fixed-chunk-size", "4k"])]
     {
-        let place = Place::without_repository(None);
-        place.run(["init", "--no-encryption", "-q"].iter().chain(options)).code(0);
-        write_source(&place);
+        let fixture = Fixture::without_repository(None);
+        fixture.run(["init", "--no-encryption", "-q"].iter().chain(options)).code(0);
+        write_source(&fixture);
         // How long the chunk is that holds an insertion follows from the key, which is another one in each repository, and in so
         // little data one chunk is a few percent: the file with the insertion is left out.
-        let advice = advice(&place, &["source", "--exclude", "shifted"]);
+        let advice = advice(&fixture, &["source", "--exclude", "shifted"]);
         let foretold = rule(&advice, name)["stored_bytes"].as_f64().unwrap();
         let summary =
-            place.run(["backup", "source", "--json", "--exclude", "shifted"]).code(0).messages().pop().unwrap();
+            fixture.run(["backup", "source", "--json", "--exclude", "shifted"]).code(0).messages().pop().unwrap();
         let stored = summary["data_added_packed"].as_f64().unwrap();
         assert!((foretold / stored - 1.0).abs() < 0.03, "{name}: {foretold} foretold, {stored} stored");
     }
@@ -81,16 +81,16 @@ fn a_repository_is_as_large_as_foretold() {
 
 #[test]
 fn a_table_and_a_choice_are_printed() {
-    let place = Place::without_repository(None);
-    write_source(&place);
-    let ran = place.run(["lab", "advise", "source"]).code(0);
+    let fixture = Fixture::without_repository(None);
+    write_source(&fixture);
+    let ran = fixture.run(["lab", "advise", "source"]).code(0);
     let text = ran.stdout();
     for wanted in ["All was read", "fixed 64k", "Recommended: --", "64 MiB"] {
         assert!(text.contains(wanted), "{wanted:?} is not in: {text}");
     }
     assert_eq!(text.lines().filter(|line| line.contains('x') && line.contains("exact")).count(), 13, "{text}");
     // A sample of a mebibyte and a half, of nearly fourteen.
-    let ran = place.run(["lab", "advise", "source/text", "--sample", "1500k"]).code(0);
+    let ran = fixture.run(["lab", "advise", "source/text", "--sample", "1500k"]).code(0);
     for wanted in ["A sample was read", "lower bounds", "In half of the sample"] {
         assert!(ran.stdout().contains(wanted), "{wanted:?} is not in: {}", ran.stdout());
     }
@@ -98,10 +98,10 @@ fn a_table_and_a_choice_are_printed() {
 
 #[test]
 fn findings_are_what_a_report_draws() {
-    let place = Place::without_repository(None);
-    write_source(&place);
-    place.run(["lab", "advise", "source", "--findings", "found.json"]).code(0);
-    let found: Value = serde_json::from_slice(&fs::read(place.path("found.json")).unwrap()).unwrap();
+    let fixture = Fixture::without_repository(None);
+    write_source(&fixture);
+    fixture.run(["lab", "advise", "source", "--findings", "found.json"]).code(0);
+    let found: Value = serde_json::from_slice(&fs::read(fixture.path("found.json")).unwrap()).unwrap();
     let columns = found["tables"][0]["columns"].as_array().unwrap().len();
     let rows = found["tables"][0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 13);
@@ -113,41 +113,41 @@ fn findings_are_what_a_report_draws() {
     assert!(
         found["origin"]["time"].as_str().unwrap().ends_with('Z') && found["origin"]["memory"].as_u64() > Some(1 << 20)
     );
-    place.run(["lab", "advise", "source", "--findings", "found.json"]).code(1).says("write found.json: it exists");
+    fixture.run(["lab", "advise", "source", "--findings", "found.json"]).code(1).says("write found.json: it exists");
 }
 
 #[test]
 fn what_cannot_be_advised_on_is_said() {
-    let place = Place::without_repository(None);
-    place.run(["lab", "advise", "source", "nowhere"]).code(1).says("nowhere: No such file");
-    place.run(["lab", "advise", "source", "--sample", "much"]).code(1).says("--sample");
-    let ran = place.run(["lab", "advise", "source"]).code(0);
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "advise", "source", "nowhere"]).code(1).says("nowhere: No such file");
+    fixture.run(["lab", "advise", "source", "--sample", "much"]).code(1).says("--sample");
+    let ran = fixture.run(["lab", "advise", "source"]).code(0);
     assert!(ran.stdout().contains("There are no bytes to advise on"), "{}", ran.stdout());
-    place.write("holes", b"");
-    fs::File::options().write(true).open(place.path("source/holes")).unwrap().set_len(1 << 20).unwrap();
-    let ran = place.run(["lab", "advise", "source"]).code(0);
+    fixture.write("holes", b"");
+    fs::File::options().write(true).open(fixture.path("source/holes")).unwrap().set_len(1 << 20).unwrap();
+    let ran = fixture.run(["lab", "advise", "source"]).code(0);
     assert!(ran.stdout().contains("only holes"), "{}", ran.stdout());
     // The memory of a process cannot be read from its beginning, whoever asks.
-    place.write("file", b"contents");
-    let ran = place.run(["lab", "advise", "source", "/proc/self/mem", "--json"]).code(3);
+    fixture.write("file", b"contents");
+    let ran = fixture.run(["lab", "advise", "source", "/proc/self/mem", "--json"]).code(3);
     assert_eq!(ran.messages().pop().unwrap()["unreadable"], 1);
     assert!(ran.stderr().contains("/proc/self/mem") && ran.stderr().contains("the advice is on what could be read"));
 }
 
 #[test]
 fn the_process_stays_within_its_budget() {
-    let place = Place::without_repository(None);
-    place.write("noise", &noise(3, 40 << 20));
-    place.write("text", &prose(4, 20 << 20));
-    let peak = advice(&place, &["source", "--memory", "64M"])["peak_rss_bytes"].as_u64().unwrap();
+    let fixture = Fixture::without_repository(None);
+    fixture.write("noise", &noise(3, 40 << 20));
+    fixture.write("text", &prose(4, 20 << 20));
+    let peak = advice(&fixture, &["source", "--memory", "64M"])["peak_rss_bytes"].as_u64().unwrap();
     assert!(peak < 128 << 20, "{} MiB", peak >> 20);
 }
 
 #[test]
 fn a_signal_ends_it_with_130() {
-    let place = Place::without_repository(None);
-    place.write("text", &prose(5, 64 << 20));
-    let mut child = place.command(["lab", "advise", "source", "--json"]).spawn().unwrap();
+    let fixture = Fixture::without_repository(None);
+    fixture.write("text", &prose(5, 64 << 20));
+    let mut child = fixture.command(["lab", "advise", "source", "--json"]).spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut status = String::new();
     stdout.read_line(&mut status).unwrap();

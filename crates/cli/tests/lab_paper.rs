@@ -15,7 +15,7 @@ use onefold_lab::trace::{Event, Events, file};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 /// Returns what a table of findings has in the row of a title.
 fn row<'a>(findings: &'a Value, title: &str) -> &'a [Value] {
@@ -26,47 +26,47 @@ fn row<'a>(findings: &'a Value, title: &str) -> &'a [Value] {
 
 #[test]
 fn every_preset_finds_the_same_chunks_of_a_trace() {
-    let place = Place::without_repository(None);
+    let fixture = Fixture::without_repository(None);
     let synth = ["lab", "synth", "trace", "--objects", "300", "--versions", "3", "--modified", "0.3", "--json"];
-    let made = place.run(synth).code(0).json();
-    let described = place.run(["lab", "describe", "trace", "--json"]).code(0).json();
+    let made = fixture.run(synth).code(0).json();
+    let described = fixture.run(["lab", "describe", "trace", "--json"]).code(0).json();
     let presets = ["adaptive", "lazy", "eager", "exhaustive", "dedupcdp", "pm-oblivious", "pm-buffer-f", "pm-buffer-l"];
     let mut run = vec!["lab", "run", "trace", "--device", "nvme", "--json", "--scratch", "."];
     for preset in presets {
         run.extend(["--preset", preset]);
     }
-    let found = place.run(&run).code(0).json();
+    let found = fixture.run(&run).code(0).json();
     assert_eq!(found["message_type"], "findings");
     let unique = described["chunks"].as_u64().unwrap() - described["duplicate_chunks"].as_u64().unwrap();
     assert_eq!(row(&found, "unique chunks"), vec![json!(unique); presets.len()]);
     assert!(unique < made["chunks"].as_u64().unwrap());
     // Nothing is left of the runs.
-    let left: Vec<_> = fs::read_dir(place.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(fixture.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("onefold-lab-")), "{left:?}");
-    let text = place.run(["lab", "run", "trace", "--device", "hdd"]).code(0);
+    let text = fixture.run(["lab", "run", "trace", "--device", "hdd"]).code(0);
     assert!(text.stdout().contains("unique chunks") && text.stdout().contains("adaptive, hdd"), "{}", text.stdout());
-    let csv = place.run(["lab", "run", "trace", "--device", "hdd", "--csv"]).code(0);
+    let csv = fixture.run(["lab", "run", "trace", "--device", "hdd", "--csv"]).code(0);
     assert!(csv.stdout().lines().count() > 10, "{}", csv.stdout());
 }
 
 #[test]
 fn a_directory_that_is_recorded_and_replayed_has_exactly_the_unique_chunks_that_its_backup_stores() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let large: Vec<u8> = (0..250_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    place.write("large", &large);
-    place.write("copy", &[&large[..400_000], b"something else", &large[400_000..]].concat());
-    (0..100).for_each(|number| place.write(&format!("small/{number}"), &large[number * 100..number * 150]));
-    let repository = place.path("repository");
-    place.run(["lab", "record", "trace", "source", "--repo", repository.to_str().unwrap()]).code(0);
-    let names = names_in_trace(&place.path("trace"));
+    fixture.write("large", &large);
+    fixture.write("copy", &[&large[..400_000], b"something else", &large[400_000..]].concat());
+    (0..100).for_each(|number| fixture.write(&format!("small/{number}"), &large[number * 100..number * 150]));
+    let repository = fixture.path("repository");
+    fixture.run(["lab", "record", "trace", "source", "--repo", repository.to_str().unwrap()]).code(0);
+    let names = names_in_trace(&fixture.path("trace"));
     let run = ["lab", "run", "trace", "--device", "ssd", "--preset", "lazy", "--preset", "adaptive", "--json"];
-    let found = place.run(run).code(0).json();
+    let found = fixture.run(run).code(0).json();
     // The same set of names, unless sums of random numbers of 128 bits agree by accident.
     let sum =
         names.iter().fold(0_u128, |sum, name| sum.wrapping_add(u128::from_le_bytes(*name.first_chunk().unwrap())));
     assert_eq!(row(&found, "unique chunks"), [json!(names.len()), json!(names.len())]);
     assert!(found["notes"][1].as_str().unwrap().contains(&format!(" {sum:032x} ")), "{sum:032x}: {found}");
-    place.run(["backup", "source"]).code(0);
+    fixture.run(["backup", "source"]).code(0);
     assert_eq!(names_in_repository(&repository), names);
     assert!(150 < names.len(), "{}", names.len());
 }
@@ -102,8 +102,8 @@ fn names_in_repository(directory: &Path) -> BTreeSet<[u8; 20]> {
 
 #[test]
 fn what_does_not_exist_is_refused_with_the_nearest_name() {
-    let place = Place::without_repository(None);
-    place.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "synth", "trace", "--objects", "3"]).code(0);
     for (arguments, sentence) in [
         (vec!["run", "trace", "--preset", "lasy"], "there is no preset \"lasy\"; did you mean \"lazy\"?"),
         (
@@ -128,65 +128,65 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
         ),
         (vec!["paper", "lazy-figure-13", "--data-set", "vm"], "lazy-figure-13 has none of those; it has none"),
     ] {
-        let refused = place.run([vec!["lab"], arguments.clone()].concat()).code(1);
+        let refused = fixture.run([vec!["lab"], arguments.clone()].concat()).code(1);
         assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
     }
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lab.md")).unwrap();
     let preset = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    fs::write(place.path("documented.toml"), preset).unwrap();
-    place.run(["lab", "run", "trace", "--preset", "documented.toml", "--device", "ssd"]).code(0);
+    fs::write(fixture.path("documented.toml"), preset).unwrap();
+    fixture.run(["lab", "run", "trace", "--preset", "documented.toml", "--device", "ssd"]).code(0);
     let device = "about = \"x\"\nsource = \"x\"\nread-latency-us = -1.0\nwrite-latency-us = 1.0\nsync-latency-us = 1.0\n\
                   read-mb-per-s = 1.0\nwrite-mb-per-s = 1.0\nqueue-depth = 1\nsequential-discount = 0.0\n";
-    fs::write(place.path("mine.toml"), device).unwrap();
-    let refused = place.run(["lab", "run", "trace", "--device", "mine.toml"]).code(1);
+    fs::write(fixture.path("mine.toml"), device).unwrap();
+    let refused = fixture.run(["lab", "run", "trace", "--device", "mine.toml"]).code(1);
     let expected = "mine.toml: read-latency-us: 0 to 10000000 us, not -1";
     assert!(refused.stderr().contains(expected), "{}", refused.stderr());
-    // A trace that is cut short is told of with the place.
-    let whole = fs::read(place.path("trace")).unwrap();
-    fs::write(place.path("cut"), &whole[..whole.len() - 3]).unwrap();
-    let refused = place.run(["lab", "run", "cut", "--device", "ssd"]).code(1);
+    // A trace that is cut short is reported with its position.
+    let whole = fs::read(fixture.path("trace")).unwrap();
+    fs::write(fixture.path("cut"), &whole[..whole.len() - 3]).unwrap();
+    let refused = fixture.run(["lab", "run", "cut", "--device", "ssd"]).code(1);
     assert!(refused.stderr().contains("cut: byte "), "{}", refused.stderr());
 }
 
 #[test]
 fn an_experiment_says_what_the_paper_states_and_what_is_found() {
-    let place = Place::without_repository(None);
-    let listed = place.run(["lab", "paper"]).code(0);
+    let fixture = Fixture::without_repository(None);
+    let listed = fixture.run(["lab", "paper"]).code(0);
     assert!(listed.stdout().contains("lazy-table-3") && listed.stdout().contains("crossover"), "{}", listed.stdout());
     // So small that it is done in seconds.
     let run = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--output", "results", "--json"];
-    let found = place.run(run).code(0).json();
+    let found = fixture.run(run).code(0).json();
     assert_eq!(found["experiment"], "lazy-table-6");
     assert_eq!(found["command"], "onefold lab paper lazy-table-6 --fraction 2000 --json");
     let columns = found["tables"][0]["columns"].as_array().unwrap();
     assert!(columns.contains(&json!("paper")), "{columns:?}");
     let only = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--data-set", "src", "--json"];
-    let only = place.run(only).code(0).json();
+    let only = fixture.run(only).code(0).json();
     let sets =
         |found: &Value| found["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[0].clone()).collect();
     let (all, one): (Vec<_>, Vec<_>) = (sets(&found), sets(&only));
     assert_eq!((all, one), (vec![json!("vm"), json!("src"), json!("fslhomes")], vec![json!("src")]));
-    let written: Value = serde_json::from_slice(&fs::read(place.path("results/lazy-table-6.json")).unwrap()).unwrap();
+    let written: Value = serde_json::from_slice(&fs::read(fixture.path("results/lazy-table-6.json")).unwrap()).unwrap();
     assert_eq!(written["tables"], found["tables"]);
-    let page = fs::read_to_string(place.path("results/report.html")).unwrap();
+    let page = fs::read_to_string(fixture.path("results/report.html")).unwrap();
     assert!(page.contains("Which of the two answers"));
     // What is there is not written over, and that shows before anything runs.
-    let again = place.run(run).code(1);
+    let again = fixture.run(run).code(1);
     assert!(again.stderr().contains("lazy-table-6.json: File exists"), "{}", again.stderr());
     // And what was written is what a report can be made of.
-    place.run(["lab", "report", "results/lazy-table-6.json", "--output", "page.html"]).code(0);
-    let presets = place.run(["lab", "presets"]).code(0);
+    fixture.run(["lab", "report", "results/lazy-table-6.json", "--output", "page.html"]).code(0);
+    let presets = fixture.run(["lab", "presets"]).code(0);
     assert!(presets.stdout().contains("pm-buffer-l"), "{}", presets.stdout());
-    let dimensions = place.run(["lab", "presets", "--dimensions", "--json"]).code(0);
+    let dimensions = fixture.run(["lab", "presets", "--dimensions", "--json"]).code(0);
     assert!(dimensions.stdout().lines().count() > 20, "{}", dimensions.stdout());
 }
 
 #[test]
 fn a_run_stays_within_the_memory_of_its_point() {
-    let place = Place::without_repository(None);
+    let fixture = Fixture::without_repository(None);
     let synth =
         ["lab", "synth", "trace", "--objects", "10000", "--versions", "3", "--modified", "0.2", "--chunk-size", "4k"];
-    let made = place.run(synth.into_iter().chain(["--json"])).code(0).json();
+    let made = fixture.run(synth.into_iter().chain(["--json"])).code(0).json();
     assert!(2_500_000 < made["chunks"].as_u64().unwrap(), "{made}");
     let small = &["memory=64M", "filter-size=16M", "staging-size=8M"][..];
     for (preset, device, sizes, megabytes) in [
@@ -199,7 +199,7 @@ fn a_run_stays_within_the_memory_of_its_point() {
         ("lazy", "nvme", &["memory=180M", "filter-size=16M", "staging-size=8M"], 180),
     ] {
         let run = ["lab", "run", "trace", "--preset", preset, "--device", device, "--json"];
-        let found = place.run(run.into_iter().chain(sizes.iter().flat_map(|size| ["--set", size]))).code(0).json();
+        let found = fixture.run(run.into_iter().chain(sizes.iter().flat_map(|size| ["--set", size]))).code(0).json();
         let peak = found["peak_rss_bytes"].as_u64().unwrap();
         assert!(peak < (megabytes + 64) << 20, "{preset}, {sizes:?}: {} MiB", peak >> 20);
     }
@@ -207,10 +207,10 @@ fn a_run_stays_within_the_memory_of_its_point() {
 
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
-    let place = Place::without_repository(None);
-    place.run(["lab", "synth", "trace", "--objects", "20000", "--versions", "2"]).code(0);
-    let mut child = place.command(["lab", "run", "trace", "--device", "hdd"]).spawn().unwrap();
-    let scratch = place.path("tmp");
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "synth", "trace", "--objects", "20000", "--versions", "2"]).code(0);
+    let mut child = fixture.command(["lab", "run", "trace", "--device", "hdd"]).spawn().unwrap();
+    let scratch = fixture.path("tmp");
     while fs::read_dir(&scratch).unwrap().count() == 0 {
         assert_eq!(child.try_wait().unwrap(), None, "it ended before it could be interrupted");
     }

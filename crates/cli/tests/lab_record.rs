@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 
 use serde_json::Value;
 
-use crate::place::{Place, noise};
+use crate::fixture::{Fixture, noise};
 
 const CHUNKERS: [&str; 6] = ["gear", "fixed", "rabin", "fastcdc", "ae", "ram"];
-/// The smallest budget, which [`Place`] runs every command with, and what a process may hold above it.
+/// The smallest budget, which [`Fixture`] runs every command with, and what a process may hold above it.
 const PEAK_BYTES_MAX: u64 = 128 << 20;
 
 fn number(value: &Value, field: &str) -> u64 {
@@ -17,11 +17,11 @@ fn number(value: &Value, field: &str) -> u64 {
 }
 
 /// Writes a source without holes: files that share much, at other places; returns its bytes.
-fn source(place: &Place) -> u64 {
+fn source(fixture: &Fixture) -> u64 {
     let shared = noise(1, 1_500_000);
     let mut bytes = 0;
     let mut write = |name: &str, contents: &[u8]| {
-        place.write(name, contents);
+        fixture.write(name, contents);
         bytes += contents.len() as u64;
     };
     write("a", &shared);
@@ -37,12 +37,12 @@ fn source(place: &Place) -> u64 {
 
 #[test]
 fn every_chunker_accounts_for_all_bytes_and_finds_what_is_shared() {
-    let place = Place::without_repository(None);
-    let bytes = source(&place);
+    let fixture = Fixture::without_repository(None);
+    let bytes = source(&fixture);
     for chunker in CHUNKERS {
         let options = ["--chunker", chunker, "--chunk-size", "4k", "--hash", "sha1"];
-        let written = place.run(["lab", "record", chunker, "source", "--json"].iter().chain(&options)).code(0).json();
-        let described = place.run(["lab", "describe", chunker, "--json"]).code(0).json();
+        let written = fixture.run(["lab", "record", chunker, "source", "--json"].iter().chain(&options)).code(0).json();
+        let described = fixture.run(["lab", "describe", chunker, "--json"]).code(0).json();
         for field in ["streams", "chunks", "bytes"] {
             assert_eq!(written[field], described[field], "{chunker}: {field}");
         }
@@ -56,22 +56,22 @@ fn every_chunker_accounts_for_all_bytes_and_finds_what_is_shared() {
         assert_eq!(shifted < duplicate, chunker != "fixed", "{chunker}: {duplicate} duplicate bytes");
         // With more memory, so longer queues, it is the same trace.
         let again = format!("{chunker}-again");
-        place.run(["lab", "record", &again, "source", "--memory", "512M"].iter().chain(&options)).code(0);
-        assert_eq!(fs::read(place.path(chunker)).unwrap(), fs::read(place.path(&again)).unwrap(), "{chunker}");
+        fixture.run(["lab", "record", &again, "source", "--memory", "512M"].iter().chain(&options)).code(0);
+        assert_eq!(fs::read(fixture.path(chunker)).unwrap(), fs::read(fixture.path(&again)).unwrap(), "{chunker}");
     }
     // The short form of `fixed`.
-    place.run(["lab", "record", "short", "source", "--fixed-chunk-size", "4k", "--hash", "sha1"]).code(0);
-    assert_eq!(fs::read(place.path("short")).unwrap(), fs::read(place.path("fixed")).unwrap());
+    fixture.run(["lab", "record", "short", "source", "--fixed-chunk-size", "4k", "--hash", "sha1"]).code(0);
+    assert_eq!(fs::read(fixture.path("short")).unwrap(), fs::read(fixture.path("fixed")).unwrap());
 }
 
 #[test]
 fn sizes_are_kept_and_those_that_cannot_be_are_refused_with_what_can() {
-    let place = Place::without_repository(None);
-    place.write("noise", &noise(3, 2_000_000));
+    let fixture = Fixture::without_repository(None);
+    fixture.write("noise", &noise(3, 2_000_000));
     let mean = |options: &[&str]| {
         let arguments = ["lab", "record", "trace", "source", "--json"].iter().chain(options);
-        let written = place.run(arguments).code(0).json();
-        fs::remove_file(place.path("trace")).unwrap();
+        let written = fixture.run(arguments).code(0).json();
+        fs::remove_file(fixture.path("trace")).unwrap();
         number(&written, "bytes") / number(&written, "chunks")
     };
     // Of Lazy Exact Deduplication; a maximum that cuts much off; a minimum that is nearly all.
@@ -101,36 +101,36 @@ fn sizes_are_kept_and_those_that_cannot_be_are_refused_with_what_can() {
         (&["--max-chunk-size", "64k", "--repo", "repository"], "cannot be used with"),
         (&["--chunker", "gears"], "gear, fixed, rabin, fastcdc, ae, ram"),
     ] {
-        place.run(["lab", "record", "trace", "source"].iter().chain(options)).code(1).says(says);
-        assert!(!place.path("trace").exists(), "{options:?}");
+        fixture.run(["lab", "record", "trace", "source"].iter().chain(options)).code(1).says(says);
+        assert!(!fixture.path("trace").exists(), "{options:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_read_is_named_and_left_out_and_the_exit_code_is_3() {
-    let place = Place::without_repository(None);
-    place.write("file", &noise(4, 100_000));
+    let fixture = Fixture::without_repository(None);
+    fixture.write("file", &noise(4, 100_000));
     // The memory of a process cannot be read from its beginning, whoever asks.
     for chunker in CHUNKERS {
-        let ran = place.run(["lab", "record", chunker, "source", "/proc/self/mem", "--json", "--chunker", chunker]);
+        let ran = fixture.run(["lab", "record", chunker, "source", "/proc/self/mem", "--json", "--chunker", chunker]);
         let ran = ran.code(3).says("/proc/self/mem");
         assert_eq!(number(&ran.json(), "bytes"), 100_000);
         let error = ran.last_error();
         assert_eq!((&error["message_type"], &error["code"]), (&"exit_error".into(), &3.into()));
         assert!(error["message"].as_str().unwrap().contains("the trace was made, but not everything could be read"));
         // The trace is whole: only the file that cannot be read has no chunks.
-        let described = place.run(["lab", "describe", chunker, "--json"]).code(0).json();
+        let described = fixture.run(["lab", "describe", chunker, "--json"]).code(0).json();
         assert_eq!(number(&described, "bytes"), 100_000);
     }
     // A link that leads nowhere is a link, and no failure.
-    symlink("nowhere", place.path("source/link")).unwrap();
-    place.run(["lab", "record", "link", "source"]).code(0);
+    symlink("nowhere", fixture.path("source/link")).unwrap();
+    fixture.run(["lab", "record", "link", "source"]).code(0);
 }
 
 #[test]
 fn recording_stays_within_the_budget_and_64_mib_with_every_chunker() {
-    let place = Place::without_repository(None);
-    let mut file = File::create(place.path("source/large")).unwrap();
+    let fixture = Fixture::without_repository(None);
+    let mut file = File::create(fixture.path("source/large")).unwrap();
     let megabytes = noise(5, 32 << 20);
     // In other orders each time, so that chunks differ; zeros, so that the longest chunks come too.
     for at in 0..8 {
@@ -142,16 +142,16 @@ fn recording_stays_within_the_budget_and_64_mib_with_every_chunker() {
     let bytes = file.metadata().unwrap().len();
     drop(file);
     for number in 0..2000 {
-        place.write(&format!("small/{number}"), &megabytes[number * 1000..][..4000]);
+        fixture.write(&format!("small/{number}"), &megabytes[number * 1000..][..4000]);
     }
     for chunker in CHUNKERS {
         for (size, longest) in [("512", "4k"), ("1M", "8M")] {
             let longest = ["--max-chunk-size", longest];
             let options = ["--chunker", chunker, "--chunk-size", size, "--memory", "64M", "--json"];
             let options = options.iter().chain(if chunker == "fixed" { &[][..] } else { &longest });
-            let written = place.run(["lab", "record", "trace", "source"].iter().chain(options)).code(0);
+            let written = fixture.run(["lab", "record", "trace", "source"].iter().chain(options)).code(0);
             let written = written.messages().pop().unwrap();
-            fs::remove_file(place.path("trace")).unwrap();
+            fs::remove_file(fixture.path("trace")).unwrap();
             assert_eq!(number(&written, "bytes"), bytes + 2000 * 4000);
             let peak = number(&written, "peak_rss_bytes");
             assert!(peak < PEAK_BYTES_MAX, "{chunker} of {size}: {} MiB of memory", peak >> 20);

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::browser::Browser;
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 /// Ends scripts, quotes and elements, where it is put into the page as it is.
 const HOSTILE: &str = "</script><script>alert(1)</script>\"'><img src=http://127.0.0.1:9/x onerror=alert(1)>&amp;";
@@ -88,14 +88,15 @@ fn assert_drawn(plots: &Value) {
 
 #[test]
 fn a_report_is_drawn_in_a_browser_without_complaint_or_request() {
-    let place = Place::without_repository(None);
+    let fixture = Fixture::without_repository(None);
     let other = json!({"experiment": "other", "title": "Other", "source": "", "command": "", "origin": {"version": "",
         "processor": "", "processors": 0, "memory": 0, "kernel": "", "time": ""}, "notes": [], "tables": [], "plots": [],
         "claims": [], "seconds": 0});
-    fs::write(place.path("a.json"), findings().to_string()).unwrap();
-    fs::write(place.path("b.json"), json!([other]).to_string()).unwrap();
-    let written = place.run(["lab", "report", "a.json", "b.json", "--output", "report.html", "--json"]).code(0).json();
-    let page = place.path("report.html");
+    fs::write(fixture.path("a.json"), findings().to_string()).unwrap();
+    fs::write(fixture.path("b.json"), json!([other]).to_string()).unwrap();
+    let written =
+        fixture.run(["lab", "report", "a.json", "b.json", "--output", "report.html", "--json"]).code(0).json();
+    let page = fixture.path("report.html");
     let bytes = fs::metadata(&page).unwrap().len();
     assert_eq!(written, json!({"message_type": "report_written", "experiments": 2, "plots": 4, "bytes": bytes}));
 
@@ -126,11 +127,11 @@ fn a_report_is_drawn_in_a_browser_without_complaint_or_request() {
 
     // Under the pointer a plot says what is there.
     browser.evaluate("document.getElementById('plot-2').scrollIntoView({behavior: 'instant'})");
-    let place = browser.evaluate(
+    let position = browser.evaluate(
         "(({x, y, width, height}) => [x + width / 2, y + height / 2])(
         document.querySelector('#plot-2 .nsewdrag').getBoundingClientRect())",
     );
-    browser.call("Input.dispatchMouseEvent", &json!({"type": "mouseMoved", "x": place[0], "y": place[1]}));
+    browser.call("Input.dispatchMouseEvent", &json!({"type": "mouseMoved", "x": position[0], "y": position[1]}));
     browser.wait_for("document.querySelector('#plot-2 .hoverlayer .legendtext') !== null");
     let said =
         browser.evaluate("[...document.querySelectorAll('#plot-2 .hoverlayer text')].map(text => text.textContent)");
@@ -184,26 +185,26 @@ fn the_browser_notices_complaints_exceptions_and_requests() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused_with_its_place_and_nothing_is_written() {
-    let place = Place::without_repository(None);
+fn findings_that_cannot_be_shown_are_refused_with_their_position_and_nothing_is_written() {
+    let fixture = Fixture::without_repository(None);
     let report = ["lab", "report", "a.json", "--output", "report.html"];
     let mut shown = findings();
     let refused = |shown: &Value, wanted: &str| {
-        fs::write(place.path("a.json"), shown.to_string()).unwrap();
-        place.run(report).code(1).says(wanted);
-        assert!(!place.path("report.html").exists());
+        fs::write(fixture.path("a.json"), shown.to_string()).unwrap();
+        fixture.run(report).code(1).says(wanted);
+        assert!(!fixture.path("report.html").exists());
     };
     shown["plots"][1]["series"][1]["points"][0][1] = json!(0);
     refused(&shown, "series 2, \"eager\": point 1, y: 0 on a logarithmic axis");
     shown["tables"][0]["rows"][1] = json!([1]);
     refused(&shown, "row 2 has 1 cells for 2 columns");
     refused(&json!({"experiment": 1}), "a.json: invalid type: integer `1`, expected a string at line 1 column 15");
-    place.run(["lab", "report", "none.json", "--output", "report.html"]).code(1).says("none.json: No such file");
+    fixture.run(["lab", "report", "none.json", "--output", "report.html"]).code(1).says("none.json: No such file");
     // What is there is not written over.
-    fs::write(place.path("a.json"), findings().to_string()).unwrap();
-    let made = place.run(report).code(0);
+    fs::write(fixture.path("a.json"), findings().to_string()).unwrap();
+    let made = fixture.run(report).code(0);
     assert!(made.stdout().starts_with("1 experiment, 4 plots, 1."), "{}", made.stdout());
-    let before = fs::read(place.path("report.html")).unwrap();
-    place.run(report).code(1).says("write report.html: File exists");
-    assert_eq!(fs::read(place.path("report.html")).unwrap(), before);
+    let before = fs::read(fixture.path("report.html")).unwrap();
+    fixture.run(report).code(1).says("write report.html: File exists");
+    assert_eq!(fs::read(fixture.path("report.html")).unwrap(), before);
 }

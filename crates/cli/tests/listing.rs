@@ -7,22 +7,22 @@ use std::path::Path;
 use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, TargetTree};
 
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 #[test]
 fn snapshots_are_listed_for_people_and_programs() {
-    let place = Place::encrypted();
-    place.write("file", b"1234");
-    place.run(["backup", "source", "--host", "a", "--tag", "x", "--time", "2012-11-01 22:08:41", "-q"]).code(0);
-    place.run(["backup", "source/file", "source", "--host", "b", "-q", "--exclude", "*.o"]).code(0);
-    let table = place.run(["snapshots"]).code(0).stdout();
+    let fixture = Fixture::encrypted();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "--host", "a", "--tag", "x", "--time", "2012-11-01 22:08:41", "-q"]).code(0);
+    fixture.run(["backup", "source/file", "source", "--host", "b", "-q", "--exclude", "*.o"]).code(0);
+    let table = fixture.run(["snapshots"]).code(0).stdout();
     assert!(table.contains("2012-11-01 22:08:41  a     x     "), "{table}");
     assert!(table.contains("2 snapshots"), "{table}");
-    let all = place.run(["snapshots", "--json"]).code(0).json();
+    let all = fixture.run(["snapshots", "--json"]).code(0).json();
     let [first, second] = all.as_array().unwrap().as_slice() else { panic!("{all}") };
     assert_eq!(first["hostname"], "a");
     assert_eq!(first["tags"], serde_json::json!(["x"]));
-    assert_eq!(first["paths"], serde_json::json!([place.path("source")]));
+    assert_eq!(first["paths"], serde_json::json!([fixture.path("source")]));
     assert!(first["time"].as_str().unwrap().starts_with("2012-11-01T22:08:41"), "{first}");
     assert_eq!(first["id"].as_str().unwrap().len(), 64);
     assert!(first["id"].as_str().unwrap().starts_with(first["short_id"].as_str().unwrap()));
@@ -35,7 +35,7 @@ fn snapshots_are_listed_for_people_and_programs() {
 
     let count = |options: &[&str]| {
         let options = ["snapshots", "--json"].iter().chain(options);
-        place.run(options).code(0).json().as_array().unwrap().len()
+        fixture.run(options).code(0).json().as_array().unwrap().len()
     };
     assert_eq!(count(&["--host", "a"]), 1);
     assert_eq!(count(&["--tag", "x"]), 1);
@@ -44,38 +44,38 @@ fn snapshots_are_listed_for_people_and_programs() {
     assert_eq!(count(&["--latest", "1"]), 2);
     assert_eq!(count(&["latest"]), 1);
     assert_eq!(count(&["latest~1"]), 1);
-    place.run(["snapshots", "latest~2"]).code(1).says("not that many");
+    fixture.run(["snapshots", "latest~2"]).code(1).says("not that many");
 }
 
 #[test]
 fn a_snapshot_is_found_by_every_prefix_of_its_64_digits() {
-    let place = Place::new();
-    place.write("file", b"1234");
-    let id = place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone();
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    let id = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone();
     let id = id.as_str().unwrap();
     assert_eq!(id.len(), 64);
     for digits in [8, 32, 33, 63, 64] {
-        let found = place.run(["snapshots", "--json", &id[..digits]]).code(0).json();
+        let found = fixture.run(["snapshots", "--json", &id[..digits]]).code(0).json();
         assert_eq!(found[0]["id"], id, "{digits}");
     }
-    place.run(["ls", &format!("{id}:source")]).code(0);
+    fixture.run(["ls", &format!("{id}:source")]).code(0);
     let wrong = id[..63].to_owned() + if id.ends_with('0') { "1" } else { "0" };
-    place.run(["snapshots", &wrong]).code(1).says("not found");
-    let second = place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
-    let objects = place.run(["snapshots", "--json", second["snapshot_id"].as_str().unwrap()]).code(0).json();
+    fixture.run(["snapshots", &wrong]).code(1).says("not found");
+    let second = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
+    let objects = fixture.run(["snapshots", "--json", second["snapshot_id"].as_str().unwrap()]).code(0).json();
     assert_eq!(objects[0]["parent"], id);
 }
 
 #[test]
 fn entries_are_listed_with_any_name() {
-    let place = Place::new();
-    place.write("dir/below/deep", b"12345");
-    std::os::unix::fs::symlink("deep", place.path("source/dir/below/link")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write("dir/below/deep", b"12345");
+    std::os::unix::fs::symlink("deep", fixture.path("source/dir/below/link")).unwrap();
     let odd = OsStr::from_bytes(b"source/dir/odd\xff");
-    std::fs::write(place.path("").join(odd), b"").unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
+    std::fs::write(fixture.path("").join(odd), b"").unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
     let lines = |arguments: &[&str]| {
-        let ran = place.run(["ls", "latest"].iter().chain(arguments)).code(0);
+        let ran = fixture.run(["ls", "latest"].iter().chain(arguments)).code(0);
         ran.0
             .stdout
             .split(|byte| *byte == b'\n')
@@ -95,17 +95,17 @@ fn entries_are_listed_with_any_name() {
     assert_eq!(lines(&["/source/dir"]), [everything[1], everything[2], everything[5]]);
     assert_eq!(lines(&["/source/dir/below/", "--recursive"]), &everything[2..5]);
     assert_eq!(
-        place.run(["ls", "latest:source/dir/below", "-q"]).code(0).stdout(),
+        fixture.run(["ls", "latest:source/dir/below", "-q"]).code(0).stdout(),
         "/source/dir/below/deep\n/source/dir/below/link\n"
     );
-    let long = place.run(["ls", "latest", "--long", "/source/dir/below", "-q"]).code(0).stdout();
+    let long = fixture.run(["ls", "latest", "--long", "/source/dir/below", "-q"]).code(0).stdout();
     assert!(long.lines().any(|line| line.starts_with("-rw") && line.contains("     5 ")), "{long}");
     assert!(long.contains("/source/dir/below/link -> deep"), "{long}");
-    place.run(["ls", "latest:source/nope"]).code(1).says("not in the snapshot");
-    place.run(["ls", "latest", "/source/nope"]).code(1).says("/source/nope: not in the snapshot");
-    place.run(["ls", "latest", "relative"]).code(1).says("begin with /");
+    fixture.run(["ls", "latest:source/nope"]).code(1).says("not in the snapshot");
+    fixture.run(["ls", "latest", "/source/nope"]).code(1).says("/source/nope: not in the snapshot");
+    fixture.run(["ls", "latest", "relative"]).code(1).says("begin with /");
 
-    let messages = place.run(["ls", "latest", "--json"]).code(0).messages();
+    let messages = fixture.run(["ls", "latest", "--json"]).code(0).messages();
     assert_eq!((&messages[0]["message_type"], &messages[0]["struct_type"]), (&"snapshot".into(), &"snapshot".into()));
     let node = messages.iter().find(|message| message["name"] == "deep").unwrap();
     assert_eq!(
@@ -121,30 +121,30 @@ fn entries_are_listed_with_any_name() {
 }
 
 #[test]
-fn the_version_is_told() {
-    let place = Place::without_repository(None);
-    assert!(place.run(["version"]).code(0).stdout().starts_with("onefold "));
-    let version = place.run(["version", "--json"]).code(0).json();
+fn the_version_is_reported() {
+    let fixture = Fixture::without_repository(None);
+    assert!(fixture.run(["version"]).code(0).stdout().starts_with("onefold "));
+    let version = fixture.run(["version", "--json"]).code(0).json();
     assert_eq!(version["message_type"], "version");
     assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
-    assert!(place.run(["--version"]).code(0).stdout().starts_with("onefold "));
-    assert!(place.run(["backup", "--help"]).code(0).stdout().contains("--exclude-caches"));
+    assert!(fixture.run(["--version"]).code(0).stdout().starts_with("onefold "));
+    assert!(fixture.run(["backup", "--help"]).code(0).stdout().contains("--exclude-caches"));
 }
 
 #[test]
 fn a_directory_is_written_as_an_archive_that_others_unpack() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let long = format!("dir/{}/{}", "n".repeat(120), "m".repeat(120));
-    place.write("dir/file", &vec![3; 70_001]);
-    place.write(&long, b"long");
-    place.write("dir/empty", b"");
-    std::fs::hard_link(place.path("source/dir/file"), place.path("source/dir/second")).unwrap();
+    fixture.write("dir/file", &vec![3; 70_001]);
+    fixture.write(&long, b"long");
+    fixture.write("dir/empty", b"");
+    std::fs::hard_link(fixture.path("source/dir/file"), fixture.path("source/dir/second")).unwrap();
     let far = "../".repeat(60) + "far";
     for (name, target) in [("plain", ".//file"), ("far", &far)] {
-        std::os::unix::fs::symlink(target, place.path("source/dir").join(name)).unwrap();
+        std::os::unix::fs::symlink(target, fixture.path("source/dir").join(name)).unwrap();
     }
-    place.run(["backup", "source", "-q"]).code(0);
-    let ran = place.run(["dump", "latest", "/source/dir", "--archive", "tar"]).code(0);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let ran = fixture.run(["dump", "latest", "/source/dir", "--archive", "tar"]).code(0);
     let mut found = std::collections::BTreeMap::new();
     for entry in tar::Archive::new(&ran.0.stdout[..]).entries().unwrap() {
         let mut entry = entry.unwrap();
@@ -162,18 +162,18 @@ fn a_directory_is_written_as_an_archive_that_others_unpack() {
     assert_eq!(of(long.strip_prefix("dir/").unwrap()).1, b"long");
     assert_eq!(of(&format!("{}/", "n".repeat(120))).0, tar::EntryType::Directory);
     assert_eq!(found.len(), 7);
-    let whole = place.run(["dump", "latest", "/", "--archive", "tar"]).code(0);
+    let whole = fixture.run(["dump", "latest", "/", "--archive", "tar"]).code(0);
     assert!(tar::Archive::new(&whole.0.stdout[..]).entries().unwrap().count() == 9);
-    assert_eq!(place.run(["dump", "latest", "/source/dir"]).code(0).0.stdout, ran.0.stdout);
-    assert_eq!(place.run(["dump", "latest", "/source/dir/file", "-a", "tar"]).code(0).0.stdout, vec![3; 70_001]);
-    place.run(["dump", "latest", "/nope", "-a", "tar"]).code(1).says("not in the snapshot");
+    assert_eq!(fixture.run(["dump", "latest", "/source/dir"]).code(0).0.stdout, ran.0.stdout);
+    assert_eq!(fixture.run(["dump", "latest", "/source/dir/file", "-a", "tar"]).code(0).0.stdout, vec![3; 70_001]);
+    fixture.run(["dump", "latest", "/nope", "-a", "tar"]).code(1).says("not in the snapshot");
 }
 
 /// A file was removed while a backup ran, its number went to another one, and the archive made the names of the second hard
 /// links to the first. A socket, which no archive holds, was linked to as well.
 #[test]
 fn an_archive_links_only_names_that_are_equal_and_to_names_that_it_holds() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let tree = MemTree::new();
     let path = Path::new;
     for (name, bytes) in [("a", b"first"), ("b", b"other")] {
@@ -184,8 +184,8 @@ fn an_archive_links_only_names_that_are_equal_and_to_names_that_it_holds() {
     }
     tree.create_special(path("d/socket"), EntryKind::Socket, 0).unwrap();
     tree.hard_link(path("d/socket"), path("d/socket-again")).unwrap();
-    place.back_up(&tree);
-    let ran = place.run(["dump", "latest", "/d", "--archive", "tar"]).code(0).says("the format knows no sockets");
+    fixture.back_up(&tree);
+    let ran = fixture.run(["dump", "latest", "/d", "--archive", "tar"]).code(0).says("the format knows no sockets");
     let mut found = Vec::new();
     for entry in tar::Archive::new(&ran.0.stdout[..]).entries().unwrap() {
         let mut entry = entry.unwrap();

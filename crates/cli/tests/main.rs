@@ -8,6 +8,7 @@ mod browser;
 mod checking;
 mod compat;
 mod failures;
+mod fixture;
 mod inspecting;
 mod keys;
 #[cfg(feature = "lab")]
@@ -24,7 +25,6 @@ mod listing;
 mod manual;
 mod memory;
 mod options;
-mod place;
 mod restore_faults;
 mod restoring;
 mod shortage;

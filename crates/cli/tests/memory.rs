@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 use std::process::{ChildStdin, Stdio};
 use std::thread;
 
-use crate::place::{Place, Ran, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 /// Bytes of a chunk: as small as chunks are, so that there are many.
 const CHUNK_BYTES: usize = 512;
@@ -34,8 +34,8 @@ fn write_chunks(input: ChildStdin) {
 
 #[test]
 fn the_process_stays_within_its_budget() {
-    let place = Place::without_repository(Some("correct horse"));
-    place.run(["init", "-q", "--fixed-chunk-size", "512"]).code(0);
+    let fixture = Fixture::without_repository(Some("correct horse"));
+    fixture.run(["init", "-q", "--fixed-chunk-size", "512"]).code(0);
     for (budget, megabytes) in [("64M", 64_u64), ("128M", 128)] {
         let within = |command: &str, ran: &Ran| {
             let summary = ran.messages().pop().unwrap();
@@ -44,7 +44,7 @@ fn the_process_stays_within_its_budget() {
             summary
         };
         let arguments = ["backup", "--stdin", "--json", "--no-scan", "--memory", budget];
-        let mut child = place.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = fixture.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         // Aside, since the process may wait until what it tells is read.
         let ran = thread::scope(|scope| {
@@ -58,13 +58,13 @@ fn the_process_stays_within_its_budget() {
 
         let target = format!("out-{budget}");
         let restore = ["restore", "latest", "--target", &target, "--json", "--memory", budget];
-        let summary = within("restore", &place.run(restore).code(0));
+        let summary = within("restore", &fixture.run(restore).code(0));
         assert_eq!(summary["bytes_restored"], CHUNKS * CHUNK_BYTES);
-        within("check --read-data", &place.run(["check", "--read-data", "--json", "--memory", budget]).code(0));
+        within("check --read-data", &fixture.run(["check", "--read-data", "--json", "--memory", budget]).code(0));
     }
 }
 
-/// The smallest budget, which [`Place`] runs every command with.
+/// The smallest budget, which [`Fixture`] runs every command with.
 const BUDGET_BYTES: u64 = 64 << 20;
 
 /// Returns text that compresses to about a quarter and does not repeat.
@@ -83,17 +83,17 @@ fn assert_within_budget(ran: &Ran) {
 
 #[test]
 fn no_command_takes_more_than_its_budget_and_64_mib() {
-    let place = Place::encrypted();
-    place.write("noise", &noise(1, 48 << 20));
-    place.write("text", &text(2, 1 << 20));
+    let fixture = Fixture::encrypted();
+    fixture.write("noise", &noise(1, 48 << 20));
+    fixture.write("text", &text(2, 1 << 20));
     for number in 0..2000 {
-        place.write(&format!("small/{number}"), &text(1000 + number, 200));
+        fixture.write(&format!("small/{number}"), &text(1000 + number, 200));
     }
-    let source = place.path("source");
-    let target = place.path("target");
+    let source = fixture.path("source");
+    let target = fixture.path("target");
     let (source, target) = (source.to_str().unwrap(), target.to_str().unwrap());
-    assert_within_budget(&place.run(["backup", source, "--json"]).code(0));
-    assert_within_budget(&place.run(["backup", source, "--force", "--json"]).code(0));
-    assert_within_budget(&place.run(["restore", "latest", "--target", target, "--json"]).code(0));
-    assert_within_budget(&place.run(["check", "--read-data", "--json"]).code(0));
+    assert_within_budget(&fixture.run(["backup", source, "--json"]).code(0));
+    assert_within_budget(&fixture.run(["backup", source, "--force", "--json"]).code(0));
+    assert_within_budget(&fixture.run(["restore", "latest", "--target", target, "--json"]).code(0));
+    assert_within_budget(&fixture.run(["check", "--read-data", "--json"]).code(0));
 }

@@ -9,15 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
-use crate::place::{Place, Ran, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 #[test]
 fn a_file_names_the_repository() {
-    let place = Place::new();
-    let list = place.path("which");
-    fs::write(&list, format!("  {} \nmore\n", place.path("repository").display())).unwrap();
+    let fixture = Fixture::new();
+    let list = fixture.path("which");
+    fs::write(&list, format!("  {} \nmore\n", fixture.path("repository").display())).unwrap();
     let without = |arguments: &[&str]| {
-        let mut command = place.command(arguments);
+        let mut command = fixture.command(arguments);
         command.env_remove("ONEFOLD_REPOSITORY");
         command
     };
@@ -32,34 +32,34 @@ fn a_file_names_the_repository() {
 
 #[test]
 fn without_a_cache_nothing_stays_behind() {
-    let place = Place::without_repository(None);
-    place.run(["init", "--no-encryption", "--no-cache", "-q"]).code(0);
-    place.write("file", &noise(1, 100_000));
-    place.run(["backup", "source", "--no-cache", "-q"]).code(0);
-    place.run(["snapshots", "--no-cache"]).code(0);
-    place.run(["check", "--no-cache"]).code(0);
-    place.run(["restore", "latest", "--no-cache", "--discard"]).code(0);
-    assert!(!place.path("cache").exists());
-    assert_eq!(fs::read_dir(place.path("tmp")).unwrap().count(), 0);
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["init", "--no-encryption", "--no-cache", "-q"]).code(0);
+    fixture.write("file", &noise(1, 100_000));
+    fixture.run(["backup", "source", "--no-cache", "-q"]).code(0);
+    fixture.run(["snapshots", "--no-cache"]).code(0);
+    fixture.run(["check", "--no-cache"]).code(0);
+    fixture.run(["restore", "latest", "--no-cache", "--discard"]).code(0);
+    assert!(!fixture.path("cache").exists());
+    assert_eq!(fs::read_dir(fixture.path("tmp")).unwrap().count(), 0);
 }
 
 #[test]
 fn without_a_cache_the_repository_that_was_seen_still_counts() {
-    let place = Place::encrypted();
-    fs::remove_dir_all(place.path("repository")).unwrap();
-    let mut command = place.command(["init", "--no-encryption", "--no-cache", "-q"]);
+    let fixture = Fixture::encrypted();
+    fs::remove_dir_all(fixture.path("repository")).unwrap();
+    let mut command = fixture.command(["init", "--no-encryption", "--no-cache", "-q"]);
     Ran(command.env_remove("ONEFOLD_PASSWORD").output().unwrap()).code(0);
-    let mut command = place.command(["snapshots", "--no-cache"]);
+    let mut command = fixture.command(["snapshots", "--no-cache"]);
     Ran(command.env_remove("ONEFOLD_PASSWORD").output().unwrap()).code(1).says("--accept-new-repository");
 }
 
 #[test]
 fn caches_that_were_not_used_for_30_days_are_removed_on_request() {
-    let place = Place::new();
-    place.write("file", b"1234");
-    place.run(["backup", "source", "-q"]).code(0);
-    let own = place.repository_id();
-    let cache = place.path("cache");
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let own = fixture.repository_id();
+    let cache = fixture.path("cache");
     let day = Duration::from_hours(24);
     let make = |name: &str, days: u32| {
         let path = cache.join(name);
@@ -75,120 +75,122 @@ fn caches_that_were_not_used_for_30_days_are_removed_on_request() {
     lock.lock().unwrap();
     let names = || fs::read_dir(&cache).unwrap().count();
     let before = names();
-    place.run(["check"]).code(0);
+    fixture.run(["check"]).code(0);
     assert_eq!(names(), before);
-    place.run(["check", "--cleanup-cache"]).code(0).says("not used for 30 days");
+    fixture.run(["check", "--cleanup-cache"]).code(0).says("not used for 30 days");
     assert!(!old.exists() && recent.exists() && held.exists() && foreign.exists() && cache.join(own).exists());
-    place.run(["check", "--cleanup-cache"]).code(0).says("no old caches");
+    fixture.run(["check", "--cleanup-cache"]).code(0).says("no old caches");
     // Also with a command that reads nothing from a cache; without a cache, none is looked for.
     let old = make(&"a".repeat(32), 31);
-    let without = place.run(["list", "keys", "--cleanup-cache", "--no-cache"]).code(0);
+    let without = fixture.run(["list", "keys", "--cleanup-cache", "--no-cache"]).code(0);
     assert!(old.exists() && !without.stderr().contains("caches"), "{}", without.stderr());
-    place.run(["list", "keys", "--cleanup-cache"]).code(0).says("not used for 30 days");
+    fixture.run(["list", "keys", "--cleanup-cache"]).code(0).says("not used for 30 days");
     assert!(!old.exists() && recent.exists());
 }
 
 #[test]
 fn verbosity_is_counted_or_named() {
-    let place = Place::new();
-    place.write("file", b"1234");
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
     let says_files = |options: &[&str]| {
         let arguments: Vec<&str> = ["backup", "source", "--force"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).stderr().contains("/file")
+        fixture.run(&arguments).code(0).stderr().contains("/file")
     };
     assert!(says_files(&["-vv"]) && says_files(&["--verbose=2"]) && says_files(&["-v", "--verbose"]));
     assert!(!says_files(&["-v"]) && !says_files(&["--verbose=1"]) && !says_files(&["-vv", "--verbose=0"]));
-    place.run(["snapshots", "--verbose=x"]).code(1).says("--verbose");
+    fixture.run(["snapshots", "--verbose=x"]).code(1).says("--verbose");
 }
 
 #[test]
-fn counters_of_the_index_are_told_with_verbose_only() {
-    let place = Place::new();
-    place.write("file", b"1234");
+fn counters_of_the_index_are_reported_with_verbose_only() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
     let summary = |options: &[&str]| {
         let arguments: Vec<&str> = ["backup", "source", "--json"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).messages().pop().unwrap()
+        fixture.run(&arguments).code(0).messages().pop().unwrap()
     };
     assert!(summary(&[]).get("index").is_none());
     assert!(summary(&["--verbose"])["index"]["state"].is_string());
 }
 
 #[test]
-fn programs_are_told_of_an_index_that_cannot_be_written() {
-    let place = Place::new();
-    place.write("file", b"1234");
+fn an_index_that_cannot_be_written_is_reported_to_programs() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
     // Makes the directory in which the index is.
-    place.run(["snapshots", "-q"]).code(0);
-    fs::write(place.path("cache").join(place.repository_id()).join("index"), b"no directory").unwrap();
+    fixture.run(["snapshots", "-q"]).code(0);
+    fs::write(fixture.path("cache").join(fixture.repository_id()).join("index"), b"no directory").unwrap();
     let sentence = "the index will be rebuilt next time";
     for format in [&["--json"][..], &[]] {
         let arguments: Vec<&str> = ["backup", "source"].iter().chain(format).copied().collect();
-        place.run(&arguments).code(0).says(sentence);
+        fixture.run(&arguments).code(0).says(sentence);
         let quiet: Vec<&str> = arguments.into_iter().chain(["--quiet"]).collect();
-        assert_eq!(place.run(&quiet).code(0).stderr(), "");
+        assert_eq!(fixture.run(&quiet).code(0).stderr(), "");
     }
 }
 
 #[test]
 fn locks_are_neither_taken_nor_found() {
-    let place = Place::new();
-    place.write("file", b"1234");
-    place.run(["backup", "source", "--no-lock", "-q"]).code(0);
-    place.run(["--no-lock", "snapshots"]).code(0);
-    place.run(["unlock"]).code(0).says("nothing was removed");
-    place.run(["unlock", "--remove-all"]).code(0).says("nothing was removed");
-    assert_eq!(place.run(["list", "locks"]).code(0).stdout(), "");
-    Place::without_repository(None).run(["unlock"]).code(10);
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "--no-lock", "-q"]).code(0);
+    fixture.run(["--no-lock", "snapshots"]).code(0);
+    fixture.run(["unlock"]).code(0).says("nothing was removed");
+    fixture.run(["unlock", "--remove-all"]).code(0).says("nothing was removed");
+    assert_eq!(fixture.run(["list", "locks"]).code(0).stdout(), "");
+    Fixture::without_repository(None).run(["unlock"]).code(10);
 }
 
 #[test]
 fn objects_are_listed_by_kind() {
-    let place = Place::encrypted();
-    place.write("file", &noise(2, 100_000));
-    let id = place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone();
-    let list =
-        |kind: &str| -> Vec<String> { place.run(["list", kind]).code(0).stdout().lines().map(str::to_owned).collect() };
+    let fixture = Fixture::encrypted();
+    fixture.write("file", &noise(2, 100_000));
+    let id = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone();
+    let list = |kind: &str| -> Vec<String> {
+        fixture.run(["list", kind]).code(0).stdout().lines().map(str::to_owned).collect()
+    };
     assert_eq!(list("snapshots"), [id.as_str().unwrap()]);
     assert_eq!(list("keys").len(), 1);
-    assert!(place.run(["cat", "key", &list("keys")[0]]).code(0).json()["kdf"].is_string());
+    assert!(fixture.run(["cat", "key", &list("keys")[0]]).code(0).json()["kdf"].is_string());
     assert_eq!(list("index"), Vec::<String>::new());
     let packs = list("packs");
     assert_eq!(list("containers"), packs);
     assert!(!packs.is_empty());
-    let bytes = place.run(["cat", "pack", &packs[0]]).code(0).0.stdout;
-    assert_eq!(bytes, fs::read(find_container(&place, &packs[0])).unwrap());
+    let bytes = fixture.run(["cat", "pack", &packs[0]]).code(0).0.stdout;
+    assert_eq!(bytes, fs::read(find_container(&fixture, &packs[0])).unwrap());
     let blobs = list("blobs");
     assert!(blobs.iter().any(|line| line.starts_with("data ")) && blobs.iter().any(|line| line.starts_with("tree ")));
     let data = blobs.iter().find_map(|line| line.strip_prefix("data ")).unwrap();
-    assert!(!place.run(["cat", "blob", data, "-q"]).code(0).0.stdout.is_empty());
-    place.run(["cat", "masterkey"]).code(1).says("never shown");
-    place.run(["list", "nothing"]).code(1).says("possible values");
+    assert!(!fixture.run(["cat", "blob", data, "-q"]).code(0).0.stdout.is_empty());
+    fixture.run(["cat", "masterkey"]).code(1).says("never shown");
+    fixture.run(["list", "nothing"]).code(1).says("possible values");
 }
 
 /// Returns the file of a container, whose name has its number behind a letter.
-fn find_container(place: &Place, id: &str) -> std::path::PathBuf {
+fn find_container(fixture: &Fixture, id: &str) -> std::path::PathBuf {
     let (session, number) = id.split_once('/').unwrap();
-    let directory = place.path("repository/containers").join(session);
+    let directory = fixture.path("repository/containers").join(session);
     let mut entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     entries.find(|entry| entry.file_name().to_str().unwrap()[1..].starts_with(number)).unwrap().path()
 }
 
 #[test]
 fn help_explains_a_command() {
-    let place = Place::without_repository(None);
-    let help = place.run(["help", "backup"]).code(0).stdout();
-    assert_eq!(help, place.run(["backup", "--help"]).code(0).stdout());
-    assert!(!place.run(["help"]).code(0).stdout().contains("forget"));
-    place.run(["features"]).code(0);
-    place.run(["options"]).code(0);
+    let fixture = Fixture::without_repository(None);
+    let help = fixture.run(["help", "backup"]).code(0).stdout();
+    assert_eq!(help, fixture.run(["backup", "--help"]).code(0).stdout());
+    assert!(!fixture.run(["help"]).code(0).stdout().contains("forget"));
+    fixture.run(["features"]).code(0);
+    fixture.run(["options"]).code(0);
 }
 
 #[test]
 fn snapshots_are_grouped_and_shortened() {
-    let place = Place::new();
-    place.write("file", b"1234");
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
     let backup = |host: &str, path: &str, tag: &str| {
-        let id = place.run(["backup", path, "--host", host, "--tag", tag, "--json"]).code(0).messages().pop().unwrap();
+        let id =
+            fixture.run(["backup", path, "--host", host, "--tag", tag, "--json"]).code(0).messages().pop().unwrap();
         id["snapshot_id"].as_str().unwrap().to_owned()
     };
     let ids = [
@@ -199,7 +201,7 @@ fn snapshots_are_grouped_and_shortened() {
     ];
     let groups = |options: &[&str]| {
         let arguments: Vec<&str> = ["snapshots", "--json"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).json()
+        fixture.run(&arguments).code(0).json()
     };
     let of = |group: &Value| -> Vec<String> {
         let snapshots = group["snapshots"].as_array().unwrap();
@@ -211,33 +213,33 @@ fn snapshots_are_grouped_and_shortened() {
     assert_eq!(of(&by_host[1]), [&ids[2][..]]);
     let both = groups(&["-g", "host,paths,tags"]);
     assert_eq!(both.as_array().unwrap().len(), 4);
-    assert_eq!(both[0]["group_key"]["paths"], serde_json::json!([place.path("source")]));
+    assert_eq!(both[0]["group_key"]["paths"], serde_json::json!([fixture.path("source")]));
     assert_eq!(of(&groups(&["--group-by", "host", "--latest", "1"])[0]), [&ids[3][..]]);
     assert_eq!(groups(&["--group-by", ""]).as_array().unwrap().len(), 4);
     assert_eq!(groups(&["--latest", "1"]).as_array().unwrap().len(), 3);
     assert_eq!(groups(&["--last"]).as_array().unwrap().len(), 3);
-    let table = place.run(["snapshots", "--group-by", "host,tags"]).code(0).stdout();
+    let table = fixture.run(["snapshots", "--group-by", "host,tags"]).code(0).stdout();
     assert!(table.contains("snapshots for (host [a], tags [x]):") && table.contains("1 snapshot\n"), "{table}");
-    let compact = place.run(["snapshots", "--compact"]).code(0).stdout();
+    let compact = fixture.run(["snapshots", "--compact"]).code(0).stdout();
     assert!(!compact.contains("Paths") && compact.contains("Size") && !compact.contains("/source"), "{compact}");
-    let long = place.run(["snapshots", "--long-ids"]).code(0).stdout();
-    assert!(long.contains(&ids[0]) && !place.run(["snapshots"]).code(0).stdout().contains(&ids[0]));
-    place.run(["snapshots", "--group-by", "moon"]).code(1).says("moon");
+    let long = fixture.run(["snapshots", "--long-ids"]).code(0).stdout();
+    assert!(long.contains(&ids[0]) && !fixture.run(["snapshots"]).code(0).stdout().contains(&ids[0]));
+    fixture.run(["snapshots", "--group-by", "moon"]).code(1).says("moon");
 }
 
 #[test]
 fn listings_are_sorted_and_reversed() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let time = |seconds| FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     for (name, len, seconds) in [("b.txt", 3000, 1), ("a.zip", 10, 3), ("c.gz", 200, 2)] {
-        place.write(name, &vec![1; len]);
-        let file = fs::File::options().write(true).open(place.path("source").join(name)).unwrap();
+        fixture.write(name, &vec![1; len]);
+        let file = fs::File::options().write(true).open(fixture.path("source").join(name)).unwrap();
         file.set_times(time(seconds)).unwrap();
     }
-    place.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["backup", "source", "-q"]).code(0);
     let names = |options: &[&str]| -> Vec<String> {
         let arguments: Vec<&str> = ["ls", "latest:source", "-q"].iter().chain(options).copied().collect();
-        let listed = place.run(&arguments).code(0).stdout();
+        let listed = fixture.run(&arguments).code(0).stdout();
         listed.lines().map(|line| line.rsplit('/').next().unwrap().to_owned()).collect()
     };
     assert_eq!(names(&[]), ["a.zip", "b.txt", "c.gz"]);
@@ -248,22 +250,22 @@ fn listings_are_sorted_and_reversed() {
     assert_eq!(names(&["--sort", "extension"]), ["c.gz", "b.txt", "a.zip"]);
     assert_eq!(names(&["--sort", "atime"]), names(&["--sort", "time"]));
     assert_eq!(names(&["--sort", "ctime"]).len(), 3);
-    let long = place.run(["ls", "latest", "-l", "--human-readable"]).code(0).stdout();
+    let long = fixture.run(["ls", "latest", "-l", "--human-readable"]).code(0).stdout();
     assert!(long.contains("2.930 KiB"), "{long}");
-    let json = place.run(["ls", "latest:source", "--json", "--sort", "size"]).code(0).messages();
+    let json = fixture.run(["ls", "latest:source", "--json", "--sort", "size"]).code(0).messages();
     assert_eq!((json[0]["message_type"].as_str(), json[1]["name"].as_str()), (Some("snapshot"), Some("a.zip")));
-    assert!(place.run(["find", "b.txt", "--long", "--human-readable"]).code(0).stdout().contains("2.930 KiB"));
+    assert!(fixture.run(["find", "b.txt", "--long", "--human-readable"]).code(0).stdout().contains("2.930 KiB"));
 }
 
 #[test]
 fn a_listing_for_ncdu_is_one_nested_list() {
-    let place = Place::new();
-    place.write("dir/below/deep", &[1; 513]);
-    place.write("dir/\"quoted\"", b"");
-    place.write("last", b"12");
-    symlink("last", place.path("source/link")).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let root = place.run(["ls", "latest", "--ncdu"]).code(0).json();
+    let fixture = Fixture::new();
+    fixture.write("dir/below/deep", &[1; 513]);
+    fixture.write("dir/\"quoted\"", b"");
+    fixture.write("last", b"12");
+    symlink("last", fixture.path("source/link")).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let root = fixture.run(["ls", "latest", "--ncdu"]).code(0).json();
     assert_eq!((&root[0], &root[1], &root[3][0]["name"]), (&1.into(), &2.into(), &"/".into()));
     let source = &root[3][1];
     assert_eq!((&source[0]["name"], &source[1][0]["name"]), (&"source".into(), &"dir".into()));
@@ -272,23 +274,23 @@ fn a_listing_for_ncdu_is_one_nested_list() {
     assert_eq!((&deep["name"], &deep["asize"], &deep["dsize"]), (&"deep".into(), &513.into(), &1024.into()));
     assert_eq!((&source[2]["name"], &source[3]["name"]), (&"last".into(), &"link".into()));
     assert_eq!((&source[2]["notreg"], &source[3]["notreg"]), (&false.into(), &true.into()));
-    let part = place.run(["ls", "latest", "--ncdu", "/source/dir/below"]).code(0).json();
+    let part = fixture.run(["ls", "latest", "--ncdu", "/source/dir/below"]).code(0).json();
     assert_eq!(part[3][1][1][1][1]["name"], "deep", "{part}");
-    place.run(["ls", "latest", "--ncdu", "--json"]).code(1).says("cannot be used with");
-    place.run(["ls", "latest", "--ncdu", "--reverse"]).code(1).says("cannot be used with");
+    fixture.run(["ls", "latest", "--ncdu", "--json"]).code(1).says("cannot be used with");
+    fixture.run(["ls", "latest", "--ncdu", "--reverse"]).code(1).says("cannot be used with");
 }
 
 #[test]
 fn check_follows_the_chosen_snapshots_only() {
-    let place = Place::new();
-    place.write("file", &noise(3, 50_000));
-    place.run(["backup", "source", "--host", "a", "--tag", "good", "-q"]).code(0);
-    let first = place.run(["list", "packs"]).code(0).stdout();
-    place.write("file", &noise(4, 50_000));
-    place.run(["backup", "source", "--host", "b", "--tag", "bad", "-q"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("file", &noise(3, 50_000));
+    fixture.run(["backup", "source", "--host", "a", "--tag", "good", "-q"]).code(0);
+    let first = fixture.run(["list", "packs"]).code(0).stdout();
+    fixture.write("file", &noise(4, 50_000));
+    fixture.run(["backup", "source", "--host", "b", "--tag", "bad", "-q"]).code(0);
     let summary = |options: &[&str]| {
         let arguments: Vec<&str> = ["check", "--json"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).json()
+        fixture.run(&arguments).code(0).json()
     };
     assert_eq!(summary(&[])["snapshots"], 2);
     assert_eq!(summary(&["--host", "a"])["snapshots"], 1);
@@ -298,18 +300,18 @@ fn check_follows_the_chosen_snapshots_only() {
     assert_eq!(summary(&["latest"])["snapshots_total"], 2);
     let said = |options: &[&str]| {
         let arguments: Vec<&str> = ["check"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).stdout()
+        fixture.run(&arguments).code(0).stdout()
     };
     assert!(said(&["--host", "a"]).starts_with("checked 1 of 2 snapshots,"), "{}", said(&["--host", "a"]));
     assert!(said(&[]).starts_with("checked 2 snapshots,"), "{}", said(&[]));
-    place.run(["check", "--host", "c"]).code(1).says("no snapshot matches");
-    place.run(["check", "0000"]).code(1).says("not found");
+    fixture.run(["check", "--host", "c"]).code(1).says("no snapshot matches");
+    fixture.run(["check", "0000"]).code(1).says("not found");
     // A container of the first snapshot is lost: only who looks at that snapshot learns which file it hits.
     let id = first.lines().next().unwrap();
-    fs::remove_file(find_container(&place, id)).unwrap();
+    fs::remove_file(find_container(&fixture, id)).unwrap();
     let affected = |options: &[&str]| {
         let arguments: Vec<&str> = ["check", "--json"].iter().chain(options).copied().collect();
-        let ran = place.run(&arguments).code(1);
+        let ran = fixture.run(&arguments).code(1);
         let errors = ran.stderr().lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
         errors.iter().filter_map(|error| error["affected_count"].as_u64()).sum::<u64>()
     };
@@ -319,13 +321,13 @@ fn check_follows_the_chosen_snapshots_only() {
 
 #[test]
 fn a_host_in_the_environment_narrows_what_is_shown_and_not_what_is_checked() {
-    let place = Place::new();
-    place.write("file", b"x");
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
     for (host, tag) in [("a", "good"), ("b", "")] {
-        place.run(["backup", "source", "--host", host, "--tag", tag, "-q"]).code(0);
+        fixture.run(["backup", "source", "--host", host, "--tag", tag, "-q"]).code(0);
     }
     let count = |arguments: &[&str]| {
-        let ran = place.command(arguments).env("ONEFOLD_HOST", "a").output().unwrap();
+        let ran = fixture.command(arguments).env("ONEFOLD_HOST", "a").output().unwrap();
         Ran(ran).code(0).json()
     };
     let listed = |options: &[&str]| {
@@ -345,9 +347,9 @@ fn a_host_in_the_environment_narrows_what_is_shown_and_not_what_is_checked() {
 
 #[test]
 fn a_file_that_names_the_repository_is_read_by_those_who_need_it() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let with_file = |arguments: &[&str]| {
-        let mut command = place.command(arguments);
+        let mut command = fixture.command(arguments);
         command.env_remove("ONEFOLD_REPOSITORY").env("ONEFOLD_REPOSITORY_FILE", "/nowhere/file");
         Ran(command.output().unwrap())
     };
@@ -357,15 +359,15 @@ fn a_file_that_names_the_repository_is_read_by_those_who_need_it() {
 
 #[test]
 fn patterns_of_a_restore_are_read_from_files() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for name in ["keep.txt", "drop.txt", "KEEP.TXT", "other"] {
-        place.write(name, name.as_bytes());
+        fixture.write(name, name.as_bytes());
     }
-    place.run(["backup", "source", "-q"]).code(0);
-    fs::write(place.path("list"), "# a comment\n\nkeep.*\n").unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fs::write(fixture.path("list"), "# a comment\n\nkeep.*\n").unwrap();
     let restored = |option: &str, target: &str| -> Vec<String> {
-        place.run(["restore", "latest:source", "-t", target, option, "list", "-q"]).code(0);
-        let mut names: Vec<String> = fs::read_dir(place.path(target))
+        fixture.run(["restore", "latest:source", "-t", target, option, "list", "-q"]).code(0);
+        let mut names: Vec<String> = fs::read_dir(fixture.path(target))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -377,25 +379,25 @@ fn patterns_of_a_restore_are_read_from_files() {
     assert_eq!(restored("--exclude-file", "c"), ["KEEP.TXT", "drop.txt", "other"]);
     assert_eq!(restored("--iexclude-file", "d"), ["drop.txt", "other"]);
     let both = ["restore", "latest", "-t", "e", "--include-file", "list", "--exclude-file", "list"];
-    place.run(both).code(1).says("cannot be used with");
-    fs::write(place.path("list"), "# nothing\n").unwrap();
-    place.run(["restore", "latest", "-t", "e", "--include-file", "list"]).code(1).says("hold none");
+    fixture.run(both).code(1).says("cannot be used with");
+    fs::write(fixture.path("list"), "# nothing\n").unwrap();
+    fixture.run(["restore", "latest", "-t", "e", "--include-file", "list"]).code(1).says("hold none");
 }
 
 #[test]
 fn a_directory_is_written_as_zip_that_others_unpack() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let bytes = noise(5, 70_001);
-    place.write("dir/noise", &bytes);
-    place.write("dir/text", "line\n".repeat(10_000).as_bytes());
-    place.write("dir/empty", b"");
-    fs::hard_link(place.path("source/dir/noise"), place.path("source/dir/second")).unwrap();
-    symlink("noise", place.path("source/dir/link")).unwrap();
+    fixture.write("dir/noise", &bytes);
+    fixture.write("dir/text", "line\n".repeat(10_000).as_bytes());
+    fixture.write("dir/empty", b"");
+    fs::hard_link(fixture.path("source/dir/noise"), fixture.path("source/dir/second")).unwrap();
+    symlink("noise", fixture.path("source/dir/link")).unwrap();
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_001);
-    let file = fs::File::options().write(true).open(place.path("source/dir/text")).unwrap();
+    let file = fs::File::options().write(true).open(fixture.path("source/dir/text")).unwrap();
     file.set_times(FileTimes::new().set_modified(time)).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let ran = place.run(["dump", "latest", "/source/dir", "--archive", "zip"]).code(0);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let ran = fixture.run(["dump", "latest", "/source/dir", "--archive", "zip"]).code(0);
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(ran.0.stdout)).unwrap();
     let mut of = |name: &str| {
         let mut file = archive.by_name(&format!("source/dir/{name}")).unwrap();
@@ -417,65 +419,65 @@ fn a_directory_is_written_as_zip_that_others_unpack() {
 
 #[test]
 fn what_a_zip_archive_cannot_spell_is_reported() {
-    let place = Place::new();
-    place.write("file", b"x");
-    symlink(OsStr::from_bytes(b"to-\xff"), place.path("source/link")).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let ran = place.run(["dump", "latest", "/source", "--archive", "zip"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    symlink(OsStr::from_bytes(b"to-\xff"), fixture.path("source/link")).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let ran = fixture.run(["dump", "latest", "/source", "--archive", "zip"]).code(0);
     let ran = ran.says("source/link: its target is not UTF-8");
     assert_eq!(zip::ZipArchive::new(std::io::Cursor::new(ran.0.stdout)).unwrap().len(), 2);
 }
 
 #[test]
 fn a_dump_goes_to_a_file_whole_or_not_at_all() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let bytes = noise(6, 100_000);
-    place.write("dir/file", &bytes);
-    place.run(["backup", "source", "-q"]).code(0);
-    fs::write(place.path("out"), b"before").unwrap();
-    place.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(0);
-    assert_eq!(fs::read(place.path("out")).unwrap(), bytes);
-    place.run(["dump", "latest", "/source/dir", "--target", "out.tar"]).code(0);
-    let archive = fs::read(place.path("out.tar")).unwrap();
+    fixture.write("dir/file", &bytes);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fs::write(fixture.path("out"), b"before").unwrap();
+    fixture.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(0);
+    assert_eq!(fs::read(fixture.path("out")).unwrap(), bytes);
+    fixture.run(["dump", "latest", "/source/dir", "--target", "out.tar"]).code(0);
+    let archive = fs::read(fixture.path("out.tar")).unwrap();
     assert_eq!(tar::Archive::new(&archive[..]).entries().unwrap().count(), 1);
     // Every container is gone: what stood there stays, and nothing else is left behind.
-    fs::remove_dir_all(place.path("cache")).unwrap();
-    for pack in place.run(["list", "packs"]).code(0).stdout().lines() {
-        let path = find_container(&place, pack);
+    fs::remove_dir_all(fixture.path("cache")).unwrap();
+    for pack in fixture.run(["list", "packs"]).code(0).stdout().lines() {
+        let path = find_container(&fixture, pack);
         let len = fs::metadata(&path).unwrap().len();
         if 100_000 < len {
             fs::write(&path, vec![0; usize::try_from(len).unwrap()]).unwrap();
         }
     }
-    place.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(1);
-    assert_eq!(fs::read(place.path("out")).unwrap(), bytes);
-    let names = fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    fixture.run(["dump", "latest", "/source/dir/file", "--target", "out"]).code(1);
+    assert_eq!(fs::read(fixture.path("out")).unwrap(), bytes);
+    let names = fs::read_dir(fixture.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| name.contains("partial")).count(), 0);
-    place.run(["dump", "latest", "/source/dir/file", "--target", "/nowhere/out"]).code(1).says("/nowhere/out");
+    fixture.run(["dump", "latest", "/source/dir/file", "--target", "/nowhere/out"]).code(1).says("/nowhere/out");
 }
 
 #[test]
 fn completions_and_manuals_are_written_into_files() {
-    let place = Place::without_repository(None);
-    place.run(["generate", "--bash-completion", "bash", "--zsh-completion", "zsh", "--man", "man", "-q"]).code(0);
-    assert!(fs::read_to_string(place.path("bash")).unwrap().contains("onefold"));
-    assert!(place.path("zsh").exists() && place.path("man/onefold-backup.1").exists());
-    assert!(!place.path("man/onefold-forget.1").exists() && !place.path("man/onefold-help.1").exists());
-    assert!(place.run(["generate", "--bash-completion", "-"]).code(0).stdout().contains("onefold"));
-    place.run(["generate"]).code(1);
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["generate", "--bash-completion", "bash", "--zsh-completion", "zsh", "--man", "man", "-q"]).code(0);
+    assert!(fs::read_to_string(fixture.path("bash")).unwrap().contains("onefold"));
+    assert!(fixture.path("zsh").exists() && fixture.path("man/onefold-backup.1").exists());
+    assert!(!fixture.path("man/onefold-forget.1").exists() && !fixture.path("man/onefold-help.1").exists());
+    assert!(fixture.run(["generate", "--bash-completion", "-"]).code(0).stdout().contains("onefold"));
+    fixture.run(["generate"]).code(1);
 }
 
 #[test]
 fn a_search_may_begin_with_the_oldest_snapshot() {
-    let place = Place::new();
-    place.write("file", b"1234");
-    symlink("file", place.path("source/link")).unwrap();
+    let fixture = Fixture::new();
+    fixture.write("file", b"1234");
+    symlink("file", fixture.path("source/link")).unwrap();
     let ids: Vec<Value> = (0..2)
-        .map(|_| place.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone())
+        .map(|_| fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap()["snapshot_id"].clone())
         .collect();
     let found = |options: &[&str]| {
         let arguments: Vec<&str> = ["find", "link", "--json"].iter().chain(options).copied().collect();
-        place.run(&arguments).code(0).json()
+        fixture.run(&arguments).code(0).json()
     };
     assert_eq!((&found(&[])[0]["snapshot"], &found(&["--reverse"])[0]["snapshot"]), (&ids[1], &ids[0]));
     assert_eq!(found(&[])[0]["matches"][0]["linktarget"], "file");

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::place::{Place, noise};
+use crate::fixture::{Fixture, noise};
 
 /// Calls that a restore makes on files, by the names that `strace` knows.
 const CALLS: &[&str] = &[
@@ -91,13 +91,13 @@ fn entries(root: &Path) -> Entries {
 }
 
 /// Makes a repository of few entries of every kind, with files of several chunks.
-fn place() -> Place {
-    let place = Place::new();
-    place.write("big", &noise(1, 70_000));
-    place.write("empty", b"");
-    place.write("small", b"small");
-    place.write("sub/other", &noise(2, 20_000));
-    let source = place.path("source");
+fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write("big", &noise(1, 70_000));
+    fixture.write("empty", b"");
+    fixture.write("small", b"small");
+    fixture.write("sub/other", &noise(2, 20_000));
+    let source = fixture.path("source");
     fs::hard_link(source.join("sub/other"), source.join("sub/same")).unwrap();
     std::os::unix::fs::symlink("small", source.join("link")).unwrap();
     fs::File::create(source.join("holes")).unwrap().set_len(1 << 20).unwrap();
@@ -105,8 +105,8 @@ fn place() -> Place {
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
         fs::File::options().write(true).open(source.join(name)).unwrap().set_modified(time).unwrap();
     }
-    place.run(["backup", "source", "-q"]).code(0);
-    place
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture
 }
 
 /// Makes the target as it is before a restore: older and newer files, and others of the same name.
@@ -125,7 +125,7 @@ fn prepare(target: &Path) {
 }
 
 struct Sweep {
-    place: Place,
+    fixture: Fixture,
     target: PathBuf,
     before: Entries,
     /// What a restore without faults makes of the target, by policy.
@@ -134,15 +134,15 @@ struct Sweep {
 
 impl Sweep {
     fn restore(&self, overwrite: &str) -> Command {
-        self.place.command(["restore", "latest:/source", "--target", "out", "-q", "--overwrite", overwrite])
+        self.fixture.command(["restore", "latest:/source", "--target", "out", "-q", "--overwrite", overwrite])
     }
 
     /// The same under `strace`, which writes what it sees to a file.
     fn traced(&self, overwrite: &str, options: &[&str]) -> Command {
         let plain = self.restore(overwrite);
         let mut traced = Command::new("strace");
-        traced.args(["-f", "-qq", "-o"]).arg(self.place.path("trace")).args(options).arg(plain.get_program());
-        traced.args(plain.get_args()).current_dir(self.place.path("")).env_clear().env("ONEFOLD_IO", "threads");
+        traced.args(["-f", "-qq", "-o"]).arg(self.fixture.path("trace")).args(options).arg(plain.get_program());
+        traced.args(plain.get_args()).current_dir(self.fixture.path("")).env_clear().env("ONEFOLD_IO", "threads");
         for (name, value) in plain.get_envs() {
             traced.env(name, value.unwrap());
         }
@@ -154,7 +154,7 @@ impl Sweep {
         prepare(&self.target);
         let calls = format!("trace={}", CALLS.join(","));
         assert!(self.traced(overwrite, &["-e", &calls]).status().unwrap().success());
-        let trace = fs::read_to_string(self.place.path("trace")).unwrap();
+        let trace = fs::read_to_string(self.fixture.path("trace")).unwrap();
         let mut counts = BTreeMap::new();
         for line in trace.lines() {
             let name = line.split_whitespace().nth(1).and_then(|call| call.split('(').next()).unwrap_or_default();
@@ -220,11 +220,11 @@ fn no_system_call_that_fails_makes_a_restore_succeed_over_a_difference() {
         tell("skipped: there is no strace here");
         return;
     }
-    let place = place();
-    let target = place.path("out");
+    let fixture = fixture();
+    let target = fixture.path("out");
     prepare(&target);
     let before = entries(&target);
-    let mut sweep = Sweep { place, target, before, clean: BTreeMap::new() };
+    let mut sweep = Sweep { fixture, target, before, clean: BTreeMap::new() };
     for overwrite in POLICIES {
         prepare(&sweep.target);
         assert!(sweep.restore(overwrite).status().unwrap().success());

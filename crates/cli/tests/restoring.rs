@@ -8,82 +8,82 @@ use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{TargetTree, Trust, Xattr};
 
-use crate::place::{Place, Ran, contents, noise};
+use crate::fixture::{Fixture, Ran, contents, noise};
 
 #[test]
 fn what_was_backed_up_comes_back() {
-    let place = Place::encrypted();
-    place.write("a/b/file", &vec![5; 70_000]);
-    place.write("a/other", b"x");
-    place.write("empty", b"");
-    place.run(["backup", "source", "-q"]).code(0);
-    let base = place.path("source").to_str().unwrap().to_owned();
+    let fixture = Fixture::encrypted();
+    fixture.write("a/b/file", &vec![5; 70_000]);
+    fixture.write("a/other", b"x");
+    fixture.write("empty", b"");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let base = fixture.path("source").to_str().unwrap().to_owned();
     let part = format!(
         "latest:{}",
-        if place.run(["ls", "latest", "-q"]).stdout().starts_with("/source") { "/source" } else { &base }
+        if fixture.run(["ls", "latest", "-q"]).stdout().starts_with("/source") { "/source" } else { &base }
     );
-    let ran = place.run(["restore", &part, "--target", "out", "--verify", "--json"]).code(0);
-    assert_eq!(contents(&place.path("source")), contents(&place.path("out")));
+    let ran = fixture.run(["restore", &part, "--target", "out", "--verify", "--json"]).code(0);
+    assert_eq!(contents(&fixture.path("source")), contents(&fixture.path("out")));
     let summary = ran.messages().pop().unwrap();
     assert_eq!(summary["message_type"], "summary");
     assert_eq!((&summary["bytes_restored"], &summary["files_deleted"]), (&70_001.into(), &0.into()));
     assert_eq!(summary["files_verified"], 3);
-    place
+    fixture
         .run(["restore", &part, "--target", "out"])
         .code(1)
         .says("onefold: out: not empty; restore into an empty directory, or say with --overwrite what is to happen");
-    let again = place.run(["restore", &part, "--target", "out", "--overwrite", "if-changed"]).code(0);
+    let again = fixture.run(["restore", &part, "--target", "out", "--overwrite", "if-changed"]).code(0);
     assert!(again.stdout().contains("Skipped 3 files"), "{}", again.stdout());
-    place.run(["restore", &part, "--target", "some", "--include", "other"]).code(0);
-    assert_eq!(contents(&place.path("some")).iter().filter(|(_, bytes)| bytes.is_some()).count(), 1);
-    place.run(["restore", &part, "--target", "dry", "--dry-run"]).code(0);
-    assert!(!place.path("dry").exists());
+    fixture.run(["restore", &part, "--target", "some", "--include", "other"]).code(0);
+    assert_eq!(contents(&fixture.path("some")).iter().filter(|(_, bytes)| bytes.is_some()).count(), 1);
+    fixture.run(["restore", &part, "--target", "dry", "--dry-run"]).code(0);
+    assert!(!fixture.path("dry").exists());
 }
 
 #[test]
-fn a_restore_to_nowhere_reads_everything_writes_nothing_and_tells_of_damage() {
-    let place = Place::encrypted();
-    place.write("a/file", &noise(1, 70_000));
-    place.write("a/other", b"x");
-    place.run(["backup", "source", "-q"]).code(0);
-    let standing = || std::fs::read_dir(place.path(".")).unwrap().count();
+fn a_restore_to_nowhere_reads_everything_writes_nothing_and_reports_damage() {
+    let fixture = Fixture::encrypted();
+    fixture.write("a/file", &noise(1, 70_000));
+    fixture.write("a/other", b"x");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let standing = || std::fs::read_dir(fixture.path(".")).unwrap().count();
     let before = standing();
     let counts = |ran: Ran| {
         let summary = ran.messages().pop().unwrap();
         ["message_type", "files_restored", "bytes_restored", "regions_read"].map(|field| summary[field].clone())
     };
-    let drilled = counts(place.run(["restore", "latest", "--discard", "--json"]).code(0));
+    let drilled = counts(fixture.run(["restore", "latest", "--discard", "--json"]).code(0));
     assert_eq!(standing(), before);
-    assert_eq!(drilled, counts(place.run(["restore", "latest", "--target", "out", "--json"]).code(0)));
+    assert_eq!(drilled, counts(fixture.run(["restore", "latest", "--target", "out", "--json"]).code(0)));
     assert_eq!(drilled[2], 70_001);
-    let told = place.run(["restore", "latest", "--discard"]).code(0).stdout();
+    let told = fixture.run(["restore", "latest", "--discard"]).code(0).stdout();
     assert!(told.contains("Summary: Read and discarded "), "{told}");
     for other in [&["--target", "out2"][..], &["--verify"], &["--overwrite", "always"], &["--delete"], &["--dry-run"]] {
-        place.run(["restore", "latest", "--discard"].iter().chain(other)).code(1).says("cannot be used with");
+        fixture.run(["restore", "latest", "--discard"].iter().chain(other)).code(1).says("cannot be used with");
     }
-    place.run(["restore", "latest"]).code(1).says("--target <DIR>|--discard");
-    let root = place.path("repository/containers");
+    fixture.run(["restore", "latest"]).code(1).says("--target <DIR>|--discard");
+    let root = fixture.path("repository/containers");
     let all = contents(&root).into_iter().filter_map(|(path, bytes)| Some((bytes?, path)));
     let (bytes, path) = all.max_by_key(|(bytes, _)| bytes.len()).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(root.join(path)).unwrap();
     file.write_all_at(&[!bytes[bytes.len() / 2]], bytes.len() as u64 / 2).unwrap();
-    place.run(["restore", "latest", "--discard"]).code(1).says("a/file: ").says("chunks lost (first: ");
+    fixture.run(["restore", "latest", "--discard"]).code(1).says("a/file: ").says("chunks lost (first: ");
 }
 
 /// A restore gave a file that lacked bytes its full length and its time, so that the next one took it for unchanged and
 /// ended with 0. With `always` it emptied a good file before it knew whether its data could be read.
 #[test]
 fn a_file_that_lacks_bytes_leaves_what_stood_there_and_is_tried_again() {
-    let place = Place::new();
-    place.write("file", &noise(1, 2_000_000));
-    place.write("other", b"x");
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("file", &noise(1, 2_000_000));
+    fixture.write("other", b"x");
+    fixture.run(["backup", "source", "-q"]).code(0);
     let restore = |overwrite: &str| {
-        place.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite, "--json"])
+        fixture.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite, "--json"])
     };
     restore("always").code(0);
-    let before = std::fs::read(place.path("out/file")).unwrap();
-    let root = place.path("repository/containers");
+    let before = std::fs::read(fixture.path("out/file")).unwrap();
+    let root = fixture.path("repository/containers");
     let all = contents(&root).into_iter().filter_map(|(path, bytes)| Some((bytes?, path)));
     let (bytes, path) = all.max_by_key(|(bytes, _)| bytes.len()).unwrap();
     let damage = |byte: u8| {
@@ -97,44 +97,44 @@ fn a_file_that_lacks_bytes_leaves_what_stood_there_and_is_tried_again() {
         let summary = ran.messages().pop().unwrap();
         // The other file may lie in the same region.
         assert_eq!(summary["files_incomplete"] == 0, is_kept, "{overwrite}");
-        assert!(std::fs::read(place.path("out/file")).unwrap() == before, "{overwrite}: a good file was touched");
+        assert!(std::fs::read(fixture.path("out/file")).unwrap() == before, "{overwrite}: a good file was touched");
     }
-    std::fs::remove_file(place.path("out/file")).unwrap();
+    std::fs::remove_file(fixture.path("out/file")).unwrap();
     for overwrite in ["always", "if-changed", "if-newer", "never"] {
         let ran =
             restore(overwrite).code(1).says("chunks lost").says("what could be read is in out/file.onefold-partial");
         assert_eq!(ran.stderr().lines().filter(|line| line.contains("/file: ")).count(), 1, "{overwrite}");
-        assert!(!place.path("out/file").exists(), "{overwrite}");
-        let partial = place.path("out/file.onefold-partial").metadata().unwrap();
+        assert!(!fixture.path("out/file").exists(), "{overwrite}");
+        let partial = fixture.path("out/file.onefold-partial").metadata().unwrap();
         assert_eq!(partial.permissions().mode() & 0o7777, 0o600);
         assert!(0 < partial.len());
     }
     let delete = ["restore", "latest:/source", "--target", "out", "--overwrite", "always", "--delete", "-q"];
-    place.run(delete).code(1);
-    assert!(place.path("out/file.onefold-partial").exists(), "what could be read was deleted");
+    fixture.run(delete).code(1);
+    assert!(fixture.path("out/file.onefold-partial").exists(), "what could be read was deleted");
     damage(bytes[bytes.len() / 2]);
     restore("if-changed").code(0);
-    assert_eq!(contents(&place.path("out")), contents(&place.path("source")));
+    assert_eq!(contents(&fixture.path("out")), contents(&fixture.path("source")));
 }
 
 /// A directory that was restored on its own came back with whatever mode its target had.
 #[test]
 fn the_target_gets_the_metadata_of_the_directory_that_is_restored_into_it() {
-    let place = Place::new();
-    place.write("private/file", b"x");
-    std::fs::set_permissions(place.path("source/private"), std::fs::Permissions::from_mode(0o700)).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let made = place.path("source/private").metadata().unwrap();
-    place.run(["restore", "latest:/source/private", "--target", "out", "-q"]).code(0);
-    let found = place.path("out").metadata().unwrap();
+    let fixture = Fixture::new();
+    fixture.write("private/file", b"x");
+    std::fs::set_permissions(fixture.path("source/private"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let made = fixture.path("source/private").metadata().unwrap();
+    fixture.run(["restore", "latest:/source/private", "--target", "out", "-q"]).code(0);
+    let found = fixture.path("out").metadata().unwrap();
     assert_eq!(found.permissions().mode() & 0o7777, 0o700);
     assert_eq!((found.mtime(), found.mtime_nsec()), (made.mtime(), made.mtime_nsec()));
     // A whole snapshot has no entry for its root; neither has a file that is restored alone.
     for (what, target) in [("latest", "whole"), ("latest:/source/private/file", "alone")] {
-        std::fs::create_dir(place.path(target)).unwrap();
-        std::fs::set_permissions(place.path(target), std::fs::Permissions::from_mode(0o710)).unwrap();
-        place.run(["restore", what, "--target", target, "-q"]).code(0);
-        assert_eq!(place.path(target).metadata().unwrap().permissions().mode() & 0o7777, 0o710, "{what}");
+        std::fs::create_dir(fixture.path(target)).unwrap();
+        std::fs::set_permissions(fixture.path(target), std::fs::Permissions::from_mode(0o710)).unwrap();
+        fixture.run(["restore", what, "--target", target, "-q"]).code(0);
+        assert_eq!(fixture.path(target).metadata().unwrap().permissions().mode() & 0o7777, 0o710, "{what}");
     }
 }
 
@@ -142,25 +142,25 @@ fn the_target_gets_the_metadata_of_the_directory_that_is_restored_into_it() {
 #[test]
 fn ownership_that_only_root_can_set_is_counted_and_is_no_failure() {
     use std::os::unix::process::CommandExt;
-    let place = Place::new();
-    if place.path("source").metadata().unwrap().uid() != 0 {
+    let fixture = Fixture::new();
+    if fixture.path("source").metadata().unwrap().uid() != 0 {
         return;
     }
-    place.write("roots/file", b"x");
-    place.write("roots/set-id", b"x");
-    std::fs::set_permissions(place.path("source/roots/set-id"), std::fs::Permissions::from_mode(0o4755)).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(place.path("")).status();
+    fixture.write("roots/file", b"x");
+    fixture.write("roots/set-id", b"x");
+    std::fs::set_permissions(fixture.path("source/roots/set-id"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(fixture.path("")).status();
     assert!(given.unwrap().success());
     let restore = |options: &[&str]| {
         let all = ["restore", "latest:/source", "--target", "out", "--trusted"];
-        let mut command = place.command(all.iter().chain(options));
-        command.env("ONEFOLD_CACHE_DIR", place.path("other-cache")).uid(65_534).gid(65_534);
+        let mut command = fixture.command(all.iter().chain(options));
+        command.env("ONEFOLD_CACHE_DIR", fixture.path("other-cache")).uid(65_534).gid(65_534);
         Ran(command.output().unwrap())
     };
     let told = restore(&[]).code(0).stdout();
     assert!(told.contains("Ownership of 4 files/dirs was not restored: not running as root"), "{told}");
-    let mode = place.path("out/roots/set-id").metadata().unwrap().permissions().mode() & 0o7777;
+    let mode = fixture.path("out/roots/set-id").metadata().unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode, 0o755, "a program that runs as another user than before");
     let summary = restore(&["--overwrite", "always", "--json"]).code(0).messages().pop().unwrap();
     assert_eq!((&summary["owners_not_restored"], &summary["set_ids_not_restored"]), (&4.into(), &1.into()));
@@ -171,88 +171,89 @@ fn ownership_that_only_root_can_set_is_counted_and_is_no_failure() {
 /// the missing names files of their own and ended with 0.
 #[test]
 fn names_that_are_missing_are_linked_to_the_one_that_is_kept() {
-    let place = Place::new();
-    place.write("a", b"shared");
+    let fixture = Fixture::new();
+    fixture.write("a", b"shared");
     for name in ["b", "c"] {
-        std::fs::hard_link(place.path("source/a"), place.path("source").join(name)).unwrap();
+        std::fs::hard_link(fixture.path("source/a"), fixture.path("source").join(name)).unwrap();
     }
-    place.run(["backup", "source", "-q"]).code(0);
-    place.run(["restore", "latest:/source", "--target", "out"]).code(0);
-    let inode = |name: &str| place.path("out").join(name).metadata().unwrap().ino();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["restore", "latest:/source", "--target", "out"]).code(0);
+    let inode = |name: &str| fixture.path("out").join(name).metadata().unwrap().ino();
     for overwrite in ["never", "if-newer", "if-changed"] {
-        std::fs::remove_file(place.path("out/b")).unwrap();
-        place.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite]).code(0);
+        std::fs::remove_file(fixture.path("out/b")).unwrap();
+        fixture.run(["restore", "latest:/source", "--target", "out", "--overwrite", overwrite]).code(0);
         assert_eq!((inode("b"), inode("c")), (inode("a"), inode("a")), "{overwrite}");
     }
     // A file of the user's own is no name of the snapshot's inode.
-    std::fs::remove_file(place.path("out/a")).unwrap();
-    std::fs::remove_file(place.path("out/b")).unwrap();
-    std::fs::write(place.path("out/a"), b"another").unwrap();
-    place.run(["restore", "latest:/source", "--target", "out", "--overwrite", "never"]).code(0);
-    assert_eq!(std::fs::read(place.path("out/b")).unwrap(), b"shared");
-    assert_eq!(std::fs::read(place.path("out/a")).unwrap(), b"another");
+    std::fs::remove_file(fixture.path("out/a")).unwrap();
+    std::fs::remove_file(fixture.path("out/b")).unwrap();
+    std::fs::write(fixture.path("out/a"), b"another").unwrap();
+    fixture.run(["restore", "latest:/source", "--target", "out", "--overwrite", "never"]).code(0);
+    assert_eq!(std::fs::read(fixture.path("out/b")).unwrap(), b"shared");
+    assert_eq!(std::fs::read(fixture.path("out/a")).unwrap(), b"another");
 }
 
 /// A directory that an earlier restore had left read-only kept its owner from repeating that restore.
 #[test]
 fn a_read_only_directory_of_ones_own_is_filled_again() {
     use std::os::unix::process::CommandExt;
-    let place = Place::new();
-    let is_root = place.path("source").metadata().unwrap().uid() == 0;
-    place.write("d/e/file", b"x");
+    let fixture = Fixture::new();
+    let is_root = fixture.path("source").metadata().unwrap().uid() == 0;
+    fixture.write("d/e/file", b"x");
     for directory in ["d/e", "d"] {
-        std::fs::set_permissions(place.path("source").join(directory), std::fs::Permissions::from_mode(0o555)).unwrap();
+        std::fs::set_permissions(fixture.path("source").join(directory), std::fs::Permissions::from_mode(0o555))
+            .unwrap();
     }
-    place.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["backup", "source", "-q"]).code(0);
     if is_root {
-        let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(place.path("")).status();
+        let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(fixture.path("")).status();
         assert!(given.unwrap().success());
     }
     let restore = || {
         let all = ["restore", "latest:/source", "--target", "out", "--overwrite", "if-changed"];
-        let mut command = place.command(all.iter());
-        command.env("ONEFOLD_CACHE_DIR", place.path("other-cache"));
+        let mut command = fixture.command(all.iter());
+        command.env("ONEFOLD_CACHE_DIR", fixture.path("other-cache"));
         if is_root {
             command.uid(65_534).gid(65_534);
         }
         Ran(command.output().unwrap())
     };
     restore().code(0);
-    let inner = place.path("out/d/e");
+    let inner = fixture.path("out/d/e");
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::remove_file(inner.join("file")).unwrap();
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o555)).unwrap();
     restore().code(0);
     assert_eq!(std::fs::read(inner.join("file")).unwrap(), b"x");
     for directory in ["out/d", "out/d/e", "source/d", "source/d/e"] {
-        let mode = place.path(directory).metadata().unwrap().permissions().mode() & 0o7777;
+        let mode = fixture.path(directory).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode, 0o555, "{directory}");
-        std::fs::set_permissions(place.path(directory), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(fixture.path(directory), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 }
 
 /// A dry run promised success where the restore refuses a target that is not empty.
 #[test]
 fn a_dry_run_ends_with_the_exit_code_of_the_restore() {
-    let place = Place::new();
-    place.write("file", b"x");
-    place.run(["backup", "source", "-q"]).code(0);
-    std::fs::create_dir(place.path("out")).unwrap();
-    std::fs::write(place.path("out/other"), b"x").unwrap();
-    let before = place.path("out").metadata().unwrap().modified().unwrap();
+    let fixture = Fixture::new();
+    fixture.write("file", b"x");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    std::fs::create_dir(fixture.path("out")).unwrap();
+    std::fs::write(fixture.path("out/other"), b"x").unwrap();
+    let before = fixture.path("out").metadata().unwrap().modified().unwrap();
     for options in [&["--dry-run"][..], &[]] {
-        place.run(["restore", "latest", "--target", "out"].iter().chain(options)).code(1).says("not empty");
+        fixture.run(["restore", "latest", "--target", "out"].iter().chain(options)).code(1).says("not empty");
     }
-    place.run(["restore", "latest", "--target", "out", "--overwrite", "always", "--dry-run"]).code(0);
-    assert_eq!(place.path("out").metadata().unwrap().modified().unwrap(), before);
+    fixture.run(["restore", "latest", "--target", "out", "--overwrite", "always", "--dry-run"]).code(0);
+    assert_eq!(fixture.path("out").metadata().unwrap().modified().unwrap(), before);
 }
 
 #[test]
 fn what_to_take_and_what_to_leave_out_exclude_each_other() {
-    let place = Place::encrypted();
+    let fixture = Fixture::encrypted();
     for take in ["--include", "--iinclude"] {
         for leave in ["--exclude", "--iexclude"] {
-            place
+            fixture
                 .run(["restore", "latest", "--target", "out", take, "a", leave, "b"])
                 .code(1)
                 .says("cannot be used with");
@@ -262,39 +263,39 @@ fn what_to_take_and_what_to_leave_out_exclude_each_other() {
 
 #[test]
 fn what_is_left_as_it_stands_is_not_verified() {
-    let place = Place::encrypted();
-    place.write("file", b"1234");
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::encrypted();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "-q"]).code(0);
     for when in ["never", "if-newer", "if-changed"] {
-        place
+        fixture
             .run(["restore", "latest", "--target", "out", "--verify", "--overwrite", when])
             .code(1)
             .says(&format!("--verify compares every file with the snapshot, and --overwrite {when} leaves some"));
-        assert!(!place.path("out").exists(), "{when}");
+        assert!(!fixture.path("out").exists(), "{when}");
     }
     for _ in 0..2 {
-        let ran = place.run(["restore", "latest", "--target", "out", "--verify", "--overwrite", "always"]).code(0);
+        let ran = fixture.run(["restore", "latest", "--target", "out", "--verify", "--overwrite", "always"]).code(0);
         assert!(ran.stdout().contains("Verified 1 file"), "{}", ran.stdout());
     }
 }
 
 #[test]
 fn a_pattern_that_is_none_is_named() {
-    let place = Place::encrypted();
-    place.write("file", b"1234");
-    place.run(["backup", "source", "--exclude", "a/["]).code(1).says("pattern `a/[`: unclosed bracket");
-    place.run(["backup", "source", "-q"]).code(0);
-    place.run(["restore", "latest", "--target", "out", "-e", "["]).code(1).says("pattern `[`: unclosed bracket");
+    let fixture = Fixture::encrypted();
+    fixture.write("file", b"1234");
+    fixture.run(["backup", "source", "--exclude", "a/["]).code(1).says("pattern `a/[`: unclosed bracket");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["restore", "latest", "--target", "out", "-e", "["]).code(1).says("pattern `[`: unclosed bracket");
 }
 
 #[test]
 fn every_entry_is_named_on_request() {
-    let place = Place::encrypted();
-    place.write("dir/file", b"1234");
-    place.write("other", b"x");
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::encrypted();
+    fixture.write("dir/file", b"1234");
+    fixture.write("other", b"x");
+    fixture.run(["backup", "source", "-q"]).code(0);
     let actions = |options: &[&str]| {
-        let ran = place.run(["restore", "latest", "--json", "-vv", "--target", "out"].iter().chain(options)).code(0);
+        let ran = fixture.run(["restore", "latest", "--json", "-vv", "--target", "out"].iter().chain(options)).code(0);
         let of = |message: &serde_json::Value| {
             let item = message["item"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
             (item, message["action"].as_str().unwrap().to_owned())
@@ -320,44 +321,44 @@ fn every_entry_is_named_on_request() {
 /// in its place is counted as skipped.
 #[test]
 fn nothing_that_is_to_be_left_alone_makes_way_for_something_of_another_kind() {
-    let place = Place::new();
-    place.write("name/below/file", b"from the snapshot");
-    place.write("other", b"from the snapshot");
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("name/below/file", b"from the snapshot");
+    fixture.write("other", b"from the snapshot");
+    fixture.run(["backup", "source", "-q"]).code(0);
     let part = "latest:/source";
-    let target = place.path("out");
+    let target = fixture.path("out");
     std::fs::create_dir_all(target.join("other")).unwrap();
     std::fs::write(target.join("name"), b"precious").unwrap();
     std::fs::write(target.join("other/newer"), b"precious").unwrap();
     let before = contents(&target);
-    let ran = place.run(["restore", part, "--target", "out", "--overwrite", "never", "--json"]).code(0);
+    let ran = fixture.run(["restore", part, "--target", "out", "--overwrite", "never", "--json"]).code(0);
     assert_eq!(contents(&target), before);
     let summary = ran.messages().pop().unwrap();
     assert_eq!((&summary["files_restored"], &summary["files_skipped"]), (&0.into(), &4.into()));
-    place.run(["restore", part, "--target", "out", "--overwrite", "if-newer"]).code(0);
+    fixture.run(["restore", part, "--target", "out", "--overwrite", "if-newer"]).code(0);
     assert_eq!(contents(&target), before);
     let always = ["restore", part, "--target", "out", "--overwrite", "always"];
     for options in [&["--dry-run"][..], &[]] {
-        let refused = place.run(always.iter().chain(options)).code(1);
+        let refused = fixture.run(always.iter().chain(options)).code(1);
         assert!(refused.stderr().contains("/other: is not restored: a directory that is not empty stands there"));
         assert_eq!(std::fs::read(target.join("other/newer")).unwrap(), b"precious");
     }
-    let summary = place.run(always.iter().chain(&["--delete", "--json"])).code(0).messages().pop().unwrap();
+    let summary = fixture.run(always.iter().chain(&["--delete", "--json"])).code(0).messages().pop().unwrap();
     assert_eq!(summary["files_deleted"], 1);
-    assert_eq!(contents(&target), contents(&place.path("source")));
+    assert_eq!(contents(&target), contents(&fixture.path("source")));
 }
 
 /// A file that was named itself came back whatever the patterns said.
 #[test]
 fn patterns_hold_for_a_file_that_is_restored_alone() {
-    let place = Place::new();
-    place.write("a/file", b"1234");
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("a/file", b"1234");
+    fixture.run(["backup", "source", "-q"]).code(0);
     let restored = |options: &[&str]| {
         let all = ["restore", "latest:/source/a/file", "--target", "out", "--overwrite", "always"];
-        let summary = place.run(all.iter().chain(&["--json"]).chain(options)).code(0).messages().pop().unwrap();
-        let stands = place.path("out/file").exists();
-        let _ = std::fs::remove_file(place.path("out/file"));
+        let summary = fixture.run(all.iter().chain(&["--json"]).chain(options)).code(0).messages().pop().unwrap();
+        let stands = fixture.path("out/file").exists();
+        let _ = std::fs::remove_file(fixture.path("out/file"));
         (summary["files_restored"].as_u64().unwrap(), stands)
     };
     for options in [["--exclude", "*"], ["--exclude", "file"], ["--iexclude", "FILE"], ["--include", "other"]] {
@@ -372,17 +373,17 @@ fn patterns_hold_for_a_file_that_is_restored_alone() {
 /// effective, before that ACL was removed: others could open the file for that long.
 #[test]
 fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
-    let place = Place::new();
-    place.write("file", b"secret");
-    std::fs::set_permissions(place.path("source/file"), std::fs::Permissions::from_mode(0o640)).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
+    let fixture = Fixture::new();
+    fixture.write("file", b"secret");
+    std::fs::set_permissions(fixture.path("source/file"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
     // Version 2; owner rwx, user 1000 rw, group -, mask rw, others -.
     let mut acl = vec![2, 0, 0, 0];
     let none = u32::MAX;
     for (tag, rights, id) in [(1_u16, 7_u16, none), (2, 6, 1000), (4, 0, none), (16, 6, none), (32, 0, none)] {
         acl.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(id.to_le_bytes()));
     }
-    let target = OsTarget::create(&place.path("out")).unwrap();
+    let target = OsTarget::create(&fixture.path("out")).unwrap();
     let metadata = target.metadata(Path::new("")).unwrap().unwrap();
     let acl = [Xattr { name: "system.posix_acl_default".into(), value: acl }];
     let unset = target.set_metadata(Path::new(""), &metadata, &acl, Trust::Full).unwrap();
@@ -390,11 +391,11 @@ fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
     if !unset.failures.is_empty() || !has_strace {
         return;
     }
-    let plain = place.command(["restore", "latest:/source", "--target", "out", "-q"]);
-    let trace = place.path("trace");
+    let plain = fixture.command(["restore", "latest:/source", "--target", "out", "-q"]);
+    let trace = fixture.path("trace");
     let mut traced = std::process::Command::new("strace");
     traced.args(["-f", "-qq", "-e", "trace=fchmod,fremovexattr", "-o"]).arg(&trace).arg(plain.get_program());
-    traced.args(plain.get_args()).current_dir(place.path("")).env_clear();
+    traced.args(plain.get_args()).current_dir(fixture.path("")).env_clear();
     for (name, value) in plain.get_envs() {
         traced.env(name, value.unwrap());
     }
@@ -406,32 +407,32 @@ fn an_inherited_acl_is_gone_before_a_file_gets_its_mode() {
         found.unwrap_or_else(|| panic!("no {call} with {end}: {trace}"))
     };
     assert!(line("fremovexattr(", "= 0") < line("fchmod(", "0640"), "{trace}");
-    assert_eq!(place.path("out/file").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
-    assert_eq!(mem_tree::xattrs(&OsSource, &place.path("out/file")).unwrap(), []);
+    assert_eq!(fixture.path("out/file").metadata().unwrap().permissions().mode() & 0o7777, 0o640);
+    assert_eq!(mem_tree::xattrs(&OsSource, &fixture.path("out/file")).unwrap(), []);
 }
 
-/// Makes a place with a snapshot of two files, restored to `out`, where more stands than the snapshot has.
-fn restored_with_more() -> Place {
-    let place = Place::new();
-    place.write("keep", b"1234");
-    place.write("sub/keep", b"5678");
-    place.run(["backup", "source", "-q"]).code(0);
-    place.run(["restore", "latest:/source", "--target", "out", "-q"]).code(0);
-    let out = place.path("out");
+/// Makes a fixture with a snapshot of two files, restored to `out`, where more stands than the snapshot has.
+fn restored_with_more() -> Fixture {
+    let fixture = Fixture::new();
+    fixture.write("keep", b"1234");
+    fixture.write("sub/keep", b"5678");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.run(["restore", "latest:/source", "--target", "out", "-q"]).code(0);
+    let out = fixture.path("out");
     std::fs::create_dir_all(out.join("more/below")).unwrap();
     for file in ["stale.txt", "stale.log", "sub/stale.txt", "more/below/file"] {
         std::fs::write(out.join(file), b"stale").unwrap();
     }
-    std::fs::write(place.path("outside"), b"precious").unwrap();
+    std::fs::write(fixture.path("outside"), b"precious").unwrap();
     std::os::unix::fs::symlink("../../outside", out.join("sub/link")).unwrap();
     std::os::unix::fs::symlink("../tmp", out.join("directory-link")).unwrap();
-    std::fs::write(place.path("tmp/precious"), b"precious").unwrap();
-    place
+    std::fs::write(fixture.path("tmp/precious"), b"precious").unwrap();
+    fixture
 }
 
 /// Returns every path below the target, links not followed.
-fn names(place: &Place) -> Vec<String> {
-    let root = place.path("out");
+fn names(fixture: &Fixture) -> Vec<String> {
+    let root = fixture.path("out");
     let mut found = Vec::new();
     let mut left = vec![root.clone()];
     while let Some(directory) = left.pop() {
@@ -452,20 +453,20 @@ fn names_below(root: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn what_the_snapshot_does_not_have_is_deleted_on_request_only() {
-    let place = restored_with_more();
-    let before = names(&place);
+    let fixture = restored_with_more();
+    let before = names(&fixture);
     let restore = |options: &[&str]| {
         let all = ["restore", "latest:/source", "--target", "out"].iter().chain(options);
-        place.run(all)
+        fixture.run(all)
     };
     restore(&["--overwrite", "always"]).code(0);
-    assert_eq!(names(&place), before);
+    assert_eq!(names(&fixture), before);
     let tried = restore(&["--overwrite", "if-changed", "--delete", "--dry-run", "-vv"]).code(0);
-    assert_eq!(names(&place), before);
+    assert_eq!(names(&fixture), before);
     assert!(tried.stdout().contains("Would delete 8 files/dirs"), "{}", tried.stdout());
     assert!(tried.stderr().contains("deleted    /more/below/file\n"), "{}", tried.stderr());
     let ran = restore(&["--overwrite", "if-changed", "--delete", "--json", "-vv"]).code(0);
-    assert_eq!(names(&place), ["keep", "sub", "sub/keep"]);
+    assert_eq!(names(&fixture), ["keep", "sub", "sub/keep"]);
     let messages = ran.messages();
     assert_eq!(messages.last().unwrap()["files_deleted"], 8);
     let mut deleted: Vec<&str> = messages
@@ -478,65 +479,66 @@ fn what_the_snapshot_does_not_have_is_deleted_on_request_only() {
         ["/directory-link", "/more", "/more/below", "/more/below/file", "/stale.log", "/stale.txt", "/sub/link"];
     assert_eq!(deleted[..7], expected);
     // Where the links led, everything is as it was.
-    assert_eq!(std::fs::read(place.path("outside")).unwrap(), b"precious");
-    assert_eq!(std::fs::read(place.path("tmp/precious")).unwrap(), b"precious");
+    assert_eq!(std::fs::read(fixture.path("outside")).unwrap(), b"precious");
+    assert_eq!(std::fs::read(fixture.path("tmp/precious")).unwrap(), b"precious");
 }
 
 /// No snapshot has them: a backup leaves them out.
 #[test]
 fn neither_the_repository_nor_its_index_is_deleted_or_restored_into() {
-    let place = Place::new();
-    place.write("a", b"a");
+    let fixture = Fixture::new();
+    fixture.write("a", b"a");
     // Everything, this repository and its index included.
-    place.run(["backup", ".", "-q"]).code(0);
-    let repository = names_below(&place.path("repository"));
-    place.write("new", b"new");
-    place.run(["restore", "latest", "--target", ".", "--overwrite", "if-changed", "--delete", "-q"]).code(0);
-    assert!(place.path("source/a").exists() && !place.path("source/new").exists());
-    assert_eq!(names_below(&place.path("repository")), repository);
-    place.run(["check"]).code(0);
+    fixture.run(["backup", ".", "-q"]).code(0);
+    let repository = names_below(&fixture.path("repository"));
+    fixture.write("new", b"new");
+    fixture.run(["restore", "latest", "--target", ".", "--overwrite", "if-changed", "--delete", "-q"]).code(0);
+    assert!(fixture.path("source/a").exists() && !fixture.path("source/new").exists());
+    assert_eq!(names_below(&fixture.path("repository")), repository);
+    fixture.run(["check"]).code(0);
     for inside in ["repository", "repository/containers/new", "cache"] {
-        let refused = place.run(["restore", "latest", "--target", inside, "--overwrite", "always", "--delete"]).code(1);
+        let refused =
+            fixture.run(["restore", "latest", "--target", inside, "--overwrite", "always", "--delete"]).code(1);
         assert!(refused.stderr().contains("restore to another directory"), "{inside}: {}", refused.stderr());
     }
     // A relative path that does not exist is below the working directory.
-    let mut command = place.command(["restore", "latest", "--target", "new"]);
-    Ran(command.current_dir(place.path("repository")).output().unwrap()).code(1).says("restore to another directory");
-    assert_eq!(names_below(&place.path("repository")), repository);
-    place.run(["check"]).code(0);
+    let mut command = fixture.command(["restore", "latest", "--target", "new"]);
+    Ran(command.current_dir(fixture.path("repository")).output().unwrap()).code(1).says("restore to another directory");
+    assert_eq!(names_below(&fixture.path("repository")), repository);
+    fixture.run(["check"]).code(0);
 }
 
 /// The repository was deleted with the directory that it had been moved into, in whose place the snapshot has a link.
 #[test]
 fn a_directory_that_holds_the_repository_makes_way_for_nothing() {
-    let place = Place::new();
-    place.write("a", b"a");
-    std::os::unix::fs::symlink("a", place.path("source/backup")).unwrap();
-    place.run(["backup", "source", "-q"]).code(0);
-    std::fs::create_dir_all(place.path("out/backup")).unwrap();
-    std::fs::rename(place.path("repository"), place.path("out/backup/repository")).unwrap();
-    let moved = place.path("out/backup/repository");
+    let fixture = Fixture::new();
+    fixture.write("a", b"a");
+    std::os::unix::fs::symlink("a", fixture.path("source/backup")).unwrap();
+    fixture.run(["backup", "source", "-q"]).code(0);
+    std::fs::create_dir_all(fixture.path("out/backup")).unwrap();
+    std::fs::rename(fixture.path("repository"), fixture.path("out/backup/repository")).unwrap();
+    let moved = fixture.path("out/backup/repository");
     let before = names_below(&moved);
     for options in [&[][..], &["--delete"], &["--delete", "--dry-run"]] {
         let all = ["--repo", moved.to_str().unwrap(), "restore", "latest:/source", "--target", "out", "--overwrite"];
-        place.run(all.iter().chain(&["always"]).chain(options)).code(1).says("is not restored: ");
+        fixture.run(all.iter().chain(&["always"]).chain(options)).code(1).says("is not restored: ");
         assert_eq!(names_below(&moved), before);
     }
-    assert_eq!(std::fs::read(place.path("out/a")).unwrap(), b"a");
+    assert_eq!(std::fs::read(fixture.path("out/a")).unwrap(), b"a");
 }
 
 /// The snapshot before it came back instead, without a word.
 #[test]
 fn latest_is_refused_where_a_snapshot_that_cannot_be_read_may_be_newer() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let mut ids = Vec::new();
     for text in ["one", "two", "three"] {
-        place.write("a", text.as_bytes());
-        let summary = place.run(["backup", "source", "--json", "-q"]).code(0).messages().pop().unwrap();
+        fixture.write("a", text.as_bytes());
+        let summary = fixture.run(["backup", "source", "--json", "-q"]).code(0).messages().pop().unwrap();
         ids.push(summary["snapshot_id"].as_str().unwrap().to_owned());
     }
     let damage = |id: &str| {
-        let commits = place.path("repository/commits");
+        let commits = fixture.path("repository/commits");
         let path = std::fs::read_dir(commits).unwrap().map(|entry| entry.unwrap().path());
         let path = path.into_iter().find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&id[..8]));
         let path = path.unwrap();
@@ -547,36 +549,36 @@ fn latest_is_refused_where_a_snapshot_that_cannot_be_read_may_be_newer() {
     };
     // An older one is known to be older by those after it.
     damage(&ids[0]);
-    assert_eq!(place.run(["dump", "latest", "/source/a"]).code(0).stdout(), "three");
-    assert_eq!(place.run(["dump", "latest~1", "/source/a"]).code(0).stdout(), "two");
+    assert_eq!(fixture.run(["dump", "latest", "/source/a"]).code(0).stdout(), "three");
+    assert_eq!(fixture.run(["dump", "latest~1", "/source/a"]).code(0).stdout(), "two");
     damage(&ids[2]);
-    place.run(["restore", "latest", "--target", "out"]).code(1).says(&ids[2]);
+    fixture.run(["restore", "latest", "--target", "out"]).code(1).says(&ids[2]);
     for name in ["latest", "latest~1"] {
-        place.run(["restore", name, "--target", "out"]).code(1).says("cannot be read and may be newer");
+        fixture.run(["restore", name, "--target", "out"]).code(1).says("cannot be read and may be newer");
     }
-    assert_eq!(place.run(["dump", &ids[1], "/source/a"]).code(0).stdout(), "two");
+    assert_eq!(fixture.run(["dump", &ids[1], "/source/a"]).code(0).stdout(), "two");
 }
 
 #[test]
 fn patterns_limit_what_is_deleted() {
-    let place = restored_with_more();
+    let fixture = restored_with_more();
     let delete = ["restore", "latest:/source", "--target", "out", "--overwrite", "always", "--delete", "-q"];
-    place.run(delete.iter().chain(&["--include", "*.txt"])).code(0);
-    let left = names(&place);
+    fixture.run(delete.iter().chain(&["--include", "*.txt"])).code(0);
+    let left = names(&fixture);
     assert!(!left.contains(&"stale.txt".into()) && !left.contains(&"sub/stale.txt".into()), "{left:?}");
     assert!(left.contains(&"stale.log".into()) && left.contains(&"more/below/file".into()), "{left:?}");
-    place.run(delete.iter().chain(&["--exclude", "*.log", "--exclude", "more"])).code(0);
+    fixture.run(delete.iter().chain(&["--exclude", "*.log", "--exclude", "more"])).code(0);
     let expected = ["keep", "more", "more/below", "more/below/file", "stale.log", "sub", "sub/keep"];
-    assert_eq!(names(&place), expected);
+    assert_eq!(names(&fixture), expected);
 }
 
 #[test]
 fn deleting_where_it_makes_no_sense_is_refused() {
-    let place = restored_with_more();
-    let before = names(&place);
+    let fixture = restored_with_more();
+    let before = names(&fixture);
     let refused = |options: &[&str], sentence: &str| {
-        place.run(["restore", "--delete"].iter().chain(options)).code(1).says(sentence);
-        assert_eq!(names(&place), before);
+        fixture.run(["restore", "--delete"].iter().chain(options)).code(1).says(sentence);
+        assert_eq!(names(&fixture), before);
     };
     refused(&["latest", "--target", "out"], "say with --overwrite");
     refused(&["latest", "--target", "out", "--overwrite", "never"], "--overwrite never leaves alone");
@@ -584,7 +586,7 @@ fn deleting_where_it_makes_no_sense_is_refused() {
     refused(&["latest", "--target", "/tmp/..", "--overwrite", "always", "--dry-run"], "--delete with --target /");
     refused(&["latest:/source/keep", "--target", "out", "--overwrite", "always"], "not a directory");
     let missing = ["restore", "latest", "--target", "missing", "--delete", "--overwrite", "always", "--dry-run"];
-    let tried = place.run(missing).code(0);
+    let tried = fixture.run(missing).code(0);
     assert!(tried.stdout().contains("Would delete 0 files/dirs"), "{}", tried.stdout());
-    assert!(!place.path("missing").exists());
+    assert!(!fixture.path("missing").exists());
 }

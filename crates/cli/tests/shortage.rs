@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::place::{Place, Ran, contents, noise};
+use crate::fixture::{Fixture, Ran, contents, noise};
 
 /// Seconds after which a command hangs.
 const PATIENCE: &str = "120";
@@ -16,29 +16,29 @@ const C_LIBRARY: &str = "Fatal glibc error: ";
 /// Into how many steps a command's mappings of memory are divided; at each, one is refused.
 const MAPPING_STEPS: usize = 8;
 
-/// A place with a snapshot, and a runner that goes before the command.
+/// A fixture with a snapshot, and a runner that goes before the command.
 struct Short {
-    place: Place,
+    fixture: Fixture,
     program: PathBuf,
 }
 
 impl Short {
     fn new() -> Self {
-        let place = Place::encrypted();
+        let fixture = Fixture::encrypted();
         for number in 0..20 {
-            place.write(&format!("directory/{number}"), &noise(number, 5000));
+            fixture.write(&format!("directory/{number}"), &noise(number, 5000));
         }
-        place.write("large", &noise(99, 3 << 20));
-        place.run(["backup", "source", "-q"]).code(0);
-        Self { place, program: PathBuf::from(env!("CARGO_BIN_EXE_onefold")) }
+        fixture.write("large", &noise(99, 3 << 20));
+        fixture.run(["backup", "source", "-q"]).code(0);
+        Self { fixture, program: PathBuf::from(env!("CARGO_BIN_EXE_onefold")) }
     }
 
     /// Runs a command below another program, which limits it.
     fn run(&self, limit: &[&str], arguments: &[&str]) -> Ran {
-        let template = self.place.command(arguments);
+        let template = self.fixture.command(arguments);
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", PATIENCE]).args(limit).arg(&self.program).args(arguments);
-        command.current_dir(self.place.path("")).env_clear().stdin(Stdio::null());
+        command.current_dir(self.fixture.path("")).env_clear().stdin(Stdio::null());
         for (name, value) in template.get_envs() {
             command.env(name, value.unwrap_or_default());
         }
@@ -50,13 +50,13 @@ impl Short {
     /// Runs all that moves data. Returns how many of the commands succeeded.
     #[track_caller]
     fn run_all(&self, limit: &[&str]) -> usize {
-        let target = self.place.path("target");
+        let target = self.fixture.path("target");
         let restore = ["restore", "latest", "--target", target.to_str().unwrap(), "-q"];
         let backup = ends_well(&self.run(limit, &["backup", "source", "--force", "-q"]), limit);
         let check = ends_well(&self.run(limit, &["check", "--read-data"]), limit);
         let restored = ends_well(&self.run(limit, &restore), limit);
         if restored {
-            let source = self.place.path("source");
+            let source = self.fixture.path("source");
             let below = target.join(source.strip_prefix("/").unwrap());
             let found = if below.exists() { below } else { target.join("source") };
             assert!(contents(&found) == contents(&source), "{limit:?}: another restore than what was backed up");
@@ -96,10 +96,10 @@ fn a_user_with_few_threads_backs_up_checks_and_restores() {
     let mut short = Short::new();
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
-        let copy = short.place.path("onefold");
+        let copy = short.fixture.path("onefold");
         fs::copy(&short.program, &copy).unwrap();
         short.program = copy;
-        give(&short.place.path(""), UID);
+        give(&short.fixture.path(""), UID);
     }
     let uid = UID.to_string();
     let user = ["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups"];
@@ -123,7 +123,7 @@ fn commands_go_on_with_the_threads_that_start() {
 
 /// Returns how many mappings of memory a command asks for.
 fn count_mappings(short: &Short, arguments: &[&str]) -> usize {
-    let log = short.place.path("mappings");
+    let log = short.fixture.path("mappings");
     let limit = ["strace", "-f", "-qq", "-o", log.to_str().unwrap(), "-e", "trace=mmap,mprotect"];
     short.run(&limit, arguments).code(0);
     fs::read_to_string(log).unwrap().lines().filter(|line| line.contains("mmap(") || line.contains("mprotect(")).count()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::place::{Place, Ran, noise};
+use crate::fixture::{Fixture, Ran, noise};
 
 /// How long a command may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -34,12 +34,12 @@ fn wait_for_handler(child: &Child, signal: Signal) {
     });
 }
 
-/// Prepares a run of a place's command below another program.
-pub(crate) fn below(place: &Place, program: &[&str], arguments: &[&str]) -> Command {
-    let template = place.command(arguments);
+/// Prepares a run of a fixture's command below another program.
+pub(crate) fn below(fixture: &Fixture, program: &[&str], arguments: &[&str]) -> Command {
+    let template = fixture.command(arguments);
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg(template.get_program()).args(arguments);
-    command.current_dir(place.path("")).env_clear();
+    command.current_dir(fixture.path("")).env_clear();
     for (name, value) in template.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
@@ -63,20 +63,20 @@ pub(crate) const SLOWLY: [&str; 10] = [
     "inject=openat,openat2:delay_enter=50000",
 ];
 
-/// Makes a place with a snapshot of many files and a few containers.
-pub(crate) fn place_with_files() -> Place {
-    let place = Place::new();
+/// Makes a fixture with a snapshot of many files and a few containers.
+pub(crate) fn fixture_with_files() -> Fixture {
+    let fixture = Fixture::new();
     for number in 0..60 {
-        place.write(&format!("{number}"), &noise(number, 100_000));
+        fixture.write(&format!("{number}"), &noise(number, 100_000));
     }
-    place.run(["backup", "source", "-q"]).code(0);
-    place
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture
 }
 
 /// Runs a command that is asked for its state all the time; returns what it writes to standard error.
 #[track_caller]
-fn asked(place: &Place, arguments: &[&str]) -> String {
-    let mut child = below(place, &SLOWLY, arguments).spawn().unwrap();
+fn asked(fixture: &Fixture, arguments: &[&str]) -> String {
+    let mut child = below(fixture, &SLOWLY, arguments).spawn().unwrap();
     wait_for_handler(&child, Signal::USR1);
     wait_until(|| {
         kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
@@ -88,14 +88,14 @@ fn asked(place: &Place, arguments: &[&str]) -> String {
 
 #[test]
 fn sigusr1_asks_every_command_for_a_line_of_progress() {
-    let place = place_with_files();
+    let fixture = fixture_with_files();
     let commands: [&[&str]; 3] = [
         &["backup", "source", "--force", "-q"],
         &["restore", "latest", "--target", "target", "-q"],
         &["check", "--read-data", "-q"],
     ];
     for arguments in commands {
-        let stderr = asked(&place, arguments);
+        let stderr = asked(&fixture, arguments);
         let lines = stderr.lines().filter(|line| line.starts_with("[0:")).count();
         assert_ne!(lines, 0, "{arguments:?}: {stderr}");
     }
@@ -105,12 +105,12 @@ fn sigusr1_asks_every_command_for_a_line_of_progress() {
         (&["restore", "latest", "--target", "second", "-q", "--json"], "files_restored"),
     ];
     for (arguments, field) in programs {
-        let stderr = asked(&place, arguments);
+        let stderr = asked(&fixture, arguments);
         let messages: Vec<Value> = stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(!messages.is_empty() && messages.iter().all(|status| status[field].is_u64()), "{stderr}");
     }
     // Commands that have nothing to say go on.
-    let mut child = below(&place, &SLOWLY, &["snapshots"]).spawn().unwrap();
+    let mut child = below(&fixture, &SLOWLY, &["snapshots"]).spawn().unwrap();
     wait_for_handler(&child, Signal::USR1);
     kill_process(Pid::from_child(&child), Signal::USR1).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -118,8 +118,8 @@ fn sigusr1_asks_every_command_for_a_line_of_progress() {
 
 #[test]
 fn without_a_terminal_a_line_comes_at_intervals() {
-    let place = place_with_files();
-    let run = |arguments: &[&str]| Ran(below(&place, &SLOWLY, arguments).output().unwrap()).code(0).stderr();
+    let fixture = fixture_with_files();
+    let run = |arguments: &[&str]| Ran(below(&fixture, &SLOWLY, arguments).output().unwrap()).code(0).stderr();
     let lines = |stderr: &str| stderr.lines().filter(|line| line.starts_with("[0:")).count();
     let restored = run(&["restore", "latest", "--target", "one", "--progress-interval", "200ms"]);
     assert!(lines(&restored) >= 2 && restored.contains(" of 60 files") && restored.contains("ETA"), "{restored}");
@@ -136,20 +136,21 @@ fn without_a_terminal_a_line_comes_at_intervals() {
 
 #[test]
 fn a_hangup_ends_the_command_cleanly_unless_it_is_ignored() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let arguments = ["backup", "--stdin", "-q"];
-    let mut child = below(&place, &["env", "--default-signal=HUP"], &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        below(&fixture, &["env", "--default-signal=HUP"], &arguments).stdin(Stdio::piped()).spawn().unwrap();
     let stdin = child.stdin.take().unwrap();
     wait_for_handler(&child, Signal::HUP);
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     Ran(child.wait_with_output().unwrap()).code(130).says("interrupted");
     drop(stdin);
-    let mut child = below(&place, &["env", "--ignore-signal=HUP"], &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = below(&fixture, &["env", "--ignore-signal=HUP"], &arguments).stdin(Stdio::piped()).spawn().unwrap();
     wait_for_handler(&child, Signal::TERM);
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     child.stdin.take().unwrap().write_all(b"contents").unwrap();
     Ran(child.wait_with_output().unwrap()).code(0);
-    assert_eq!(place.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 1);
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 1);
 }
 
 /// Another thread may notice the first signal and end the command before the second one is delivered. Without a second
@@ -158,8 +159,8 @@ fn a_hangup_ends_the_command_cleanly_unless_it_is_ignored() {
 fn a_second_signal_ends_the_command_at_once() {
     const TRIES_MAX: usize = 20;
     let is_silent = |_| {
-        let place = Place::new();
-        let mut child = place.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
+        let fixture = Fixture::new();
+        let mut child = fixture.command(["backup", "--stdin", "-q"]).stdin(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         wait_for_handler(&child, Signal::TERM);
         // Both wait for it when it goes on.
@@ -176,20 +177,20 @@ fn a_second_signal_ends_the_command_at_once() {
 /// The signal ended the process, which looked like a crash and named nothing.
 #[test]
 fn a_file_larger_than_the_limit_is_an_error_and_nothing_is_lost() {
-    let place = Place::new();
-    place.write("small", b"contents");
-    place.run(["backup", "source", "-q"]).code(0);
-    place.write("large", &noise(1, 6 << 20));
-    let limited = below(&place, &["prlimit", "--fsize=1000000"], &["backup", "source", "-q"]).output().unwrap();
+    let fixture = Fixture::new();
+    fixture.write("small", b"contents");
+    fixture.run(["backup", "source", "-q"]).code(0);
+    fixture.write("large", &noise(1, 6 << 20));
+    let limited = below(&fixture, &["prlimit", "--fsize=1000000"], &["backup", "source", "-q"]).output().unwrap();
     let ran = Ran(limited).code(1).says("File too large");
     assert!(ran.stderr().starts_with("onefold: "), "{}", ran.stderr());
-    place.run(["check", "--read-data"]).code(0);
-    place.run(["backup", "source", "-q"]).code(0);
-    let limited = below(&place, &["prlimit", "--fsize=1000000"], &["restore", "latest", "--target", "target"]);
+    fixture.run(["check", "--read-data"]).code(0);
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let limited = below(&fixture, &["prlimit", "--fsize=1000000"], &["restore", "latest", "--target", "target"]);
     let mut child = { limited }.spawn().unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{stderr}");
     assert!(stderr.contains("File too large"), "{stderr}");
-    place.run(["restore", "latest", "--target", "whole", "-q"]).code(0);
+    fixture.run(["restore", "latest", "--target", "whole", "-q"]).code(0);
 }

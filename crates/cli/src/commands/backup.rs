@@ -197,13 +197,13 @@ fn with_retries<T>(
 ) -> onefold_engine::Result<T> {
     let host = OsHost::new();
     let end = host.monotonic() + settings.retry_lock;
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match action() {
             Err(Error::IndexBusy { .. }) if host.monotonic() < end => {
-                if !is_told {
-                    tell_of_waiting(output, settings.retry_lock);
-                    is_told = true;
+                if !is_reported {
+                    report_waiting(output, settings.retry_lock);
+                    is_reported = true;
                 }
                 if progress.is_interrupted() {
                     return Err(Error::Interrupted);
@@ -216,7 +216,7 @@ fn with_retries<T>(
 }
 
 /// Says why nothing happens: on standard error, since standard output is for results.
-fn tell_of_waiting(output: &Output, at_most: Duration) {
+fn report_waiting(output: &Output, at_most: Duration) {
     let at_most = text::short_duration(at_most);
     let message = format!(
         "another backup on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"

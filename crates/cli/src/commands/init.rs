@@ -11,7 +11,7 @@ use onefold_engine::store::{self, CreateOptions};
 
 use crate::args::{InitArgs, KeyCostArgs};
 use crate::json::Initialized;
-use crate::open::doors;
+use crate::open::disk_and_host;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::trust::Pinned;
@@ -41,7 +41,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
     };
     let absolute = os_identity::absolute(directory)?;
     create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
-    let (disk, host) = doors(directory, settings);
+    let (disk, host) = disk_and_host(directory, settings);
     let label = SlotLabel { user: user_name(), host: host_name() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
     let store = store::create(&disk, &host, &options)?;

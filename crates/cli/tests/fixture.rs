@@ -1,4 +1,4 @@
-//! A repository, a cache and a source in a directory of their own, and the command run on them.
+//! The fixture of most tests: a repository, a cache and a source, and runs of the command on them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,28 +20,28 @@ use onefold_engine::store::{Unlock, open};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The place. Removed in the end.
-pub(crate) struct Place {
+/// A repository, a cache and a source in a temporary directory, which is removed at the end.
+pub(crate) struct Fixture {
     directory: TempDir,
     password: Option<&'static str>,
 }
 
-impl Place {
-    /// Makes a place with an unencrypted repository, which opens at once.
+impl Fixture {
+    /// Makes a fixture with an unencrypted repository, which opens at once.
     pub(crate) fn new() -> Self {
-        let place = Self::without_repository(None);
-        place.run(["init", "--no-encryption", "-q"]).code(0);
-        place
+        let fixture = Self::without_repository(None);
+        fixture.run(["init", "--no-encryption", "-q"]).code(0);
+        fixture
     }
 
-    /// Makes a place with an encrypted repository.
+    /// Makes a fixture with an encrypted repository.
     pub(crate) fn encrypted() -> Self {
-        let place = Self::without_repository(Some("correct horse"));
-        place.run(["init", "-q"]).code(0);
-        place
+        let fixture = Self::without_repository(Some("correct horse"));
+        fixture.run(["init", "-q"]).code(0);
+        fixture
     }
 
-    /// Makes a place where no repository is yet.
+    /// Makes a fixture without a repository.
     pub(crate) fn without_repository(password: Option<&'static str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["source", "tmp"] {
@@ -98,7 +98,7 @@ impl Place {
         assert_eq!(backup(&store, &request).unwrap().report.failures, 0);
     }
 
-    /// Prepares a run in the place, with nothing of the environment but what is set here.
+    /// Prepares a run in the fixture's directory. Only the variables that are set here are in its environment.
     pub(crate) fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onefold"));
         command
