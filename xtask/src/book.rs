@@ -4,13 +4,13 @@
 //! the checkout too. This module copies them into one directory and changes the links on the way.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::checkout::Checkout;
+use crate::command::{cargo, run_tool, succeed};
 
 /// The version of mdBook that is installed where there is none.
 const MDBOOK_VERSION: &str = "0.5.4";
@@ -30,8 +30,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     let target = program.parent().and_then(Path::parent).context("find the build directory")?;
     let book = target.join("book");
     stage(checkout, &book)?;
-    let status = Command::new(mdbook(target)?).arg("build").arg(&book).status().context("run mdbook")?;
-    ensure!(status.success(), "mdbook: {status}");
+    run_tool(Command::new(mdbook(target)?).arg("build").arg(&book))?;
     let pages = book.join("book");
     let broken = broken_links(&pages)?;
     ensure!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
@@ -49,13 +48,8 @@ fn mdbook(target: &Path) -> Result<PathBuf> {
     }
     if !is_there(&installed) {
         println!("installing mdBook {MDBOOK_VERSION} into {}; this takes some minutes", tools.display());
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let status = Command::new(cargo)
-            .args(["install", "mdbook", "--locked", "--no-default-features", "--version", MDBOOK_VERSION, "--root"])
-            .arg(&tools)
-            .status()
-            .context("run cargo install")?;
-        ensure!(status.success(), "cargo install mdbook: {status}");
+        let install = ["install", "mdbook", "--locked", "--no-default-features", "--version", MDBOOK_VERSION, "--root"];
+        succeed(cargo(target, &install).arg(&tools), "cargo install mdbook")?;
     }
     Ok(installed)
 }

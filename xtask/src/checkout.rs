@@ -5,6 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::rust;
+
 /// A text file of the working tree.
 #[derive(Debug)]
 pub(crate) struct TextFile {
@@ -12,6 +14,8 @@ pub(crate) struct TextFile {
     pub(crate) path: String,
     /// The whole text.
     pub(crate) text: String,
+    /// The text of a Rust source as [`rust::code_of`] returns it; empty for other files.
+    pub(crate) code: String,
 }
 
 /// All text files of the working tree. Files that are not UTF-8 are left out: test data, mostly.
@@ -50,10 +54,17 @@ impl Checkout {
         for path in &paths {
             let bytes = std::fs::read(root.join(path)).with_context(|| format!("read {path}"))?;
             if let Ok(text) = String::from_utf8(bytes) {
-                files.push(TextFile { path: path.clone(), text });
+                files.push(TextFile::new(path, text));
             }
         }
         Ok(Self { root: root.to_path_buf(), files, paths })
+    }
+
+    /// Returns a working tree of the given paths and texts.
+    #[cfg(test)]
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
+        let file = |(path, text): &(&str, &str)| TextFile::new(path, (*text).to_owned());
+        Self { root: PathBuf::new(), files: files.iter().map(file).collect(), paths: Vec::new() }
     }
 
     /// Returns the file at `path`, if it is there.
@@ -63,6 +74,14 @@ impl Checkout {
 }
 
 impl TextFile {
+    fn new(path: &str, text: String) -> Self {
+        let mut file = Self { path: path.to_owned(), text, code: String::new() };
+        if file.is_rust() {
+            file.code = rust::code_of(&file.text);
+        }
+        file
+    }
+
     fn has_extension(&self, extension: &str) -> bool {
         Path::new(&self.path).extension().is_some_and(|found| found == extension)
     }

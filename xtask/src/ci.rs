@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::checkout::Checkout;
+use crate::command::{cargo, run_cargo, succeed};
 use crate::{dist, tidy};
 
 /// Where the independent restorer's test stands; it runs the program under test through the variable `ONEFOLD`.
@@ -24,15 +25,15 @@ const SLOWEST_TESTS: usize = 10;
 /// Runs every step, also after one failed, so that one run shows all there is to mend.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Report::default();
-    report.step("fmt", || cargo(root, &["fmt", "--all", "--check"]));
+    report.step("fmt", || run_cargo(root, &["fmt", "--all", "--check"]));
     report.step("tidy", || tidy::run(&Checkout::read(root)?));
     let lints = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    report.step("clippy", || cargo(root, &lints));
+    report.step("clippy", || run_cargo(root, &lints));
     report.step("library", || check_library(root));
     report.step("doc", || run_doc(root));
     let mut tests = TestCounts::default();
     report.step("test", || run_tests(root, &mut tests));
-    report.step("without the laboratory", || cargo(root, &WITHOUT_LAB));
+    report.step("without the laboratory", || run_cargo(root, &WITHOUT_LAB));
     report.step("restorer", || run_restorer(root));
     report.step("package", || check_package(root));
     report.finish(&tests)
@@ -40,7 +41,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 /// Formats every source.
 pub(crate) fn format(root: &Path) -> Result<()> {
-    cargo(root, &["fmt", "--all"])
+    run_cargo(root, &["fmt", "--all"])
 }
 
 #[derive(Default)]
@@ -133,14 +134,14 @@ fn check_library(root: &Path) -> Result<()> {
     let selection = ["clippy", "--locked", "--package", "onefold-engine", "--lib", "--"];
     let lints =
         ["-A", "clippy::all", "-A", "clippy::pedantic", "-A", "unfulfilled-lint-expectations", "-D", "warnings"];
-    cargo(root, &[&selection[..], &lints[..]].concat())
+    run_cargo(root, &[&selection[..], &lints[..]].concat())
 }
 
 /// Documents every crate, and the library as other programs see it. A link that leads nowhere is an error.
 fn run_doc(root: &Path) -> Result<()> {
     for selection in [["--workspace"].as_slice(), &["--package", "onefold-engine"]] {
         let arguments = [&["doc", "--locked", "--no-deps"][..], selection].concat();
-        let mut command = cargo_command(root, &arguments);
+        let mut command = cargo(root, &arguments);
         succeed(command.env("RUSTDOCFLAGS", "-D warnings"), &format!("cargo {}", arguments.join(" ")))?;
     }
     Ok(())
@@ -169,7 +170,7 @@ fn run_timed_tests(root: &Path, targets: &[&str], counts: &mut TestCounts) -> Re
 
 fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut TestCounts) -> Result<()> {
     let arguments = ["test", "--locked", "--workspace", "--no-fail-fast"];
-    let mut child = cargo_command(root, &[&arguments, options, &["--"], harness].concat())
+    let mut child = cargo(root, &[&arguments, options, &["--"], harness].concat())
         .stdout(Stdio::piped())
         .spawn()
         .context("run cargo test")?;
@@ -190,7 +191,7 @@ fn run_restorer(root: &Path) -> Result<()> {
         println!("no {RESTORER_TEST}: nothing to run");
         return Ok(());
     }
-    cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
+    run_cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
     let onefold = debug_program()?;
     let python = std::env::var_os("PYTHON").unwrap_or_else(|| OsString::from("python3"));
     let mut command = Command::new(python);
@@ -200,30 +201,13 @@ fn run_restorer(root: &Path) -> Result<()> {
 
 /// Packs the command as it was built for the restorer.
 fn check_package(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
+    run_cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
     dist::check_layout(root, &debug_program()?)
 }
 
 /// Returns the path of the command: this program and the command are built into the same directory.
 fn debug_program() -> Result<PathBuf> {
     Ok(std::env::current_exe().context("find the build directory")?.with_file_name("onefold"))
-}
-
-pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    succeed(&mut cargo_command(root, arguments), &format!("cargo {}", arguments.join(" ")))
-}
-
-fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
-    // Cargo tells its children which cargo it is.
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(arguments).current_dir(root);
-    command
-}
-
-pub(crate) fn succeed(command: &mut Command, name: &str) -> Result<()> {
-    let status = command.status().with_context(|| format!("run {name}"))?;
-    ensure!(status.success(), "{name}: {status}");
-    Ok(())
 }
 
 #[cfg(test)]

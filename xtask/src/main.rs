@@ -7,7 +7,9 @@
 mod book;
 mod checkout;
 mod ci;
+mod command;
 mod dist;
+mod rust;
 mod tidy;
 
 use std::process::ExitCode;

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::command::{output_of, run_tool};
 use crate::dist::deb::{COMPLETIONS, PAGES};
-use crate::dist::{output_of, run_tool};
 
 /// The program may have so many bytes.
 const PROGRAM_BYTES_MAX: u64 = 15_000_000;

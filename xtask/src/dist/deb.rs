@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::dist::{SOURCE_TIME, output_of, run_tool, source_time};
+use crate::command::{output_of, run_tool};
+use crate::dist::{SOURCE_TIME, source_time};
 
 /// How dpkg-deb compresses the package.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ci::{cargo, succeed};
+use crate::command::run_cargo;
 
 /// The profile of the workspace that packages are built with.
 const PROFILE: &str = "dist";
@@ -27,7 +27,7 @@ pub(crate) enum Then {
 pub(crate) fn run(root: &Path, then: Then) -> Result<()> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     need_target(&target)?;
-    cargo(root, &["build", "--locked", "--package", "onefold-cli", "--profile", PROFILE, "--target", &target])?;
+    run_cargo(root, &["build", "--locked", "--package", "onefold-cli", "--profile", PROFILE, "--target", &target])?;
     let built = build_directory(root);
     let into = built.join("packages");
     std::fs::create_dir_all(&into).with_context(|| format!("create {}", into.display()))?;
@@ -80,18 +80,4 @@ fn source_time(root: &Path) -> String {
     let shown = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root).output();
     let seconds = shown.map(|shown| String::from_utf8_lossy(&shown.stdout).trim().to_owned()).unwrap_or_default();
     if seconds.is_empty() { "0".to_owned() } else { seconds }
-}
-
-/// Runs a program that must succeed.
-fn run_tool(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    succeed(command, &name)
-}
-
-/// Returns the standard output of a program that must succeed.
-fn output_of(command: &mut Command) -> Result<Vec<u8>> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("run {name}"))?;
-    ensure!(output.status.success(), "{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    Ok(output.stdout)
 }

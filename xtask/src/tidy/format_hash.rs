@@ -69,16 +69,11 @@ fn row(checkout: &Checkout, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::checkout::TextFile;
 
     fn checkout(table: &str, source: &str) -> Checkout {
         let document = format!("text\n{BEGIN}{table}{END}\n");
-        let file = |path: &str, text: &str| TextFile { path: path.to_owned(), text: text.to_owned() };
-        let files = vec![file(DOCUMENT, &document), file("crates/engine/src/container/format.rs", source)];
-        Checkout { root: PathBuf::new(), files, paths: Vec::new() }
+        Checkout::of(&[(DOCUMENT, &document), ("crates/engine/src/container/format.rs", source)])
     }
 
     #[test]

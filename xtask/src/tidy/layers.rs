@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
+use super::circles::reach;
 use crate::checkout::Checkout;
+use crate::rust;
 
 /// The layers, lowest first. ARCHITECTURE.md has the same table with what each module is for.
 const LAYERS: [&[&str]; 8] = [
@@ -21,19 +23,19 @@ const SOURCES: &str = "crates/engine/src/";
 
 pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut same_layer = BTreeMap::<String, BTreeSet<String>>::new();
+    let mut same_layer = BTreeMap::<&str, BTreeSet<&str>>::new();
     for file in checkout.files.iter().filter(|file| file.is_rust() && !file.is_test()) {
         let Some(module) = module_of(&file.path) else { continue };
         let Some(layer) = layer_of(module) else {
             findings.push(Finding::new(&file.path, 0, format!("module `{module}` has no layer; see {}", file!())));
             continue;
         };
-        for (line, import) in imports(file.without_tests()) {
+        for (line, import) in imports(&file.code) {
             match layer_of(import) {
                 _ if import == module => {}
                 Some(other) if other < layer => {}
                 Some(other) if other == layer => {
-                    same_layer.entry(module.to_owned()).or_default().insert(import.to_owned());
+                    same_layer.entry(module).or_default().insert(import);
                 }
                 Some(other) => {
                     let message = format!("`{module}` (L{layer}) imports `{import}` (L{other}) from above");
@@ -45,7 +47,8 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
             }
         }
     }
-    if let Some(module) = same_layer.keys().find(|module| reaches_itself(&same_layer, module)) {
+    let next = |module: &str| same_layer.get(module).into_iter().flatten().copied();
+    if let Some(module) = same_layer.keys().find(|module| reach(module, next).contains(*module)) {
         findings.push(Finding::new(SOURCES, 0, format!("`{module}` imports itself through modules of its own layer")));
     }
     findings
@@ -63,90 +66,32 @@ fn module_of(path: &str) -> Option<&str> {
     (module != "lib").then_some(module)
 }
 
-/// Returns the top modules that code names after `crate::`, each with its line. What the root re-exports begins
-/// with a capital and belongs to the lowest layer.
+/// Returns the top modules that code names after `crate::`, each with its line. Names that the root re-exports begin with
+/// a capital and belong to the lowest layer.
 fn imports(code: &str) -> Vec<(usize, &str)> {
-    const ROOT: &str = "crate::";
-    let mut found = Vec::new();
-    for (start, _) in code.match_indices(ROOT) {
-        let before = &code[..start];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let in_comment = before[line_start..].contains("//");
-        if in_comment || before.ends_with(|last: char| last.is_alphanumeric() || last == '_') {
-            continue;
-        }
-        let line = before.matches('\n').count() + 1;
-        let after = &code[start + ROOT.len()..];
-        let names = if after.starts_with('{') { group(after) } else { vec![identifier(after)] };
-        let is_module = |name: &&str| name.starts_with(|first: char| first.is_ascii_lowercase());
-        found.extend(names.into_iter().filter(is_module).map(|name| (line, name)));
-    }
-    found
-}
-
-/// Returns the first identifier of each member of `{a::b, c::{d, e}}`.
-fn group(braced: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    let mut depth = 0_u32;
-    for (at, character) in braced.char_indices() {
-        match character {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            break;
-        }
-        if depth == 1 && matches!(character, '{' | ',') {
-            names.push(identifier(braced[at + 1..].trim_start()));
-        }
-    }
-    names
-}
-
-fn identifier(text: &str) -> &str {
-    let end = text.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(text.len());
-    &text[..end]
-}
-
-fn reaches_itself(edges: &BTreeMap<String, BTreeSet<String>>, start: &str) -> bool {
-    let mut visited = BTreeSet::new();
-    let mut waiting = vec![start];
-    while let Some(module) = waiting.pop() {
-        for next in edges.get(module).into_iter().flatten() {
-            if next == start {
-                return true;
-            }
-            if visited.insert(next.as_str()) {
-                waiting.push(next);
-            }
-        }
-    }
-    false
+    let is_module = |name: &&str| name.starts_with(|first: char| first.is_ascii_lowercase());
+    let in_crate = rust::paths(code).into_iter().filter(|path| path.names[0] == "crate");
+    in_crate
+        .filter_map(|path| Some((rust::line_of(code, path.start), *path.names.get(1).filter(|name| is_module(name))?)))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-    use crate::checkout::TextFile;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        let files = files
-            .iter()
-            .map(|(path, text)| TextFile { path: format!("{SOURCES}{path}"), text: (*text).to_owned() })
-            .collect();
-        let checkout = Checkout { root: PathBuf::new(), files, paths: Vec::new() };
-        check(&checkout).into_iter().map(|finding| finding.message).collect()
+        let paths: Vec<String> = files.iter().map(|(path, _)| format!("{SOURCES}{path}")).collect();
+        let files: Vec<(&str, &str)> =
+            paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)).collect();
+        check(&Checkout::of(&files)).into_iter().map(|finding| finding.message).collect()
     }
 
     #[test]
     fn imports_are_found_alone_in_groups_and_in_paths_but_not_in_comments() {
         let code = "use crate::io::Disk;\nuse crate::{\n    chunk::{self, cut},\n    types,\n};\n// crate::repo\nfn f() -> \
                     crate::Result<crate::kv::Kv> {}\n";
-        let names: Vec<_> = imports(code).into_iter().collect();
-        assert_eq!(names, [(1, "io"), (2, "chunk"), (2, "types"), (7, "kv")]);
+        assert_eq!(imports(&rust::code_of(code)), [(1, "io"), (3, "chunk"), (3, "chunk"), (4, "types"), (7, "kv")]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: what no linter knows about this code base. A file per rule.
 
+mod circles;
 mod format_hash;
 mod layers;
 mod length;
@@ -43,6 +44,7 @@ impl fmt::Display for Finding {
 pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(layers::check(checkout));
+    findings.extend(circles::check(checkout));
     findings.extend(length::check(checkout));
     findings.extend(wording::check(checkout));
     findings.extend(format_hash::check(checkout));

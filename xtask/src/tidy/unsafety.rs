@@ -46,8 +46,7 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, text: &str) -> usize {
-        let file = TextFile { path: path.to_owned(), text: text.to_owned() };
-        check(&Checkout { root: std::path::PathBuf::new(), files: vec![file], paths: Vec::new() }).len()
+        check(&Checkout::of(&[(path, text)])).len()
     }
 
     #[test]
