@@ -61,9 +61,9 @@ fn stage(checkout: &Checkout, book: &Path) -> Result<()> {
         std::fs::remove_dir_all(book).with_context(|| format!("remove {}", book.display()))?;
     }
     let staged: BTreeMap<&str, String> =
-        checkout.paths.iter().filter_map(|path| Some((path.as_str(), place_of(path)?))).collect();
-    for (path, place) in &staged {
-        let to = source.join(place);
+        checkout.paths.iter().filter_map(|path| Some((path.as_str(), page_of(path)?))).collect();
+    for (path, page) in &staged {
+        let to = source.join(page);
         std::fs::create_dir_all(to.parent().context("a page lies in a directory")?)?;
         match checkout.file(path).filter(|_| is_page(path)) {
             None => std::fs::copy(checkout.root.join(path), &to).map(|_| ()),
@@ -84,13 +84,13 @@ fn is_page(path: &str) -> bool {
 }
 
 /// Returns the path of a file in the book, if it belongs there.
-fn place_of(path: &str) -> Option<String> {
-    let place = match path {
+fn page_of(path: &str) -> Option<String> {
+    let page = match path {
         "ARCHITECTURE.md" => "architecture.md",
         _ => path.strip_prefix(MANUAL).or_else(|| path.strip_prefix("docs/"))?,
     };
-    let place = place.replace("README.md", "index.md");
-    (is_page(path) || place.starts_with("images/")).then_some(place)
+    let page = page.replace("README.md", "index.md");
+    (is_page(path) || page.starts_with("images/")).then_some(page)
 }
 
 /// Returns the list of chapters, with the decision records below their chapter.
@@ -135,10 +135,10 @@ fn translate(staged: &BTreeMap<&str, String>, path: &str, link: &str) -> Transla
             _ => names.push(name),
         }
     }
-    let (Some(place), Some(own)) = (staged.get(names.join("/").as_str()), staged.get(path)) else {
+    let (Some(page), Some(own)) = (staged.get(names.join("/").as_str()), staged.get(path)) else {
         return Translated::Dropped;
     };
-    Translated::To(format!("{}{place}{anchor}", "../".repeat(own.matches('/').count())))
+    Translated::To(format!("{}{page}{anchor}", "../".repeat(own.matches('/').count())))
 }
 
 /// Translates the links `[text](target)` of a page, but not those in fenced blocks.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_follow_pages_to_their_places_in_the_book() {
+    fn links_follow_pages_into_the_book() {
         let paths = [
             "docs/manual/src/a.md",
             "docs/lab.md",
@@ -209,7 +209,7 @@ mod tests {
             "docs/images/b.svg",
         ];
         let staged: BTreeMap<&str, String> =
-            paths.iter().map(|path| (*path, place_of(path).expect("belongs to the book"))).collect();
+            paths.iter().map(|path| (*path, page_of(path).expect("belongs to the book"))).collect();
         let cases = [
             ("docs/manual/src/a.md", "../../lab.md#points", Translated::To("lab.md#points".into())),
             ("docs/manual/src/a.md", "../../../ARCHITECTURE.md", Translated::To("architecture.md".into())),
@@ -223,10 +223,7 @@ mod tests {
         for (page, link, expected) in cases {
             assert_eq!(translate(&staged, page, link), expected, "{link} on {page}");
         }
-        assert_eq!(
-            (place_of("docs/results/x.json"), place_of("README.md"), place_of("xtask/a.md")),
-            (None, None, None)
-        );
+        assert_eq!((page_of("docs/results/x.json"), page_of("README.md"), page_of("xtask/a.md")), (None, None, None));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rust source as the checks read it: without comments and literals, as tokens and paths.
+//! Rust source as the checks read it: without comments and literals, as tokens, paths and definitions.
 
 /// A path in code, such as `crate::io::{Disk, File}` or `super::Page::new`: one for each leaf of a group.
 #[derive(Debug, PartialEq, Eq)]
@@ -205,6 +205,72 @@ fn tree<'a>(code: &'a str, start: usize, prefix: &[&'a str], found: &mut Vec<Pat
     at
 }
 
+/// Returns the names of the types, fields, variants, functions, constants and modules that code defines, with offsets.
+pub(crate) fn definitions(code: &str) -> Vec<(usize, &str)> {
+    const KEYWORDS: [&str; 9] = ["struct", "enum", "union", "trait", "type", "fn", "mod", "const", "static"];
+    let tokens = tokens(code);
+    let mut found = Vec::new();
+    for (index, (_, token)) in tokens.iter().enumerate() {
+        let before = index.checked_sub(1).map_or("", |before| tokens[before].1);
+        let is_name = |name: &(usize, &str)| is_word(name.1) && !KEYWORDS.contains(&name.1) && name.1 != "mut";
+        let Some(name) = tokens.get(index + 1).filter(|name| is_name(name)) else { continue };
+        if KEYWORDS.contains(token) && before != "*" {
+            found.push(*name);
+        }
+        if matches!(*token, "struct" | "enum") {
+            members(&tokens[index + 2..], *token == "enum", &mut found);
+        }
+    }
+    found
+}
+
+/// Adds the fields and variants of a type; `tokens` begin behind its name.
+fn members<'a>(tokens: &[(usize, &'a str)], is_enum: bool, found: &mut Vec<(usize, &'a str)>) {
+    let has_bounds = |until: usize| tokens[..until].iter().any(|(_, token)| matches!(*token, "<" | "where"));
+    let body = tokens.iter().position(|(_, token)| matches!(*token, "{" | ";"));
+    let tuple = tokens.iter().position(|(_, token)| *token == "(").filter(|at| !has_bounds(*at));
+    let Some(body) = body.filter(|body| tokens[*body].1 == "{" && tuple.is_none_or(|tuple| *body < tuple)) else {
+        return;
+    };
+    let mut depth = 0_u32;
+    let text = |at: usize| tokens.get(at).map_or("", |(_, token)| *token);
+    for (at, (_, token)) in tokens.iter().enumerate().skip(body) {
+        match *token {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" => depth -= 1,
+            token if is_word(token) => {
+                let begins = matches!(text(at - 1), "{" | "," | "]" | "pub" | ")");
+                let is_field = text(at + 1) == ":" && text(at + 2) != ":";
+                let is_variant = is_enum && depth == 1 && token != "pub";
+                if begins && (is_field || is_variant) {
+                    found.push(tokens[at]);
+                }
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            return;
+        }
+    }
+}
+
+/// Returns the words of a name in small letters: of `PageReader`, `PAGE_READER` and `page_reader` the same two.
+pub(crate) fn words_of(name: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for part in name.split('_').filter(|part| !part.is_empty()) {
+        let letters: Vec<char> = part.chars().collect();
+        for (at, letter) in letters.iter().enumerate() {
+            let is_upper = |at: usize| letters.get(at).is_some_and(|letter| letter.is_uppercase());
+            let is_lower = |at: usize| letters.get(at).is_some_and(|letter| letter.is_lowercase());
+            if at == 0 || (is_upper(at) && (!is_upper(at - 1) || is_lower(at + 1))) {
+                words.push(String::new());
+            }
+            words.last_mut().expect("the first letter begins a word").extend(letter.to_lowercase());
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,5 +296,22 @@ mod tests {
         assert_eq!((uses.len(), uses[0].paths.len(), uses[0].paths[1].alias), (1, 3, Some("C")));
         assert!(!uses[0].is_public);
         assert!(self::uses("pub(crate) use a::B;")[0].is_public);
+    }
+
+    #[test]
+    fn definitions_are_types_members_functions_constants_and_modules() {
+        let code = "mod a; pub(crate) struct B<T: Fn(u8)> { pub(crate) c: D<E>, #[x] f: crate::G }\n\
+                    struct H(I); enum J { #[x] K, L { m: N }, O(P, Q) }\n\
+                    const R: *const S = 0; fn t(u: V) { let w: X = y; }";
+        let names: Vec<&str> = definitions(code).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["a", "B", "c", "f", "H", "J", "K", "L", "m", "O", "R", "t"]);
+    }
+
+    #[test]
+    fn names_of_every_case_have_the_same_words() {
+        for name in ["HttpPageReader", "HTTPPageReader", "http_page_reader", "HTTP_PAGE_READER", "_http_page_reader"] {
+            assert_eq!(words_of(name), ["http", "page", "reader"], "{name}");
+        }
+        assert_eq!(words_of("Blake3"), ["blake3"]);
     }
 }

@@ -79,9 +79,9 @@ pub(super) fn pack(root: &Path, program: &Path, into: &Path, compression: Compre
     if tree.exists() {
         fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
     }
-    place(program, &tree.join("usr/bin/onefold"), 0o755)?;
+    copy(program, &tree.join("usr/bin/onefold"), 0o755)?;
     for (source, destination, mode) in COPIED {
-        place(&root.join(source), &tree.join(destination), mode)?;
+        copy(&root.join(source), &tree.join(destination), mode)?;
     }
     write_pages(program, &tree.join(PAGES))?;
     for (shell, destination) in COMPLETIONS {
@@ -119,7 +119,7 @@ fn write_pages(program: &Path, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-fn place(source: &Path, destination: &Path, mode: u32) -> Result<()> {
+fn copy(source: &Path, destination: &Path, mode: u32) -> Result<()> {
     make_parent(destination)?;
     fs::copy(source, destination).with_context(|| format!("copy {}", source.display()))?;
     let permissions = fs::Permissions::from_mode(mode);

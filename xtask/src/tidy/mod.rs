@@ -2,11 +2,12 @@
 
 mod circles;
 mod format_hash;
+mod glossary;
 mod layers;
 mod length;
+mod machine_paths;
 mod manifests;
 mod old_formats;
-mod places;
 mod unsafety;
 mod wording;
 
@@ -45,12 +46,13 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(layers::check(checkout));
     findings.extend(circles::check(checkout));
+    findings.extend(glossary::check(checkout));
     findings.extend(length::check(checkout));
     findings.extend(wording::check(checkout));
     findings.extend(format_hash::check(checkout));
     findings.extend(old_formats::check(checkout));
     findings.extend(manifests::check(checkout));
-    findings.extend(places::check(checkout));
+    findings.extend(machine_paths::check(checkout));
     findings.extend(unsafety::check(checkout));
     for finding in &findings {
         println!("{finding}");

@@ -1,0 +1,158 @@
+//! No identifier contains a word that docs/glossary.md rejects.
+//!
+//! The glossary has tables of three columns: term, meaning, and the words not to use. A rejected word in `code font` has no
+//! other meaning here, so this check looks for it in the names of types, fields, variants, functions, constants, modules
+//! and files. Tests may name what they like.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use crate::checkout::{Checkout, TextFile};
+use crate::rust;
+
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// A rejected word that names below a path may contain, and the reason.
+type Exception = (&'static str, &'static str, &'static str);
+
+/// Words of other programs, formats and libraries.
+const FOREIGN: &[Exception] = &[
+    ("crates/accel/src/fingerprint/", "lane", "a lane of a vector register"),
+    ("crates/cli/src/args/list.rs", "blob", "`list blobs` of restic"),
+    ("crates/cli/src/commands/list.rs", "blob", "`list blobs` of restic"),
+    ("crates/cli/src/json", "blob", "a field of restic's output"),
+    ("crates/cli/src/json/inspect.rs", "lane", "a parameter of Argon2"),
+    ("crates/engine/src/crypto/seal.rs", "place", "`seal_in_place` of the library ring"),
+    ("crates/engine/src/crypto/slot.rs", "lane", "a parameter of Argon2"),
+    ("crates/engine/src/object/names.rs", "gc", "a directory of the format"),
+];
+
+/// Words of names that are to be replaced. Entries leave this list; none enters.
+const PENDING: &[Exception] = &[
+    ("crates/", "digest", "until renamed"),
+    ("crates/", "piece", "until renamed"),
+    ("crates/", "place", "until renamed"),
+    ("crates/", "room", "until renamed"),
+    ("crates/", "settle", "until renamed"),
+    ("crates/", "settled", "until renamed"),
+    ("crates/cli/", "told", "until renamed"),
+    ("crates/engine/", "repeat", "until renamed"),
+    ("crates/engine/", "spare", "until renamed"),
+    ("crates/engine/", "staged", "until renamed"),
+    ("crates/engine/", "tells", "until renamed"),
+    ("crates/engine/", "told", "until renamed"),
+    ("crates/engine/", "turn", "until renamed"),
+    ("crates/lab/", "aside", "until renamed"),
+    ("crates/lab/", "feed", "until renamed"),
+    ("crates/lab/", "go_through", "until renamed"),
+    ("crates/lab/", "intake", "until renamed"),
+    ("crates/lab/", "naming", "until renamed"),
+    ("crates/lab/", "read_on", "until renamed"),
+    ("crates/lab/", "staging", "until renamed"),
+    ("crates/lab/", "stretch", "until renamed"),
+];
+
+/// A word that the glossary rejects.
+struct Rejected<'a> {
+    word: &'a str,
+    parts: Vec<String>,
+    term: &'a str,
+}
+
+pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
+    let Some(glossary) = checkout.file(GLOSSARY) else {
+        return vec![Finding::new(GLOSSARY, 0, "missing")];
+    };
+    let rejected: Vec<Rejected<'_>> = glossary.text.lines().flat_map(rejected_by).collect();
+    let mut unused: BTreeSet<Exception> = FOREIGN.iter().copied().collect();
+    let mut findings = Vec::new();
+    for file in checkout.files.iter().filter(|file| file.is_rust() && !file.is_test()) {
+        for (line, name, Rejected { word, term, .. }) in rejected_names(file, &rejected) {
+            let excepts = |(path, excepted, _): &&Exception| file.path.starts_with(path) && word == excepted;
+            if let Some(exception) = FOREIGN.iter().find(excepts) {
+                unused.remove(exception);
+            } else if !PENDING.iter().any(|exception| excepts(&exception)) {
+                findings.push(Finding::new(
+                    &file.path,
+                    line,
+                    format!("`{name}`: the glossary says {term}, not {word}"),
+                ));
+            }
+        }
+    }
+    let message = |(path, word, _)| format!("no name below {path} contains {word}: remove it from FOREIGN");
+    findings.extend(unused.into_iter().map(|exception| Finding::new(file!(), 0, message(exception))));
+    findings
+}
+
+/// Returns the words in code font in the third column of a table row.
+fn rejected_by(row: &str) -> Vec<Rejected<'_>> {
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    let ["", term, _, not, ""] = cells.as_slice() else { return Vec::new() };
+    let words = not.split('`').skip(1).step_by(2);
+    words.map(|word| Rejected { word, parts: rust::words_of(word), term }).collect()
+}
+
+/// Returns the names that a file defines, its own included, which contain a rejected word; each with its line.
+fn rejected_names<'a>(file: &'a TextFile, rejected: &'a [Rejected<'_>]) -> Vec<(usize, &'a str, &'a Rejected<'a>)> {
+    let stem = file.path.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or_default();
+    let defined = rust::definitions(&file.code).into_iter();
+    let defined = defined.map(|(start, name)| (rust::line_of(&file.code, start), name));
+    let mut seen = BTreeSet::new();
+    let names = std::iter::once((0, stem)).chain(defined).filter(|(_, name)| seen.insert(*name));
+    names
+        .flat_map(|(line, name)| {
+            let words = rust::words_of(name);
+            let found = rejected.iter().filter(move |rejected| contains(&words, &rejected.parts));
+            found.map(move |rejected| (line, name, rejected))
+        })
+        .collect()
+}
+
+/// Returns true if the parts follow each other among the words; the last may be a plural.
+fn contains(words: &[String], parts: &[String]) -> bool {
+    words.windows(parts.len()).any(|window| {
+        let mut pairs = window.iter().zip(parts).rev();
+        let is_last = |(word, part): (&String, &String)| word == part || word.strip_suffix('s') == Some(part);
+        pairs.next().is_some_and(is_last) && pairs.all(|(word, part)| word == part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, code: &str) -> Vec<String> {
+        let glossary =
+            "| Term | Meaning | Not |\n|---|---|---|\n| chunk | a part of a file | block, `drop`, `data_item` |\n";
+        let findings = check(&Checkout::of(&[(GLOSSARY, glossary), (path, code)]));
+        findings.into_iter().map(|finding| finding.message).filter(|message| !message.contains("FOREIGN")).collect()
+    }
+
+    #[test]
+    fn only_definitions_that_contain_a_rejected_word_whole_are_found() {
+        const LIB: &str = "crates/x/src/lib.rs";
+        assert_eq!(findings(LIB, "struct DropCount;"), ["`DropCount`: the glossary says chunk, not drop"]);
+        assert_eq!(findings(LIB, "struct A { kept_drops: u8 }\nfn data_items() {}").len(), 2);
+        let accepted =
+            "struct Block;\nfn dropped() { drop() }\n// drop\nconst DATA: &str = \"drop\";\nfn item_data() {}";
+        assert!(findings(LIB, accepted).is_empty());
+        assert!(findings(LIB, "#[cfg(test)]\nmod tests { fn drop() {} }").is_empty());
+    }
+
+    #[test]
+    fn names_of_files_are_checked_and_those_of_tests_are_not() {
+        assert_eq!(findings("crates/x/src/drop.rs", "").len(), 1);
+        assert!(findings("crates/x/src/drop_tests.rs", "fn drop() {}").is_empty());
+    }
+
+    #[test]
+    fn an_exception_covers_one_word_below_one_path_and_must_be_used() {
+        let (path, word, _) = FOREIGN[0];
+        let glossary = format!("| x | | `{word}` |\n");
+        let code = format!("fn {word}() {{}}");
+        let of = |path: &str| check(&Checkout::of(&[(GLOSSARY, &glossary), (path, &code)])).len();
+        assert_eq!(of(&format!("{path}mod.rs")), FOREIGN.len() - 1);
+        assert_eq!(of("crates/x/src/lib.rs"), FOREIGN.len() + 1);
+    }
+}
