@@ -1,7 +1,7 @@
-//! `cargo xtask book`: the manual and the documents about the internals as web pages, by mdBook.
+//! `cargo xtask book`: the manual and the documents about the internals as web pages, built by mdBook.
 //!
-//! Pages lie in different directories of the checkout and link to each other by their paths there, so that the links work in
-//! the checkout too. This module copies them into one directory and changes the links on the way.
+//! Pages are in different directories and link to each other by their paths there, so the links also work in the checkout.
+//! This module copies the pages into one directory and translates the links.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::checkout::Checkout;
 use crate::command::{cargo, run_tool, succeed};
 
-/// The version of mdBook that is installed where there is none.
+/// The version of mdBook to install if it is missing.
 const MDBOOK_VERSION: &str = "0.5.4";
 
 /// Directory of the manual's pages.
@@ -33,12 +33,12 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     run_tool(Command::new(mdbook(target)?).arg("build").arg(&book))?;
     let pages = book.join("book");
     let broken = broken_links(&pages)?;
-    ensure!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    ensure!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
     println!("built {}", pages.join("index.html").display());
     Ok(())
 }
 
-/// Returns the program: the one in the search path, or the one below `target`, which is installed first if need be.
+/// Returns mdBook from the search path, or from below `target` after installing it there.
 fn mdbook(target: &Path) -> Result<PathBuf> {
     let is_there = |program: &Path| Command::new(program).arg("--version").output().is_ok();
     let tools = target.join("tools");
@@ -83,7 +83,7 @@ fn is_page(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|end| end == "md")
 }
 
-/// Returns the path of a file in the book, if it belongs there.
+/// Returns the path of a file in the book; none for files that are not part of it.
 fn page_of(path: &str) -> Option<String> {
     let page = match path {
         "ARCHITECTURE.md" => "architecture.md",
@@ -111,12 +111,12 @@ fn with_decisions(checkout: &Checkout) -> String {
     })
 }
 
-/// What becomes of a link.
+/// A link after translation.
 #[derive(Debug, PartialEq, Eq)]
 enum Translated {
-    /// It leads elsewhere.
+    /// The new target.
     To(String),
-    /// It leads to a file that is not part of the book: only its text stays.
+    /// The target is not part of the book: only the text remains.
     Dropped,
 }
 
@@ -161,7 +161,7 @@ fn rewrite_line(line: &str, translate: &impl Fn(&str) -> Translated, page: &mut 
                 page.push_str(&before[..start]);
                 page.push_str(&before[start + 1..]);
             }
-            // The text of the link begins on the line before: the link stays as it is.
+            // The text of the link begins on the previous line: leave the link unchanged.
             (Translated::Dropped, None) => page.extend([before, "](", target, ")"]),
             (Translated::To(target), _) => page.extend([before, "](", &target, ")"]),
         }
@@ -170,7 +170,7 @@ fn rewrite_line(line: &str, translate: &impl Fn(&str) -> Translated, page: &mut 
     page.push_str(rest);
 }
 
-/// Returns the links of built pages that lead to no file.
+/// Returns the links of built pages to missing files.
 fn broken_links(pages: &Path) -> Result<Vec<String>> {
     let mut broken = Vec::new();
     let mut left = vec![pages.to_path_buf()];

@@ -1,4 +1,4 @@
-//! The files of the working tree, as git knows them: tracked ones and new ones that are not ignored.
+//! The files of the working tree that git tracks or would add.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,14 +18,14 @@ pub(crate) struct TextFile {
     pub(crate) code: String,
 }
 
-/// All text files of the working tree. Files that are not UTF-8 are left out: test data, mostly.
+/// The text files of the working tree, without files that are not UTF-8.
 #[derive(Debug)]
 pub(crate) struct Checkout {
-    /// Where the working tree stands.
+    /// Root of the working tree.
     pub(crate) root: PathBuf,
     /// Its text files, sorted by path.
     pub(crate) files: Vec<TextFile>,
-    /// Every path, those of files that are not text included.
+    /// Paths of all files, text or not.
     pub(crate) paths: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Checkout {
         let mut paths: Vec<String> = names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         paths.sort();
         paths.dedup();
-        // A file that was deleted but is still tracked is not there to be checked.
+        // Git still lists a deleted file until the deletion is staged.
         paths.retain(|path| root.join(path).is_file());
         let mut files = Vec::new();
         for path in &paths {
@@ -67,7 +67,7 @@ impl Checkout {
         Self { root: PathBuf::new(), files: files.iter().map(file).collect(), paths: Vec::new() }
     }
 
-    /// Returns the file at `path`, if it is there.
+    /// Returns the text file at `path`.
     pub(crate) fn file(&self, path: &str) -> Option<&TextFile> {
         self.files.iter().find(|file| file.path == path)
     }
@@ -86,23 +86,23 @@ impl TextFile {
         Path::new(&self.path).extension().is_some_and(|found| found == extension)
     }
 
-    /// Says whether the file is Rust source.
+    /// Returns true for Rust source.
     pub(crate) fn is_rust(&self) -> bool {
         self.has_extension("rs")
     }
 
-    /// Says whether the file is a program of any language.
+    /// Returns true for a program in any language.
     pub(crate) fn is_program(&self) -> bool {
         self.is_rust() || ["py", "sh"].iter().any(|end| self.has_extension(end)) || self.text.starts_with("#!/")
     }
 
-    /// Says whether the file holds nothing but tests: `tests/..`, `benches/..`, `tests.rs`, `x_tests.rs`.
+    /// Returns true for a file of tests: `tests/..`, `benches/..`, `tests.rs`, `x_tests.rs`.
     pub(crate) fn is_test(&self) -> bool {
         let mut components = self.path.split('/');
         components.any(|name| matches!(name, "tests" | "benches" | "tests.rs") || name.ends_with("_tests.rs"))
     }
 
-    /// Returns the text in front of the trailing `#[cfg(test)] mod tests { .. }`.
+    /// Returns the text before the trailing `#[cfg(test)] mod tests { .. }`.
     pub(crate) fn without_tests(&self) -> &str {
         without_tests(&self.text)
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: everything that must hold before a change is merged, and exactly that.
+//! `cargo xtask ci`: the checks and tests that a change must pass.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -12,17 +12,17 @@ use crate::checkout::Checkout;
 use crate::command::{cargo, run_cargo, succeed};
 use crate::{dist, tidy};
 
-/// Where the independent restorer's test stands; it runs the program under test through the variable `ONEFOLD`.
+/// Test of the independent restorer, which finds the program under test in the variable `ONEFOLD`.
 const RESTORER_TEST: &str = "testdata/restorer/test.py";
 
-/// The unit tests of the command in a build that leaves the laboratory out, as `./quickstart` does.
+/// The unit tests of the command in a build without the laboratory, as `./quickstart` builds it.
 const WITHOUT_LAB: [&str; 7] =
     ["test", "--locked", "--package", "onefold-cli", "--no-default-features", "--bin", "onefold"];
 
-/// How many of the slowest tests are named.
+/// Number of slow tests to list.
 const SLOWEST_TESTS: usize = 10;
 
-/// Runs every step, also after one failed, so that one run shows all there is to mend.
+/// Runs every step, also after a failure, so that one run shows all problems.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Report::default();
     report.step("fmt", || run_cargo(root, &["fmt", "--all", "--check"]));
@@ -39,7 +39,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     report.finish(&tests)
 }
 
-/// Formats every source.
+/// Formats the sources.
 pub(crate) fn format(root: &Path) -> Result<()> {
     run_cargo(root, &["fmt", "--all"])
 }
@@ -84,7 +84,7 @@ impl Report {
     }
 }
 
-/// Counts and times that the test binaries reported.
+/// Test counts and times that the test binaries report.
 #[derive(Default, PartialEq, Debug)]
 struct TestCounts {
     runs: u64,
@@ -96,8 +96,7 @@ struct TestCounts {
 }
 
 impl TestCounts {
-    /// Adds `test result: ok. 12 passed; 0 failed; 0 ignored; ..` or `test NAME ... ok <1.234s>`; other lines count for
-    /// nothing.
+    /// Adds `test result: ok. 12 passed; 0 failed; 0 ignored; ..` or `test NAME ... ok <1.234s>`; ignores other lines.
     fn add(&mut self, line: &str) {
         self.add_time(line);
         let Some(result) = line.strip_prefix("test result: ") else { return };
@@ -128,8 +127,8 @@ impl TestCounts {
     }
 }
 
-/// Compiles the engine as other programs do, its modules closed. Clippy's own lints ran over it before; some of them
-/// judge what is closed in another way.
+/// Compiles the engine without its internals, as other programs do. The step `clippy` applied Clippy's own lints already;
+/// some of them judge private modules differently.
 fn check_library(root: &Path) -> Result<()> {
     let selection = ["clippy", "--locked", "--package", "onefold-engine", "--lib", "--"];
     let lints =
@@ -137,7 +136,7 @@ fn check_library(root: &Path) -> Result<()> {
     run_cargo(root, &[&selection[..], &lints[..]].concat())
 }
 
-/// Documents every crate, and the library as other programs see it. A link that leads nowhere is an error.
+/// Documents every crate, and the library as other programs see it. A broken link is an error.
 fn run_doc(root: &Path) -> Result<()> {
     for selection in [["--workspace"].as_slice(), &["--package", "onefold-engine"]] {
         let arguments = [&["doc", "--locked", "--no-deps"][..], selection].concat();
@@ -161,8 +160,8 @@ fn run_tests(root: &Path, counts: &mut TestCounts) -> Result<()> {
     targets.and(documents)
 }
 
-/// Runs tests with the time that each takes. The harness measures it only if it is told to be unstable, which the compiler is
-/// not: the variable is set for the test binaries alone.
+/// Runs tests and measures each. The test harness does that only as an unstable feature; the variable enables it for the test
+/// binaries and not for the compiler.
 fn run_timed_tests(root: &Path, targets: &[&str], counts: &mut TestCounts) -> Result<()> {
     let runner = ["--config", "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']"];
     run_cargo_test(root, &[&runner, targets].concat(), &["-Z", "unstable-options", "--report-time"], counts)
@@ -174,7 +173,7 @@ fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut 
         .stdout(Stdio::piped())
         .spawn()
         .context("run cargo test")?;
-    let output = child.stdout.take().context("the pipe was asked for")?;
+    let output = child.stdout.take().context("the pipe was requested")?;
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("read the output of cargo test")?;
         let line = String::from_utf8_lossy(&line);
@@ -188,7 +187,7 @@ fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut 
 
 fn run_restorer(root: &Path) -> Result<()> {
     if !root.join(RESTORER_TEST).is_file() {
-        println!("no {RESTORER_TEST}: nothing to run");
+        println!("skipped: no {RESTORER_TEST}");
         return Ok(());
     }
     run_cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
@@ -199,13 +198,13 @@ fn run_restorer(root: &Path) -> Result<()> {
     succeed(&mut command, RESTORER_TEST)
 }
 
-/// Packs the command as it was built for the restorer.
+/// Packs the debug build of the command.
 fn check_package(root: &Path) -> Result<()> {
     run_cargo(root, &["build", "--locked", "--package", "onefold-cli"])?;
     dist::check_layout(root, &debug_program()?)
 }
 
-/// Returns the path of the command: this program and the command are built into the same directory.
+/// Returns the path of the command, which cargo builds into the directory of this program.
 fn debug_program() -> Result<PathBuf> {
     Ok(std::env::current_exe().context("find the build directory")?.with_file_name("onefold"))
 }

@@ -1,7 +1,7 @@
-//! Everything that is run on the code: `cargo xtask --help` lists it.
+//! Tests, checks and packages of this repository: `cargo xtask --help` lists the commands.
 //!
-//! One language for the product and for what watches over it, so that whoever can read the one can mend the other.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command for people")]
+//! The checks are written in Rust like the product, so its developers can change both.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command prints to the terminal")]
 #![expect(clippy::disallowed_methods, reason = "reads and writes the sources, not repositories")]
 
 mod book;
@@ -20,14 +20,14 @@ use crate::checkout::Checkout;
 
 const USAGE: &str = "usage: cargo xtask COMMAND
 
-  ci              Run everything that must hold before a change is merged, and name the slowest tests.
-  test --fast     Run the unit tests of all crates: what to run while you edit.
-  fmt             Format every source.
-  tidy            Check layers, names, lengths, wording, manifests and the record of the format's sources.
+  ci              Run all checks and tests that a change must pass, and list the slowest tests.
+  test --fast     Run the unit tests of all crates, for use while you edit.
+  fmt             Format the sources.
+  tidy            Check rules that no linter knows: layers, import cycles, names, lengths, manifests, format sources.
   tidy --bless    Record the checksums of the format's sources in docs/format.md, then check.
-  book            Build the manual as web pages below target/book.
-  dist            Build a static program and a Debian package below target/packages.
-  dist --check    Build both and try them in an empty root.
+  book            Build the manual as web pages in target/book.
+  dist            Build a static program and a Debian package in target/packages.
+  dist --check    Build both, then run them in an empty root directory.
 
 Example: cargo xtask test --fast";
 

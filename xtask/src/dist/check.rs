@@ -1,4 +1,4 @@
-//! Tries what was packed, in roots that hold nothing else.
+//! Tests of the built program and package in root directories that contain nothing else.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,28 +10,28 @@ use anyhow::{Context, Result, ensure};
 use crate::command::{output_of, run_tool};
 use crate::dist::deb::{COMPLETIONS, PAGES};
 
-/// The program may have so many bytes.
+/// Largest program.
 const PROGRAM_BYTES_MAX: u64 = 15_000_000;
 
-/// Pages that must be there; `onefold man` writes one for each command.
+/// Required manual pages; `onefold man` writes one for each command.
 const SOME_PAGES: [&str; 5] =
     ["onefold.1.gz", "onefold-init.1.gz", "onefold-backup.1.gz", "onefold-restore.1.gz", "onefold-check.1.gz"];
 
-/// Files whose absence would make the unit fail.
+/// Lines of the service unit, and the files of the package that they use.
 const USED_BY_UNIT: [(&str, &str); 2] = [
     ("ExecStart=/usr/bin/onefold ", "usr/bin/onefold"),
     ("EnvironmentFile=/etc/onefold/backup.env\n", "etc/onefold/backup.env"),
 ];
 
-/// How the program of a package is run: a debug build is not static.
+/// How to run the program of a package: a debug build is not static.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Runs {
     InEmptyRoot,
     AsItIs,
 }
 
-/// Backs up, checks and restores in a root that holds the program and a tree and nothing else: no library, no shell, no
-/// device. Only /proc is mounted, which a restore needs.
+/// Backs up, checks and restores in a root with only the program and a tree: no library, no shell, no device. A restore needs
+/// `/proc`, which is mounted.
 pub(super) fn program_alone(sources: &Path, program: &Path) -> Result<()> {
     let bytes = program.metadata()?.len();
     ensure!(bytes <= PROGRAM_BYTES_MAX, "{} has {bytes} bytes, more than {PROGRAM_BYTES_MAX}", program.display());
@@ -56,7 +56,7 @@ pub(super) fn program_alone(sources: &Path, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a package into an empty root, looks at its files, and runs its program.
+/// Unpacks a package into an empty root, checks its files, and runs its program.
 pub(super) fn package(package: &Path, runs: Runs) -> Result<()> {
     let root = EmptyRoot::create()?;
     run_tool(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root.directory))?;
@@ -81,23 +81,23 @@ pub(super) fn package(package: &Path, runs: Runs) -> Result<()> {
         Runs::AsItIs => Command::new(root.path("usr/bin/onefold")),
     };
     let shown = String::from_utf8(output_of(program.arg("version"))?).context("the version as text")?;
-    ensure!(shown.contains(env!("CARGO_PKG_VERSION")), "the packed program says {shown:?}");
-    println!("dist: {} has what it should have", package.display());
+    ensure!(shown.contains(env!("CARGO_PKG_VERSION")), "the packed program has the wrong version: {shown:?}");
+    println!("dist: {} is complete", package.display());
     Ok(())
 }
 
-/// Lets systemd read the units, where there is one.
+/// Verifies the units with systemd, if it is installed.
 fn verify_units(root: &EmptyRoot) -> Result<()> {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        println!("dist: there is no systemd-analyze to read the units");
+        println!("dist: skipped the verification of the units: no systemd-analyze");
         return Ok(());
     }
     let units =
         ["onefold-backup.service", "onefold-backup.timer"].map(|name| root.path("usr/lib/systemd/system").join(name));
     let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(units).output()?;
-    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
-    // The program is not installed here; all else that is said of the two units is an error of theirs.
-    let complaints: Vec<&str> = said
+    let output = String::from_utf8_lossy(&verified.stderr).into_owned();
+    // The program is not installed on this machine. Every other message about the two units is an error.
+    let complaints: Vec<&str> = output
         .lines()
         .filter(|line| line.contains("onefold-backup") && !line.contains("Command /usr/bin/onefold is not executable"))
         .collect();
@@ -105,7 +105,7 @@ fn verify_units(root: &EmptyRoot) -> Result<()> {
     Ok(())
 }
 
-/// A directory that is empty at first and that is removed in the end.
+/// A temporary directory that is removed on drop.
 struct EmptyRoot {
     directory: PathBuf,
 }
@@ -122,10 +122,10 @@ impl EmptyRoot {
         self.directory.join(below)
     }
 
-    /// Returns a command that runs with this directory as its root and with /proc; in a user namespace unless root asks.
+    /// Returns a command that runs with this directory as its root and with `/proc`, in a user namespace unless the caller is root.
     fn chroot(&self, program: &str) -> Command {
         let mut command = Command::new("unshare");
-        // A process's directory belongs to whom it runs as.
+        // The owner of a process's directory is its user.
         let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
         if !is_root {
             command.args(["--user", "--map-root-user"]);
@@ -138,7 +138,7 @@ impl EmptyRoot {
 
 impl Drop for EmptyRoot {
     fn drop(&mut self) {
-        // What is left of it in the directory for temporary files does no harm.
+        // A temporary directory that remains does no harm.
         let _ignored = fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! The Debian package: which file comes from where, and the call of dpkg-deb.
+//! The Debian package: its files and their sources, and the call of dpkg-deb.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,17 +17,17 @@ pub(super) enum Compression {
     None,
 }
 
-/// Manual pages, in the package.
+/// Directory of the manual pages in the package.
 pub(super) const PAGES: &str = "usr/share/man/man1";
 
-/// Shells that complete the command, and the file for each.
+/// Shells with completions, and the file for each.
 pub(super) const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/onefold"),
     ("zsh", "usr/share/zsh/vendor-completions/_onefold"),
     ("fish", "usr/share/fish/vendor_completions.d/onefold.fish"),
 ];
 
-/// Files of the sources that are packed as they are: source, destination, mode.
+/// Files of the sources that are packed unchanged: source, destination, mode.
 const COPIED: [(&str, &str, u32); 10] = [
     ("packaging/onefold-backup.service", "usr/lib/systemd/system/onefold-backup.service", 0o644),
     ("packaging/onefold-backup.timer", "usr/lib/systemd/system/onefold-backup.timer", 0o644),
@@ -41,10 +41,10 @@ const COPIED: [(&str, &str, u32); 10] = [
     ("packaging/copyright", "usr/share/doc/onefold/copyright", 0o644),
 ];
 
-/// Files that an administrator changes and an upgrade keeps.
+/// Files that an upgrade keeps if an administrator changed them.
 const CONFIGURATION: &str = "/etc/onefold/backup.env\n";
 
-/// Name of this machine's architecture at Debian.
+/// Debian's name of this machine's architecture.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -53,7 +53,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Returns the description of the package that dpkg reads. The program is static: it depends on nothing.
+/// Returns the description of the package for dpkg. The program is static, so the package has no dependencies.
 fn control(installed_bytes: u64) -> String {
     let (version, architecture) = (env!("CARGO_PKG_VERSION"), architecture());
     let kibibytes = installed_bytes.div_ceil(1024);
@@ -107,7 +107,7 @@ pub(super) fn pack(root: &Path, program: &Path, into: &Path, compression: Compre
     Ok(package)
 }
 
-/// Writes the manual pages, compressed as Debian's policy asks.
+/// Writes the manual pages, compressed as Debian's policy requires.
 fn write_pages(program: &Path, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
     run_tool(Command::new(program).arg("--quiet").arg("man").arg(directory))?;

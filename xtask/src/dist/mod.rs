@@ -1,4 +1,4 @@
-//! `cargo xtask dist [--check]`: a static program and a Debian package of it.
+//! `cargo xtask dist [--check]`: a static program and its Debian package.
 
 mod check;
 mod deb;
@@ -13,17 +13,17 @@ use crate::command::run_cargo;
 /// The profile of the workspace that packages are built with.
 const PROFILE: &str = "dist";
 
-/// Tells dpkg-deb the time of every file, so that the same sources give the same package.
+/// The variable from which dpkg-deb takes the time of every file, so that equal sources give equal packages.
 const SOURCE_TIME: &str = "SOURCE_DATE_EPOCH";
 
-/// Action on packages that were built.
+/// Action after packages are built.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Leave,
     Check,
 }
 
-/// Builds the program and the package into `target/packages`, prints where they are, and checks them if that is wanted.
+/// Builds the program and the package into `target/packages`, prints their paths, and checks them on request.
 pub(crate) fn run(root: &Path, then: Then) -> Result<()> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     need_target(&target)?;
@@ -47,7 +47,7 @@ pub(crate) fn run(root: &Path, then: Then) -> Result<()> {
     Ok(())
 }
 
-/// Packs the program of a debug build and checks what is in the package. It costs seconds, so every `cargo xtask ci` does it.
+/// Packs the program of a debug build and checks the contents of the package. Takes seconds; part of `cargo xtask ci`.
 pub(crate) fn check_layout(root: &Path, program: &Path) -> Result<()> {
     let into = build_directory(root).join("packages-of-debug");
     std::fs::create_dir_all(&into).with_context(|| format!("create {}", into.display()))?;
@@ -56,7 +56,7 @@ pub(crate) fn check_layout(root: &Path, program: &Path) -> Result<()> {
     std::fs::remove_dir_all(&into).with_context(|| format!("remove {}", into.display()))
 }
 
-/// Fails unless the toolchain can build for the target, with a sentence on what to install.
+/// Fails unless the toolchain can build for the target; the error states the missing parts.
 fn need_target(target: &str) -> Result<()> {
     let shown =
         Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().context("run rustc")?;
@@ -66,7 +66,7 @@ fn need_target(target: &str) -> Result<()> {
         "the toolchain has no standard library for {target}: rustup target add {target}"
     );
     if Command::new("musl-gcc").arg("--version").output().is_err() {
-        bail!("there is no musl-gcc for the parts in C: install musl-tools");
+        bail!("musl-gcc is missing, which compiles the parts in C: install musl-tools");
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn build_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
-/// Returns the time of the last commit in seconds since 1970, 0 where the sources are no checkout.
+/// Returns the time of the last commit in seconds since 1970; 0 outside of a git checkout.
 fn source_time(root: &Path) -> String {
     let shown = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root).output();
     let seconds = shown.map(|shown| String::from_utf8_lossy(&shown.stdout).trim().to_owned()).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The sources that define the format on disk are recorded in docs/format.md, so that code and document cannot part.
+//! docs/format.md records the sources that define the format on disk, so that a change of one requires a look at the page.
 //!
-//! The document has a table of source files and the BLAKE3 of each (without its unit tests). Every `format.rs` of the
-//! engine must be in it; further files are added to it by hand, with any hash. A change of a file shows as a finding
-//! until `cargo xtask tidy --bless` has recorded it, which is the moment to read the document once more.
+//! The page has a table of source files and the BLAKE3 of each, without its unit tests. The table must list every `format.rs`
+//! of the engine; add other files by hand, with any hash. A changed file is a finding until `cargo xtask tidy --bless`
+//! records it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
         return vec![Finding::new(DOCUMENT, 0, "missing")];
     };
     let Some(recorded) = between_marks(&document.text) else {
-        return vec![Finding::new(DOCUMENT, 0, "has no table of format sources between the two marks")];
+        return vec![Finding::new(DOCUMENT, 0, "has no table of format sources between its marks")];
     };
     let mut findings = Vec::new();
     for path in sources(checkout, recorded) {
@@ -31,7 +31,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
             Some(_) => findings.push(Finding::new(
                 &path,
                 0,
-                format!("differs from what {DOCUMENT} records; bring the document up to date, then tidy --bless"),
+                format!("differs from the checksum in {DOCUMENT}; update the page, then run tidy --bless"),
             )),
         }
     }
@@ -40,10 +40,10 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
 
 pub(super) fn bless(checkout: &Checkout) -> Result<()> {
     let document = checkout.file(DOCUMENT).context("missing")?;
-    let recorded = between_marks(&document.text).context("no table of format sources between the two marks")?;
+    let recorded = between_marks(&document.text).context("no table of format sources between its marks")?;
     let mut table = String::from("| Source | BLAKE3 without unit tests |\n|---|---|\n");
     for path in sources(checkout, recorded) {
-        // A file that is gone leaves the table.
+        // A deleted file has no row.
         write!(table, "{}", row(checkout, &path).unwrap_or_default()).context("write to a string")?;
     }
     let text = document.text.replacen(recorded, &table, 1);

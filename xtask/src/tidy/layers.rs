@@ -1,4 +1,4 @@
-//! A module of the engine imports from lower layers; among modules of one layer, imports form no cycle.
+//! A module of the engine imports from lower layers. Modules of one layer form no import cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::circles::reach;
 use crate::checkout::Checkout;
 use crate::rust;
 
-/// The layers, lowest first. ARCHITECTURE.md has the same table with what each module is for.
+/// The layers, lowest first. ARCHITECTURE.md has the same table with the purpose of each module.
 const LAYERS: [&[&str]; 8] = [
     &["types", "error", "codec"],
     &["io", "monitor"],

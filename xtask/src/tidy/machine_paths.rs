@@ -1,10 +1,9 @@
-//! Nothing in the sources depends on the machine it was written on: no absolute paths of a working place, no
-//! settings that send package managers to another registry.
+//! Sources contain no path of one machine and no setting that sends package managers to another registry.
 
 use super::Finding;
 use crate::checkout::Checkout;
 
-/// In two halves each, so that this list is not a finding itself.
+/// Each in two halves, so that this list is no finding itself.
 const HOME_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const REGISTRY_SETTINGS: [&str; 6] = [
     concat!("replace", "-with"),
@@ -30,7 +29,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     findings
 }
 
-/// Says whether the path stands in the text as an absolute one, not as the middle of another.
+/// Returns true if the text contains the path as an absolute one, not as the middle of another.
 fn contains_absolute(text: &str, path: &str) -> bool {
     let continues = |last: char| last.is_alphanumeric() || matches!(last, '_' | '-' | '.' | '}' | '$' | '*');
     text.match_indices(path).any(|(start, _)| !text[..start].ends_with(continues))

@@ -1,10 +1,10 @@
-//! Dependencies are chosen: each has its line in docs/decisions, the engine keeps out whole kinds of them, and all
-//! come from the public registry.
+//! Each dependency has a line in docs/decisions and comes from the public registry. The engine depends on no crate of
+//! certain kinds.
 
 use super::Finding;
 use crate::checkout::{Checkout, TextFile};
 
-/// What the engine must not depend on: no async runtime, no serialization by derive, no command line, no erased errors.
+/// Async runtimes, serialization frameworks, command-line parsers and erased errors, which the engine must not depend on.
 const BANNED_IN_ENGINE: [&str; 7] = ["tokio", "async-std", "futures", "serde", "serde_json", "clap", "anyhow"];
 
 const ENGINE: &str = "crates/engine/Cargo.toml";
@@ -19,7 +19,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
                 continue;
             }
             if file.path == ENGINE && BANNED_IN_ENGINE.contains(&name) {
-                findings.push(Finding::new(&file.path, line, format!("the engine does not depend on `{name}`")));
+                findings.push(Finding::new(&file.path, line, format!("the engine must not depend on `{name}`")));
             }
             let row = format!("| `{name}` |");
             if !checkout.files.iter().filter(is_decision).any(|file| file.text.contains(&row)) {
@@ -30,7 +30,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     for file in checkout.files.iter().filter(|file| file.path.ends_with("Cargo.lock")) {
         for (line, text) in (1..).zip(file.text.lines()) {
             if text.starts_with("source = ") && text != PUBLIC_REGISTRY {
-                findings.push(Finding::new(&file.path, line, "a dependency that is not from the public registry"));
+                findings.push(Finding::new(&file.path, line, "a dependency from outside the public registry"));
             }
         }
     }

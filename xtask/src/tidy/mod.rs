@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: what no linter knows about this code base. A file per rule.
+//! `cargo xtask tidy`: rules of this repository that no linter knows, one file each.
 
 mod circles;
 mod format_hash;
@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 
 use crate::checkout::Checkout;
 
-/// A breach of a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     path: String,
@@ -41,7 +41,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks every rule and prints every breach.
+/// Checks every rule and prints every violation.
 pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(layers::check(checkout));
@@ -64,7 +64,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     Ok(())
 }
 
-/// Records the sources of the format as they are now. To be run after `docs/format.md` was brought up to date.
+/// Records the checksums of the format's sources. Run it after you updated `docs/format.md`.
 pub(crate) fn bless(checkout: &Checkout) -> Result<()> {
     format_hash::bless(checkout)
 }

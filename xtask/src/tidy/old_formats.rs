@@ -1,4 +1,4 @@
-//! Every repository kept in testdata/formats is read by a test.
+//! A test reads every repository in testdata/formats.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
         let names = [format!("formats/{version}"), format!("\"{version}\"")];
         let mut tests = checkout.files.iter().filter(|file| file.is_rust() && file.is_test());
         if !tests.any(|file| names.iter().any(|name| file.text.contains(name))) {
-            findings.push(Finding::new(&format!("{KEPT}{version}"), 0, "no test names this kept repository"));
+            findings.push(Finding::new(&format!("{KEPT}{version}"), 0, "no test names this repository"));
         }
     }
     findings

@@ -1,15 +1,15 @@
-//! `unsafe` stands in two crates only: elsewhere the lint against it holds and is not lifted.
+//! Only two crates lift the lint against `unsafe`; all members of the workspace inherit it.
 
 use super::Finding;
 use crate::checkout::{Checkout, TextFile};
 
-/// Crates that may lift the lint: system calls, and kernels for vector units.
+/// Crates that may lift the lint, for system calls and vector kernels.
 const MAY: [&str; 2] = ["crates/sys/", "crates/accel/"];
 
-/// The lint, in two halves, so that this list is not a finding itself.
+/// The lint, in two halves, so that this line is no finding itself.
 const LINT: &str = concat!("unsafe", "_code");
 
-/// Tests that measure what decoders allocate: an allocator is unsafe by nature.
+/// Tests that count the allocations of decoders: every allocator is `unsafe`.
 const COUNTING_ALLOCATORS: [&str; 2] = ["crates/engine/tests/corpus.rs", "crates/lab/tests/corpus.rs"];
 
 const INHERITS: &str = "[lints]\nworkspace = true\n";
@@ -27,16 +27,15 @@ fn check_file(file: &TextFile) -> Vec<Finding> {
     let is_member = ["crates/", "xtask/"].iter().any(|root| file.path.starts_with(root));
     let mut findings = Vec::new();
     if is_member && file.path.ends_with("Cargo.toml") && !file.text.contains(INHERITS) {
-        findings.push(Finding::new(&file.path, 0, "does not take the lints of the workspace"));
+        findings.push(Finding::new(&file.path, 0, "does not inherit the lints of the workspace"));
     }
     if is_member {
         let lifts = |text: &str| text.contains(LINT) && !text.contains("forbid");
         let lines = (1..)
             .zip(file.text.lines())
             .filter(|(_, text)| lifts(text) && !COUNTING_ALLOCATORS.contains(&file.path.as_str()));
-        findings.extend(
-            lines.map(|(line, _)| Finding::new(&file.path, line, format!("`{LINT}` is lifted in {MAY:?} only"))),
-        );
+        findings
+            .extend(lines.map(|(line, _)| Finding::new(&file.path, line, format!("only {MAY:?} may lift `{LINT}`"))));
     }
     findings
 }

@@ -3,7 +3,7 @@
 use super::Finding;
 use crate::checkout::Checkout;
 
-/// Marks of unfinished work. Spelled in two halves, so that this list is not a finding itself.
+/// Marks of unfinished work, each in two halves, so that this list is no finding itself.
 const UNFINISHED: [&str; 6] = [
     concat!("FIX", "ME"),
     concat!("XX", "X"),
@@ -18,7 +18,7 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     for file in checkout.files.iter().filter(|file| file.is_program()) {
         for (line, text) in (1..).zip(file.text.lines()) {
             for word in UNFINISHED.iter().filter(|word| contains_word(text, word)) {
-                findings.push(Finding::new(&file.path, line, format!("`{word}` does not merge")));
+                findings.push(Finding::new(&file.path, line, format!("`{word}` marks unfinished work")));
             }
             if file.is_rust() && !text.is_ascii() {
                 findings.push(Finding::new(&file.path, line, "not ASCII"));
