@@ -129,15 +129,13 @@ impl ChunkKind {
     }
 }
 
-/// One chunk of a unit, in the order the unit holds it.
+/// A chunk without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnitChunk {
+pub struct Chunk {
     /// Name of the chunk.
     pub fingerprint: Fingerprint,
     /// Length of its plaintext in bytes.
     pub len: u32,
-    /// What it holds.
-    pub kind: ChunkKind,
 }
 
 /// A point in time: seconds since 1970 (negative before) and the nanoseconds that follow.

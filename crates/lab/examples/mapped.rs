@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, UnitChunk, Verdict};
-use onefold_engine::types::{ChunkKind, ContainerId, Sequence, SessionId};
+use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 use onefold_lab::mapped::{
     CacheShape, Dram, Durability, FilterShape, MappedFile, MappedIndex, MappedOptions, Medium, Order, TickClock,
     base_latency,
@@ -70,7 +70,7 @@ fn feed<M: Medium>(
         for ((chunk, (_, is_new)), Resolved { verdict, .. }) in batch.iter().zip(&drawn).zip(resolved) {
             ensure!((verdict == Verdict::Unique) == *is_new, "{verdict:?} on a chunk that is new: {is_new}");
             if *is_new {
-                packing.push(UnitChunk { fingerprint: chunk.fingerprint, len: chunk.len, kind: ChunkKind::Data });
+                packing.push(Chunk { fingerprint: chunk.fingerprint, len: chunk.len });
             }
         }
         let start = now();

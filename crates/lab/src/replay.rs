@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, UnitChunk, Verdict};
+use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::Host;
-use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, Sequence, SessionId};
+use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence, SessionId};
 
 use crate::stream::{Stream, name};
 use crate::trace::{Event, Events};
@@ -144,7 +144,7 @@ pub struct Replay<I> {
     next_sequence: u64,
     containers: u32,
     due: Due,
-    packing: Vec<UnitChunk>,
+    packing: Vec<Chunk>,
     packing_bytes: u64,
     unique: UniqueSet,
     /// Chunks declared unique that were known: exactness would be broken.
@@ -252,7 +252,7 @@ impl<I: Identifier> Replay<I> {
                 Verdict::Unique => {
                     self.stored_again += u64::from(is_new == Some(false));
                     self.unique.add(&fingerprint, len);
-                    self.packing.push(UnitChunk { fingerprint, len, kind: ChunkKind::Data });
+                    self.packing.push(Chunk { fingerprint, len });
                     self.packing_bytes += u64::from(len);
                     if self.container_bytes <= self.packing_bytes {
                         recording += self.record()?;

@@ -17,7 +17,7 @@ use crate::object::names::{ContainerKind, ContainerName};
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{BufferPool, Task, TaskQueue};
 use crate::store::{ObjectWriter, Session, Store};
-use crate::types::{ContainerId, UnitChunk};
+use crate::types::{Chunk, ContainerId};
 
 /// A container that is durable, its chunks to be recorded.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct StoredUnit {
     /// Bytes of its file.
     pub len: u64,
     /// Its chunks in order.
-    pub chunks: Vec<UnitChunk>,
+    pub chunks: Vec<Chunk>,
 }
 
 struct Compress {
@@ -90,7 +90,7 @@ struct Written {
     temporary: PathBuf,
     name: ContainerName,
     bytes: u64,
-    chunks: Vec<UnitChunk>,
+    chunks: Vec<Chunk>,
 }
 
 /// One kind of containers on their way.

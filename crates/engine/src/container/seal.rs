@@ -12,7 +12,7 @@ use crate::fingerprint::fingerprint_batch;
 use crate::io::AlignedBuffer;
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::types::{ContainerId, RepositoryId, UnitChunk};
+use crate::types::{Chunk, ContainerId, RepositoryId};
 
 /// A container as it will be stored.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct SealedContainer {
     /// All its bytes.
     pub bytes: ContainerBytes,
     /// Its chunks in order, to be recorded once it is durable.
-    pub chunks: Vec<UnitChunk>,
+    pub chunks: Vec<Chunk>,
 }
 
 /// Returns the bytes that a region's seal authenticates beside the region itself.
@@ -114,7 +114,7 @@ impl Sealer {
         assert_eq!(layout.end, len, "the parts of a container add up");
         let name = ContainerName { id: builder.id, kind: builder.kind, checksum };
         let chunks = builder.regions.iter().flat_map(|region| &region.chunks);
-        let chunks = chunks.map(|c| UnitChunk { fingerprint: c.fingerprint, len: c.len, kind: c.kind }).collect();
+        let chunks = chunks.map(|c| Chunk { fingerprint: c.fingerprint, len: c.len }).collect();
         Ok(SealedContainer { name, bytes, chunks })
     }
 

@@ -5,13 +5,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use super::*;
-use crate::index::UnitChunk;
 use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
 use crate::io::sim::SimHost;
 use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;
-use crate::types::{ChunkKind, SessionId};
+use crate::types::{Chunk, SessionId};
 
 pub(super) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);
 
@@ -133,7 +132,7 @@ impl Caller {
     }
 
     pub(super) fn record_unit(&mut self, container: ContainerId, fingerprints: &[Fingerprint]) {
-        let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
+        let chunk = |&fingerprint| Chunk { fingerprint, len: 8192 };
         let chunks: Vec<_> = fingerprints.iter().map(chunk).collect();
         self.index.record(Unit { container, len: 0, chunks: &chunks }).unwrap();
     }

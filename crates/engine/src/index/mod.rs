@@ -7,9 +7,7 @@
 use std::fmt::Debug;
 
 use crate::error::Result;
-use crate::types::{ContainerId, Fingerprint, Sequence};
-
-pub use crate::types::UnitChunk;
+use crate::types::{Chunk, ContainerId, Fingerprint, Sequence};
 
 pub mod arrivals;
 mod background;
@@ -78,7 +76,7 @@ pub struct Unit<'a> {
     /// Bytes of its file; 0 where that is not known.
     pub len: u64,
     /// Its chunks in the order of its directory.
-    pub chunks: &'a [UnitChunk],
+    pub chunks: &'a [Chunk],
 }
 
 /// Decides, for every chunk of a stream, whether it is stored already.

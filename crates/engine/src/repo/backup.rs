@@ -18,7 +18,7 @@ use crate::pipeline::Driver;
 use crate::snapshot::{Head, SessionKind};
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
 use crate::store::{Session, Store};
-use crate::types::{ContainerId, UnitChunk};
+use crate::types::{Chunk, ContainerId};
 
 /// Where this host keeps what can always be rebuilt: the index, and files that spill.
 #[derive(Clone, Debug)]
@@ -195,13 +195,13 @@ pub fn bring_up_to_date(store: &Store, index: &mut Index, session: &Session, mon
         for (name, opened) in batch.iter().zip(store.open_containers(batch)) {
             match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
                 Ok(container) => {
-                    let chunks: Vec<UnitChunk> = container
+                    let chunks: Vec<Chunk> = container
                         .directory
                         .chunks
                         .iter()
                         .filter_map(|chunk| {
                             let fingerprint = chunk.fingerprint?;
-                            Some(UnitChunk { fingerprint, len: chunk.len, kind: chunk.kind })
+                            Some(Chunk { fingerprint, len: chunk.len })
                         })
                         .collect();
                     index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;

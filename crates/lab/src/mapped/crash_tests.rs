@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, UnitChunk, Verdict};
-use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, Sequence};
+use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence};
 
 use crate::mapped::identify_tests::{Caller, seeds, tiny};
 use crate::mapped::recorder::{Event, Playback, Recorder};
@@ -185,7 +185,7 @@ fn use_damaged(words: Vec<u64>, options: &MappedOptions, containers: &Containers
     let mut live: Vec<_> = containers.keys().copied().collect();
     live.sort_unstable();
     let record = |index: &mut MappedIndex<Recorder>, container: ContainerId, chunks: &[Fingerprint]| {
-        let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
+        let chunk = |&fingerprint| Chunk { fingerprint, len: 8192 };
         let chunks: Vec<_> = chunks.iter().map(chunk).collect();
         index.record(Unit { container, len: 0, chunks: &chunks })
     };

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, UnitChunk, Verdict};
-use onefold_engine::types::{ChunkKind, ContainerId, Fingerprint, Sequence, SessionId};
+use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence, SessionId};
 
 use crate::mapped::medium::{Dram, Durability, MappedFile, Medium};
 use crate::mapped::recorder::Recorder;
@@ -79,7 +79,7 @@ impl<M: Medium> Caller<M> {
     }
 
     fn record(&mut self, container: ContainerId, fingerprints: &[Fingerprint]) {
-        let chunk = |&fingerprint| UnitChunk { fingerprint, len: 8192, kind: ChunkKind::Data };
+        let chunk = |&fingerprint| Chunk { fingerprint, len: 8192 };
         let chunks: Vec<_> = fingerprints.iter().map(chunk).collect();
         self.index.record(Unit { container, len: 0, chunks: &chunks }).unwrap();
     }
