@@ -64,7 +64,8 @@ impl Checkout {
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let file = |(path, text): &(&str, &str)| TextFile::new(path, (*text).to_owned());
-        Self { root: PathBuf::new(), files: files.iter().map(file).collect(), paths: Vec::new() }
+        let paths = files.iter().map(|(path, _)| (*path).to_owned()).collect();
+        Self { root: PathBuf::new(), files: files.iter().map(file).collect(), paths }
     }
 
     /// Returns the text file at `path`.

@@ -2,7 +2,7 @@
 //!
 //! The glossary has tables of three columns: term, meaning, and the words not to use. A rejected word in `code font` has no
 //! other meaning here, so this check looks for it in the names of types, fields, variants, functions, constants, modules
-//! and files. Tests may name what they like.
+//! and files. Names of tests are sentences, in which such words have their ordinary meaning: the check leaves them out.
 
 use std::collections::BTreeSet;
 

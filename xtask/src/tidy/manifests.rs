@@ -67,4 +67,14 @@ mod tests {
                         [dev-dependencies.tempfile]\nversion = \"3\"\n[target.'cfg(unix)'.dependencies]\nrustix = \"1\"\n";
         assert_eq!(dependencies(manifest), [(5, "ring"), (6, "serde"), (7, "tempfile"), (10, "rustix")]);
     }
+    #[test]
+    fn a_dependency_needs_a_decision_and_the_public_registry_and_some_are_banned_in_the_engine() {
+        let manifest = (ENGINE, "[dependencies]\nserde = \"1\"\n");
+        let decision = ("docs/decisions/1.md", "| `serde` | saves code |");
+        let lock = ("Cargo.lock", "source = \"git+https://example.org/a\"\n");
+        let other = ("crates/x/Cargo.toml", manifest.1);
+        assert_eq!(check(&Checkout::of(&[manifest, decision])).len(), 1);
+        assert!(check(&Checkout::of(&[other, decision])).is_empty());
+        assert_eq!(check(&Checkout::of(&[other, lock])).len(), 2);
+    }
 }

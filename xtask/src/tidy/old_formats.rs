@@ -24,3 +24,16 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     }
     findings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_that_no_test_names_is_found() {
+        let kept = ("testdata/formats/7/config", "");
+        assert_eq!(check(&Checkout::of(&[kept])).len(), 1);
+        assert!(check(&Checkout::of(&[kept, ("crates/x/tests/old.rs", "open(\"formats/7\")")])).is_empty());
+        assert_eq!(check(&Checkout::of(&[kept, ("crates/x/src/old.rs", "open(\"formats/7\")")])).len(), 1);
+    }
+}

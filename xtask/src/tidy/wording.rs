@@ -49,4 +49,12 @@ mod tests {
         assert!(!contains_word(&format!("mktemp -d a.{mark}{mark}"), mark));
         assert!(contains_word(&format!("    {}](slow)", UNFINISHED[5]), UNFINISHED[5]));
     }
+    #[test]
+    fn programs_have_no_marks_and_rust_is_ascii() {
+        let findings = |path: &str, text: &str| check(&Checkout::of(&[(path, text)])).len();
+        assert_eq!(findings("a.rs", &format!("// {}\n", UNFINISHED[0])), 1);
+        assert_eq!(findings("a.py", &format!("# {}\n", UNFINISHED[0])), 1);
+        assert_eq!(findings("a.md", UNFINISHED[0]), 0);
+        assert_eq!((findings("a.rs", "// \u{e4}\n"), findings("a.py", "# \u{e4}\n")), (1, 0));
+    }
 }
