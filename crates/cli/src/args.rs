@@ -19,7 +19,7 @@ use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, Generat
 #[cfg(feature = "lab")]
 use crate::args::lab::LabArgs;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
-use crate::args::restic::{IgnoredArgs, Later, UnlockArgs};
+use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
 use crate::args::talk::Talk;
 
 /// The command line.
@@ -143,10 +143,6 @@ pub(crate) enum Command {
     /// Measure ways to find duplicates, on traces or on your data
     #[cfg(feature = "lab")]
     Lab(LabArgs),
-    /// Laboratory, which this build leaves out
-    #[cfg(not(feature = "lab"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Lab(LeftOutArgs),
     /// Write completions for a shell
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
@@ -162,7 +158,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Options,
     #[command(flatten)]
-    Later(Later),
+    Absent(AbsentCommand),
 }
 
 impl Command {
@@ -186,14 +182,6 @@ impl Command {
             selection.host.push(host.to_owned());
         }
     }
-}
-
-/// Options of a command that this build leaves out: all of them are accepted, so that its absence is the error.
-#[cfg(not(feature = "lab"))]
-#[derive(Args, Debug)]
-pub(crate) struct LeftOutArgs {
-    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) arguments: Vec<OsString>,
 }
 
 /// How much it costs to try a password.

@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use onefold_engine::Error;
 
 use crate::args::OverwriteArg;
+use crate::args::restic::INSECURE_NO_PASSWORD;
 
 /// The version of restic whose command line, JSON and exit codes are followed.
 pub(crate) const RESTIC_VERSION: &str = "0.19.1";
@@ -114,7 +115,7 @@ impl Dialect {
         }
         let set = |name: &&&str| environment(name).is_some_and(|value| !value.is_empty());
         let variables = IGNORED_VARIABLES.iter().filter(set);
-        let options = typed.iter().filter(|option| **option != "--insecure-no-password");
+        let options = typed.iter().filter(|option| **option != INSECURE_NO_PASSWORD);
         Ok(options.chain(variables).map(|name| format!("{name} means nothing here and is ignored")).collect())
     }
 

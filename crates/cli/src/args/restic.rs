@@ -1,126 +1,139 @@
-//! Options and commands of restic that have no meaning here, or none yet. They are known, so that they can be answered
-//! with a sentence.
+//! Options and commands of restic that onefold recognizes only to answer with a sentence.
 
-use std::ffi::OsString;
+use clap::builder::ValueParser;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand};
 
-use clap::{Args, Subcommand};
+/// Options of restic without a value that have no meaning here. They are accepted only if `ONEFOLD_COMPAT=restic` is set.
+const SWITCHES: [&str; 9] = [
+    "--insecure-tls",
+    "--no-extra-verify",
+    INSECURE_NO_PASSWORD,
+    "--check-unused",
+    "--with-cache",
+    "--with-atime",
+    "--use-fs-snapshot",
+    "--sparse",
+    "--ownership-by-name",
+];
 
-/// Options of restic that every one of its commands takes and that mean nothing here. They are accepted only if
-/// `ONEFOLD_COMPAT=restic` is set.
-#[derive(Args, Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+/// Options of the same kind that take a value.
+const WITH_VALUES: [&str; 9] = [
+    "--option",
+    "--cacert",
+    "--tls-client-cert",
+    "--http-user-agent",
+    "--stuck-request-timeout",
+    "--limit-upload",
+    "--limit-download",
+    "--pack-size",
+    "--repository-version",
+];
+
+/// The switch that makes `init` create an unencrypted repository.
+pub(crate) const INSECURE_NO_PASSWORD: &str = "--insecure-no-password";
+
+/// Those of these options that were typed.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct IgnoredArgs {
-    #[arg(long, global = true, hide = true)]
-    option: Vec<String>,
-    #[arg(long, global = true, hide = true)]
-    cacert: Vec<OsString>,
-    #[arg(long, global = true, hide = true)]
-    tls_client_cert: Option<OsString>,
-    #[arg(long, global = true, hide = true)]
-    insecure_tls: bool,
-    #[arg(long, global = true, hide = true)]
-    http_user_agent: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    stuck_request_timeout: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    limit_upload: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    limit_download: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    pack_size: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    no_extra_verify: bool,
-    /// There is no password: the repository is not encrypted
-    #[arg(long, global = true, hide = true)]
-    pub(crate) insecure_no_password: bool,
-    #[arg(long, global = true, hide = true)]
-    repository_version: Option<String>,
-    #[arg(long, global = true, hide = true)]
-    check_unused: bool,
-    #[arg(long, global = true, hide = true)]
-    with_cache: bool,
-    #[arg(long, global = true, hide = true)]
-    with_atime: bool,
-    #[arg(long, global = true, hide = true)]
-    use_fs_snapshot: bool,
-    #[arg(long, global = true, hide = true)]
-    sparse: bool,
-    #[arg(long, global = true, hide = true)]
-    ownership_by_name: bool,
+    pub(crate) typed: Vec<&'static str>,
 }
 
-impl IgnoredArgs {
-    /// Returns the names of the options that were typed.
-    pub(crate) fn typed(&self) -> Vec<&'static str> {
-        let all = [
-            ("--option", !self.option.is_empty()),
-            ("--cacert", !self.cacert.is_empty()),
-            ("--tls-client-cert", self.tls_client_cert.is_some()),
-            ("--insecure-tls", self.insecure_tls),
-            ("--http-user-agent", self.http_user_agent.is_some()),
-            ("--stuck-request-timeout", self.stuck_request_timeout.is_some()),
-            ("--limit-upload", self.limit_upload.is_some()),
-            ("--limit-download", self.limit_download.is_some()),
-            ("--pack-size", self.pack_size.is_some()),
-            ("--no-extra-verify", self.no_extra_verify),
-            ("--insecure-no-password", self.insecure_no_password),
-            ("--repository-version", self.repository_version.is_some()),
-            ("--check-unused", self.check_unused),
-            ("--with-cache", self.with_cache),
-            ("--with-atime", self.with_atime),
-            ("--use-fs-snapshot", self.use_fs_snapshot),
-            ("--sparse", self.sparse),
-            ("--ownership-by-name", self.ownership_by_name),
-        ];
-        all.into_iter().filter(|(_, is_typed)| *is_typed).map(|(name, _)| name).collect()
+impl Args for IgnoredArgs {
+    fn augment_args(command: Command) -> Command {
+        let option = |name: &'static str| Arg::new(name).long(name.trim_start_matches('-')).global(true).hide(true);
+        let switches = SWITCHES.map(|name| option(name).action(ArgAction::SetTrue));
+        let with_values =
+            WITH_VALUES.map(|name| option(name).action(ArgAction::Append).value_parser(ValueParser::os_string()));
+        command.args(switches).args(with_values)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }
 
-/// Commands of restic that are to come.
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum Later {
-    /// cache: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Cache(LaterArgs),
-    /// copy: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Copy(LaterArgs),
-    /// debug: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Debug(LaterArgs),
-    /// forget: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Forget(LaterArgs),
-    /// migrate: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Migrate(LaterArgs),
-    /// mount: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Mount(LaterArgs),
-    /// prune: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Prune(LaterArgs),
-    /// rebuild-index: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    RebuildIndex(LaterArgs),
-    /// recover: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Recover(LaterArgs),
-    /// repair: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Repair(LaterArgs),
-    /// rewrite: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Rewrite(LaterArgs),
-    /// self-update: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    SelfUpdate(LaterArgs),
-    /// tag: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Tag(LaterArgs),
-    /// webdav: not in this version
-    #[command(hide = true, disable_help_flag = true)]
-    Webdav(LaterArgs),
+impl FromArgMatches for IgnoredArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let is_typed = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        Ok(Self { typed: WITH_VALUES.into_iter().chain(SWITCHES).filter(is_typed).collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Commands that this program does not have, and the answer to each.
+const ABSENT: &[(&str, &str)] = &[
+    ("cache", "not in this version; --cleanup-cache removes the caches of repositories not used for 30 days"),
+    ("copy", "not in this version; restore the snapshot and back it up into the other repository"),
+    ("debug", "not in this version; `onefold cat` and `onefold list` show objects"),
+    ("forget", "not in this version; every snapshot is kept and space is not given back yet"),
+    #[cfg(not(feature = "lab"))]
+    ("lab", "this onefold was built without the laboratory; cargo's default features include it"),
+    ("migrate", "not in this version; there is one version of the format"),
+    ("mount", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
+    ("prune", "not in this version; space is not given back yet"),
+    ("rebuild-index", "not needed; the index is kept on this host and rebuilt where it is missing"),
+    ("recover", "not in this version; `onefold check` names what is damaged"),
+    ("repair", "not in this version; `onefold check` names what is damaged and what to do"),
+    ("rewrite", "not in this version; a snapshot is never changed"),
+    ("self-update", "not in this version; install the new version as you installed this one"),
+    ("tag", "not in this version; `onefold backup --tag` sets tags, which are not changed afterwards"),
+    ("webdav", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
+];
+
+/// A command that this program does not have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AbsentCommand {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// The sentence that answers it.
+    pub(crate) answer: &'static str,
+}
+
+impl AbsentCommand {
+    fn named(typed: &str) -> Option<Self> {
+        ABSENT.iter().find(|(name, _)| *name == typed).map(|&(name, answer)| Self { name, answer })
+    }
+}
+
+impl Subcommand for AbsentCommand {
+    fn augment_subcommands(command: Command) -> Command {
+        // All options are accepted, so that the absence of the command is the error.
+        let rest = Arg::new("rest")
+            .num_args(0..)
+            .value_parser(ValueParser::os_string())
+            .trailing_var_arg(true)
+            .allow_hyphen_values(true)
+            .hide(true);
+        let absent = |(name, answer): &(&'static str, &'static str)| {
+            Command::new(*name).about(*answer).hide(true).disable_help_flag(true).arg(rest.clone())
+        };
+        command.subcommands(ABSENT.iter().map(absent))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        Self::named(name).is_some()
+    }
+}
+
+impl FromArgMatches for AbsentCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let named = matches.subcommand_name().and_then(Self::named);
+        named.ok_or_else(|| Error::new(clap::error::ErrorKind::InvalidSubcommand))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Options of `unlock`.
@@ -129,11 +142,4 @@ pub(crate) struct UnlockArgs {
     /// Accepted for scripts: there are no locks of others either
     #[arg(long)]
     pub(crate) remove_all: bool,
-}
-
-/// Whatever follows a command that is to come.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct LaterArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<OsString>,
 }

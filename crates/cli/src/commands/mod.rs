@@ -14,7 +14,6 @@ mod init;
 mod key;
 #[cfg(feature = "lab")]
 mod lab;
-mod later;
 mod list;
 mod ls;
 mod ncdu;
@@ -26,8 +25,9 @@ mod version;
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
+use crate::args::restic::INSECURE_NO_PASSWORD;
 use crate::args::{Arguments, Command};
 use crate::compat::{Dialect, Environment};
 use crate::output::Output;
@@ -35,15 +35,11 @@ use crate::settings::Settings;
 
 pub(crate) use version::PROGRAM;
 
-/// The answer to `lab` in a build without it.
-#[cfg(not(feature = "lab"))]
-const WITHOUT_LAB: &str = "this onefold was built without the laboratory; cargo's default features include it";
-
 /// Carries out a command.
 pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
     let environment: &Environment<'_> = &|name| std::env::var_os(name);
     let Arguments { global, mut command } = arguments;
-    let notes = dialect.notes(&global.ignored.typed(), environment)?;
+    let notes = dialect.notes(&global.ignored.typed, environment)?;
     let settings = Settings::decide(dialect, &global, environment)?;
     #[cfg(feature = "lab")]
     let names_repository = global.repo.is_some();
@@ -56,7 +52,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
     }
     match command {
         Command::Init(typed) => {
-            let is_open = typed.no_encryption || global.ignored.insecure_no_password;
+            let is_open = typed.no_encryption || global.ignored.typed.contains(&INSECURE_NO_PASSWORD);
             let encryption = if is_open { init::Encryption::None } else { init::Encryption::Password };
             init::run(&settings, &output, &typed, encryption)
         }
@@ -75,15 +71,13 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Unlock(typed) => unlock::run(&settings, &output, &typed),
         #[cfg(feature = "lab")]
         Command::Lab(typed) => lab::run(&settings, &output, names_repository, &typed.command),
-        #[cfg(not(feature = "lab"))]
-        Command::Lab(_) => Err(anyhow::Error::msg(WITHOUT_LAB)),
         Command::Completions(typed) => completions::write(&output, &typed),
         Command::Man(typed) => completions::write_pages(&output, &typed.directory),
         Command::Generate(typed) => completions::generate(&output, &typed),
         Command::Version => version::run(dialect, &output),
         Command::Features => Ok(output.line("there are no feature flags")?),
         Command::Options => Ok(output.line("there are no extended options")?),
-        Command::Later(command) => later::refuse(&command),
+        Command::Absent(command) => bail!("{}: {}", command.name, command.answer),
     }?;
     Ok(output.flush()?)
 }
@@ -99,7 +93,7 @@ mod tests {
         for typed in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
             let arguments = Arguments::try_parse_from([&["onefold"], typed].concat()).expect("accepts all of it");
             let error = run(Dialect::Onefold, arguments).expect_err("there is no laboratory");
-            assert_eq!(error.to_string(), WITHOUT_LAB, "{typed:?}");
+            assert!(error.to_string().starts_with("lab: this onefold was built without the laboratory"), "{typed:?}");
         }
     }
 }
