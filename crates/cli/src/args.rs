@@ -15,9 +15,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::backup::{ParentArgs, StreamArgs};
-use crate::args::inspect::{CatArgs, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
+use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
 #[cfg(feature = "lab")]
-use crate::args::lab::LabArgs;
+use crate::args::lab::LabCommand;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
 use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
 use crate::args::talk::Talk;
@@ -131,18 +131,21 @@ pub(crate) enum Command {
     /// Show the size of snapshots and the space that they use
     Stats(StatsArgs),
     /// Write an object of the repository as JSON, or a chunk as it is
-    Cat(CatArgs),
+    #[command(subcommand)]
+    Cat(CatObject),
     /// Verify the repository
     Check(CheckArgs),
     /// Manage passwords
-    Key(KeyArgs),
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// List the ids of objects of the repository
     List(ListArgs),
     /// Do nothing: a repository has no locks
     Unlock(UnlockArgs),
     /// Measure ways to find duplicates, on traces or on your data
     #[cfg(feature = "lab")]
-    Lab(LabArgs),
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Write completions for a shell
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
@@ -176,7 +179,11 @@ impl Command {
             Self::Find(typed) => &mut typed.selection,
             Self::Diff(typed) => &mut typed.selection,
             Self::Stats(typed) => &mut typed.selection,
-            _ => return,
+            Self::Init(_) | Self::Cat(_) | Self::Check(_) | Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
+            #[cfg(feature = "lab")]
+            Self::Lab(_) => return,
+            Self::Completions(_) | Self::Man(_) | Self::Generate(_) => return,
+            Self::Version | Self::Features | Self::Options | Self::Absent(_) => return,
         };
         if selection.host.is_empty() {
             selection.host.push(host.to_owned());
@@ -271,9 +278,9 @@ pub(crate) struct BackupArgs {
     pub(crate) no_scan: bool,
 }
 
-/// What to leave out of a backup.
+/// Patterns to exclude.
 #[derive(Args, Debug)]
-pub(crate) struct ExcludeArgs {
+pub(crate) struct ExcludePatterns {
     /// Leave out what matches the pattern
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<OsString>,
@@ -286,6 +293,13 @@ pub(crate) struct ExcludeArgs {
     /// Like --exclude-file, but ignore case
     #[arg(long, value_name = "FILE")]
     pub(crate) iexclude_file: Vec<PathBuf>,
+}
+
+/// What to leave out of a backup.
+#[derive(Args, Debug)]
+pub(crate) struct ExcludeArgs {
+    #[command(flatten)]
+    pub(crate) patterns: ExcludePatterns,
     /// Leave out what is in directories marked as caches by a CACHEDIR.TAG
     #[arg(long)]
     pub(crate) exclude_caches: bool,
@@ -327,8 +341,8 @@ pub(crate) enum OverwriteArg {
     Never,
 }
 
-/// Options that choose what is restored; those that leave something out exclude them.
-const INCLUDES: [&str; 4] = ["include", "iinclude", "include_file", "iinclude_file"];
+/// Options that exclude what they match from a restore. They conflict with those that include.
+const EXCLUDES: [&str; 4] = ["exclude", "iexclude", "exclude_file", "iexclude_file"];
 
 /// Options of `restore`.
 #[derive(Args, Debug)]
@@ -340,29 +354,19 @@ pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) destination: DestinationArgs,
     /// Restore only what matches the pattern
-    #[arg(short, long, value_name = "PATTERN")]
+    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
     pub(crate) include: Vec<OsString>,
-    /// Leave out what matches the pattern
-    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
-    pub(crate) exclude: Vec<OsString>,
     /// Like --include, but ignore case
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
     pub(crate) iinclude: Vec<OsString>,
-    /// Like --exclude, but ignore case
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = INCLUDES)]
-    pub(crate) iexclude: Vec<OsString>,
     /// Read patterns to include from a file, one a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
     pub(crate) include_file: Vec<PathBuf>,
     /// Like --include-file, but ignore case
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
     pub(crate) iinclude_file: Vec<PathBuf>,
-    /// Read patterns to exclude from a file, one a line
-    #[arg(long, value_name = "FILE", conflicts_with_all = INCLUDES)]
-    pub(crate) exclude_file: Vec<PathBuf>,
-    /// Like --exclude-file, but ignore case
-    #[arg(long, value_name = "FILE", conflicts_with_all = INCLUDES)]
-    pub(crate) iexclude_file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) excludes: ExcludePatterns,
     /// What to do with files that stand there already; without it, the directory must be empty
     #[arg(long, value_name = "WHEN", value_enum)]
     pub(crate) overwrite: Option<OverwriteArg>,
@@ -395,13 +399,6 @@ pub(crate) struct DestinationArgs {
     /// Read and verify everything that would be restored, and write nothing
     #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
     pub(crate) discard: bool,
-}
-
-/// Options of `key`.
-#[derive(Args, Debug)]
-pub(crate) struct KeyArgs {
-    #[command(subcommand)]
-    pub(crate) command: KeyCommand,
 }
 
 /// What to do with passwords.

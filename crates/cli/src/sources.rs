@@ -1,7 +1,7 @@
 //! What is backed up and what of it is left out, from options and the files that they name.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use onefold_engine::source::exclude::{Case, Excludes, Patterns, Tag, parse_size,
 use onefold_engine::source::files_from::{self, Expanded};
 use onefold_engine::source::stream::StreamTree;
 
-use crate::args::{BackupArgs, ExcludeArgs};
+use crate::args::{BackupArgs, ExcludeArgs, ExcludePatterns};
 use crate::files;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -44,24 +44,33 @@ pub(crate) struct Left {
     pub(crate) texts: Vec<String>,
 }
 
-/// Decides what is left out. `places` are directories of our own that must not be backed up.
-pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
-    let mut excludes = Excludes { one_file_system: typed.one_file_system, ..Excludes::default() };
-    let mut texts = Vec::new();
-    let groups = [
-        (&typed.exclude, &typed.exclude_file, Case::Sensitive),
-        (&typed.iexclude, &typed.iexclude_file, Case::Insensitive),
-    ];
-    for (given, lists, case) in groups {
-        let mut patterns: Vec<Vec<u8>> = given.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+/// Compiles patterns that were typed and those in files; also returns their texts. The first pair of groups respects case,
+/// the second ignores it.
+pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Patterns>, Vec<String>)> {
+    let (mut compiled, mut texts) = (Vec::new(), Vec::new());
+    for ((typed, lists), case) in groups.into_iter().zip([Case::Sensitive, Case::Insensitive]) {
+        let mut patterns: Vec<Vec<u8>> = typed.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
         for list in lists {
             patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
         }
         texts.extend(patterns.iter().map(|pattern| String::from_utf8_lossy(pattern).into_owned()));
         if !patterns.is_empty() {
-            excludes.patterns.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
+            compiled.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
         }
     }
+    Ok((compiled, texts))
+}
+
+/// Compiles the patterns to exclude; also returns their texts.
+pub(crate) fn exclude_patterns(typed: &ExcludePatterns) -> Result<(Vec<Patterns>, Vec<String>)> {
+    compile([(&typed.exclude, &typed.exclude_file), (&typed.iexclude, &typed.iexclude_file)])
+}
+
+/// Decides what is left out. `places` are directories of our own that must not be backed up.
+pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
+    let mut excludes = Excludes { one_file_system: typed.one_file_system, ..Excludes::default() };
+    let (patterns, texts) = exclude_patterns(&typed.patterns)?;
+    excludes.patterns = patterns;
     if typed.exclude_caches {
         excludes.tags.push(Tag::cache_directory());
     }

@@ -79,13 +79,6 @@ pub(crate) struct StatsArgs {
     pub(crate) selection: SelectionArgs,
 }
 
-/// Options of `cat`.
-#[derive(Args, Debug)]
-pub(crate) struct CatArgs {
-    #[command(subcommand)]
-    pub(crate) object: CatObject,
-}
-
 /// What to write.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatObject {

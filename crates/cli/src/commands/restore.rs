@@ -1,9 +1,7 @@
 //! `restore`.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,11 +18,9 @@ use onefold_engine::restore::{
     DeleteRequest, Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, PartialFiles, RestoreReport,
     RestoreRequest, delete, ensure_apart, find_entry, restore,
 };
-use onefold_engine::source::exclude::{Case, Patterns, read_patterns};
 use onefold_engine::store::Store;
 
 use crate::args::{OverwriteArg, RestoreArgs};
-use crate::files;
 use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
@@ -114,17 +110,9 @@ fn count_ahead(store: &Store, request: &RestoreRequest<'_>, interrupt: &Interrup
         target: Arc::new(DiscardTarget { folds_case: false }),
         effect: Effect::DryRun,
         verify: false,
-        tree: request.tree,
-        path: request.path,
-        filter: request.filter.clone(),
-        overwrite: request.overwrite,
-        full_directories: request.full_directories.clone(),
-        trust: request.trust,
-        scratch: request.scratch.clone(),
-        memory_bytes: request.memory_bytes,
-        driver: request.driver.clone(),
-        // What cannot be read is reported by the restore itself.
+        // The restore itself reports what cannot be read.
         monitor: Arc::new(interrupt.clone()),
+        ..request.clone()
     };
     // The restore meets the same error and reports it.
     if let Ok(counted) = restore(store, &counting) {
@@ -260,27 +248,9 @@ fn trust(typed: &RestoreArgs, opened: &Opened) -> Trust {
 }
 
 fn filter(typed: &RestoreArgs) -> Result<Filter> {
-    let compile = |groups: [(&[OsString], &[PathBuf], Case); 2]| -> Result<Vec<Patterns>> {
-        let mut compiled = Vec::new();
-        for (given, lists, case) in groups {
-            let mut patterns: Vec<Vec<u8>> = given.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
-            for list in lists {
-                patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
-            }
-            if !patterns.is_empty() {
-                compiled.push(Patterns::parse(patterns.iter().map(Vec::as_slice), case)?);
-            }
-        }
-        Ok(compiled)
-    };
-    let include = compile([
-        (&typed.include, &typed.include_file, Case::Sensitive),
-        (&typed.iinclude, &typed.iinclude_file, Case::Insensitive),
-    ])?;
-    let exclude = compile([
-        (&typed.exclude, &typed.exclude_file, Case::Sensitive),
-        (&typed.iexclude, &typed.iexclude_file, Case::Insensitive),
-    ])?;
+    let (include, _) =
+        sources::compile([(&typed.include, &typed.include_file), (&typed.iinclude, &typed.iinclude_file)])?;
+    let (exclude, _) = sources::exclude_patterns(&typed.excludes)?;
     let lists = [&typed.include_file, &typed.iinclude_file];
     ensure!(
         !include.is_empty() || lists.iter().all(|lists| lists.is_empty()),
@@ -346,7 +316,7 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
         ))?;
     }
     if 0 < report.files_incomplete {
-        let count = counted(report.files_incomplete, "file", "files");
+        let count = text::count(report.files_incomplete, "file");
         output.line(format!(
             "Not restored whole: {count}; the names were not touched, and what could be read is in files that end in \
              {PARTIAL_SUFFIX}"
@@ -366,13 +336,8 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     Ok(output.flush()?)
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
 /// Returns what only root could have set, a line each.
 fn unprivileged(left: Unprivileged) -> Vec<String> {
-    let entries = |count| counted(count, "file/dir", "files/dirs");
     let mut lines = Vec::new();
     if left.owners != 0 {
         lines.push(format!("Ownership of {} was not restored: not running as root", entries(left.owners)));

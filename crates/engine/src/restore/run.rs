@@ -54,7 +54,7 @@ pub enum Effect {
 }
 
 /// What to restore, where and how.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RestoreRequest<'a> {
     /// Root of the snapshot's tree.
     pub tree: Fingerprint,

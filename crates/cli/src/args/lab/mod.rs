@@ -1,6 +1,6 @@
 //! Options of the laboratory.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
@@ -12,13 +12,6 @@ pub(crate) mod chunker;
 pub(crate) mod experiment;
 pub(crate) mod report;
 pub(crate) mod trace;
-
-/// Options of `lab`.
-#[derive(Args, Debug)]
-pub(crate) struct LabArgs {
-    #[command(subcommand)]
-    pub(crate) command: LabCommand,
-}
 
 /// The laboratory's commands.
 #[derive(Debug, Subcommand)]
