@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
@@ -121,6 +121,30 @@ impl OpenedSnapshot {
     /// Returns a reader of the repository's metadata.
     pub(crate) fn reader(&self, settings: &Settings) -> Result<MetadataReader> {
         metadata_reader(settings, &self.opened.store, &self.cache)
+    }
+}
+
+/// An open repository with its snapshots, and a reader of their metadata.
+pub(crate) struct OpenedMetadata {
+    /// The commits of the repository.
+    pub(crate) commits: Commits,
+    /// This host's cache.
+    pub(crate) cache: OpenedCache,
+    /// Whether the user has asked to stop.
+    pub(crate) interrupt: Interrupt,
+    /// Reader of the metadata.
+    pub(crate) reader: MetadataReader,
+}
+
+impl OpenedMetadata {
+    /// Opens the repository that was named.
+    pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Self> {
+        let opened = open(settings, output)?;
+        let interrupt = Interrupt::listen()?;
+        let commits = trust::read_commits(settings, output, &opened)?;
+        let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+        let reader = metadata_reader(settings, &opened.store, &cache)?;
+        Ok(Self { commits, cache, interrupt, reader })
     }
 }
 
@@ -273,6 +297,19 @@ pub(crate) fn selection(typed: &SelectionArgs) -> Result<Selection> {
     let paths = typed.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;
     let hosts = typed.host.iter().filter(|host| !host.is_empty()).cloned().collect();
     Ok(Selection { hosts, tags, paths })
+}
+
+/// Returns the only item whose id begins with `prefix`.
+pub(crate) fn find_by_id<'a, T>(
+    kind: &str,
+    prefix: &str,
+    items: impl IntoIterator<Item = &'a T>,
+    id: impl Fn(&T) -> String,
+) -> Result<&'a T> {
+    let mut matching = items.into_iter().filter(|item| !prefix.is_empty() && id(item).starts_with(prefix));
+    let found = matching.next().with_context(|| format!("{kind} `{prefix}` not found"))?;
+    ensure!(matching.next().is_none(), "{kind} `{prefix}`: several ids begin like that; use a longer prefix");
+    Ok(found)
 }
 
 /// Finds the snapshot that a name means.

@@ -1,11 +1,13 @@
 //! Standard output is data, standard error is talk.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -95,10 +97,39 @@ impl Output {
         say(&escape(text.as_bytes()));
     }
 
+    /// Reports errors, a line each. Fails with `problem` if there are any.
+    pub(crate) fn fail_on<E: Display>(&self, errors: impl IntoIterator<Item = E>, problem: &str) -> Result<()> {
+        let count = errors.into_iter().map(|error| self.warn(&format!("error: {error}"))).count();
+        ensure!(count == 0, "{problem}; `onefold check` says more");
+        Ok(())
+    }
+
     /// Writes one message for programs to standard error.
     #[expect(clippy::unused_self, reason = "all talk goes through the output")]
     pub(crate) fn warn_message(&self, message: &impl Serialize) {
         say(serde_json::to_string(message).unwrap_or_else(|error| error.to_string()).as_bytes());
+    }
+}
+
+/// The error of a writer that the engine calls. The engine gets `Interrupted` in its place, and stops.
+#[derive(Debug, Default)]
+pub(crate) struct WriteFailure(Option<anyhow::Error>);
+
+impl WriteFailure {
+    /// Keeps the error of a write.
+    pub(crate) fn keep<E: Into<anyhow::Error>>(&mut self, written: Result<(), E>) -> onefold_engine::Result<()> {
+        written.map_err(|error| {
+            self.0 = Some(error.into());
+            onefold_engine::Error::Interrupted
+        })
+    }
+
+    /// Returns the kept error, or else the result of the engine.
+    pub(crate) fn or<T>(self, result: onefold_engine::Result<T>) -> Result<T> {
+        match self.0 {
+            Some(error) => Err(error),
+            None => Ok(result?),
+        }
     }
 }
 

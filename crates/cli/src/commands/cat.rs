@@ -18,8 +18,8 @@ use crate::commands::ls::descend;
 use crate::interrupt::Interrupt;
 use crate::json::SnapshotObject;
 use crate::json::inspect::{CatConfig, CatKey, CatNode};
-use crate::open::{self, OpenedSnapshot, open};
-use crate::output::Output;
+use crate::open::{self, OpenedSnapshot, find_by_id, open};
+use crate::output::{Output, WriteFailure};
 use crate::settings::Settings;
 use crate::trust;
 
@@ -56,10 +56,7 @@ fn key(settings: &Settings, output: &Output, id: &str) -> Result<()> {
         bail!("the repository is not encrypted: it has no key slots");
     }
     let found = read_slots(&*opened.store.disk, opened.store.config.repository)?;
-    let mut matching = found.slots.iter().filter(|slot| !id.is_empty() && hex(&slot.id).starts_with(id));
-    let slot = matching.next().with_context(|| format!("key slot `{id}` not found"))?;
-    ensure!(matching.next().is_none(), "key slot `{id}`: several ids begin like that; use a longer prefix");
-    pretty(output, &CatKey::of(slot))
+    pretty(output, &CatKey::of(find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?))
 }
 
 /// Writes the entries of one directory, an entry a line: there may be millions.
@@ -88,24 +85,15 @@ fn container(settings: &Settings, output: &Output, id: &str) -> Result<()> {
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let listing = opened.store.list_containers()?;
-    let mut matching = listing.containers.iter().filter(|name| !id.is_empty() && name.id.to_string().starts_with(id));
-    let name = matching.next().with_context(|| format!("container `{id}` not found"))?;
-    ensure!(matching.next().is_none(), "container `{id}`: several ids begin like that; use a longer prefix");
-    let mut broken = None;
+    let name = find_by_id("container", id, &listing.containers, |name| name.id.to_string())?;
+    let mut failure = WriteFailure::default();
     let written = read_container(&opened.store, name, &mut |bytes| {
         if interrupt.is_raised() {
             return Err(Error::Interrupted);
         }
-        output.bytes(bytes).map_err(|error| {
-            let text = error.to_string();
-            broken = Some(error);
-            Error::invalid(text)
-        })
+        failure.keep(output.bytes(bytes))
     });
-    if let Some(error) = broken {
-        return Err(error.into());
-    }
-    written?;
+    failure.or(written)?;
     Ok(output.flush()?)
 }
 

@@ -10,22 +10,16 @@ use onefold_engine::types::{Fingerprint, SessionId};
 
 use crate::args::inspect::DiffArgs;
 use crate::commands::ls::descend;
-use crate::interrupt::Interrupt;
 use crate::json::inspect::{DiffChange, DiffStat, DiffStatistics, modifier};
 use crate::json::short_id;
-use crate::open::{self, OpenedCache, metadata_reader, open};
+use crate::open::{self, OpenedMetadata};
 use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
-use crate::trust;
 
 /// Says what differs between two snapshots.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Result<()> {
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let commits = trust::read_commits(settings, output, &opened)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
     let (before, old) = side(&mut reader, &commits, typed, &typed.before)?;
     let (after, new) = side(&mut reader, &commits, typed, &typed.after)?;
     if !output.json && Verbosity::Normal <= output.verbosity {

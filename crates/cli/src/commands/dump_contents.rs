@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use onefold_engine::Error;
 use onefold_engine::restore::dump;
 use onefold_engine::restore::fetch::Fetcher;
@@ -13,6 +13,7 @@ use onefold_engine::tree::Content;
 use onefold_engine::types::Fingerprint;
 
 use crate::interrupt::Interrupt;
+use crate::output::WriteFailure;
 
 /// Context of an error of the writer.
 pub(super) const WRITING: &str = "write what is dumped";
@@ -65,20 +66,13 @@ pub(super) fn write_contents(
     fetcher: &mut Fetcher,
     file: &HintedEntry,
 ) -> Result<u64> {
-    let (mut written, mut broken) = (0, None);
+    let (mut written, mut failure) = (0, WriteFailure::default());
     let result = dump(reader, fetcher, file, &mut |bytes| {
         if interrupt.is_raised() {
             return Err(Error::Interrupted);
         }
         written += bytes.len() as u64;
-        out.write_all(bytes).map_err(|error| {
-            let text = error.to_string();
-            broken = Some(error);
-            Error::invalid(text)
-        })
+        failure.keep(out.write_all(bytes).context(WRITING))
     });
-    match broken {
-        Some(error) => Err(anyhow::Error::new(error).context(WRITING)),
-        None => Ok(result.map(|()| written)?),
-    }
+    failure.or(result.map(|()| written))
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use onefold_engine::inspect::{Found, Search, SearchOptions};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::repo::SnapshotId;
@@ -16,26 +16,20 @@ use crate::commands::ls::{Look, entry_line};
 use crate::interrupt::Interrupt;
 use crate::json::inspect::FindMatch;
 use crate::json::short_id;
-use crate::open::{self, OpenedCache, metadata_reader, open};
+use crate::open::{self, OpenedMetadata};
 use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
-use crate::trust;
 
 /// Searches snapshots, the newest first unless typed otherwise.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Result<()> {
     let options = options(typed)?;
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let commits = trust::read_commits(settings, output, &opened)?;
-    let snapshots = open::find_all(&commits, &typed.selection, &typed.snapshot)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
+    let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
+    let mut snapshots = open::find_all(&commits, &typed.selection, &typed.snapshot)?;
     let mut search = Search::new(&reader, options, &cache.scratch(), settings.memory_bytes / 8)?;
     let look = Look { long: typed.long, human_readable: typed.human_readable };
     let mut results = Results { output, look, snapshots: 0, hits: 0 };
     results.begin()?;
-    let mut snapshots = snapshots;
     if !typed.reverse {
         snapshots.reverse();
     }
@@ -44,17 +38,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Res
         results.snapshot(&mut search, &mut reader, &interrupt, session, snapshot)?;
     }
     results.end()?;
-    let mut failures = 0;
-    for error in reader.findings().iter().chain(&search.failures) {
-        output.warn(&format!("error: {error}"));
-        failures += 1;
-    }
-    for (_, error) in &commits.findings {
-        output.warn(&format!("error: {error}"));
-        failures += 1;
-    }
-    ensure!(failures == 0, "not everything could be searched; `onefold check` says more");
-    Ok(())
+    let unread = commits.findings.iter().map(|(_, error)| error);
+    output.fail_on(reader.findings().iter().chain(&search.failures).chain(unread), "not everything could be searched")
 }
 
 fn options(typed: &FindArgs) -> Result<SearchOptions> {

@@ -1,6 +1,6 @@
 //! `key list`, `key add`, `key remove`, `key passwd`.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use onefold_engine::crypto::MasterKey;
 use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
 use onefold_engine::io::os_identity::{host_name, user_name};
@@ -9,7 +9,7 @@ use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, read_slots, re
 use crate::args::{KeyCommand, NewKeyArgs};
 use crate::commands::init::{cost, too_costly};
 use crate::json::{KeyObject, SHORT_ID_LEN};
-use crate::open::{Opened, open};
+use crate::open::{Opened, find_by_id, open};
 use crate::output::Output;
 use crate::password::PasswordSource;
 use crate::settings::Settings;
@@ -18,6 +18,9 @@ use crate::text;
 /// What is true of a password that is no longer accepted.
 const REMOVED: &str = "The key itself has not changed: whoever has read it with the removed password, or has an old copy \
                        of the slot, can still read the repository.";
+
+/// The end of a command that lists key slots and cannot read some of them.
+pub(super) const UNREAD_SLOTS: &str = "not all key slots can be read";
 
 /// The open repository with what its password has unlocked.
 struct Unlocked<'a> {
@@ -80,16 +83,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
         }
     }
     output.flush()?;
-    report_unread_slots(output, &found.findings)
-}
-
-/// Reports what is wrong with key slots, and fails if anything is.
-pub(crate) fn report_unread_slots(output: &Output, findings: &[String]) -> Result<()> {
-    for finding in findings {
-        output.warn(&format!("error: {finding}"));
-    }
-    ensure!(findings.is_empty(), "not all key slots can be read; `onefold check` says more");
-    Ok(())
+    output.fail_on(found.findings, UNREAD_SLOTS)
 }
 
 /// What becomes of the slot in use.
@@ -125,9 +119,7 @@ fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
 fn remove(output: &Output, unlocked: &Unlocked<'_>, id: &str) -> Result<()> {
     let store = &unlocked.opened.store;
     let found = read_slots(&*store.disk, store.config.repository)?;
-    let mut matching = found.slots.iter().filter(|slot| !id.is_empty() && hex(&slot.id).starts_with(id));
-    let slot = matching.next().with_context(|| format!("key slot `{id}` not found"))?;
-    ensure!(matching.next().is_none(), "key slot `{id}`: several ids begin like that; use a longer prefix");
+    let slot = find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?;
     ensure!(
         slot.id != unlocked.slot.id,
         "key slot `{id}` is the one in use: remove it with another password, or replace it with `onefold key passwd`"

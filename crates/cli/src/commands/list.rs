@@ -1,6 +1,6 @@
 //! `list`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use onefold_engine::crypto::slot::hex;
 use onefold_engine::inspect::list_chunks;
 use onefold_engine::repo::SnapshotId;
@@ -9,10 +9,10 @@ use onefold_engine::store::slots::read_slots;
 use onefold_engine::types::ChunkKind;
 
 use crate::args::list::ListedObjects;
-use crate::commands::key::report_unread_slots;
+use crate::commands::key::UNREAD_SLOTS;
 use crate::interrupt::Interrupt;
 use crate::open::{Opened, open};
-use crate::output::Output;
+use crate::output::{Output, WriteFailure};
 use crate::settings::Settings;
 use crate::trust;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
             let found = read_slots(&*store.disk, store.config.repository)?;
             found.slots.iter().try_for_each(|slot| output.line(hex(&slot.id)))?;
             output.flush()?;
-            report_unread_slots(output, &found.findings)
+            output.fail_on(found.findings, UNREAD_SLOTS)
         }
         ListedObjects::Packs => {
             let listing = store.list_containers()?;
@@ -44,41 +44,20 @@ fn snapshots(settings: &Settings, output: &Output, opened: &Opened) -> Result<()
         output.line(SnapshotId(session).to_string())?;
     }
     output.flush()?;
-    for (_, error) in &commits.findings {
-        output.warn(&format!("error: {error}"));
-    }
-    match commits.findings.len() {
-        0 => Ok(()),
-        1 => bail!("a snapshot cannot be read; `onefold check` says more"),
-        count => bail!("{count} snapshots cannot be read; `onefold check` says more"),
-    }
+    output.fail_on(commits.findings.iter().map(|(_, error)| error), "not all snapshots can be read")
 }
 
 fn blobs(output: &Output, store: &Store) -> Result<()> {
     let interrupt = Interrupt::listen()?;
-    let mut broken = None;
+    let mut failure = WriteFailure::default();
     let listed = list_chunks(store, &interrupt, &mut |fingerprint, kind| {
         let kind = match kind {
             ChunkKind::Data => "data",
             ChunkKind::Tree | ChunkKind::Recipe => "tree",
         };
-        output.line(format!("{kind} {fingerprint}")).map_err(|error| {
-            let text = error.to_string();
-            broken = Some(error);
-            onefold_engine::Error::invalid(text)
-        })
+        failure.keep(output.line(format!("{kind} {fingerprint}")))
     });
-    if let Some(error) = broken {
-        return Err(error.into());
-    }
-    let unreadable = listed?;
+    let unreadable = failure.or(listed)?;
     output.flush()?;
-    for error in &unreadable {
-        output.warn(&format!("error: {error}"));
-    }
-    match unreadable.len() {
-        0 => Ok(()),
-        1 => bail!("a container cannot be read in full; `onefold check` says more"),
-        count => bail!("{count} containers cannot be read in full; `onefold check` says more"),
-    }
+    output.fail_on(unreadable, "not all containers can be read in full")
 }

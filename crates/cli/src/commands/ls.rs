@@ -58,9 +58,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
         ncdu::end(output)?;
     }
     output.flush()?;
-    let findings: Vec<String> = reader.findings().iter().map(ToString::to_string).collect();
-    for finding in findings {
-        output.warn(&format!("error: {finding}"));
+    for error in reader.findings() {
+        output.warn(&format!("error: {error}"));
     }
     result?;
     for (filter, directory) in listing.filters.iter().zip(&typed.directories) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use onefold_engine::repo::SnapshotId;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::types::SessionId;
@@ -56,14 +56,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
         }
     }
     output.flush()?;
-    let unread: Vec<_> = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten).collect();
-    for error in &unread {
-        output.warn(&format!("error: {error}"));
-    }
-    match unread.len() {
-        0 => Ok(()),
-        count => bail!("{count} commits or forgettings cannot be read; `onefold check` says more"),
-    }
+    let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
+    output.fail_on(unread, "not all commits can be read")
 }
 
 /// Snapshots that are listed together.

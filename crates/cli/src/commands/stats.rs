@@ -1,26 +1,20 @@
 //! `stats`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use onefold_engine::inspect::{RawStats, StatsRequest, contents_stats, raw_stats, restore_stats};
 use onefold_engine::types::Fingerprint;
 
 use crate::args::inspect::{StatsArgs, StatsMode};
-use crate::interrupt::Interrupt;
 use crate::json::inspect::{Stats, StatsRaw, ratio};
-use crate::open::{self, OpenedCache, metadata_reader, open};
+use crate::open::{self, OpenedMetadata};
 use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
-use crate::trust;
 
 /// Counts what snapshots hold.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Result<()> {
-    let opened = open(settings, output)?;
-    let interrupt = Interrupt::listen()?;
-    let commits = trust::read_commits(settings, output, &opened)?;
+    let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
     let snapshots = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
-    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let mut reader = metadata_reader(settings, &opened.store, &cache)?;
     let roots: Vec<Fingerprint> = snapshots.iter().map(|(_, snapshot)| snapshot.tree).collect();
     let scratch = cache.scratch();
     let memory_bytes = settings.memory_bytes / 2;
@@ -30,17 +24,11 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Re
     let message = match typed.mode {
         StatsMode::RestoreSize => {
             let counted = restore_stats(&mut reader, &request)?;
-            lines.push(("Total file count:", counted.entries.to_string()));
-            lines.push(("Total size:", text::bytes(counted.bytes)));
-            let total_file_count = Some(counted.entries);
-            Stats { total_size: counted.bytes, total_file_count, snapshots_count, raw: None }
+            counts(&mut lines, snapshots_count, counted.entries, counted.bytes)
         }
         StatsMode::FilesByContents => {
             let counted = contents_stats(&mut reader, &request)?;
-            lines.push(("Total file count:", counted.files.to_string()));
-            lines.push(("Total size:", text::bytes(counted.bytes)));
-            let total_file_count = Some(counted.files);
-            Stats { total_size: counted.bytes, total_file_count, snapshots_count, raw: None }
+            counts(&mut lines, snapshots_count, counted.files, counted.bytes)
         }
         StatsMode::RawData => {
             let logical = restore_stats(&mut reader, &request)?.bytes;
@@ -56,11 +44,14 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Re
     } else {
         print(output, typed.mode, &lines)?;
     }
-    match commits.findings.len() {
-        0 => Ok(()),
-        1 => bail!("1 snapshot cannot be read and is not counted; `onefold check` says more"),
-        count => bail!("{count} snapshots cannot be read and are not counted; `onefold check` says more"),
-    }
+    output.fail_on(commits.findings.iter().map(|(_, error)| error), "not all snapshots can be read and are counted")
+}
+
+/// Returns the message on counted files, and adds lines that say the same.
+fn counts(lines: &mut Vec<(&'static str, String)>, snapshots_count: usize, files: u64, bytes: u64) -> Stats {
+    lines.push(("Total file count:", files.to_string()));
+    lines.push(("Total size:", text::bytes(bytes)));
+    Stats { total_size: bytes, total_file_count: Some(files), snapshots_count, raw: None }
 }
 
 fn describe(lines: &mut Vec<(&'static str, String)>, raw: &RawStats, logical: u64) {
