@@ -131,8 +131,8 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "exit_error")]
 struct ExitError<'a> {
-    message_type: &'static str,
     code: u8,
     message: &'a str,
 }
@@ -152,7 +152,7 @@ pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&Error>, sen
     let sentence = sentence.trim_end();
     if json {
         let message = &dialect.json_ending(error, sentence);
-        let exit = ExitError { message_type: "exit_error", code: code as u8, message };
+        let exit = ExitError { code: code as u8, message };
         say(serde_json::to_string(&exit).unwrap_or_else(|error| error.to_string()).as_bytes());
     } else {
         say(&escape(dialect.ending(error, sentence).as_bytes()));

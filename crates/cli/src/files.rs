@@ -21,8 +21,8 @@ use zeroize::Zeroizing;
 
 /// Longest list that an option may name: millions of paths, and no device that never ends.
 const LIST_BYTES_MAX: u64 = 1 << 30;
-/// Longest file that is taken for one with a password.
-const PASSWORD_BYTES_MAX: u64 = 64 << 10;
+/// Bytes that are read of a file whose first line counts: a password, or the name of a repository.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns true if the process was started with a signal ignored.
 pub(crate) fn is_signal_ignored(signal: i32) -> bool {
@@ -33,13 +33,17 @@ pub(crate) fn is_signal_ignored(signal: i32) -> bool {
     bit.is_some_and(|bit| mask & bit != 0)
 }
 
+fn read_at_most(path: &Path, bytes_max: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    File::open(path)?.take(bytes_max).read_to_end(bytes).map(drop)
+}
+
 /// Reads a list that an option names; `-` is standard input.
 pub(crate) fn read_list(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
-        io::stdin().lock().take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes)
+        io::stdin().lock().take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes).map(drop)
     } else {
-        File::open(path).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_end(&mut bytes))
+        read_at_most(path, LIST_BYTES_MAX + 1, &mut bytes)
     };
     read.with_context(|| format!("read {}", path.display()))?;
     ensure!(bytes.len() as u64 <= LIST_BYTES_MAX, "{}: longer than a list may be", path.display());
@@ -49,20 +53,14 @@ pub(crate) fn read_list(path: &Path) -> Result<Vec<u8>> {
 /// Reads a file with a password.
 pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(4096));
-    File::open(path)
-        .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_end(&mut bytes))
-        .with_context(|| format!("read password file {}", path.display()))?;
+    read_at_most(path, LINE_BYTES_MAX, &mut bytes).with_context(|| format!("read password file {}", path.display()))?;
     Ok(bytes)
 }
-
-/// Longest file that is taken for one that names a repository.
-const REPOSITORY_BYTES_MAX: u64 = 64 << 10;
 
 /// Reads a file that names a repository: where it is stands in the first line, without spaces around it.
 pub(crate) fn read_repository(path: &Path) -> Result<OsString> {
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(REPOSITORY_BYTES_MAX).read_to_end(&mut bytes))
+    read_at_most(path, LINE_BYTES_MAX, &mut bytes)
         .with_context(|| format!("read repository file {}", path.display()))?;
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
     ensure!(!line.is_empty(), "repository file {} names no repository", path.display());

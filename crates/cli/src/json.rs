@@ -15,8 +15,8 @@ use onefold_engine::check::{Finding, Severity};
 use onefold_engine::index::IndexState;
 use onefold_engine::kv::table::BucketReads;
 use onefold_engine::repo::{BackupOutcome, SnapshotId};
-use onefold_engine::snapshot::Snapshot;
-use onefold_engine::types::SessionId;
+use onefold_engine::snapshot::{Snapshot, Summary};
+use onefold_engine::types::{SessionId, Timestamp};
 use serde::Serialize;
 
 pub(crate) use list::{GroupKey, LsNode, LsSnapshot, NodeFields, SnapshotGroup, SnapshotObject};
@@ -34,16 +34,16 @@ pub(crate) fn short_id(session: SessionId) -> String {
 
 /// `init`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "initialized")]
 pub(crate) struct Initialized {
-    pub(crate) message_type: &'static str,
     pub(crate) id: String,
     pub(crate) repository: String,
 }
 
 /// The end of a restore.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct RestoreSummary {
-    pub(crate) message_type: &'static str,
     pub(crate) seconds_elapsed: u64,
     pub(crate) total_files: u64,
     pub(crate) files_restored: u64,
@@ -67,8 +67,8 @@ pub(crate) struct RestoreSummary {
 
 /// Something that `check` has found.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "error")]
 pub(crate) struct CheckFailure {
-    message_type: &'static str,
     message: String,
     object: String,
     severity: &'static str,
@@ -92,7 +92,6 @@ impl CheckFailure {
             path: file.path.to_string_lossy().into_owned(),
         });
         Self {
-            message_type: "error",
             message: format!("{}: {}", finding.object, finding.problem),
             object: finding.object.clone(),
             severity: match finding.severity {
@@ -108,8 +107,8 @@ impl CheckFailure {
 
 /// The end of a check.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct CheckSummary {
-    pub(crate) message_type: &'static str,
     pub(crate) num_errors: usize,
     /// Names of restic's packs; ours are named by the errors.
     pub(crate) broken_packs: Vec<String>,
@@ -128,8 +127,8 @@ pub(crate) struct CheckSummary {
 
 /// What became of one file, with `-vv`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "verbose_status")]
 pub(crate) struct VerboseStatus {
-    pub(crate) message_type: &'static str,
     pub(crate) action: &'static str,
     pub(crate) item: String,
     /// Seconds that it took.
@@ -145,8 +144,8 @@ pub(crate) struct VerboseStatus {
 
 /// Something that failed and did not end the command.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "error")]
 pub(crate) struct Failure {
-    pub(crate) message_type: &'static str,
     pub(crate) error: FailureMessage,
     pub(crate) during: &'static str,
     pub(crate) item: String,
@@ -162,42 +161,58 @@ impl Failure {
     /// Tells what failed where.
     pub(crate) fn new(during: &'static str, item: &Path, message: String) -> Self {
         let item = item.to_string_lossy().into_owned();
-        Self { message_type: "error", error: FailureMessage { message }, during, item }
+        Self { error: FailureMessage { message }, during, item }
     }
 }
 
-/// What a backup counted, as it is stored with the snapshot.
+/// Entries that a backup counted, by what became of them since the parent.
 #[derive(Serialize)]
-pub(crate) struct SnapshotSummary {
-    pub(crate) backup_start: String,
-    pub(crate) backup_end: String,
-    pub(crate) files_new: u64,
-    pub(crate) files_changed: u64,
-    pub(crate) files_unmodified: u64,
-    pub(crate) dirs_new: u64,
-    pub(crate) dirs_changed: u64,
-    pub(crate) dirs_unmodified: u64,
-    pub(crate) data_blobs: u64,
-    pub(crate) tree_blobs: u64,
-    pub(crate) data_added: u64,
-    pub(crate) data_added_packed: u64,
-    pub(crate) total_files_processed: u64,
-    pub(crate) total_bytes_processed: u64,
+pub(crate) struct EntryCounts {
+    backup_start: String,
+    backup_end: String,
+    files_new: u64,
+    files_changed: u64,
+    files_unmodified: u64,
+    dirs_new: u64,
+    dirs_changed: u64,
+    dirs_unmodified: u64,
 }
 
-impl SnapshotSummary {
-    /// Tells what stands in a snapshot.
-    pub(crate) fn of(snapshot: &Snapshot) -> Self {
-        let summary = &snapshot.summary;
+impl EntryCounts {
+    /// Takes the counts of a backup between two times from its summary.
+    pub(crate) fn of(summary: &Summary, start: Timestamp, end: Timestamp) -> Self {
         Self {
-            backup_start: text::rfc3339(snapshot.time),
-            backup_end: text::rfc3339(summary.end),
+            backup_start: text::rfc3339(start),
+            backup_end: text::rfc3339(end),
             files_new: summary.files_new,
             files_changed: summary.files_changed,
             files_unmodified: summary.files_unmodified,
             dirs_new: summary.dirs_new,
             dirs_changed: summary.dirs_changed,
             dirs_unmodified: summary.dirs_unmodified,
+        }
+    }
+}
+
+/// Counts of a backup, as they are stored with the snapshot.
+#[derive(Serialize)]
+pub(crate) struct SnapshotSummary {
+    #[serde(flatten)]
+    entries: EntryCounts,
+    data_blobs: u64,
+    tree_blobs: u64,
+    data_added: u64,
+    data_added_packed: u64,
+    total_files_processed: u64,
+    total_bytes_processed: u64,
+}
+
+impl SnapshotSummary {
+    /// Takes the counts from a snapshot.
+    pub(crate) fn of(snapshot: &Snapshot) -> Self {
+        let summary = &snapshot.summary;
+        Self {
+            entries: EntryCounts::of(summary, snapshot.time, summary.end),
             data_blobs: summary.data_chunks,
             tree_blobs: summary.metadata_chunks,
             data_added: summary.data_added,
@@ -210,8 +225,8 @@ impl SnapshotSummary {
 
 /// The end of a backup.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct BackupSummary {
-    pub(crate) message_type: &'static str,
     #[serde(flatten)]
     pub(crate) summary: SnapshotSummary,
     pub(crate) total_duration: f64,
@@ -236,7 +251,6 @@ impl BackupSummary {
         peak_rss_bytes: Option<u64>,
     ) -> Self {
         Self {
-            message_type: "summary",
             summary: SnapshotSummary::of(&report.snapshot),
             total_duration,
             snapshot_id: (!report.is_skipped).then(|| SnapshotId(report.session).to_string()),
@@ -250,17 +264,11 @@ impl BackupSummary {
 
 /// The end of a backup that was only tried out.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct DryRunSummary {
-    pub(crate) message_type: &'static str,
     pub(crate) dry_run: bool,
-    pub(crate) backup_start: String,
-    pub(crate) backup_end: String,
-    pub(crate) files_new: u64,
-    pub(crate) files_changed: u64,
-    pub(crate) files_unmodified: u64,
-    pub(crate) dirs_new: u64,
-    pub(crate) dirs_changed: u64,
-    pub(crate) dirs_unmodified: u64,
+    #[serde(flatten)]
+    pub(crate) entries: EntryCounts,
     pub(crate) total_files_processed: u64,
     pub(crate) total_bytes_processed: u64,
     pub(crate) total_duration: f64,
@@ -333,8 +341,8 @@ pub(crate) struct KeyObject {
 
 /// `version`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "version")]
 pub(crate) struct Version {
-    message_type: &'static str,
     #[serde(rename = "version")]
     number: &'static str,
     /// Compiler of restic; here, the program that stands in for restic.
@@ -355,6 +363,6 @@ impl Version {
             Dialect::Onefold => (env!("CARGO_PKG_VERSION"), None),
             Dialect::Restic => (RESTIC_VERSION, Some(program)),
         };
-        Self { message_type: "version", number, built_with, go_os: os, go_arch: go_arch(), os, arch }
+        Self { number, built_with, go_os: os, go_arch: go_arch(), os, arch }
     }
 }

@@ -192,7 +192,6 @@ impl Progress {
         self.finish_count();
         if self.output.json && Verbosity::EveryFile <= self.output.verbosity {
             let _ignored = self.output.message(&VerboseStatus {
-                message_type: "verbose_status",
                 action: "scan_finished",
                 item: String::new(),
                 duration: Some(self.elapsed().as_secs_f64()),
@@ -314,7 +313,6 @@ impl Progress {
         });
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Status {
-            message_type: "status",
             seconds_elapsed: elapsed.as_secs(),
             seconds_remaining,
             percent_done,
@@ -360,9 +358,8 @@ impl Progress {
     fn tell(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
         if self.output.json {
             let item = path.to_string_lossy().into_owned();
-            let message_type = "verbose_status";
             let total_files = None;
-            let status = VerboseStatus { message_type, action, item, duration, data_size, total_files };
+            let status = VerboseStatus { action, item, duration, data_size, total_files };
             let _ignored = self.output.message(&status);
         } else {
             self.bar.suspend(|| self.output.note(&format!("{action:<9}  {}", path.display())));

@@ -13,7 +13,7 @@ use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
 use onefold_engine::io::os_identity::{host_name, user_ids, user_name};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, BackupOutcome, BackupRequest, Selection, SnapshotName};
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::source::walk::{Event, Walk};
 use onefold_engine::store::Store;
@@ -24,7 +24,7 @@ use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::status::Waiting;
-use crate::json::{BackupSummary, DryRunSummary, Index, short_id};
+use crate::json::{BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
 use crate::open::{Opened, OpenedCache, open};
 use crate::output::{Output, Verbosity};
 use crate::progress::{Activity, Progress};
@@ -222,7 +222,7 @@ fn report_waiting(output: &Output, at_most: Duration) {
         "another backup on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
     );
     if output.json {
-        output.warn_message(&Waiting { message_type: "waiting", message });
+        output.warn_message(&Waiting { message });
     } else {
         output.note(&message);
     }
@@ -260,23 +260,16 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
         return Ok(());
     }
     let summary = &report.snapshot.summary;
-    output.line("")?;
-    print_counts(output, "Files", [summary.files_new, summary.files_changed, summary.files_unmodified])?;
-    print_counts(output, "Dirs", [summary.dirs_new, summary.dirs_changed, summary.dirs_unmodified])?;
+    print_entries(output, summary)?;
     if Verbosity::Verbose <= output.verbosity {
-        output.line(format!(
-            "Data chunks:  {:5} new, {:5} known",
-            report.chunks.data_unique, report.chunks.data_duplicate
-        ))?;
-        output.line(format!(
-            "Tree chunks:  {:5} new, {:5} known",
-            report.chunks.metadata_unique, report.chunks.metadata_duplicate
-        ))?;
+        let chunks = &report.chunks;
+        output.line(format!("Data chunks:  {:5} new, {:5} known", chunks.data_unique, chunks.data_duplicate))?;
+        output
+            .line(format!("Tree chunks:  {:5} new, {:5} known", chunks.metadata_unique, chunks.metadata_duplicate))?;
     }
     let (added, stored) = (text::bytes(summary.data_added), text::bytes(summary.data_added_packed));
     output.line(format!("Added to the repository: {added} ({stored} stored)"))?;
-    output.line("")?;
-    print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
+    print_processed(output, summary, elapsed)?;
     if Verbosity::Verbose <= output.verbosity
         && let Some(peak) = process_peak_rss_bytes()
     {
@@ -290,20 +283,19 @@ fn print(output: &Output, outcome: &BackupOutcome, progress: &Progress) -> Resul
     Ok(output.flush()?)
 }
 
-fn print_counts(output: &Output, title: &str, [new, changed, unmodified]: [u64; 3]) -> Result<()> {
-    let title = format!("{title}:");
-    output.line(format!("{title:<13}{new:5} new, {changed:5} changed, {unmodified:5} unmodified"))?;
-    Ok(())
+fn print_entries(output: &Output, summary: &Summary) -> Result<()> {
+    let line = |title: &str, new, changed, unmodified| {
+        output.line(format!("{title:<13}{new:5} new, {changed:5} changed, {unmodified:5} unmodified"))
+    };
+    output.line("")?;
+    line("Files:", summary.files_new, summary.files_changed, summary.files_unmodified)?;
+    Ok(line("Dirs:", summary.dirs_new, summary.dirs_changed, summary.dirs_unmodified)?)
 }
 
-fn print_processed(output: &Output, files: u64, bytes: u64, elapsed: Duration) -> Result<()> {
-    output.line(format!(
-        "processed {}, {} in {}",
-        text::count(files, "file"),
-        text::bytes(bytes),
-        text::duration(elapsed)
-    ))?;
-    Ok(())
+fn print_processed(output: &Output, summary: &Summary, elapsed: Duration) -> Result<()> {
+    let files = text::count(summary.files_processed, "file");
+    let (bytes, time) = (text::bytes(summary.bytes_processed), text::duration(elapsed));
+    Ok(output.line(format!("\nprocessed {files}, {bytes} in {time}"))?)
 }
 
 /// Tells what a backup would read, and writes nothing.
@@ -320,29 +312,18 @@ fn try_out(
     let summary = &found.summary;
     if output.json {
         output.message(&DryRunSummary {
-            message_type: "summary",
             dry_run: true,
-            backup_start: text::rfc3339(start),
-            backup_end: text::rfc3339(OsHost::new().now()),
-            files_new: summary.files_new,
-            files_changed: summary.files_changed,
-            files_unmodified: summary.files_unmodified,
-            dirs_new: summary.dirs_new,
-            dirs_changed: summary.dirs_changed,
-            dirs_unmodified: summary.dirs_unmodified,
+            entries: EntryCounts::of(summary, start, OsHost::new().now()),
             total_files_processed: summary.files_processed,
             total_bytes_processed: summary.bytes_processed,
             total_duration: elapsed.as_secs_f64(),
             bytes_to_read: found.bytes_to_read,
         })?;
     } else if Verbosity::Normal <= output.verbosity {
-        output.line("")?;
-        print_counts(output, "Files", [summary.files_new, summary.files_changed, summary.files_unmodified])?;
-        print_counts(output, "Dirs", [summary.dirs_new, summary.dirs_changed, summary.dirs_unmodified])?;
+        print_entries(output, summary)?;
         output
             .line(format!("Would read {}; how much of it is new would show then", text::bytes(found.bytes_to_read)))?;
-        output.line("")?;
-        print_processed(output, summary.files_processed, summary.bytes_processed, elapsed)?;
+        print_processed(output, summary, elapsed)?;
         output.flush()?;
     }
     finish(progress, Unreadable::TriedOut)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, Extent, Finding, ReadData, Severity, check};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
@@ -41,11 +41,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
     };
     let damaged = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
     print(output, &report, damaged)?;
-    match damaged {
-        0 => Ok(()),
-        1 => bail!("the repository has an error"),
-        count => bail!("the repository has {count} errors"),
-    }
+    ensure!(damaged == 0, "the repository has {}", text::count(damaged as u64, "error"));
+    Ok(())
 }
 
 /// Returns the snapshots whose references are followed.
@@ -87,7 +84,6 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
     }
     if output.json {
         output.message(&CheckSummary {
-            message_type: "summary",
             num_errors: damaged,
             broken_packs: Vec::new(),
             suggest_repair_index: false,

@@ -42,7 +42,6 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Res
     let report = diff.report();
     if output.json {
         output.message(&DiffStatistics {
-            message_type: "statistics",
             source_snapshot: SnapshotId(before).to_string(),
             target_snapshot: SnapshotId(after).to_string(),
             changed_files: report.changed,

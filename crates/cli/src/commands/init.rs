@@ -50,7 +50,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
     let id = LongRepositoryId(store.config.repository).to_string();
     if output.json {
         let repository = directory.to_string_lossy().into_owned();
-        output.message(&Initialized { message_type: "initialized", id, repository })?;
+        output.message(&Initialized { id, repository })?;
     } else {
         output.line(format!("created repository {id} at {}", directory.display()))?;
     }

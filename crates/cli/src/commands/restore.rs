@@ -95,11 +95,9 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     };
     print(output, typed, &report, &progress)?;
     let report = report.restored;
-    match report.failures.max(progress.failures()) {
-        0 => Ok(()),
-        1 => bail!("something could not be restored"),
-        count => bail!("{count} things could not be restored"),
-    }
+    let failures = report.failures.max(progress.failures());
+    ensure!(failures == 0, "the restore is incomplete: {}, reported above", text::count(failures, "error"));
+    Ok(())
 }
 
 /// Counts what a part of a snapshot holds, so that the time left can be estimated. Standing files count as well: they are
@@ -270,7 +268,6 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     let restored = report.files + report.directories + report.others;
     if output.json {
         output.message(&RestoreSummary {
-            message_type: "summary",
             seconds_elapsed: elapsed.as_secs(),
             total_files: restored + report.files_skipped + report.files_incomplete,
             files_restored: restored,

@@ -44,8 +44,8 @@ impl FindMatch {
 
 /// An entry that differs.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "change")]
 pub(crate) struct DiffChange {
-    message_type: &'static str,
     path: String,
     modifier: String,
 }
@@ -54,7 +54,7 @@ impl DiffChange {
     /// Tells what happened to it.
     pub(crate) fn of(change: &Change, path: &[u8]) -> Self {
         let path = String::from_utf8_lossy(path).into_owned();
-        Self { message_type: "change", path, modifier: modifier(change.difference) }
+        Self { path, modifier: modifier(change.difference) }
     }
 }
 
@@ -101,8 +101,8 @@ impl DiffStat {
 
 /// The end of a comparison.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "statistics")]
 pub(crate) struct DiffStatistics {
-    pub(crate) message_type: &'static str,
     pub(crate) source_snapshot: String,
     pub(crate) target_snapshot: String,
     pub(crate) changed_files: u64,

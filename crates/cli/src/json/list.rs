@@ -70,10 +70,10 @@ pub(crate) struct GroupKey {
 
 /// The first message of `ls`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "snapshot")]
 pub(crate) struct LsSnapshot {
     #[serde(flatten)]
     snapshot: SnapshotObject,
-    message_type: &'static str,
     struct_type: &'static str,
 }
 
@@ -81,7 +81,7 @@ impl LsSnapshot {
     /// Tells which snapshot is listed.
     pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
         let snapshot = SnapshotObject::of(session, snapshot);
-        Self { snapshot, message_type: "snapshot", struct_type: "snapshot" }
+        Self { snapshot, struct_type: "snapshot" }
     }
 }
 
@@ -133,16 +133,16 @@ impl NodeFields {
 
 /// An entry as `ls` lists it.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "node")]
 pub(crate) struct LsNode {
     #[serde(flatten)]
     fields: NodeFields,
-    message_type: &'static str,
     struct_type: &'static str,
 }
 
 impl LsNode {
     /// Tells what an entry says.
     pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
-        Self { fields: NodeFields::of(entry, path), message_type: "node", struct_type: "node" }
+        Self { fields: NodeFields::of(entry, path), struct_type: "node" }
     }
 }

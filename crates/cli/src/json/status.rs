@@ -4,15 +4,15 @@ use serde::Serialize;
 
 /// Why a command waits.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "waiting")]
 pub(crate) struct Waiting {
-    pub(crate) message_type: &'static str,
     pub(crate) message: String,
 }
 
 /// How far a backup is.
 #[derive(Serialize, Default)]
+#[serde(tag = "message_type", rename = "status")]
 pub(crate) struct Status {
-    pub(crate) message_type: &'static str,
     pub(crate) seconds_elapsed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds_remaining: Option<u64>,
@@ -28,8 +28,8 @@ pub(crate) struct Status {
 
 /// How far a restore is.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "status")]
 pub(crate) struct RestoreStatus {
-    pub(crate) message_type: &'static str,
     pub(crate) seconds_elapsed: u64,
     pub(crate) percent_done: f64,
     pub(crate) total_files: u64,
@@ -42,7 +42,6 @@ impl RestoreStatus {
     /// Tells the same in restore's words.
     pub(crate) fn of(status: &Status) -> Self {
         Self {
-            message_type: "status",
             seconds_elapsed: status.seconds_elapsed,
             percent_done: status.percent_done,
             total_files: status.total_files,

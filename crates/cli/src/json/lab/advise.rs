@@ -7,8 +7,8 @@ use serde::Serialize;
 
 /// `lab advise`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "advice")]
 pub(crate) struct Advice {
-    message_type: &'static str,
     /// What there is.
     files: u64,
     entries: u64,
@@ -119,7 +119,6 @@ impl Advice {
             otherwise: it.otherwise.clone(),
         });
         Self {
-            message_type: "advice",
             files: whole.files,
             entries: whole.entries,
             total_bytes: scanned.survey.totals.bytes,

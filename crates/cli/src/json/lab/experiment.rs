@@ -8,8 +8,8 @@ use serde::Serialize;
 
 /// `lab run`, `lab paper`: what was found, of one experiment.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "findings")]
 pub(crate) struct Found<'a> {
-    message_type: &'static str,
     #[serde(flatten)]
     findings: &'a Findings,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -19,14 +19,14 @@ pub(crate) struct Found<'a> {
 impl<'a> Found<'a> {
     /// Tells findings, and the most memory that the process has held so far.
     pub(crate) fn of(findings: &'a Findings, peak_rss_bytes: Option<u64>) -> Self {
-        Self { message_type: "findings", findings, peak_rss_bytes }
+        Self { findings, peak_rss_bytes }
     }
 }
 
 /// `lab presets`: one of them.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "preset")]
 pub(crate) struct PresetListed<'a> {
-    message_type: &'static str,
     name: &'a str,
     about: &'a str,
     source: &'a str,
@@ -38,14 +38,14 @@ impl<'a> From<&'a Preset> for PresetListed<'a> {
         let Preset { name, about, source, dimensions } = preset;
         let shown = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let dimensions = dimensions.iter().map(|(name, value)| (&**name, shown(value))).collect();
-        Self { message_type: "preset", name, about, source, dimensions }
+        Self { name, about, source, dimensions }
     }
 }
 
 /// `lab presets --dimensions`: one of them.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "dimension")]
 pub(crate) struct DimensionListed {
-    message_type: &'static str,
     name: &'static str,
     values: &'static str,
     about: &'static str,
@@ -53,14 +53,14 @@ pub(crate) struct DimensionListed {
 
 impl From<&Dimension> for DimensionListed {
     fn from(&Dimension { name, values, about }: &Dimension) -> Self {
-        Self { message_type: "dimension", name, values, about }
+        Self { name, values, about }
     }
 }
 
 /// `lab paper` without names: one experiment.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "experiment")]
 pub(crate) struct ExperimentListed<'a> {
-    message_type: &'static str,
     name: &'a str,
     title: &'a str,
     source: &'a str,
@@ -69,6 +69,6 @@ pub(crate) struct ExperimentListed<'a> {
 impl<'a> From<&'a Experiment> for ExperimentListed<'a> {
     fn from(experiment: &'a Experiment) -> Self {
         let (name, title, source) = (experiment.name(), experiment.title(), experiment.source());
-        Self { message_type: "experiment", name, title, source }
+        Self { name, title, source }
     }
 }

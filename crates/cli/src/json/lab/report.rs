@@ -4,8 +4,8 @@ use serde::Serialize;
 
 /// `lab report`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "report_written")]
 pub(crate) struct ReportWritten {
-    message_type: &'static str,
     pub(crate) experiments: usize,
     pub(crate) plots: usize,
     pub(crate) bytes: u64,
@@ -14,6 +14,6 @@ pub(crate) struct ReportWritten {
 impl ReportWritten {
     /// Tells what is in a page of so many bytes.
     pub(crate) fn new(experiments: usize, plots: usize, bytes: usize) -> Self {
-        Self { message_type: "report_written", experiments, plots, bytes: bytes as u64 }
+        Self { experiments, plots, bytes: bytes as u64 }
     }
 }

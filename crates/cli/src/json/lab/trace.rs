@@ -6,8 +6,8 @@ use serde::Serialize;
 
 /// `lab synth`, `lab import`, `lab record`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "trace_written")]
 pub(crate) struct TraceWritten {
-    message_type: &'static str,
     streams: u64,
     chunks: u64,
     bytes: u64,
@@ -17,14 +17,14 @@ pub(crate) struct TraceWritten {
 impl TraceWritten {
     /// Tells of what was written, by a process that held so much memory at most.
     pub(crate) fn of(Totals { streams, chunks, bytes }: Totals, peak_rss_bytes: Option<u64>) -> Self {
-        Self { message_type: "trace_written", streams, chunks, bytes, peak_rss_bytes }
+        Self { streams, chunks, bytes, peak_rss_bytes }
     }
 }
 
 /// `lab describe`.
 #[derive(Serialize)]
+#[serde(tag = "message_type", rename = "trace_described")]
 pub(crate) struct TraceDescribed {
-    message_type: &'static str,
     description: String,
     #[serde(flatten)]
     sum: Version,
@@ -65,7 +65,6 @@ impl TraceDescribed {
         let classes = |histogram: &Histogram| histogram.classes().collect();
         let numbered = |version: &VersionSummary| NumberedVersion { version: version.version, counts: version.into() };
         Self {
-            message_type: "trace_described",
             description,
             sum: (&summary.sum()).into(),
             versions: summary.versions.iter().map(numbered).collect(),
