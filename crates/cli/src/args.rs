@@ -3,23 +3,27 @@
 
 pub(crate) mod backup;
 pub(crate) mod inspect;
+pub(crate) mod key;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod list;
 pub(crate) mod restic;
+pub(crate) mod restore;
 pub(crate) mod talk;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::args::backup::{ParentArgs, StreamArgs};
 use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
+use crate::args::key::{KeyCommand, KeyCostArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabCommand;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
 use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
+use crate::args::restore::RestoreArgs;
 use crate::args::talk::Talk;
 
 /// The command line.
@@ -191,14 +195,6 @@ impl Command {
     }
 }
 
-/// How much it costs to try a password.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct KeyCostArgs {
-    /// Memory that trying the password takes, at least 64M
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) key_memory: Option<String>,
-}
-
 /// Options of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
@@ -326,112 +322,6 @@ pub(crate) struct SelectionArgs {
     /// Only snapshots of this path
     #[arg(long, value_name = "PATH")]
     pub(crate) path: Vec<PathBuf>,
-}
-
-/// What to do with files that stand in the target already.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum OverwriteArg {
-    /// Overwrite them
-    Always,
-    /// Overwrite those that differ in size or time
-    IfChanged,
-    /// Overwrite those that are older
-    IfNewer,
-    /// Leave them alone
-    Never,
-}
-
-/// Options that exclude what they match from a restore. They conflict with those that include.
-const EXCLUDES: [&str; 4] = ["exclude", "iexclude", "exclude_file", "iexclude_file"];
-
-/// Options of `restore`.
-#[derive(Args, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
-pub(crate) struct RestoreArgs {
-    /// Snapshot, or SNAPSHOT:PATH for a part of it
-    #[arg(value_name = "SNAPSHOT[:PATH]")]
-    pub(crate) snapshot: String,
-    #[command(flatten)]
-    pub(crate) destination: DestinationArgs,
-    /// Restore only what matches the pattern
-    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) include: Vec<OsString>,
-    /// Like --include, but ignore case
-    #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude: Vec<OsString>,
-    /// Read patterns to include from a file, one a line
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) include_file: Vec<PathBuf>,
-    /// Like --include-file, but ignore case
-    #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
-    pub(crate) iinclude_file: Vec<PathBuf>,
-    #[command(flatten)]
-    pub(crate) excludes: ExcludePatterns,
-    /// What to do with files that stand there already; without it, the directory must be empty
-    #[arg(long, value_name = "WHEN", value_enum)]
-    pub(crate) overwrite: Option<OverwriteArg>,
-    /// Restore no set-id bits, capabilities and devices, as is done if the repository is not encrypted
-    #[arg(long)]
-    pub(crate) untrusted: bool,
-    /// Restore them from a repository that is not encrypted, too
-    #[arg(long, conflicts_with = "untrusted")]
-    pub(crate) trusted: bool,
-    /// Also remove what stands in the restored directories and is not in the snapshot; needs --overwrite
-    #[arg(long)]
-    pub(crate) delete: bool,
-    /// Write nothing, only say what would be restored and deleted
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Read the restored files again and compare them; every file must then be restored (no --overwrite, or always)
-    #[arg(long)]
-    pub(crate) verify: bool,
-    #[command(flatten)]
-    pub(crate) selection: SelectionArgs,
-}
-
-/// Where `restore` restores to.
-#[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
-pub(crate) struct DestinationArgs {
-    /// Directory to restore into
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) target: Option<PathBuf>,
-    /// Read and verify everything that would be restored, and write nothing
-    #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
-    pub(crate) discard: bool,
-}
-
-/// What to do with passwords.
-#[derive(Debug, Subcommand)]
-pub(crate) enum KeyCommand {
-    /// List the passwords' key slots
-    List,
-    /// Add a password
-    Add(NewKeyArgs),
-    /// Remove a password
-    Remove {
-        /// Key slot, by the beginning of its id
-        #[arg(value_name = "ID")]
-        id: String,
-    },
-    /// Replace the password in use by another one
-    Passwd(NewKeyArgs),
-}
-
-/// A new password.
-#[derive(Args, Debug)]
-pub(crate) struct NewKeyArgs {
-    /// File whose first line is the new password
-    #[arg(long, value_name = "FILE")]
-    pub(crate) new_password_file: Option<PathBuf>,
-    /// User to write into the slot
-    #[arg(long, value_name = "NAME")]
-    pub(crate) user: Option<String>,
-    /// Host to write into the slot
-    #[arg(long, value_name = "HOST")]
-    pub(crate) host: Option<String>,
-    #[command(flatten)]
-    pub(crate) cost: KeyCostArgs,
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use onefold_engine::Error;
 
-use crate::args::OverwriteArg;
 use crate::args::restic::INSECURE_NO_PASSWORD;
+use crate::args::restore::OverwriteArg;
 
 /// The version of restic whose command line, JSON and exit codes are followed.
 pub(crate) const RESTIC_VERSION: &str = "0.19.1";

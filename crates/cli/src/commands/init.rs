@@ -9,7 +9,8 @@ use onefold_engine::source::exclude::parse_size;
 use onefold_engine::store::create::{Adjustments, create_directory};
 use onefold_engine::store::{self, CreateOptions};
 
-use crate::args::{InitArgs, KeyCostArgs};
+use crate::args::InitArgs;
+use crate::args::key::KeyCostArgs;
 use crate::json::Initialized;
 use crate::open::disk_and_host;
 use crate::output::Output;

@@ -6,7 +6,7 @@ use onefold_engine::crypto::slot::{Slot, SlotLabel, hex};
 use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, read_slots, remove_slot, replace_slot, unlock};
 
-use crate::args::{KeyCommand, NewKeyArgs};
+use crate::args::key::{KeyCommand, NewKeyArgs};
 use crate::commands::init::{cost, too_costly};
 use crate::json::{KeyObject, SHORT_ID_LEN};
 use crate::open::{Opened, find_by_id, open};

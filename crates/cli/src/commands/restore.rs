@@ -20,7 +20,7 @@ use onefold_engine::restore::{
 };
 use onefold_engine::store::Store;
 
-use crate::args::{OverwriteArg, RestoreArgs};
+use crate::args::restore::{OverwriteArg, RestoreArgs};
 use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
