@@ -96,6 +96,14 @@ pub enum Error {
         /// The chunk's fingerprint.
         fingerprint: String,
     },
+    /// A directory lies deeper than any that a backup stores.
+    #[error("directories more than {depth_max} deep are not {undone}")]
+    TooDeep {
+        /// The greatest depth.
+        depth_max: usize,
+        /// The operation on it, as a participle: `read`.
+        undone: &'static str,
+    },
     /// Another writer on this host holds the index.
     #[error("index {} is held by another writer on this host", path.display())]
     IndexBusy {

@@ -248,7 +248,7 @@ impl Level {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::store) mod tests {
     use super::*;
     use crate::codec::{put_string, put_varint};
     use crate::crypto::{Keys, MasterKey};
@@ -263,7 +263,7 @@ mod tests {
 
     /// Nodes in memory.
     #[derive(Default)]
-    struct Nodes {
+    pub(in crate::store) struct Nodes {
         sink: MemorySink,
         reads: usize,
     }
@@ -289,16 +289,18 @@ mod tests {
             builder.finish(&keys, &mut self.sink).unwrap()
         }
 
-        fn leaf(&mut self, names: &[&str]) -> Fingerprint {
+        /// Stores a node of entries.
+        pub(in crate::store) fn leaf(&mut self, entries: &[Entry]) -> Fingerprint {
             let mut contents = vec![0];
-            put_varint(&mut contents, names.len() as u64);
-            for name in names {
-                link(name).encode(&mut contents);
+            put_varint(&mut contents, entries.len() as u64);
+            for entry in entries {
+                entry.encode(&mut contents);
             }
             self.sink.store(ChunkKind::Tree, &contents, &[]).unwrap()
         }
 
-        fn list(&mut self, level: u8, children: &[(&str, Fingerprint)]) -> Fingerprint {
+        /// Stores a node of nodes.
+        pub(in crate::store) fn list(&mut self, level: u8, children: &[(&str, Fingerprint)]) -> Fingerprint {
             let mut contents = vec![level];
             put_varint(&mut contents, children.len() as u64);
             for (first_name, node) in children {
@@ -323,7 +325,7 @@ mod tests {
         }
     }
 
-    fn link(name: &str) -> Entry {
+    pub(in crate::store) fn link(name: &str) -> Entry {
         entry(name, Content::Symlink { target: b"x".to_vec() }, EntryKind::Symlink)
     }
 
@@ -331,7 +333,7 @@ mod tests {
     fn a_list_that_refers_to_its_nodes_again_and_again_ends() {
         let mut nodes = Nodes::default();
         let missing = Fingerprint([9; 32]);
-        for bottom in [nodes.leaf(&[]), nodes.leaf(&["a"]), nodes.leaf(&["a", "c"]), missing] {
+        for bottom in [nodes.leaf(&[]), nodes.leaf(&["a"].map(link)), nodes.leaf(&["a", "c"].map(link)), missing] {
             for second in ["b", "c"] {
                 let mut root = bottom;
                 for level in 1..=LEVELS_MAX {
@@ -348,7 +350,8 @@ mod tests {
     #[test]
     fn nodes_that_contradict_the_list_are_refused_and_the_others_handed_out() {
         let mut nodes = Nodes::default();
-        let (empty, a, b, late) = (nodes.leaf(&[]), nodes.leaf(&["a"]), nodes.leaf(&["b", "c"]), nodes.leaf(&["d"]));
+        let mut leaf = |names: &[&str]| nodes.leaf(&names.iter().map(|name| link(name)).collect::<Vec<_>>());
+        let (empty, a, b, late) = (leaf(&[]), leaf(&["a"]), leaf(&["b", "c"]), leaf(&["d"]));
         let inner = nodes.list(1, &[("a", a), ("b", b)]);
         for (level, children, expected) in [
             (1, [("a", a), ("d", late)], ("ad", 0)),

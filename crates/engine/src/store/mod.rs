@@ -12,6 +12,7 @@ pub mod metadata;
 pub mod pin;
 pub mod session;
 pub mod slots;
+pub mod walk;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
