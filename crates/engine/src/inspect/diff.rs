@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::inspect::merge_join::{MergeJoin, Step, Which};
-use crate::inspect::{DEPTH_MAX, too_deep};
 use crate::io::tree::EntryKind;
 use crate::monitor::Monitor;
 use crate::recipe::format::Recipe;
@@ -12,6 +11,7 @@ use crate::spill::SpillMap;
 use crate::store::MetadataReader;
 use crate::store::cursor::{FileExtent, RecipeCursor};
 use crate::store::metadata::Scratch;
+use crate::store::walk::DEPTH_MAX;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
@@ -217,7 +217,7 @@ impl Diff {
 
     fn enter(&mut self, left: Option<Fingerprint>, right: Option<Fingerprint>, path: &[u8]) -> Result<()> {
         if DEPTH_MAX <= self.frames.len() {
-            return Err(too_deep());
+            return Err(Error::TooDeep { depth_max: DEPTH_MAX, undone: "read" });
         }
         self.frames.push(Frame { merge_join: MergeJoin::new(left, right), base: path.to_vec() });
         Ok(())

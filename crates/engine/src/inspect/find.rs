@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::inspect::{DEPTH_MAX, too_deep};
 use crate::monitor::Monitor;
 use crate::source::exclude::Patterns;
 use crate::spill::SpillMap;
 use crate::store::MetadataReader;
-use crate::store::cursor::{DirectoryCursor, HintedEntry};
+use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
+use crate::store::walk::{Event, TreeWalk};
 use crate::tree::Content;
 use crate::types::{Fingerprint, Timestamp};
 
@@ -34,25 +34,31 @@ pub struct Found {
     pub hinted: HintedEntry,
 }
 
-/// A search through snapshots, one after the other. Remembers the directories in which nothing was found, so that a
-/// snapshot costs what differs in it from those before.
+/// A search through snapshots, one after the other. It remembers the directories without a match, so that a further snapshot
+/// costs only the directories that differ.
 #[derive(Debug)]
 pub struct Search {
     options: SearchOptions,
-    frames: Vec<Frame>,
+    walk: Option<TreeWalk<Directory>>,
     /// Directories without a match, by path and node.
     fruitless: SpillMap,
-    /// Nodes of directories that could not be read, in sentences.
+    /// Nodes of directories that could not be read.
     pub failures: Vec<Error>,
 }
 
+/// A directory that is being searched.
 #[derive(Debug)]
-struct Frame {
-    cursor: DirectoryCursor,
-    base: Vec<u8>,
+struct Directory {
     key: [u8; 32],
-    /// Nothing was found in it so far, and nothing of it was unreadable.
+    /// True until something in it matches or cannot be read.
     is_fruitless: bool,
+}
+
+impl Directory {
+    fn new(node: Fingerprint, path: &[u8]) -> Self {
+        let key = *blake3::Hasher::new().update(&node.0).update(path).finalize().as_bytes();
+        Self { key, is_fruitless: true }
+    }
 }
 
 impl Search {
@@ -66,71 +72,56 @@ impl Search {
         let host = Arc::clone(&reader.store().host);
         let (disk, dir) = (scratch.disk.clone(), scratch.dir.clone());
         let fruitless = SpillMap::new(disk, dir, host, "directories searched", memory_bytes)?;
-        Ok(Self { options, frames: Vec::new(), fruitless, failures: Vec::new() })
+        Ok(Self { options, walk: None, fruitless, failures: Vec::new() })
     }
 
     /// Starts at the root of a snapshot's tree.
     pub fn begin(&mut self, root: Fingerprint) -> Result<()> {
-        self.frames.clear();
-        self.enter(root, Vec::new())
+        let directory = Directory::new(root, b"");
+        let is_known = self.fruitless.contains(&directory.key)?;
+        self.walk = (!is_known).then(|| TreeWalk::new(root, b"", directory));
+        Ok(())
     }
 
     /// Returns the next entry that matches, a directory before what is in it; `None` at the end of the snapshot.
     pub fn next(&mut self, reader: &mut MetadataReader, monitor: &dyn Monitor) -> Result<Option<Found>> {
-        while let Some(frame) = self.frames.last_mut() {
-            if monitor.is_interrupted() {
-                return Err(Error::Interrupted);
-            }
-            let hinted = match frame.cursor.next(reader) {
-                Ok(Some(hinted)) => hinted,
-                Ok(None) => {
-                    self.leave()?;
+        let Some(walk) = &mut self.walk else { return Ok(None) };
+        while let Some(event) = walk.next(reader, monitor)? {
+            let [.., directory] = walk.levels() else { continue };
+            let hinted = match event {
+                Event::Entry(hinted) => hinted,
+                Event::Leave => {
+                    if directory.state.is_fruitless {
+                        self.fruitless.insert(directory.state.key, &[])?;
+                    } else if let [.., above, _] = walk.levels() {
+                        above.state.is_fruitless = false;
+                    }
                     continue;
                 }
-                // A part of the directory's list is lost; the cursor is past it, and the other parts are not.
-                Err(error) => {
-                    frame.is_fruitless = false;
+                Event::Unreadable(error) => {
+                    directory.state.is_fruitless = false;
                     self.failures.push(error);
                     continue;
                 }
             };
-            let path = [&frame.base[..], b"/", &hinted.entry.name].concat();
+            let path = walk.path().to_vec();
             let is_found = self.options.matches(&path, hinted.entry.mtime);
-            if is_found {
-                frame.is_fruitless = false;
+            if let Some(directory) = walk.state().filter(|_| is_found) {
+                directory.is_fruitless = false;
             }
             if let Content::Directory { node } = hinted.entry.content
                 && self.options.reaches(&path)
             {
-                self.enter(node, path.clone())?;
+                let directory = Directory::new(node, &path);
+                if !self.fruitless.contains(&directory.key)? {
+                    walk.enter(node, directory)?;
+                }
             }
             if is_found {
                 return Ok(Some(Found { path, hinted }));
             }
         }
         Ok(None)
-    }
-
-    fn enter(&mut self, node: Fingerprint, base: Vec<u8>) -> Result<()> {
-        if DEPTH_MAX <= self.frames.len() {
-            return Err(too_deep());
-        }
-        let key = *blake3::Hasher::new().update(&node.0).update(&base).finalize().as_bytes();
-        if !self.fruitless.contains(&key)? {
-            self.frames.push(Frame { cursor: DirectoryCursor::new(node), base, key, is_fruitless: true });
-        }
-        Ok(())
-    }
-
-    fn leave(&mut self) -> Result<()> {
-        let Some(frame) = self.frames.pop() else { return Ok(()) };
-        if frame.is_fruitless {
-            return self.fruitless.insert(frame.key, &[]);
-        }
-        if let Some(above) = self.frames.last_mut() {
-            above.is_fruitless = false;
-        }
-        Ok(())
     }
 }
 

@@ -10,11 +10,3 @@ pub use chunk::{list_chunks, read_chunk, read_container};
 pub use diff::{Change, Contents, Diff, DiffReport, Difference, SideCounts};
 pub use find::{Found, Search, SearchOptions};
 pub use stats::{ContentsStats, RawStats, RestoreStats, StatsRequest, contents_stats, raw_stats, restore_stats};
-
-/// Deepest tree that is looked into, the same that is backed up.
-const DEPTH_MAX: usize = 4096;
-
-/// Says that a tree is deeper than any that a backup makes.
-fn too_deep() -> crate::error::Error {
-    crate::error::Error::invalid(format!("directories more than {DEPTH_MAX} deep are not looked into"))
-}

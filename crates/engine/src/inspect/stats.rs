@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use crate::codec::Reader;
 use crate::error::{Error, Result};
-use crate::inspect::{DEPTH_MAX, too_deep};
 use crate::monitor::Monitor;
 use crate::recipe::format::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
 use crate::store::containers::DIRECTORY_BATCH;
-use crate::store::cursor::DirectoryCursor;
+use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
+use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::store::{MetadataReader, Store};
-use crate::tree::{Content, Entry, Link};
+use crate::tree::{Content, Link};
 use crate::types::{ChunkKind, Fingerprint};
 
 /// What is counted, and with what means.
@@ -73,23 +73,22 @@ impl RestoreStats {
     }
 }
 
-/// A directory being added up.
-struct Frame {
+/// A directory that is being added up.
+struct Sum {
     node: Fingerprint,
-    cursor: DirectoryCursor,
-    sum: RestoreStats,
-    /// Whether the sum is that of the directory wherever it stands: nothing in it has a further name.
+    stats: RestoreStats,
+    /// True if nothing in the directory has a further name, so that its sum is the same in every snapshot.
     is_closed: bool,
 }
 
-impl Frame {
+impl Sum {
     fn new(node: Fingerprint) -> Self {
-        Self { node, cursor: DirectoryCursor::new(node), sum: RestoreStats::default(), is_closed: true }
+        Self { node, stats: RestoreStats::default(), is_closed: true }
     }
 }
 
-/// Adds up what restoring would bring back. A directory that stands in several snapshots is read once, unless it holds
-/// files with several names.
+/// Adds up what restoring would bring back. A directory of several snapshots is read once, unless it holds files with several
+/// names.
 pub fn restore_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -> Result<RestoreStats> {
     let mut sums = request.map(reader.store(), "sums of directories", 2)?;
     let mut links = request.map(reader.store(), "hard links", 2)?;
@@ -112,42 +111,42 @@ fn snapshot_sum(
     if let Some(sum) = sums.get(&root.0)? {
         return RestoreStats::decode(&sum);
     }
-    let mut frames = vec![Frame::new(root)];
-    while let Some(frame) = frames.last_mut() {
-        request.go_on()?;
-        if let Some(hinted) = frame.cursor.next(reader)? {
-            let entry = &hinted.entry;
-            frame.sum.add(RestoreStats { entries: 1, bytes: 0 });
-            if let Content::Directory { node } = entry.content {
-                if let Some(sum) = sums.get(&node.0)? {
-                    frame.sum.add(RestoreStats::decode(&sum)?);
-                } else if DEPTH_MAX <= frames.len() {
-                    return Err(too_deep());
-                } else {
-                    frames.push(Frame::new(node));
+    let mut total = RestoreStats::default();
+    let mut walk = TreeWalk::new(root, b"", Sum::new(root));
+    while let Some(event) = walk.next(reader, request.monitor)? {
+        let Some((directory, above)) = walk.levels().split_last_mut() else { continue };
+        let directory = &mut directory.state;
+        match event {
+            Event::Entry(HintedEntry { entry, .. }) => {
+                directory.stats.add(RestoreStats { entries: 1, bytes: 0 });
+                if let Content::Directory { node } = entry.content {
+                    match sums.get(&node.0)? {
+                        Some(sum) => directory.stats.add(RestoreStats::decode(&sum)?),
+                        None => walk.enter(node, Sum::new(node))?,
+                    }
+                    continue;
                 }
-                continue;
+                directory.is_closed &= entry.link.is_none();
+                if entry.link.map_or(Ok(true), &mut *is_first)? {
+                    directory.stats.add(RestoreStats { entries: 0, bytes: entry.size() });
+                }
             }
-            let counts = match entry.link {
-                None => true,
-                Some(link) => {
-                    frame.is_closed = false;
-                    is_first(link)?
+            Event::Leave => {
+                if directory.is_closed {
+                    sums.insert(directory.node.0, &directory.stats.encode())?;
                 }
-            };
-            let bytes = if counts { entry.size() } else { 0 };
-            frame.sum.add(RestoreStats { entries: 0, bytes });
-            continue;
+                match above.last_mut() {
+                    Some(above) => {
+                        above.state.stats.add(directory.stats);
+                        above.state.is_closed &= directory.is_closed;
+                    }
+                    None => total = directory.stats,
+                }
+            }
+            Event::Unreadable(error) => return Err(error),
         }
-        let Some(done) = frames.pop() else { break };
-        if done.is_closed {
-            sums.insert(done.node.0, &done.sum.encode())?;
-        }
-        let Some(above) = frames.last_mut() else { return Ok(done.sum) };
-        above.sum.add(done.sum);
-        above.is_closed &= done.is_closed;
     }
-    Ok(RestoreStats::default())
+    Ok(total)
 }
 
 fn link_key(snapshot: u64, link: Link) -> [u8; 32] {
@@ -167,58 +166,43 @@ pub struct ContentsStats {
     pub bytes: u64,
 }
 
-/// Counts each content of a file once.
+/// Counts each content of a file once. Reads each directory once.
 pub fn contents_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -> Result<ContentsStats> {
     let mut contents = request.map(reader.store(), "contents of files", 2)?;
+    let mut visited = request.map(reader.store(), "directories visited", 2)?;
     let mut stats = ContentsStats::default();
     let mut encoded = Vec::new();
-    visit(reader, request, 2, &mut |_, entry| {
-        if let Content::File { recipe, .. } = &entry.content {
-            // Equal contents are cut into equal chunks, and their lists into equal segments.
-            encoded.clear();
-            recipe.encode(&mut encoded);
-            if contents.insert_new(*blake3::hash(&encoded).as_bytes(), &[])? {
-                stats.files += 1;
-                stats.bytes = stats.bytes.saturating_add(entry.size());
-            }
-        }
-        Ok(())
-    })?;
-    Ok(stats)
-}
-
-/// Shows every entry of every directory that the snapshots hold, each directory once; `share` of the memory is for
-/// remembering them.
-fn visit(
-    reader: &mut MetadataReader,
-    request: &StatsRequest<'_>,
-    share: usize,
-    show: &mut dyn FnMut(&mut MetadataReader, &Entry) -> Result<()>,
-) -> Result<()> {
-    let mut visited = request.map(reader.store(), "directories visited", share)?;
     for root in request.roots {
-        let mut cursors = Vec::new();
-        if visited.insert_new(root.0, &[])? {
-            cursors.push(DirectoryCursor::new(*root));
+        if !visited.insert_new(root.0, &[])? {
+            continue;
         }
-        while let Some(cursor) = cursors.last_mut() {
-            request.go_on()?;
-            let Some(hinted) = cursor.next(reader)? else {
-                cursors.pop();
-                continue;
+        let mut walk = TreeWalk::new(*root, b"", ());
+        while let Some(event) = walk.next(reader, request.monitor)? {
+            let entry = match event {
+                Event::Entry(HintedEntry { entry, .. }) => entry,
+                Event::Leave => continue,
+                Event::Unreadable(error) => return Err(error),
             };
-            show(reader, &hinted.entry)?;
-            if let Content::Directory { node } = hinted.entry.content
-                && visited.insert_new(node.0, &[])?
-            {
-                if DEPTH_MAX <= cursors.len() {
-                    return Err(too_deep());
+            match &entry.content {
+                Content::Directory { node } => {
+                    if visited.insert_new(node.0, &[])? {
+                        walk.enter(*node, ())?;
+                    }
                 }
-                cursors.push(DirectoryCursor::new(node));
+                Content::File { recipe, .. } => {
+                    // Equal contents are cut into equal chunks, and their lists into equal segments.
+                    encoded.clear();
+                    recipe.encode(&mut encoded);
+                    if contents.insert_new(*blake3::hash(&encoded).as_bytes(), &[])? {
+                        stats.files += 1;
+                        stats.bytes = stats.bytes.saturating_add(entry.size());
+                    }
+                }
+                Content::Symlink { .. } | Content::Special { .. } => {}
             }
         }
     }
-    Ok(())
+    Ok(stats)
 }
 
 /// What the chunks that snapshots refer to take in the repository, and what else is there.
@@ -309,7 +293,7 @@ impl Referenced {
                 }
             }
             if LEVELS_MAX <= levels.len() {
-                return Err(too_deep());
+                return Err(Error::TooDeep { depth_max: DEPTH_MAX, undone: "read" });
             }
             levels.push(below);
         }
