@@ -14,6 +14,7 @@ use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupRequest, Cache, backup};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Unlock, open};
@@ -200,14 +201,8 @@ pub(crate) fn contents(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found
 }
 
-/// Returns so many bytes that neither compress nor repeat, the same for the same seed. (`SplitMix64`.)
+/// Returns so many bytes that neither compress nor repeat, the same for the same seed.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let word = |_| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31).to_le_bytes()
-    };
-    (0..len.div_ceil(8)).flat_map(word).take(len).collect()
+    let mut random = SplitMix64::new(seed);
+    (0..len.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).take(len).collect()
 }

@@ -4,6 +4,8 @@ use std::io::{BufWriter, Write};
 use std::process::{ChildStdin, Stdio};
 use std::thread;
 
+use onefold_engine::random::SplitMix64;
+
 use crate::fixture::{Fixture, Ran, noise};
 
 /// Bytes of a chunk: as small as chunks are, so that there are many.
@@ -18,14 +20,11 @@ const ALLOWANCE_BYTES: u64 = 64 << 20;
 fn write_chunks(input: ChildStdin) {
     let mut input = BufWriter::with_capacity(1 << 20, input);
     let mut chunk = [0; CHUNK_BYTES];
-    let mut state = 1_u64;
+    let mut random = SplitMix64::new(1);
     for _ in 0..CHUNKS {
         for word in chunk[..DIFFERING_BYTES].chunks_exact_mut(8) {
-            // Marsaglia's xorshift: all states but zero come before the first one comes again.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
+            // Its numbers repeat after 2^64 of them, no earlier.
+            word.copy_from_slice(&random.next_u64().to_le_bytes());
         }
         input.write_all(&chunk).unwrap();
     }

@@ -16,6 +16,7 @@ use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::kv::flush::{FlushDone, FlushJob, Live};
 use onefold_engine::kv::table::{Lookup, Table, TableSpec};
 use onefold_engine::kv::{Entry, Key, Ordinal, Position};
+use onefold_engine::random::SplitMix64;
 
 /// Intervals that are reported, in millions of entries.
 const REPORTED: [u64; 9] = [1, 10, 25, 50, 75, 100, 125, 150, 200];
@@ -26,12 +27,8 @@ fn key(number: u64) -> Key {
     let mut bytes = [0; 20];
     let mut state = number;
     for piece in bytes.chunks_mut(8) {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        state = mixed;
-        piece.copy_from_slice(&mixed.to_be_bytes()[..piece.len()]);
+        state = SplitMix64::new(state).next_u64();
+        piece.copy_from_slice(&state.to_be_bytes()[..piece.len()]);
     }
     Key(bytes)
 }

@@ -22,7 +22,7 @@
 //! [`Repository`] is the way in. The engine is synchronous, prints nothing and knows no JSON. The feature `internals` opens
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
-//! Modules are layered; each imports only from lower layers: L0 `types error codec`, L1 `io monitor`, L2 `chunk
+//! Modules are layered; each imports only from lower layers: L0 `types error codec random`, L1 `io monitor`, L2 `chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
 //! `pipeline backup restore check inspect`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
@@ -57,6 +57,7 @@ cfg_if::cfg_if! {
         pub mod monitor;
         pub mod object;
         pub mod pipeline;
+        pub mod random;
         pub mod recipe;
         pub mod repo;
         pub mod restore;
@@ -83,6 +84,7 @@ cfg_if::cfg_if! {
         mod monitor;
         mod object;
         mod pipeline;
+        mod random;
         mod recipe;
         mod repo;
         mod restore;

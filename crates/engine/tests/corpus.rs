@@ -18,6 +18,7 @@ use onefold_engine::crypto::{Keys, MasterKey};
 use onefold_engine::fuzzing::{TARGETS, Target};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::object::{ObjectType, open_small};
+use onefold_engine::random::SplitMix64;
 use onefold_engine::types::{ChunkKind, Fingerprint, RepositoryId};
 
 const PAGE: &str = include_str!("../../../docs/format.md");
@@ -214,21 +215,6 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 // ---- Made inputs ----
 
-/// Numbers from a seed.
-struct Dice(blake3::OutputReader);
-
-impl Dice {
-    fn new(seed: u64) -> Self {
-        Self(blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof())
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        let mut bytes = [0; 4];
-        self.0.fill(&mut bytes);
-        u32::from_le_bytes(bytes) as usize % limit.max(1)
-    }
-}
-
 const EXTREMES: &[&[u8]] = &[
     &[0],
     &[0xff],
@@ -244,21 +230,21 @@ const EXTREMES: &[&[u8]] = &[
 ];
 
 /// Changes an input in one place: overwritten, put in, taken out, repeated, or from another input.
-fn mix(input: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
-    let at = dice.below(input.len() + 1);
+fn mix(input: &[u8], other: &[u8], random: &mut SplitMix64) -> Vec<u8> {
+    let at = random.index(input.len() + 1);
     let (head, tail) = input.split_at(at);
-    let cut = dice.below(tail.len().min(40) + 1);
-    match dice.below(5) {
-        0 => [head, EXTREMES[dice.below(EXTREMES.len())], &tail[cut..]].concat(),
+    let cut = random.index(tail.len().min(40) + 1);
+    match random.index(5) {
+        0 => [head, EXTREMES[random.index(EXTREMES.len())], &tail[cut..]].concat(),
         1 => {
-            let extreme = EXTREMES[dice.below(EXTREMES.len())];
+            let extreme = EXTREMES[random.index(EXTREMES.len())];
             [head, extreme, &tail[extreme.len().min(tail.len())..]].concat()
         }
         2 => [head, &tail[cut..]].concat(),
-        3 => [head, &tail[..cut].repeat(1 + dice.below(50)), tail].concat(),
+        3 => [head, &tail[..cut].repeat(1 + random.index(50)), tail].concat(),
         _ => {
-            let from = dice.below(other.len() + 1);
-            let len = dice.below(other.len() - from + 1);
+            let from = random.index(other.len() + 1);
+            let len = random.index(other.len() - from + 1);
             [head, &other[from..from + len], &tail[cut..]].concat()
         }
     }
@@ -287,7 +273,7 @@ fn every_target_has_its_valid_inputs_in_the_corpus() {
 fn no_decoder_panics_or_takes_memory_out_of_proportion() {
     let seed = 0x1f01d;
     println!("seed {seed}");
-    let mut dice = Dice::new(seed);
+    let mut random = SplitMix64::new(seed);
     for (name, target) in TARGETS {
         let inputs = corpus(name);
         for input in &inputs {
@@ -302,9 +288,9 @@ fn no_decoder_panics_or_takes_memory_out_of_proportion() {
             }
             for _ in 0..MIXTURES {
                 let mut mixed = input.clone();
-                for _ in 0..=dice.below(3) {
-                    let other = &inputs[dice.below(inputs.len())];
-                    mixed = mix(&mixed, other, &mut dice);
+                for _ in 0..=random.index(3) {
+                    let other = &inputs[random.index(inputs.len())];
+                    mixed = mix(&mixed, other, &mut random);
                 }
                 call(name, *target, &mixed);
             }

@@ -16,6 +16,7 @@ use onefold_engine::io::{Access, Disk};
 use onefold_engine::object::names::{ContainerKind, ContainerName};
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::pipeline::Driver;
+use onefold_engine::random::SplitMix64;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::{dump, find_entry};
 use onefold_engine::snapshot::{CollectionBody, CollectionStep, Snapshot};
@@ -398,7 +399,7 @@ fn a_vanished_newest_snapshot_is_told_by_a_host_that_has_seen_it() {
 }
 
 /// Damage to all parts of a container but its regions: a check names it without reading these.
-fn directory_damages(base: &Base, name: &ContainerName, random: &mut Random) -> Vec<Damage> {
+fn directory_damages(base: &Base, name: &ContainerName, random: &mut SplitMix64) -> Vec<Damage> {
     let bytes = read_object(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
     let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let trailer = bytes.len() - 64;
@@ -408,32 +409,16 @@ fn directory_damages(base: &Base, name: &ContainerName, random: &mut Random) -> 
     let header = [0, 4, 5, 6, 7, 8, 24, 40, 44, 48, 80, 112, 116, 127];
     let fields = [0, 4, 8, 12, 16, 20, 24, 55, 56, 60].map(|at| trailer + at);
     let regions_end = 128 + front_len + field(trailer + 16);
-    let padding = (regions_end < back).then(|| regions_end + random.below(back - regions_end));
-    let directories = [(128, front_len), (back, back_len)].map(|(at, len)| at + random.below(len));
+    let padding = (regions_end < back).then(|| regions_end + random.index(back - regions_end));
+    let directories = [(128, front_len), (back, back_len)].map(|(at, len)| at + random.index(len));
     let flips = header.into_iter().chain(fields).chain(directories).chain(padding).map(Damage::Flip);
     flips.chain(lengths(bytes.len())).collect()
-}
-
-/// Seeded numbers.
-struct Random(blake3::OutputReader);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        println!("seed {seed}");
-        Self(blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof())
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        let mut bytes = [0; 8];
-        self.0.fill(&mut bytes);
-        usize::try_from(u64::from_le_bytes(bytes) % end as u64).unwrap()
-    }
 }
 
 #[test]
 fn damaged_containers_are_named_without_reading_their_data() {
     let base = base(4);
-    let mut random = Random::new(4);
+    let mut random = SplitMix64::new(4);
     let containers = containers(&base);
     for name in &containers {
         for damage in directory_damages(&base, name, &mut random) {
@@ -467,17 +452,17 @@ fn lost_containers_hit_the_files_that_are_named_and_no_others() {
 #[test]
 fn flipped_bits_anywhere_in_a_container_are_named_by_reading_the_data() {
     let base = base(6);
-    let mut random = Random::new(6);
+    let mut random = SplitMix64::new(6);
     let containers = containers(&base);
     let (mut hits, mut quiet) = (0, 0);
     for _ in 0..100 {
-        let name = containers[random.below(containers.len())];
+        let name = containers[random.index(containers.len())];
         let bytes = read_object(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
         let front_len = u32::from_le_bytes(bytes[112..116].try_into().unwrap()) as usize;
         let trailer = bytes.len() - 64;
         let back = u32::from_le_bytes(bytes[trailer + 8..trailer + 12].try_into().unwrap()) as usize;
         let start = 128 + front_len;
-        let damage = Damage::Flip(start + random.below(back - start));
+        let damage = Damage::Flip(start + random.index(back - start));
         let world = base.names(&name.path(), &damage, &[ReadData::All]);
         let report = Base::check(&world, ReadData::All);
         let context = format!("{}: {damage:?}", name.path().display());

@@ -88,7 +88,7 @@ fn stored_chunks_equal_a_hash_set() {
             let case = format!("{schedule:?}, seed {seed}");
             let world = World::new(seed);
             let store = world.create(SMALL).unwrap();
-            let (mut draw, source, mut expected) = (Draw(seed), MemTree::new(), HashSet::new());
+            let (mut draw, source, mut expected) = (Draw::new(seed), MemTree::new(), HashSet::new());
             for session in 0..SESSIONS {
                 vary(&source, &mut draw);
                 cut_serially(&store, &source, &mut expected);

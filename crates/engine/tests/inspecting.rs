@@ -135,7 +135,7 @@ fn a_change_in_a_large_directory_costs_a_path_of_nodes_to_find() {
 fn what_is_found_to_differ_is_what_differs() {
     for seed in 0..8 {
         println!("seed {seed}");
-        let mut draw = Draw(seed);
+        let mut draw = Draw::new(seed);
         let world = World::new(seed);
         let store = world.create(SMALL).unwrap();
         let source = MemTree::new();

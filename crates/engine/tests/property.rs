@@ -67,7 +67,7 @@ impl<'a> Gardener<'a> {
         Self {
             target,
             place,
-            draw: Draw(seed),
+            draw: Draw::new(seed),
             directories,
             others: Vec::new(),
             links: Vec::new(),

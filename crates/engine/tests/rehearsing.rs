@@ -136,7 +136,7 @@ fn a_dry_run_reports_what_the_restore_then_does_and_changes_nothing() {
     let policies = [Overwrite::Refuse, Overwrite::Always, Overwrite::IfChanged, Overwrite::IfNewer, Overwrite::Never];
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..SEEDS {
-        let mut draw = Draw(seed);
+        let mut draw = Draw::new(seed);
         let world = World::new(seed);
         let store = world.create(SMALL).unwrap();
         world.backup(&store, &tree(&mut draw), &Ask::default()).unwrap();

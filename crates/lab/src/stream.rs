@@ -3,6 +3,7 @@
 //! New chunks are numbered as they come. Duplicates come in runs: stretches of consecutive numbers that were given out
 //! before. So one number, how many chunks are known, tells whether a chunk is new, in no memory at all.
 
+use onefold_engine::random::{SplitMix64, mix64};
 use onefold_engine::types::Fingerprint;
 
 /// How long runs are.
@@ -37,20 +38,19 @@ pub struct Shape {
     pub lags: Lags,
 }
 
-/// Seeded numbers (splitmix64).
+/// Seeded numbers of several distributions.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     /// Starts at a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// Returns 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.next_u64()
     }
 
     /// Returns a number below `end`, which must not be 0.
@@ -75,18 +75,12 @@ impl Random {
     }
 }
 
-pub(crate) fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
-}
-
 /// Returns the name of a chunk: uniform bits that its number decides.
 pub fn name(number: u64) -> Fingerprint {
     let mut bytes = [0; 32];
     for (word, place) in (0..).zip(bytes.chunks_exact_mut(8)) {
         let salt: u64 = 0x2545_f491_4f6c_dd1d_u64.wrapping_mul(2 * word + 1);
-        place.copy_from_slice(&mix(mix(number.wrapping_add(salt)) ^ salt).to_le_bytes());
+        place.copy_from_slice(&mix64(mix64(number.wrapping_add(salt)) ^ salt).to_le_bytes());
     }
     Fingerprint(bytes)
 }

@@ -9,7 +9,7 @@ use crate::rust;
 
 /// The layers, lowest first. ARCHITECTURE.md has the same table with the purpose of each module.
 const LAYERS: [&[&str]; 8] = [
-    &["types", "error", "codec"],
+    &["types", "error", "codec", "random"],
     &["io", "monitor"],
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],

@@ -478,7 +478,8 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::mem_disk::{Random, fingerprint};
+    use crate::kv::mem_disk::fingerprint;
+    use crate::random::SplitMix64;
 
     fn window(numbers: std::ops::Range<u64>) -> Vec<LogRecord> {
         numbers.map(|number| LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(4), len: 1 }).collect()
@@ -547,13 +548,13 @@ mod tests {
     #[test]
     fn overlapping_windows_never_exceed_the_limit_nor_leave_anything_behind() {
         let mut cache = Cache::new(40 * BLOCK_BYTES);
-        let mut random = Random::new(2);
+        let mut random = SplitMix64::new(2);
         for _ in 0..2_000 {
             let start = random.below(2_000);
             cache.insert(Position(0), &window(start..start + random.below(60)), false);
             assert!(places(&cache) <= records(&cache));
             check(&cache);
-            let _ = cache.get(&random.fingerprint_of(2_000));
+            let _ = cache.get(&fingerprint(random.below(2_000)));
         }
         cache.insert(Position(0), &window(5_000..5_640), false);
         assert_eq!(records(&cache), 640);
@@ -565,7 +566,7 @@ mod tests {
     #[test]
     fn a_cache_that_shrinks_keeps_what_was_used_last_and_finds_it() {
         for len in [1, 5, 16, 17, 100] {
-            let mut random = Random::new(len);
+            let mut random = SplitMix64::new(len);
             let mut cache = Cache::new(1_000 * BLOCK_BYTES);
             let windows = 1_000 / len.div_ceil(16);
             for first in (0..windows).map(|window| window * len) {

@@ -201,7 +201,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kv::mem_disk::{MemDisk, Random};
+    use crate::kv::mem_disk::MemDisk;
+    use crate::random::SplitMix64;
 
     fn window(start: u64, records: u32) -> LogWindow {
         LogWindow { start: Position(start), records }
@@ -211,7 +212,7 @@ mod tests {
     fn what_was_repeated_near_a_place_is_found_and_the_oldest_goes_first() {
         let disk = MemDisk::default();
         let mut log = DuplicateRunLog::open(disk.create(Path::new("a")).unwrap(), 0).unwrap();
-        let mut random = Random::new(3);
+        let mut random = SplitMix64::new(3);
         let mut model = Vec::new();
         let mut location = 0;
         for number in 0..3_000 {

@@ -8,8 +8,9 @@ use super::*;
 use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
 use crate::io::sim::SimHost;
-use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;
+use crate::random::SplitMix64;
 use crate::types::{Chunk, SessionId};
 
 pub(super) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);
@@ -182,7 +183,7 @@ impl Caller {
     }
 
     /// Stores and records some of what is to be packed, in containers of random sizes.
-    pub(super) fn barrier(&mut self, random: &mut Random) {
+    pub(super) fn barrier(&mut self, random: &mut SplitMix64) {
         while !self.packing.is_empty() {
             let count = usize::try_from(random.below(200) + 1).unwrap().min(self.packing.len());
             let container = ContainerId { session: SessionId([self.session; 16]), ordinal: self.next_container };
@@ -200,7 +201,7 @@ impl Caller {
     }
 
     /// Feeds a stream of new chunks, runs of old ones, repetitions and zeros, with barriers and drains in between.
-    pub(super) fn run(&mut self, random: &mut Random, pieces: u64, next_chunk: &mut u64) {
+    pub(super) fn run(&mut self, random: &mut SplitMix64, pieces: u64, next_chunk: &mut u64) {
         for _ in 0..pieces {
             let start = random.below(*next_chunk + 1);
             let len = random.below(120) + 1;
@@ -227,7 +228,7 @@ impl Caller {
         self.barrier_all(random);
     }
 
-    pub(super) fn barrier_all(&mut self, random: &mut Random) {
+    pub(super) fn barrier_all(&mut self, random: &mut SplitMix64) {
         while !self.packing.is_empty() {
             self.barrier(random);
         }
@@ -263,10 +264,10 @@ pub(super) fn check_counters(index: &Index) {
 }
 
 #[expect(clippy::print_stderr, reason = "a random test names its seed")]
-pub(super) fn seeds(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Random)> {
+pub(super) fn seeds(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, SplitMix64)> {
     seeds.map(|seed| {
         eprintln!("seed {seed}");
-        (seed, Random::new(seed))
+        (seed, SplitMix64::new(seed))
     })
 }
 

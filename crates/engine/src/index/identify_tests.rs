@@ -9,8 +9,9 @@ use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::options::WindowRule;
 use crate::io::os::OsHost;
-use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;
+use crate::random::SplitMix64;
 
 #[test]
 fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
@@ -56,7 +57,7 @@ fn the_order_decides_what_is_asked_and_not_what_is_found() {
         for order in [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered] {
             let options = IndexOptions { order, ..tiny(schedule_of(seed)) };
             let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
-            caller.run(&mut Random::new(seed), 100, &mut 0);
+            caller.run(&mut SplitMix64::new(seed), 100, &mut 0);
             check_counters(&caller.index);
             let Counters { filter_probes, prelookup_hits, .. } = caller.index.counters();
             match order {
@@ -113,7 +114,7 @@ fn after_a_power_cut_what_is_not_covered_is_recorded_again_and_all_is_exact() {
             caller.run(&mut random, 30, &mut next_chunk);
         }
         for _ in 0..3 {
-            disk = disk.power_cut(random.next());
+            disk = disk.power_cut(random.next_u64());
             let total = caller.containers.len();
             let (again, state, recorded) = caller.again(&disk, &options);
             match state {
@@ -199,7 +200,7 @@ fn an_index_of_another_repository_or_in_use_is_not_touched_or_started_anew() {
     let disk = MemDisk::default();
     let options = tiny(Schedule::Eager);
     let (mut caller, _) = Caller::open(&disk, &options, 1);
-    let mut random = Random::new(1);
+    let mut random = SplitMix64::new(1);
     caller.run(&mut random, 20, &mut 0);
     let busy = Index::open(Arc::new(disk.clone()), host(), dir(), REPOSITORY, &options);
     assert!(matches!(busy, Err(Error::IndexBusy { .. })), "{busy:?}");
@@ -269,7 +270,7 @@ fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
             lost += u64::from(caller.index.degraded().is_some());
         }
         close_quietly(&mut caller);
-        let cut = disk.power_cut(random.next());
+        let cut = disk.power_cut(random.next_u64());
         let total = caller.containers.len();
         let (mut again, state, recorded) = caller.again(&cut, &options);
         assert!(matches!(state, IndexState::Clean | IndexState::Unclean), "{state:?}");
@@ -317,8 +318,8 @@ fn chunks_of_forgotten_containers_are_unique_again() {
     }
 }
 
-fn drawn_options(random: &mut Random) -> IndexOptions {
-    let count = |random: &mut Random, end| u32::try_from(random.below(end) + 1).unwrap();
+fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
+    let count = |random: &mut SplitMix64, end| u32::try_from(random.below(end) + 1).unwrap();
     let threshold = count(random, 64);
     let schedule = match random.below(5) {
         0 => Schedule::Eager,
@@ -391,7 +392,7 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
                     (caller, _, _) = caller.again(&disk, &options);
                 }
                 1 => {
-                    disk = disk.power_cut(random.next());
+                    disk = disk.power_cut(random.next_u64());
                     (caller, _, _) = caller.again(&disk, &options);
                 }
                 2 => (caller, _, _) = caller.again(&disk, &options),
@@ -436,7 +437,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
         };
         let disk = MemDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
-        let mut random = Random::new(5);
+        let mut random = SplitMix64::new(5);
         let mut store = |numbers: &[u64]| {
             let before = caller.index.counters();
             for piece in numbers.chunks(100) {
@@ -469,10 +470,10 @@ fn verdicts_and_their_order_are_the_same_whether_jobs_run_beside_or_at_once() {
         let mut orders: Vec<Vec<u64>> = Vec::new();
         for host in [host(), Arc::new(OsHost::new()), Arc::new(OsHost::new())] {
             let disk = MemDisk::default();
-            let options = drawn_options(&mut Random::new(seed));
+            let options = drawn_options(&mut SplitMix64::new(seed));
             let (mut caller, _) = Caller::open_on(host, &disk, &options, 1);
             let mut next_chunk = 0;
-            caller.run(&mut Random::new(seed), 80, &mut next_chunk);
+            caller.run(&mut SplitMix64::new(seed), 80, &mut next_chunk);
             let distinct: HashSet<_> = caller.stream.iter().copied().collect();
             assert_eq!(caller.stored, distinct);
             check_counters(&caller.index);
@@ -542,7 +543,7 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         for start in (0..count).step_by(100) {
             caller.submit(&(start..start + 100).map(fingerprint).collect::<Vec<_>>());
-            caller.barrier(&mut Random::new(1));
+            caller.barrier(&mut SplitMix64::new(1));
         }
         let before = caller.index.counters();
         caller.submit(&(0..count).map(fingerprint).collect::<Vec<_>>());
@@ -551,13 +552,13 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
         let lookups = after.lookups - before.lookups;
         assert!(lookups < count / 20, "{schedule:?}: {lookups} lookups for {count} chunks in one run");
         assert!(after.prefetches - before.prefetches < 100, "{schedule:?}: {after:?}");
-        let mut random = Random::new(4);
+        let mut random = SplitMix64::new(4);
         for _ in 0..40 {
-            caller.submit(&(0..100).map(|_| random.fingerprint_of(count)).collect::<Vec<_>>());
+            caller.submit(&(0..100).map(|_| fingerprint(random.below(count))).collect::<Vec<_>>());
         }
         let settled = caller.index.counters();
         for _ in 0..40 {
-            caller.submit(&(0..100).map(|_| random.fingerprint_of(count)).collect::<Vec<_>>());
+            caller.submit(&(0..100).map(|_| fingerprint(random.below(count))).collect::<Vec<_>>());
         }
         let end = caller.index.counters();
         let pages = end.prefetches - settled.prefetches + end.pages_read - settled.pages_read;
@@ -576,7 +577,7 @@ fn the_cache_has_what_the_filter_has_not_grown_to_and_gives_it_back() {
             ..tiny(schedule_of(seed))
         };
         let shared = options.filter_bytes_max + options.cache_bytes;
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
         let at_first = caller.index.cache.bytes();
         assert!(shared - options.filter_bytes - BLOCK_BYTES < at_first, "{at_first}");

@@ -417,7 +417,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+    use crate::kv::mem_disk::{MemDisk, fingerprint};
+    use crate::random::SplitMix64;
 
     fn record(number: u64) -> LogRecord {
         LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(9), len: 77 }
@@ -427,7 +428,7 @@ mod tests {
     fn windows_show_what_was_appended_wherever_it_lies() {
         let disk = MemDisk::default();
         let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
-        let mut random = Random::new(8);
+        let mut random = SplitMix64::new(8);
         let mut model = BTreeMap::new();
         let mut next = 0;
         for _ in 0..200 {

@@ -249,11 +249,12 @@ mod tests {
 
     use super::*;
     use crate::index::cycle::{CycleRule, Cycles};
-    use crate::kv::mem_disk::{Random, fingerprint};
+    use crate::kv::mem_disk::fingerprint;
+    use crate::random::SplitMix64;
 
     #[test]
     fn chunks_are_taken_out_as_they_were_put_in() {
-        let mut random = Random::new(21);
+        let mut random = SplitMix64::new(21);
         let mut pending = Pending::new(7);
         let membership = Cycles::new(CycleRule::default(), false).location(Sequence(0));
         let membership = Some(membership);

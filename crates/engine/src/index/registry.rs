@@ -365,7 +365,8 @@ mod tests {
 
     use super::*;
     use crate::io::{Access, Disk};
-    use crate::kv::mem_disk::{MemDisk, Random};
+    use crate::kv::mem_disk::MemDisk;
+    use crate::random::SplitMix64;
 
     const FILE: &str = "containers";
     const REPOSITORY: RepositoryId = RepositoryId([5; 16]);
@@ -383,7 +384,7 @@ mod tests {
     fn ordinals_and_containers_name_each_other_in_any_order_of_registering() {
         let disk = MemDisk::default();
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
-        let mut random = Random::new(3);
+        let mut random = SplitMix64::new(3);
         let mut known: Vec<ContainerId> = Vec::new();
         for _ in 0..2_000 {
             let next = match random.below(3) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::io::{AlignedBuffer, BatchRead, DIRECT_ALIGN, DeviceProfile, DiskFile};
+use crate::random::SplitMix64;
 
 /// Smallest file that is measured: in a smaller one, reads at random places fall on a few places that the device's own
 /// memory may hold.
@@ -65,19 +66,12 @@ pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> 
 
 /// Draws different pages that were written, in random order.
 fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
-    // Not the same places each time: the device's own memory would remember them. (splitmix64)
-    let mut state = u64::try_from((measured.clock)().as_nanos()).unwrap_or(1);
-    let mut random = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    };
+    // Other pages each time: the device's own memory would hold those of the last measurement.
+    let mut random = SplitMix64::new(u64::try_from((measured.clock)().as_nanos()).unwrap_or(1));
     let mut seen = BTreeSet::new();
     let mut places = Vec::with_capacity(PLACES_MAX);
     for _ in 0..PLACES_MAX {
-        let Some(written) = (measured.written_from)(random() % pages * DIRECT_ALIGN as u64) else { continue };
+        let Some(written) = (measured.written_from)(random.below(pages) * DIRECT_ALIGN as u64) else { continue };
         let page = written / DIRECT_ALIGN as u64;
         if page < pages && seen.insert(page) {
             places.push(page * DIRECT_ALIGN as u64);

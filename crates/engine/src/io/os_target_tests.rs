@@ -14,6 +14,7 @@ use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
 use crate::io::tree::{EntryKind, Metadata, Onto, Renamed, SourceTree, TargetTree, Trust, Unset, Xattr};
+use crate::random::SplitMix64;
 use crate::types::Timestamp;
 
 /// A target in a directory of its own, which goes with it.
@@ -109,17 +110,8 @@ fn remove_below(target: &dyn TargetTree, directory: &Path) {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// Makes a tree with every kind of entry, odd names, holes, hard links, attributes and times of any century.
-fn random_tree(random: &mut Random, root: bool) -> MemTree {
+fn random_tree(random: &mut SplitMix64, root: bool) -> MemTree {
     let tree = MemTree::new();
     let mut directories = vec![PathBuf::new()];
     let mut linkable: Vec<PathBuf> = Vec::new();
@@ -166,7 +158,7 @@ fn random_tree(random: &mut Random, root: bool) -> MemTree {
 }
 
 /// Gives every entry metadata and attributes of its own.
-fn dress(tree: &MemTree, random: &mut Random, root: bool) {
+fn dress(tree: &MemTree, random: &mut SplitMix64, root: bool) {
     let mut todo = vec![PathBuf::from("/")];
     while let Some(path) = todo.pop() {
         let kind = SourceTree::metadata(tree, &path).unwrap().kind;
@@ -208,7 +200,7 @@ fn any_tree_written_is_read_back_the_same() {
     let root = is_root();
     for seed in 0..30 {
         let fixture = Fixture::new();
-        let tree = random_tree(&mut Random(seed), root);
+        let tree = random_tree(&mut SplitMix64::new(seed), root);
         assert_eq!(copy(&tree, &fixture.target, Trust::Full), Vec::<String>::new(), "seed {seed}");
         let back = MemTree::load(&OsSource, &fixture.root()).unwrap();
         assert_eq!(tree.diff(&back), Vec::<String>::new(), "seed {seed}");

@@ -19,7 +19,6 @@ mod crash;
 mod fault;
 mod file;
 mod host;
-mod random;
 #[cfg(test)]
 mod tests;
 mod world;

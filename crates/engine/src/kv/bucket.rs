@@ -221,9 +221,9 @@ pub fn kept_runs(name: BucketName, runs_max: u32, recent: u64, chain: &[Run]) ->
 mod tests {
     use super::*;
     use crate::kv::KEY_LEN;
-    use crate::kv::mem_disk::Random;
+    use crate::random::SplitMix64;
 
-    fn check(buckets: &Buckets, random: &mut Random) {
+    fn check(buckets: &Buckets, random: &mut SplitMix64) {
         let mut next = 0_u128;
         for number in buckets.numbers() {
             let name = buckets.get(number).name;
@@ -233,14 +233,14 @@ mod tests {
         assert_eq!(next, 1 << 64);
         for _ in 0..50 {
             let mut key = Key([0; KEY_LEN]);
-            key.0[..8].copy_from_slice(&random.next().to_be_bytes());
+            key.0[..8].copy_from_slice(&random.next_u64().to_be_bytes());
             assert!(buckets.get(buckets.number_of(key.head())).name.holds(&key));
         }
     }
 
     #[test]
     fn buckets_tile_the_keys_through_splits_and_joins() {
-        let mut random = Random::new(21);
+        let mut random = SplitMix64::new(21);
         let mut buckets = Buckets::empty(2);
         let (mut splits, mut joins) = (0, 0);
         for _ in 0..3_000 {

@@ -8,34 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked, OwnedRead, ReadStream};
+use crate::random::SplitMix64;
 use crate::types::Fingerprint;
-
-/// Seeded numbers (splitmix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// The fingerprint of one of `count` chunks.
-    pub(crate) fn fingerprint_of(&mut self, count: u64) -> Fingerprint {
-        fingerprint(self.below(count))
-    }
-}
 
 /// The fingerprint of the n-th chunk.
 pub(crate) fn fingerprint(number: u64) -> Fingerprint {
@@ -73,7 +47,7 @@ impl MemDisk {
 
     /// Returns what a power cut leaves: synced names, synced bytes, and of the others sectors at random.
     pub(crate) fn power_cut(&self, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let disk = Self::default();
         for (name, inode) in &hold(&self.names).synced {
             let (now, synced) = &*hold(&inode.bytes);

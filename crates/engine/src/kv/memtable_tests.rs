@@ -1,8 +1,9 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::kv::mem_disk::Random;
+use crate::kv::mem_disk::fingerprint;
 use crate::kv::{Ordinal, Position};
+use crate::random::SplitMix64;
 
 #[expect(clippy::print_stderr, reason = "a random test names its seed")]
 fn eprintln_seed(seed: u64) {
@@ -24,14 +25,14 @@ fn listed(memtable: &Memtable, bucket: u32) -> Vec<Entry> {
 fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() {
     let seed = 11;
     eprintln_seed(seed);
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let boundaries: Vec<u64> = (1..5).map(|number| number << 61).collect();
     let mut memtable = Memtable::new(300 * STAGED_BYTES, 5);
     let mut model: HashMap<Key, Entry> = HashMap::new();
     let mut frozen: Option<(u32, Vec<Entry>, Frozen)> = None;
     let (mut dropped, mut thawed, mut replaced) = (0, 0, 0);
     for step in 0..60_000_u64 {
-        let key = Key::from(&random.fingerprint_of(400));
+        let key = Key::from(&fingerprint(random.below(400)));
         assert_eq!(memtable.get(&key), model.get(&key).copied());
         if memtable.is_full() || random.below(200) == 0 {
             match frozen.take() {

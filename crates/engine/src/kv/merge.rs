@@ -501,9 +501,9 @@ fn empty_run(run: RunToWrite, start: u64) -> Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::mem_disk::Random;
     use crate::kv::page::{decode_entry, encode_entry};
     use crate::kv::{Entry, Key, Position};
+    use crate::random::SplitMix64;
 
     fn entry(head: u64, ordinal: u32) -> EntryBytes {
         let mut key = Key([0; 20]);
@@ -513,12 +513,12 @@ mod tests {
 
     #[test]
     fn entries_are_sorted_whether_their_keys_are_uniform_or_not() {
-        let mut random = Random::new(3);
+        let mut random = SplitMix64::new(3);
         for shape in 0..6 {
             for count in [0, 1, 2, 3, 17, 1000, 5000] {
                 let mut head = || match shape {
-                    0 => random.next(),
-                    1 => random.next() >> 11 | 5 << 60,
+                    0 => random.next_u64(),
+                    1 => random.next_u64() >> 11 | 5 << 60,
                     2 => random.below(3),
                     3 => u64::MAX - random.below(1 << 20),
                     4 => random.below(2) << 63 | random.below(9),

@@ -5,8 +5,9 @@ use super::*;
 use crate::kv::Position;
 use crate::kv::flush::{FlushJob, Live};
 use crate::kv::manifest::decode_manifest;
-use crate::kv::mem_disk::{MemDisk, Random, fingerprint};
+use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::sealed::Seal;
+use crate::random::SplitMix64;
 
 const ALL: fn(Ordinal) -> bool = |_| true;
 
@@ -91,7 +92,7 @@ fn what_was_saved_stays_intact_whatever_is_written_after() {
     let disk = MemDisk::default();
     let mut table = table(&disk, spec());
     let mut model = HashMap::new();
-    let mut random = Random::new(5);
+    let mut random = SplitMix64::new(5);
     let mut next = 0;
     let mut saved = save(&mut table, &disk);
     for _ in 0..12 {
@@ -309,7 +310,7 @@ fn a_table_that_is_being_written_out_is_not_saved_and_a_page_of_an_earlier_life_
 struct Model {
     disk: MemDisk,
     table: Table,
-    random: Random,
+    random: SplitMix64,
     entries: HashMap<Key, Entry>,
     /// Keys that stood on a page that was damaged: they may be missing.
     hit: Vec<BucketName>,
@@ -475,7 +476,7 @@ fn the_table_equals_a_map_through_jobs_splits_joins_merges_reopenings_failures_a
     let mut model = Model {
         table: table(&disk, spec()),
         disk,
-        random: Random::new(seed),
+        random: SplitMix64::new(seed),
         entries: HashMap::new(),
         hit: Vec::new(),
         jobs: Vec::new(),

@@ -7,6 +7,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::random::{GOLDEN_GAMMA, mix64};
+
 /// A job without its types.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
@@ -83,11 +85,8 @@ impl Driver {
         match &*self.0 {
             Kind::Threads { .. } => 0,
             Kind::Inline { random } => {
-                // SplitMix64: any order will do, as long as the seed repeats it.
-                let state = random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-                let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-                usize::try_from((mixed ^ mixed >> 31) % end.max(1) as u64).unwrap_or(0)
+                let drawn = mix64(random.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed));
+                usize::try_from(drawn % end.max(1) as u64).unwrap_or(0)
             }
         }
     }

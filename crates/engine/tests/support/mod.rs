@@ -16,6 +16,7 @@ use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::object::names::ContainerName;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
@@ -329,25 +330,27 @@ pub fn stored_twice(store: &Store) -> Vec<Fingerprint> {
     all.into_iter().filter(|fingerprint| !seen.insert(*fingerprint)).collect()
 }
 
-/// Random numbers that a seed repeats (`SplitMix64`).
+/// Choices that a seed repeats.
 #[derive(Clone, Debug)]
-pub struct Draw(pub u64);
+pub struct Draw(SplitMix64);
 
 impl Draw {
+    /// Starts at a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
     /// Draws any number.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.next_u64()
     }
 
     /// Draws a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).unwrap()
+        self.0.index(end)
     }
 
-    /// Says yes once in `times`.
+    /// Returns true once in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

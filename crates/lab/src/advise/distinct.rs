@@ -207,14 +207,12 @@ pub fn worst_deviation(places: usize) -> f64 {
 mod tests {
     use std::collections::BTreeMap;
 
+    use onefold_engine::random::SplitMix64;
+
     use super::*;
 
     fn mixed(number: u64) -> u64 {
-        // SplitMix64.
-        let state = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        SplitMix64::new(number).next_u64()
     }
 
     /// A stream of chunks with repeats, most of a few: name, length.

@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 
 use onefold_engine::kv::Ordinal;
+use onefold_engine::random::mix64;
 use onefold_engine::types::{ContainerId, SessionId};
 use onefold_engine::{Error, Result};
 
 use crate::mapped::medium::Medium;
 use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{CONTAINERS_AT, Space};
-use crate::stream::mix;
 
 /// About what one container takes in memory: in the list, and in the map from its name.
 pub const CONTAINER_MEMORY_BYTES: usize = 80;
@@ -35,8 +35,8 @@ impl Status {
     fn word(self, index: u64) -> u64 {
         match self {
             Self::Begun => 0,
-            Self::Complete => mix(index ^ 1 << 40),
-            Self::Gone => mix(index ^ 1 << 41),
+            Self::Complete => mix64(index ^ 1 << 40),
+            Self::Gone => mix64(index ^ 1 << 41),
         }
     }
 
@@ -65,7 +65,7 @@ fn halves(session: SessionId) -> [u64; 2] {
 }
 
 fn check_of(index: u64, low: u64, high: u64, ordinal: u32) -> u64 {
-    mix(low ^ mix(high ^ mix(u64::from(ordinal) << 32 ^ index))) >> 32 | 1
+    mix64(low ^ mix64(high ^ mix64(u64::from(ordinal) << 32 ^ index))) >> 32 | 1
 }
 
 fn decode(index: u64, record: &[u64]) -> Option<Known> {

@@ -10,13 +10,13 @@
 //! never taken out. What no search of bounded length finds a place for, and what would fill the table beyond its limit, is
 //! answered by a table of twice the size, filled from the log in order, which one store in the first page puts into effect.
 
+use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
 
 use crate::mapped::log::{Log, Name, PIECE_ENTRIES, POSITION_BITS};
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 use crate::mapped::segments::ENTRY_WORDS;
 use crate::mapped::space::{Region, Space, TABLE_AT};
-use crate::stream::mix;
 
 /// Slots of a bucket: a cache line.
 pub const BUCKET_SLOTS: usize = 8;
@@ -161,7 +161,7 @@ impl Table {
     /// Returns the other bucket of a slot that is, or would be, in this one.
     #[inline]
     fn other_bucket(&self, bucket: u64, tag: u64) -> u64 {
-        bucket ^ ((mix(tag) | 1) & self.mask())
+        bucket ^ ((mix64(tag) | 1) & self.mask())
     }
 
     fn at(&self, bucket: u64, slot: usize) -> u64 {

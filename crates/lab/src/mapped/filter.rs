@@ -3,9 +3,9 @@
 
 use onefold_accel::memory::will_need;
 use onefold_engine::kv::{Key, filter};
+use onefold_engine::random::mix64;
 
 use crate::mapped::log::Name;
-use crate::stream::mix;
 
 /// Most bits that the classic filter sets for a fingerprint.
 pub const SCATTERED_HASHES_MAX: u32 = 16;
@@ -61,7 +61,7 @@ impl Scattered {
     /// Hashing, Same Performance", ESA 2006). The paper takes six overlapping words of the fingerprint.
     fn places(&self, name: &Name) -> impl Iterator<Item = (usize, u64)> + use<> {
         let bits = self.words.len() as u128 * 64;
-        let (mut at, step) = (name.head, mix(name.middle ^ u64::from(name.tail)) | 1);
+        let (mut at, step) = (name.head, mix64(name.middle ^ u64::from(name.tail)) | 1);
         (0..self.hashes).map(move |_| {
             let bit = (u128::from(at) * bits) >> 64;
             at = at.wrapping_add(step);

@@ -14,12 +14,12 @@
 
 use onefold_engine::Result;
 use onefold_engine::kv::{Key, Ordinal};
+use onefold_engine::random::mix64;
 use onefold_engine::types::Sequence;
 
 use crate::mapped::medium::Medium;
 use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{LOG_AT, Space};
-use crate::stream::mix;
 
 /// Entries that are read together where the log is gone through.
 pub const PIECE_ENTRIES: usize = 128;
@@ -64,7 +64,7 @@ impl Name {
     }
 
     fn check(&self, position: u64) -> u64 {
-        let bits = mix(self.head ^ mix(self.middle ^ mix(u64::from(self.tail) << 32 ^ position)));
+        let bits = mix64(self.head ^ mix64(self.middle ^ mix64(u64::from(self.tail) << 32 ^ position)));
         // Never that of nothing.
         bits >> 32 | 1
     }
@@ -107,7 +107,7 @@ pub enum State {
 
 impl State {
     fn check(position: u64, ordinal: u64) -> u64 {
-        mix(position ^ mix(ordinal ^ RECORDED)) >> 33
+        mix64(position ^ mix64(ordinal ^ RECORDED)) >> 33
     }
 
     /// Returns the word that stands for it at a position.

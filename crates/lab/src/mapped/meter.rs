@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use onefold_engine::Result;
+use onefold_engine::random::mix64;
 use onefold_sys::{ticks, ticks_in_order};
 
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
-use crate::stream::mix;
 
 /// How long the counter of ticks is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(4);
@@ -284,7 +284,7 @@ pub fn base_latency(medium: &impl Medium, accesses: u32, clock: &TickClock) -> f
     let from = ticks_in_order();
     for _ in 0..accesses {
         let mut word = [0];
-        let line = (u128::from(mix(place)) * u128::from(lines)) >> 64;
+        let line = (u128::from(mix64(place)) * u128::from(lines)) >> 64;
         medium.copy_out(u64::try_from(line).expect("below the number of lines") * LINE_BYTES as u64, &mut word);
         // The next place depends on what was read; where memory is zero all the same, the step keeps it moving.
         place = place.wrapping_add(1) ^ word[0] << 32;
@@ -370,7 +370,7 @@ mod tests {
         let (nanos, truth) = (clock.nanos_between(from, to), (end - start).as_secs_f64() * 1e9);
         assert!((nanos / truth - 1.0).abs() < 0.05, "{nanos}, not {truth}");
         let mut medium = Dram::new(1 << 26).unwrap();
-        (0..1 << 26_u64).step_by(64).for_each(|offset| medium.store(offset, mix(offset)));
+        (0..1 << 26_u64).step_by(64).for_each(|offset| medium.store(offset, mix64(offset)));
         let nanos = base_latency(&medium, 20_000, &clock);
         assert!((1.0..10_000.0).contains(&nanos), "{nanos} ns");
     }

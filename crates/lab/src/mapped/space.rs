@@ -15,11 +15,11 @@
 //! Such a word has 16 bits of check in front, then 6 bits and 42 bits of contents: of a region the logarithm of its size and
 //! the number of the line it begins at.
 
+use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
 
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 use crate::mapped::meter::Metered;
-use crate::stream::mix;
 
 /// Bytes of the first page.
 pub const HEADER_BYTES: u64 = 4096;
@@ -98,7 +98,7 @@ pub struct Region {
 }
 
 fn check_of(place: u64, contents: u64) -> u64 {
-    mix(contents ^ mix(place)) >> CHECK_SHIFT
+    mix64(contents ^ mix64(place)) >> CHECK_SHIFT
 }
 
 /// Puts contents of up to 48 bits under a check that belongs to one place.

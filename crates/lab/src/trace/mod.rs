@@ -17,9 +17,8 @@ pub mod writer;
 
 use std::fmt;
 
+use onefold_engine::random::mix64;
 use onefold_engine::types::Fingerprint;
-
-use crate::stream::mix;
 
 /// Bytes of a chunk's name in a trace: those that identify it in the engine's table.
 pub const HASH_LEN: usize = 20;
@@ -41,8 +40,8 @@ impl TraceChunk {
         let tail = rest.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte));
         let mut bytes = [0; 32];
         bytes[..HASH_LEN].copy_from_slice(&self.hash);
-        bytes[20..28].copy_from_slice(&mix(word(0) ^ word(1).rotate_left(32)).to_le_bytes());
-        bytes[28..].copy_from_slice(&mix(word(1) ^ tail).to_le_bytes()[..4]);
+        bytes[20..28].copy_from_slice(&mix64(word(0) ^ word(1).rotate_left(32)).to_le_bytes());
+        bytes[28..].copy_from_slice(&mix64(word(1) ^ tail).to_le_bytes()[..4]);
         Fingerprint(bytes)
     }
 }

@@ -7,8 +7,9 @@
 //! numbers are the user's, and `describe` says what they lead to.
 
 use anyhow::{Result, ensure};
+use onefold_engine::random::mix64;
 
-use crate::stream::{Random, mix};
+use crate::stream::Random;
 use crate::trace::{Event, Events, HASH_LEN, TraceChunk};
 
 /// Chunks of a part of an object, which is what is held in memory: 24 bytes each.
@@ -154,8 +155,8 @@ impl Synth {
     }
 
     fn random(&self, decision: Decision, words: [u64; 3]) -> Random {
-        let start = mix(self.spec.seed ^ mix(decision as u64));
-        Random::new(words.into_iter().fold(start, |state, word| mix(state ^ mix(word))))
+        let start = mix64(self.spec.seed ^ mix64(decision as u64));
+        Random::new(words.into_iter().fold(start, |state, word| mix64(state ^ mix64(word))))
     }
 
     /// Returns how many objects there have been up to a version.

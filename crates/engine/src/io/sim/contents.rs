@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn contents_behave_as_a_vector_of_bytes_under_random_writes_and_cuts() {
         let seed = 7;
-        let mut random = crate::io::sim::random::SplitMix::new(seed);
+        let mut random = crate::random::SplitMix64::new(seed);
         let (mut contents, mut model) = (Contents::default(), Vec::<u8>::new());
         for step in 0..2000_u32 {
             let offset = usize::try_from(random.below(20_000)).unwrap();

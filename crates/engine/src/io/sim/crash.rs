@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::contents::Contents;
 use super::file::{Change, FileNode};
-use super::random::SplitMix;
 use super::world::{DirNode, Inode, Names, Node, ROOT, World};
+use crate::random::SplitMix64;
 
 /// Bytes that a disk writes wholly or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -71,9 +71,9 @@ impl Survivors<'_> {
 
 /// Returns the choices for one node. Each has its own, so that a write more in one file does not turn the fate of all
 /// others.
-fn choices(seed: u64, inode: Inode) -> SplitMix {
-    let mut mixed = SplitMix::new(seed);
-    SplitMix::new(mixed.draw() ^ (inode as u64).wrapping_mul(0xd6e8_feb8_6659_fd93))
+fn choices(seed: u64, inode: Inode) -> SplitMix64 {
+    let mut mixed = SplitMix64::new(seed);
+    SplitMix64::new(mixed.next_u64() ^ (inode as u64).wrapping_mul(0xd6e8_feb8_6659_fd93))
 }
 
 /// What happens to the changes of one node. Coins alone would hardly ever keep or lose all changes of a long list.
@@ -87,7 +87,7 @@ enum Fate {
 }
 
 impl Fate {
-    fn draw(random: &mut SplitMix, changes: usize) -> Self {
+    fn draw(random: &mut SplitMix64, changes: usize) -> Self {
         match random.below(6) {
             0 => Self::All,
             1 => Self::None,
@@ -162,7 +162,7 @@ struct Settling {
     /// The length that landed.
     len: u64,
     durable_len: u64,
-    random: SplitMix,
+    random: SplitMix64,
 }
 
 impl Settling {
@@ -219,7 +219,7 @@ impl Settling {
             match self.random.below(4) {
                 0 | 1 => self.contents.write(offset, piece)?,
                 2 if never_synced => {
-                    let garbage: Vec<u8> = piece.iter().map(|_| self.random.draw().to_le_bytes()[0]).collect();
+                    let garbage: Vec<u8> = piece.iter().map(|_| self.random.next_u64().to_le_bytes()[0]).collect();
                     self.contents.write(offset, &garbage)?;
                 }
                 _ => {}

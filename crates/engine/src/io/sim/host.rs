@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::io::sim::random::SplitMix;
 use crate::io::{Demand, Host};
+use crate::random::SplitMix64;
 use crate::types::Timestamp;
 
 /// How far the clocks move with each call, until set otherwise.
@@ -34,7 +34,7 @@ struct State {
     step: Duration,
     random: blake3::OutputReader,
     /// Draws that decide which jobs run; `None`: all of them, immediately.
-    deferral: Option<SplitMix>,
+    deferral: Option<SplitMix64>,
     /// One chance in so many lets a job run that nobody waits for.
     patience: u64,
     deferred: Vec<Job>,
@@ -66,7 +66,7 @@ impl SimHost {
     /// Makes a host that puts background jobs off, for how long and in which order the seed decides.
     pub fn deferring(seed: u64) -> Self {
         let host = Self::new(seed);
-        let mut draw = SplitMix::new(seed);
+        let mut draw = SplitMix64::new(seed);
         {
             let mut state = host.state();
             state.patience = 2 + draw.below(PATIENCE_MAX - 1);
@@ -81,7 +81,7 @@ impl SimHost {
     }
 
     /// Runs jobs so long as the draw says so; returns how many.
-    fn run_some(&self, mut decide: impl FnMut(&mut SplitMix, u64) -> bool) -> u64 {
+    fn run_some(&self, mut decide: impl FnMut(&mut SplitMix64, u64) -> bool) -> u64 {
         let mut count = 0;
         loop {
             let job = {
