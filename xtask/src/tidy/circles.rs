@@ -15,13 +15,7 @@ use crate::rust::{self, Path};
 const KNOWN: &[&[&str]] = &[
     &["crates/cli/src/open.rs", "crates/cli/src/trust.rs"],
     &["crates/cli/src/output.rs", "crates/cli/src/settings.rs"],
-    &[
-        "crates/engine/src/index/background.rs",
-        "crates/engine/src/index/location.rs",
-        "crates/engine/src/index/store.rs",
-        "crates/engine/src/index/maintenance.rs",
-    ],
-    &["crates/engine/src/index/identify.rs", "crates/engine/src/index/pool.rs", "crates/engine/src/index/windows.rs"],
+    &[],
     &["crates/engine/src/kv/bucket.rs", "crates/engine/src/kv/run.rs", "crates/engine/src/kv/recent.rs"],
     &["crates/engine/src/kv/install.rs", "crates/engine/src/kv/search.rs", "crates/engine/src/kv/table.rs"],
     &[

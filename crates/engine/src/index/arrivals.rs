@@ -22,7 +22,7 @@ const DUPLICATES_PER_HALVING: u64 = 1 << 16;
 
 /// What became of a chunk, as far as runs are concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// A duplicate, recorded at a position of the log.
     At(Position),
     /// A duplicate of which no position is known.
@@ -35,7 +35,7 @@ pub enum Outcome {
 
 /// A stretch of the log that the stream repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DuplicateRun {
+pub(super) struct DuplicateRun {
     /// First record.
     pub start: Position,
     /// Number of records.
@@ -75,21 +75,23 @@ impl Packed {
 }
 
 /// Bytes that each chunk takes between the oldest that waits and the newest.
-pub const ARRIVAL_BYTES: usize = size_of::<Packed>();
+pub(super) const ARRIVAL_BYTES: usize = size_of::<Packed>();
 
 /// The verdicts behind the oldest chunk that waits, and what those before it showed.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub(super) struct Arrivals {
     first: u64,
     waiting: VecDeque<Packed>,
     runs: RunMeter,
     duplicate_run: Option<DuplicateRun>,
+    /// Runs that have ended, until they are taken.
+    ended: Vec<DuplicateRun>,
     uniques: u64,
 }
 
 impl Arrivals {
     /// Takes the next chunk of the stream, undecided.
-    pub fn arrive(&mut self, sequence: Sequence) {
+    pub(super) fn arrive(&mut self, sequence: Sequence) {
         if self.waiting.is_empty() {
             self.first = sequence.0;
         }
@@ -98,57 +100,62 @@ impl Arrivals {
     }
 
     /// Takes the next chunk of the stream together with its outcome.
-    pub fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome, duplicate_runs: &mut Vec<DuplicateRun>) {
+    pub(super) fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome) {
         if self.waiting.is_empty() {
             self.first = sequence.0 + 1;
-            self.pass(outcome, duplicate_runs);
+            self.pass(outcome);
         } else {
             self.waiting.push_back(Packed::of(outcome));
         }
     }
 
     /// Notes what became of a chunk that was undecided.
-    pub fn decide(&mut self, sequence: Sequence, outcome: Outcome) {
+    pub(super) fn decide(&mut self, sequence: Sequence, outcome: Outcome) {
         let index = sequence.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(waiting) = index.and_then(|index| self.waiting.get_mut(index)) {
             *waiting = Packed::of(outcome);
         }
     }
 
-    /// Passes on what is decided up to the oldest chunk that waits; appends the repeats that ended.
-    pub fn advance(&mut self, duplicate_runs: &mut Vec<DuplicateRun>) {
+    /// Processes the outcomes up to the oldest chunk that waits.
+    pub(super) fn advance(&mut self) {
         while let Some(outcome) = self.waiting.front().and_then(|packed| packed.outcome()) {
             self.waiting.pop_front();
             self.first += 1;
-            self.pass(outcome, duplicate_runs);
+            self.pass(outcome);
         }
     }
 
-    /// Ends the repeat that is going on, as at the end of the stream.
-    pub fn finish(&mut self, duplicate_runs: &mut Vec<DuplicateRun>) {
-        self.advance(duplicate_runs);
-        duplicate_runs.extend(self.duplicate_run.take());
+    /// Ends the current run, as at the end of the stream.
+    pub(super) fn finish(&mut self) {
+        self.advance();
+        self.ended.extend(self.duplicate_run.take());
     }
 
-    /// Returns what was learned about runs.
-    pub fn runs(&self) -> &RunMeter {
+    /// Takes the runs that have ended.
+    pub(super) fn take_ended(&mut self) -> Vec<DuplicateRun> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Returns the statistics of runs.
+    pub(super) fn runs(&self) -> &RunMeter {
         &self.runs
     }
 
     /// Returns the position that follows the last duplicate if nothing waits: where the next one is expected.
-    pub fn expected(&self) -> Option<Position> {
+    pub(super) fn expected(&self) -> Option<Position> {
         self.waiting.is_empty().then(|| self.runs.ends[0].map(|last| Position(last + 1))).flatten()
     }
 
     /// Says whether a chunk between two places of the stream, both counted in, is undecided or yet to come.
-    pub fn waits_between(&self, from: Sequence, to: Sequence) -> bool {
+    pub(super) fn waits_between(&self, from: Sequence, to: Sequence) -> bool {
         let index = |sequence: u64| usize::try_from(sequence.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let end = self.first + self.waiting.len() as u64;
         let is_decided = |packed: &Packed| *packed != Packed::WAITING;
         end <= to.0 || (self.first <= to.0 && !self.waiting.range(index(from.0)..=index(to.0)).all(is_decided))
     }
 
-    fn pass(&mut self, outcome: Outcome, duplicate_runs: &mut Vec<DuplicateRun>) {
+    fn pass(&mut self, outcome: Outcome) {
         self.runs.pass(outcome);
         match outcome {
             Outcome::At(position) => match &mut self.duplicate_run {
@@ -160,12 +167,12 @@ impl Arrivals {
                 }
                 duplicate_run => {
                     let begun = DuplicateRun { start: position, len: 1, uniques_before: self.uniques };
-                    duplicate_runs.extend(duplicate_run.replace(begun));
+                    self.ended.extend(duplicate_run.replace(begun));
                 }
             },
-            Outcome::Elsewhere => duplicate_runs.extend(self.duplicate_run.take()),
+            Outcome::Elsewhere => self.ended.extend(self.duplicate_run.take()),
             Outcome::Unique | Outcome::FalsePositive => {
-                duplicate_runs.extend(self.duplicate_run.take());
+                self.ended.extend(self.duplicate_run.take());
                 self.uniques += 1;
             }
         }
@@ -177,7 +184,7 @@ impl Arrivals {
 /// A run may leave its place in the log for another and come back: chunks that the filter let pass when they were new were
 /// recorded after their neighbors, together with others of their kind. To come back is not to begin.
 #[derive(Clone, Debug, Default)]
-pub struct RunMeter {
+pub(super) struct RunMeter {
     /// Where the run goes on, and where it may come back to: the last position there.
     ends: [Option<u64>; 2],
     /// Whether the second was left for the first, which counted as a beginning.
@@ -226,28 +233,28 @@ impl RunMeter {
     }
 
     /// Returns the mean run of duplicates in chunks; 0 before the first.
-    pub fn mean_run(&self) -> u64 {
+    pub(super) fn mean_run(&self) -> u64 {
         self.duplicates / self.heads.max(1)
     }
 
     /// Returns the mean number of duplicates for each lookup that cannot be spared, were windows as long as runs: one for
     /// every run, and one for every false positive, which brings nothing.
-    pub fn duplicates_per_lookup(&self) -> u64 {
+    pub(super) fn duplicates_per_lookup(&self) -> u64 {
         self.duplicates / (self.heads + self.false_positives).max(1)
     }
 
     /// Returns how many false positives there are for each run of duplicates, rounded down.
-    pub fn false_positives_per_run(&self) -> u64 {
+    pub(super) fn false_positives_per_run(&self) -> u64 {
         self.false_positives / self.heads.max(1)
     }
 
     /// Says whether most candidates are false positives: each has to be looked up, and no window answers it.
-    pub fn is_misled(&self) -> bool {
+    pub(super) fn is_misled(&self) -> bool {
         self.duplicates < self.false_positives
     }
 
     /// Says whether too little was learned to act on.
-    pub fn is_blank(&self) -> bool {
+    pub(super) fn is_blank(&self) -> bool {
         self.heads + self.false_positives < 4 && self.duplicates < 512
     }
 }
@@ -263,61 +270,57 @@ mod tests {
     #[test]
     fn runs_are_measured_in_the_order_of_the_stream_whatever_the_order_of_verdicts() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         for sequence in 0..100 {
             arrivals.arrive(Sequence(sequence));
         }
         for sequence in (0..100).rev() {
             assert_eq!(arrivals.expected(), None);
             arrivals.decide(Sequence(sequence), at(500 + sequence));
-            arrivals.advance(&mut duplicate_runs);
+            arrivals.advance();
         }
         assert_eq!(arrivals.runs().mean_run(), 100);
         assert_eq!(arrivals.expected(), Some(Position(600)));
-        assert_eq!(duplicate_runs, []);
-        arrivals.finish(&mut duplicate_runs);
-        assert_eq!(duplicate_runs, [DuplicateRun { start: Position(500), len: 100, uniques_before: 0 }]);
+        assert_eq!(arrivals.take_ended(), []);
+        arrivals.finish();
+        assert_eq!(arrivals.take_ended(), [DuplicateRun { start: Position(500), len: 100, uniques_before: 0 }]);
     }
 
     #[test]
-    fn what_waits_is_found_between_what_is_decided() {
+    fn a_pending_chunk_is_found_among_decided_ones() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         for sequence in 0..50 {
             arrivals.arrive(Sequence(sequence));
         }
         for sequence in (0..50).filter(|sequence| *sequence != 20) {
             arrivals.decide(Sequence(sequence), Outcome::Unique);
         }
-        arrivals.advance(&mut duplicate_runs);
+        arrivals.advance();
         for (from, to, waits) in [(0, 19, false), (3, 20, true), (20, 49, true), (21, 49, false), (30, 50, true)] {
             assert_eq!(arrivals.waits_between(Sequence(from), Sequence(to)), waits, "{from} to {to}");
         }
     }
 
     #[test]
-    fn a_repeat_ends_where_the_stream_leaves_the_log() {
+    fn a_duplicate_run_ends_where_the_stream_leaves_the_log() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         let outcomes = [at(7), at(8), Outcome::Unique, at(9), at(4), at(5), Outcome::Elsewhere, at(6)];
         for (sequence, outcome) in (0..).zip(outcomes) {
-            arrivals.arrive_decided(Sequence(sequence), outcome, &mut duplicate_runs);
+            arrivals.arrive_decided(Sequence(sequence), outcome);
         }
-        arrivals.finish(&mut duplicate_runs);
-        let found: Vec<_> = duplicate_runs.iter().map(|it| (it.start.0, it.len, it.uniques_before)).collect();
+        arrivals.finish();
+        let found: Vec<_> = arrivals.take_ended().iter().map(|it| (it.start.0, it.len, it.uniques_before)).collect();
         assert_eq!(found, [(7, 2, 0), (9, 1, 1), (4, 2, 1), (6, 1, 1)]);
     }
 
     #[test]
     fn false_positives_shorten_what_a_lookup_brings_but_not_the_runs() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         let mut sequence = 0;
         for run in 0..200 {
             for chunk in 0..10 {
-                arrivals.arrive_decided(Sequence(sequence), at(run * 1_000 + chunk), &mut duplicate_runs);
+                arrivals.arrive_decided(Sequence(sequence), at(run * 1_000 + chunk));
                 sequence += 1;
-                arrivals.arrive_decided(Sequence(sequence), Outcome::FalsePositive, &mut duplicate_runs);
+                arrivals.arrive_decided(Sequence(sequence), Outcome::FalsePositive);
                 sequence += 1;
             }
         }
@@ -326,12 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_leaves_its_place_and_comes_back_is_one_run() {
+    fn a_run_that_leaves_its_position_and_comes_back_is_one_run() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         let mut sequence = 0;
         let mut pass = |position: u64| {
-            arrivals.arrive_decided(Sequence(sequence), at(position), &mut duplicate_runs);
+            arrivals.arrive_decided(Sequence(sequence), at(position));
             sequence += 1;
             arrivals.runs().mean_run()
         };
@@ -344,7 +346,7 @@ mod tests {
             }
         }
         assert!(300 < mean, "{mean}");
-        // Two places by turns, of which one never goes on, are no run.
+        // Two alternating positions, one of which never advances, are no run.
         for run in 0..400 {
             for chunk in 0..10 {
                 pass(20_000_000 - run * 100 + chunk);
@@ -359,13 +361,12 @@ mod tests {
     #[test]
     fn a_change_of_the_stream_is_noticed_within_some_runs() {
         let mut arrivals = Arrivals::default();
-        let mut duplicate_runs = Vec::new();
         for sequence in 0..1_000_000 {
-            arrivals.arrive_decided(Sequence(sequence), at(sequence), &mut duplicate_runs);
+            arrivals.arrive_decided(Sequence(sequence), at(sequence));
         }
         assert!(10_000 < arrivals.runs().mean_run());
         for sequence in 1_000_000..1_000_400 {
-            arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003), &mut duplicate_runs);
+            arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003));
         }
         assert!(arrivals.runs().mean_run() < 600, "{:?}", arrivals.runs());
     }

@@ -1,53 +1,120 @@
-//! Lookups of the table and reads of the log that go on beside identification.
+//! The table and the arrival log, each with the jobs that it runs in the background.
 //!
-//! One of each at a time. Answers are taken where the caller says and not when they come, so that verdicts and their order
-//! do not depend on how fast a disk is.
+//! At most one flush and one lookup of the table, one write and one read of the log run at a time. A job owns its inputs.
+//! The caller takes its results at points that the stream decides, so the speed of a disk changes no verdict.
 
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::index::log::{LogExtent, LogWindow};
-use crate::index::store::Store;
+use crate::error::Result;
+use crate::index::log::{ArrivalLog, LogExtent, LogReadDone, LogRecord, LogWindow};
+use crate::index::registry::Registry;
 use crate::io::background::Background;
-use crate::kv::Key;
+use crate::io::{Disk, Host};
 use crate::kv::background::LookupDone;
-use crate::kv::flush::Live;
-use crate::kv::table::Lookup;
+use crate::kv::bucket::BucketName;
+use crate::kv::flush::{FlushDone, Live};
+use crate::kv::sealed::SealedWriter;
+use crate::kv::table::{Lookup, Table};
+use crate::kv::{Entry, Key, Position};
 
-/// A lookup of the table that goes on beside, or what it came to.
+/// A flush of the table, in parts.
+#[derive(Debug, Default)]
+struct BackgroundFlush {
+    running: VecDeque<Background<Result<FlushDone>>>,
+    done: Vec<Result<FlushDone>>,
+}
+
+impl BackgroundFlush {
+    /// Returns true if a part has not ended.
+    fn is_running(&mut self) -> bool {
+        while self.running.front_mut().is_some_and(Background::has_ended) {
+            self.done.extend(self.running.pop_front().map(|part| part.wait().flatten()));
+        }
+        !self.running.is_empty()
+    }
+
+    /// Waits for its end; returns the results of its parts, in their order.
+    fn wait(self) -> Result<Vec<FlushDone>> {
+        let Self { running, mut done } = self;
+        // All of them, before an error is looked at: until then they may write.
+        done.extend(running.into_iter().map(|part| part.wait().flatten()));
+        done.into_iter().collect()
+    }
+}
+
+/// A lookup of the table in the background.
 #[derive(Debug)]
-pub(super) enum BackgroundLookup {
-    /// It goes on.
+enum BackgroundLookup {
+    /// Its jobs run.
     Running(Vec<Background<LookupDone>>),
-    /// It has ended, and nobody has asked for its answers yet.
+    /// It has ended, and nobody has taken its answers yet.
     Ended(Vec<Lookup>),
 }
 
-impl Store {
-    /// Starts to look keys up beside. One lookup at a time.
-    pub(super) fn start_lookup(&mut self, keys: Vec<Key>) {
-        assert!(self.lookup_running.is_none(), "a lookup was started before the last one's answers were taken");
-        let live = self.registry.live().clone();
-        let live: Live = Arc::new(move |ordinal| live.contains(ordinal));
+/// The table with its flush and its lookup in the background.
+///
+/// A flush merges entries of the memtable into runs. The entries stay in the memtable, and are found there, until the runs
+/// are installed. The next flush starts when the memtable is nearly full again.
+#[derive(Debug)]
+pub(super) struct BackgroundTable {
+    disk: Arc<dyn Disk>,
+    host: Arc<dyn Host>,
+    table: Table,
+    flush: Option<BackgroundFlush>,
+    lookup: Option<BackgroundLookup>,
+    flush_wait_nanos: u64,
+}
+
+impl BackgroundTable {
+    pub(super) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, table: Table) -> Self {
+        Self { disk, host, table, flush: None, lookup: None, flush_wait_nanos: 0 }
+    }
+
+    /// Returns the table, as far as reading it needs no job.
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Returns the nanoseconds for which [`BackgroundTable::make_space`] has waited.
+    pub(super) fn flush_wait_nanos(&self) -> u64 {
+        self.flush_wait_nanos
+    }
+
+    /// Adds an entry to the memtable, which must have space.
+    pub(super) fn insert(&mut self, entry: &Entry) {
+        self.table.insert(entry);
+    }
+
+    /// Looks keys up; `out` gets one answer per key, in live containers only.
+    pub(super) fn lookup(&mut self, keys: &[Key], registry: &Registry, out: &mut Vec<Lookup>) {
+        self.table.lookup(&*self.disk, keys, &|ordinal| registry.is_live(ordinal), out);
+    }
+
+    /// Starts to look keys up in the background.
+    pub(super) fn start_lookup(&mut self, keys: Vec<Key>, registry: &Registry) {
+        assert!(self.lookup.is_none(), "the answers of a lookup are taken before the next starts");
         let mut running = Vec::new();
-        for job in self.table.start_lookup(keys, &live) {
+        for job in self.table.start_lookup(keys, &live_in(registry)) {
             let disk = Arc::clone(&self.disk);
             running.push(Background::start(&self.host, move || job.run(&*disk)));
         }
-        self.lookup_running = Some(BackgroundLookup::Running(running));
+        self.lookup = Some(BackgroundLookup::Running(running));
     }
 
-    /// Waits for the lookup that goes on beside and returns its answers, one for each key; `None` if there is none.
+    /// Waits for the lookup in the background and returns one answer for each key; `None` if none was started.
     pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
         self.wait_for_lookup();
-        match self.lookup_running.take()? {
+        match self.lookup.take()? {
             BackgroundLookup::Ended(answers) => Some(answers),
             BackgroundLookup::Running(_) => None,
         }
     }
 
-    /// Waits for the lookup that goes on beside, and keeps its answers until they are asked for.
-    pub(super) fn wait_for_lookup(&mut self) {
-        self.lookup_running = match self.lookup_running.take() {
+    /// Waits for the lookup in the background, and keeps its answers until they are taken.
+    fn wait_for_lookup(&mut self) {
+        self.lookup = match self.lookup.take() {
             Some(BackgroundLookup::Running(parts)) => {
                 let done = parts.into_iter().map(|part| part.wait().expect("a lookup ends with answers")).collect();
                 Some(BackgroundLookup::Ended(self.table.finish_lookup(done)))
@@ -56,17 +123,184 @@ impl Store {
         };
     }
 
-    /// Starts to read windows of the log beside. One read at a time.
-    pub(super) fn start_read_log(&mut self, windows: Vec<LogWindow>) {
-        assert!(self.reading.is_none(), "windows were asked for before the last ones were taken");
+    /// Waits until the memtable has space for another entry.
+    pub(super) fn make_space(&mut self, registry: &mut Registry) -> Result<()> {
+        if self.table.has_space() {
+            return Ok(());
+        }
+        let start = self.host.monotonic();
+        while !self.table.has_space() {
+            if self.flush.is_none() {
+                self.start_flush(registry)?;
+            }
+            self.finish_flush()?;
+        }
+        let waited = self.host.monotonic().saturating_sub(start);
+        self.flush_wait_nanos += u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    /// Installs a flush that has ended, and starts another if one is due.
+    pub(super) fn keep_flushing(&mut self, registry: &mut Registry) -> Result<()> {
+        if let Some(flush) = &mut self.flush {
+            if flush.is_running() {
+                return Ok(());
+            }
+            self.finish_flush()?;
+        }
+        if self.table.wants_flush() { self.start_flush(registry) } else { Ok(()) }
+    }
+
+    fn start_flush(&mut self, registry: &mut Registry) -> Result<()> {
+        let (synced, records) = registry.begin_sync()?;
+        let mut flush = BackgroundFlush::default();
+        for job in self.table.start_flush(&live_in(registry)) {
+            let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
+            // Registry before table: an ordinal in it must mean the same container after a power cut.
+            let run = move || synced.sync(records).map(|()| job.run(&*disk));
+            flush.running.push_back(Background::start(&self.host, run));
+        }
+        self.flush = Some(flush);
+        Ok(())
+    }
+
+    /// Waits for the flush in the background, if one runs, and installs its runs.
+    pub(super) fn finish_flush(&mut self) -> Result<()> {
+        let Some(flush) = self.flush.take() else { return Ok(()) };
+        let done = flush.wait();
+        // A lookup may read pages that installing frees.
+        self.wait_for_lookup();
+        self.table.finish_flush(done?)
+    }
+
+    /// Rewrites damaged buckets without their bad pages. Returns those buckets.
+    pub(super) fn rewrite_damaged(&mut self, registry: &mut Registry) -> Result<Vec<BucketName>> {
+        let damaged = self.table.damaged_buckets();
+        for _ in 0..damaged.len() {
+            if !self.table.has_damaged_pages() {
+                break;
+            }
+            self.start_flush(registry)?;
+            self.finish_flush()?;
+        }
+        for &bucket in &damaged {
+            self.table.forget_damage(bucket);
+        }
+        Ok(damaged)
+    }
+
+    /// Calls `each` with every key whose head lies in the range.
+    pub(super) fn scan(&mut self, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) -> Result<()> {
+        // The table is whole only between two flushes.
+        self.finish_flush()?;
+        self.table.scan(&*self.disk, heads, each);
+        Ok(())
+    }
+
+    /// Writes the manifest and the memtable for a checkpoint. No flush may run.
+    pub(super) fn save(
+        &mut self,
+        generation: u64,
+        manifest: &mut SealedWriter,
+        staged: &mut SealedWriter,
+    ) -> Result<()> {
+        self.table.save(generation, manifest, staged)
+    }
+
+    /// Notes that the checkpoint is durable.
+    pub(super) fn saved(&mut self) {
+        self.table.saved();
+    }
+}
+
+impl Drop for BackgroundTable {
+    fn drop(&mut self) {
+        // The flush writes into the table: the lock of the index must not be released before.
+        if let Some(flush) = self.flush.take() {
+            let _ = flush.wait();
+        }
+    }
+}
+
+/// Returns a test for live containers that a job can take with it.
+fn live_in(registry: &Registry) -> Live {
+    let live = registry.live().clone();
+    Arc::new(move |ordinal| live.contains(ordinal))
+}
+
+/// The arrival log with its write and its read in the background.
+#[derive(Debug)]
+pub(super) struct BackgroundLog {
+    disk: Arc<dyn Disk>,
+    host: Arc<dyn Host>,
+    log: ArrivalLog,
+    writing: Option<Background<Result<()>>>,
+    reading: Option<Background<LogReadDone>>,
+}
+
+impl BackgroundLog {
+    pub(super) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, log: ArrivalLog) -> Self {
+        Self { disk, host, log, writing: None, reading: None }
+    }
+
+    /// Returns the log, as far as reading it needs no job.
+    pub(super) fn log(&self) -> &ArrivalLog {
+        &self.log
+    }
+
+    /// Appends a record and returns its position. The log must have space.
+    pub(super) fn append(&mut self, record: LogRecord) -> Position {
+        self.log.append(record)
+    }
+
+    /// Makes space for another record: the whole pages in memory are written in the background.
+    pub(super) fn make_space(&mut self, registry: &mut Registry) -> Result<()> {
+        if self.log.has_space() {
+            return Ok(());
+        }
+        self.finish_write()?;
+        let (synced, records) = registry.begin_sync()?;
+        let write = self.log.start_write();
+        // Registry before log: an ordinal in it must mean the same container after a power cut.
+        let write = move || synced.sync(records).and_then(|()| write.run());
+        self.writing = Some(Background::start(&self.host, write));
+        Ok(())
+    }
+
+    /// Waits for the pages that are being written, if any are.
+    pub(super) fn finish_write(&mut self) -> Result<()> {
+        let Some(done) = self.writing.take() else { return Ok(()) };
+        self.log.finish_write(done.wait().flatten())
+    }
+
+    /// Writes everything out and makes it durable.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        self.log.sync()
+    }
+
+    /// Reads windows.
+    pub(super) fn read(&mut self, windows: Vec<LogWindow>) -> Vec<LogExtent> {
+        self.log.read(&*self.disk, windows)
+    }
+
+    /// Starts to read windows in the background.
+    pub(super) fn start_read(&mut self, windows: Vec<LogWindow>) {
+        assert!(self.reading.is_none(), "windows of the log are taken before the next are read");
         let read = self.log.start_read(windows);
         let disk = Arc::clone(&self.disk);
         self.reading = Some(Background::start(&self.host, move || read.run(&*disk)));
     }
 
-    /// Waits for the windows that are being read beside and returns what exists of them; `None` if none are.
-    pub(super) fn end_read_log(&mut self) -> Option<Vec<LogExtent>> {
+    /// Waits for the windows that are being read and returns what exists of them; `None` if none are.
+    pub(super) fn end_read(&mut self) -> Option<Vec<LogExtent>> {
         let read = self.reading.take()?;
-        Some(self.log.finish_read(read.wait().expect("a read ends with what it came to")))
+        Some(self.log.finish_read(read.wait().expect("a read ends with its records")))
+    }
+}
+
+impl Drop for BackgroundLog {
+    fn drop(&mut self) {
+        // The write goes into the log: the lock of the index must not be released before.
+        let _ = self.finish_write();
     }
 }

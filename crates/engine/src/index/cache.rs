@@ -28,7 +28,7 @@ const LINES_MIN: usize = 1 << 10;
 const BLOCKS_MAX: usize = 1 << 27;
 
 /// What a block costs: its records, its lines, and the window that it may be all of.
-pub const BLOCK_BYTES: usize = size_of::<Block>() + size_of::<Window>() + BLOCK_LINES * size_of::<Line>();
+pub(super) const BLOCK_BYTES: usize = size_of::<Block>() + size_of::<Window>() + BLOCK_LINES * size_of::<Line>();
 
 /// Where a record is: a set bit, 15 bits of its fingerprint, and 48 for its block and its number there. 0 is free.
 type Place = u64;
@@ -126,7 +126,7 @@ fn empty_lines(count: usize) -> Vec<Line> {
 
 /// The cache.
 #[derive(Debug)]
-pub struct Cache {
+pub(super) struct Cache {
     /// Most blocks.
     capacity: usize,
     /// Blocks that windows have.
@@ -144,7 +144,7 @@ pub struct Cache {
 
 impl Cache {
     /// Makes a cache that takes at most `bytes`, and room for one block at least. It takes memory as it is filled.
-    pub fn new(bytes: usize) -> Self {
+    pub(super) fn new(bytes: usize) -> Self {
         let capacity = blocks_of(bytes);
         Self {
             capacity,
@@ -163,7 +163,7 @@ impl Cache {
 
     /// Lets windows go, the least recently used first, until no more than `bytes` are taken, and gives the rest back; nothing
     /// where it has no more than that anyway.
-    pub fn shrink(&mut self, bytes: usize) {
+    pub(super) fn shrink(&mut self, bytes: usize) {
         let capacity = blocks_of(bytes);
         if self.capacity <= capacity {
             return;
@@ -180,17 +180,18 @@ impl Cache {
     }
 
     /// Returns the memory that it takes when it is full.
-    pub fn bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
         self.capacity * BLOCK_BYTES
     }
 
     /// Returns how many windows went because there was no room for them.
-    pub fn evictions(&self) -> u64 {
+    pub(super) fn evictions(&self) -> u64 {
         self.evictions
     }
 
     /// Returns how many windows that a repeat led to have answered something.
-    pub fn useful(&self) -> u64 {
+    pub(super) fn useful(&self) -> u64 {
         self.useful
     }
 
@@ -220,12 +221,12 @@ impl Cache {
     }
 
     /// Asks for the memory of what leads to a fingerprint, to be asked for soon.
-    pub fn prefetch(&self, fingerprint: &Fingerprint) {
+    pub(super) fn prefetch(&self, fingerprint: &Fingerprint) {
         will_need(&self.lines[self.line_of(fingerprint)]);
     }
 
     /// Returns a fingerprint's container and position in the log, and makes its window the last to go.
-    pub fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
+    pub(super) fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
         let (block, record) = self.find(fingerprint)?;
         let block = &self.blocks[block];
         let (_, ordinal) = block.records[record];
@@ -246,13 +247,13 @@ impl Cache {
     }
 
     /// Returns the position that follows the window of a fingerprint that is cached.
-    pub fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
+    pub(super) fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
         let Window { start, len, .. } = self.window_with(fingerprint)?;
         Some(Position(start.0 + u64::from(*len)))
     }
 
     /// Returns the records of the window of a fingerprint that is cached; lengths are not kept and 0.
-    pub fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogExtent> {
+    pub(super) fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogExtent> {
         let Window { start, len, block, .. } = self.window_with(fingerprint)?;
         let mut records = Vec::with_capacity(index(*len));
         let mut next = Some(*block);
@@ -265,7 +266,7 @@ impl Cache {
     }
 
     /// Adds a window that starts at a position, cut to what fits at all; others go for it. `is_followed`: a repeat led to it.
-    pub fn insert(&mut self, start: Position, records: &[LogRecord], is_followed: bool) {
+    pub(super) fn insert(&mut self, start: Position, records: &[LogRecord], is_followed: bool) {
         let records = &records[..records.len().min(self.capacity * BLOCK_RECORDS)];
         let blocks = records.len().div_ceil(BLOCK_RECORDS);
         if blocks == 0 {

@@ -89,7 +89,7 @@ impl Cycles {
     }
 
     /// Gives the place of a chunk that is going to wait.
-    pub fn location(&mut self, sequence: Sequence) -> Membership {
+    pub fn assign(&mut self, sequence: Sequence) -> Membership {
         if let Some((_, base)) = self.open
             && u64::from(self.rule.rank_max) < sequence.0 - base.0
         {
@@ -107,7 +107,7 @@ impl Cycles {
         Membership { cycle: CycleId(index), rank, joined_at: self.slots[index as usize].windows }
     }
 
-    /// Adds a chunk at the place that [`Cycles::location`] has just given.
+    /// Adds a chunk at the place that [`Cycles::assign`] has just given.
     pub fn join(&mut self, membership: Membership, slot: Slot, sequence: Sequence) {
         let cycle = &mut self.slots[membership.cycle.0 as usize];
         cycle.waiting += 1;
@@ -179,7 +179,7 @@ mod tests {
 
     fn wait(cycles: &mut Cycles, sequence: u64) -> Membership {
         cycles.pass_candidate();
-        let membership = cycles.location(Sequence(sequence));
+        let membership = cycles.assign(Sequence(sequence));
         cycles.join(membership, Slot::numbered(u32::try_from(sequence).unwrap()), Sequence(sequence));
         membership
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::index::cycle::CycleRule;
-use crate::index::options::WindowRule;
+use crate::index::options::{Prelookup, WindowRule};
 use crate::io::sim::SimHost;
 use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;

@@ -7,7 +7,7 @@ use super::*;
 use crate::Error;
 use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
-use crate::index::options::WindowRule;
+use crate::index::options::{Prelookup, WindowRule};
 use crate::io::os::OsHost;
 use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;

@@ -1,7 +1,7 @@
 //! Looking pending chunks up in the table, and bringing them to their verdicts.
 
 use crate::index::arrivals::Outcome;
-use crate::index::identify::{InFlight, Index};
+use crate::index::identify::Index;
 use crate::index::options::Schedule;
 use crate::index::pending::PendingChunk;
 use crate::index::slot::Slot;
@@ -24,7 +24,7 @@ impl Index {
         match self.options.schedule {
             Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk, resolved),
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                if threshold <= self.pending.bucket_len(bucket) {
+                if threshold <= self.session.pending.bucket_len(bucket) {
                     self.look_up_bucket(bucket, resolved);
                 }
             }
@@ -41,7 +41,7 @@ impl Index {
             }
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 let mut slots = Vec::new();
-                self.pending.list_bucket(bucket, &mut slots);
+                self.session.pending.list_bucket(bucket, &mut slots);
                 self.look_up_slots(&slots, resolved);
             }
         }
@@ -52,12 +52,12 @@ impl Index {
     pub(super) fn look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
         self.take_answers(resolved);
         let mut slots = Vec::new();
-        self.pending.list_heads(&mut slots);
+        self.session.pending.list_heads(&mut slots);
         self.look_up_slots(&slots, resolved);
         match self.options.schedule {
             Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(resolved),
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                self.pending.list(&mut slots);
+                self.session.pending.list(&mut slots);
                 self.look_up_slots(&slots, resolved);
             }
         }
@@ -66,10 +66,10 @@ impl Index {
     pub(super) fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
         for piece in slots.chunks(BATCH_PAGES_MAX) {
             // A window that was read for an earlier piece may have answered for some of these.
-            let chunks: Vec<PendingChunk> = piece.iter().filter_map(|&slot| self.take(slot)).collect();
+            let chunks: Vec<PendingChunk> = piece.iter().filter_map(|&slot| self.session.take(slot)).collect();
             self.look_up(&chunks, resolved);
             // What this has shown about runs decides how much the next hits read.
-            self.advance_arrivals();
+            self.arrivals.advance();
         }
     }
 
@@ -83,25 +83,18 @@ impl Index {
         if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
             self.read_ahead(start, resolved);
             let cached = self.cache.get(&chunk.fingerprint);
-            let found = cached.and_then(|(ordinal, position)| Some((self.store.live_container(ordinal)?, position)));
+            let found =
+                cached.and_then(|(ordinal, position)| Some((self.store.registry.live_container(ordinal)?, position)));
             if let Some((container, position)) = found {
                 self.counters.postlookup_hits += 1;
                 self.resolve(&chunk, Some((container, position)), resolved);
                 // The next chunk of the run is expected from here on.
-                self.advance_arrivals();
+                self.arrivals.advance();
                 return;
             }
         }
         self.look_up(&[chunk], resolved);
-        self.advance_arrivals();
-    }
-
-    pub(super) fn take(&mut self, slot: Slot) -> Option<PendingChunk> {
-        let chunk = self.pending.take(slot)?;
-        if let Some(membership) = chunk.membership {
-            self.cycles.leave(membership);
-        }
-        Some(chunk)
+        self.arrivals.advance();
     }
 
     /// Looks chunks up together, then reads around the hits, which may answer for others that wait.
@@ -111,9 +104,9 @@ impl Index {
         }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).collect();
         let mut answers = Vec::with_capacity(keys.len());
-        let start = self.now();
+        let start = self.timer.now();
         self.store.lookup(&keys, &mut answers);
-        self.counters.lookup_nanos += self.nanos_since(start);
+        self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
         let hits = self.resolve_all(chunks, answers, resolved);
@@ -131,14 +124,15 @@ impl Index {
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let entry = self.count_answer(answer);
-            let found = entry.and_then(|entry| Some((self.store.live_container(entry.ordinal)?, entry.position)));
+            let found =
+                entry.and_then(|entry| Some((self.store.registry.live_container(entry.ordinal)?, entry.position)));
             if let Some((_, position)) = found {
                 let PendingChunk { fingerprint, sequence, membership, .. } = *chunk;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
             self.resolve(chunk, found, resolved);
             if Some(chunk.sequence) == newest {
-                self.note_last_of_batch(found.is_some());
+                self.prelookup.note_last_of_batch(found.is_some());
             }
         }
         hits
@@ -169,12 +163,12 @@ impl Index {
     fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>, resolved: &mut Vec<Resolved>) {
         let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
             if chunk.membership.is_some() {
-                self.in_flight.remove(&chunk.fingerprint);
+                self.session.set_stored(&chunk.fingerprint);
             }
             let verdict = Verdict::Stored(container);
             (verdict, verdict, Outcome::At(position), Outcome::At(position))
         } else {
-            self.in_flight.insert(chunk.fingerprint, InFlight::Unique(chunk.sequence));
+            self.session.set_unique(chunk.fingerprint, chunk.sequence);
             (Verdict::Unique, Verdict::SameAs(chunk.sequence), Outcome::FalsePositive, Outcome::Elsewhere)
         };
         self.arrivals.decide(chunk.sequence, outcome);
@@ -196,7 +190,7 @@ impl Index {
             self.counters.dead_hits += 1;
             return;
         };
-        if let Some(chunk) = self.take(slot) {
+        if let Some(chunk) = self.session.take(slot) {
             self.counters.postlookup_hits += 1;
             self.resolve(&chunk, Some((container, position)), resolved);
         }

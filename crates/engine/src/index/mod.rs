@@ -9,33 +9,40 @@ use std::fmt::Debug;
 use crate::error::Result;
 use crate::types::{Chunk, ContainerId, Fingerprint, Sequence};
 
-pub mod arrivals;
+mod arrivals;
 mod background;
-pub mod cache;
+mod cache;
 pub mod checkpoint;
 pub mod cycle;
 mod device;
+mod directory;
 pub mod duplicate_runs;
 pub mod frame;
+mod growing_filter;
 pub mod identify;
 pub mod identity_hasher;
-mod location;
+mod incomplete;
 pub mod log;
 mod lookup;
-mod maintenance;
+mod opening;
 pub mod options;
-pub mod ordinals;
-pub mod pending;
+mod ordinals;
+mod pending;
 mod pool;
+mod prelookup;
 pub mod registry;
+mod rounds;
+mod session;
 mod slot;
-pub mod store;
-pub mod successor;
+mod store;
+mod successor;
+mod timer;
 mod windows;
 
+pub use growing_filter::FilterState;
 pub use identify::Index;
+pub use opening::IndexState;
 pub use options::{IndexOptions, Order, Prelookup, Schedule, WindowRule};
-pub use store::{FilterState, IndexState};
 
 /// A chunk of the stream, as the identifier sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use crate::types::{Fingerprint, Sequence};
 
 /// A pending chunk and those equal to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PendingChunk {
+pub(super) struct PendingChunk {
     /// Which chunk.
     pub fingerprint: Fingerprint,
     /// The first arrival of it.
@@ -38,7 +38,7 @@ struct Waiting {
 
 /// The chunks that wait.
 #[derive(Debug)]
-pub struct Pending {
+pub(super) struct Pending {
     slots: Vec<Option<Waiting>>,
     free: Vec<u32>,
     buckets: Vec<Vec<u32>>,
@@ -51,7 +51,7 @@ pub struct Pending {
 
 impl Pending {
     /// Makes room for chunks in so many buckets, at least one.
-    pub fn new(buckets: u32) -> Self {
+    pub(super) fn new(buckets: u32) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -64,27 +64,27 @@ impl Pending {
     }
 
     /// Returns the bytes of the chunks that wait, followers included.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns how many chunks wait, followers included.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.leaders + self.followers
     }
 
     /// Says whether nothing waits.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.leaders == 0
     }
 
     /// Returns how many different chunks wait in a bucket.
-    pub fn bucket_len(&self, bucket: u32) -> usize {
+    pub(super) fn bucket_len(&self, bucket: u32) -> usize {
         self.buckets[bucket as usize].len()
     }
 
     /// Adds a chunk that differs from all that wait; returns its slot and its bucket.
-    pub fn push(
+    pub(super) fn push(
         &mut self,
         fingerprint: Fingerprint,
         sequence: Sequence,
@@ -117,7 +117,7 @@ impl Pending {
     }
 
     /// Adds a chunk that equals one that waits.
-    pub fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
+    pub(super) fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.chunk.followers.push(sequence);
         self.bytes += waiting.chunk.len as usize;
@@ -125,7 +125,7 @@ impl Pending {
     }
 
     /// Takes a chunk out; `None` if it was taken already.
-    pub fn take(&mut self, Slot(slot): Slot) -> Option<PendingChunk> {
+    pub(super) fn take(&mut self, Slot(slot): Slot) -> Option<PendingChunk> {
         let Waiting { chunk, bucket, index, .. } = self.slots[slot as usize].take()?;
         let members = &mut self.buckets[bucket as usize];
         members.swap_remove(index as usize);
@@ -140,19 +140,19 @@ impl Pending {
     }
 
     /// Returns the chunk of a slot if it is still the one that arrived with this number.
-    pub fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
+    pub(super) fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
         let waiting = self.slots.get(slot as usize)?.as_ref()?;
         (waiting.chunk.sequence == sequence).then_some(&waiting.chunk)
     }
 
     /// Returns the bucket that holds most different chunks.
-    pub fn fullest_bucket(&self) -> u32 {
+    pub(super) fn fullest_bucket(&self) -> u32 {
         let counted = (0..).zip(&self.buckets).max_by_key(|(_, members)| members.len());
         counted.map_or(0, |(bucket, _)| bucket)
     }
 
     /// Replaces `out` with the first chunk that waits of each cycle, oldest first.
-    pub fn list_heads(&self, out: &mut Vec<Slot>) {
+    pub(super) fn list_heads(&self, out: &mut Vec<Slot>) {
         out.clear();
         let mut last = None;
         for &(_, slot) in self.order.iter().filter(|&&entry| is_waiting(&self.slots, entry)) {
@@ -165,7 +165,7 @@ impl Pending {
     }
 
     /// Returns the oldest chunk's sequence and bucket.
-    pub fn oldest(&mut self) -> Option<(Sequence, u32)> {
+    pub(super) fn oldest(&mut self) -> Option<(Sequence, u32)> {
         while let Some(&(sequence, slot)) = self.order.front() {
             if let Some(waiting) = self.slots[slot as usize].as_ref().filter(|it| it.chunk.sequence == sequence) {
                 return Some((sequence, waiting.bucket));
@@ -176,36 +176,36 @@ impl Pending {
     }
 
     /// Replaces `out` with the slots of a bucket.
-    pub fn list_bucket(&self, bucket: u32, out: &mut Vec<Slot>) {
+    pub(super) fn list_bucket(&self, bucket: u32, out: &mut Vec<Slot>) {
         out.clear();
         out.extend(self.buckets[bucket as usize].iter().copied().map(Slot));
     }
 
     /// Replaces `out` with the slots of all chunks, in the order of buckets.
-    pub fn list(&self, out: &mut Vec<Slot>) {
+    pub(super) fn list(&self, out: &mut Vec<Slot>) {
         out.clear();
         out.extend(self.buckets.iter().flatten().copied().map(Slot));
     }
 
     /// Returns the fingerprint of a chunk, if it still waits.
-    pub fn fingerprint(&self, Slot(slot): Slot) -> Option<&Fingerprint> {
+    pub(super) fn fingerprint(&self, Slot(slot): Slot) -> Option<&Fingerprint> {
         Some(&self.slots.get(slot as usize)?.as_ref()?.chunk.fingerprint)
     }
 
     /// Notes that a chunk that waits is being looked up; returns its fingerprint.
-    pub fn ask(&mut self, Slot(slot): Slot) -> &Fingerprint {
+    pub(super) fn ask(&mut self, Slot(slot): Slot) -> &Fingerprint {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.is_asked = true;
         &waiting.chunk.fingerprint
     }
 
     /// Says whether a chunk waits and is being looked up.
-    pub fn is_asked(&self, Slot(slot): Slot) -> bool {
+    pub(super) fn is_asked(&self, Slot(slot): Slot) -> bool {
         self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|waiting| waiting.is_asked)
     }
 
     /// Returns how many different chunks wait, and are not being looked up, that arrived before a place in the stream.
-    pub fn waiting_before(&self, end: Sequence) -> usize {
+    pub(super) fn waiting_before(&self, end: Sequence) -> usize {
         let before = self.order.iter().take_while(|(sequence, _)| *sequence < end);
         before.filter(|&&entry| is_waiting(&self.slots, entry) && !self.is_asked(Slot(entry.1))).count()
     }
@@ -213,7 +213,7 @@ impl Pending {
     /// Replaces `out` with the first chunk of every stretch, and with every further one in it that is as many after the
     /// last as `stride` says of it, oldest first. Where it says `None`, chunks are left out, and a stretch begins anew
     /// after them. Those that are being looked up are passed by.
-    pub fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> Option<usize>) {
+    pub(super) fn list_strided(&self, out: &mut Vec<Slot>, stride: impl Fn(Sequence) -> Option<usize>) {
         out.clear();
         let mut before: Option<(u64, usize)> = None;
         for &(sequence, slot) in &self.order {
@@ -256,7 +256,7 @@ mod tests {
     fn chunks_are_taken_out_as_they_were_put_in() {
         let mut random = SplitMix64::new(21);
         let mut pending = Pending::new(7);
-        let membership = Cycles::new(CycleRule::default(), false).location(Sequence(0));
+        let membership = Cycles::new(CycleRule::default(), false).assign(Sequence(0));
         let membership = Some(membership);
         let mut model: BTreeMap<Sequence, (Slot, u32, Vec<Sequence>)> = BTreeMap::new();
         for number in 0..20_000 {

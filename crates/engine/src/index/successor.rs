@@ -1,25 +1,38 @@
-//! Whether repeats are worth following: a stream that begins its runs anywhere goes on where no earlier one did.
+//! Successor prefetch: whether reading the records that followed a window the last time pays.
+//!
+//! A stream that begins its runs anywhere does not continue as an earlier one did; there it does not pay.
 
-/// Windows read by following after which older ones count half.
+use crate::index::log::LogWindow;
+
+/// Windows read after which older ones count half.
 const READ_PER_HALVING: u64 = 64;
 /// Windows read before anything is concluded.
 const READ_MIN: u64 = 16;
-/// One window in so many has to answer something.
+/// One window in so many must answer a chunk.
 const READ_PER_USEFUL: u64 = 8;
-/// Where they do not, one chance in so many is taken all the same: the stream may have changed.
+/// If they do not, one chance in so many is taken all the same: the stream may have changed.
 const CHANCES_PER_TRY: u64 = 16;
 
-/// What following has brought, the younger counting more.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SuccessorMeter {
+/// The yield of successor prefetches, recent ones counting more.
+#[derive(Debug, Default)]
+pub(super) struct Successors {
     read: u64,
     useful: u64,
     chances: u64,
+    /// Useful windows of the cache when they were last counted.
+    useful_before: u64,
+    /// Successor windows among those that are being read in the background.
+    pub(super) reading: Vec<LogWindow>,
 }
 
-impl SuccessorMeter {
-    /// Notes windows that were read because a repeat led to them.
-    pub fn note_read(&mut self, windows: u64) {
+impl Successors {
+    /// Forgets the yield, as at the start of a session.
+    pub(super) fn restart(&mut self) {
+        (self.read, self.useful, self.chances) = (0, 0, 0);
+    }
+
+    /// Notes windows that were read as successors.
+    pub(super) fn note_read(&mut self, windows: u64) {
         self.read += windows;
         if READ_PER_HALVING <= self.read {
             self.read /= 2;
@@ -27,13 +40,14 @@ impl SuccessorMeter {
         }
     }
 
-    /// Notes such windows that have answered something.
-    pub fn note_useful(&mut self, windows: u64) {
-        self.useful += windows;
+    /// Notes how many successor windows of the cache have answered a chunk so far.
+    pub(super) fn note_useful(&mut self, total: u64) {
+        self.useful += total - self.useful_before;
+        self.useful_before = total;
     }
 
-    /// Says whether to follow at the next chance.
-    pub fn take_chance(&mut self) -> bool {
+    /// Returns true if successors are to be read at this chance.
+    pub(super) fn take_chance(&mut self) -> bool {
         self.chances += 1;
         self.read < READ_MIN
             || self.read <= READ_PER_USEFUL * self.useful
@@ -46,23 +60,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_answers_nothing_is_soon_followed_seldom_and_again_once_it_does() {
-        let mut meter = SuccessorMeter::default();
-        let taken = (0..1_600).filter(|_| meter.take_chance()).count();
+    fn useless_successors_are_soon_read_seldom_and_again_once_they_are_useful() {
+        let mut successors = Successors::default();
+        let taken = (0..1_600).filter(|_| successors.take_chance()).count();
         assert_eq!(taken, 1_600, "nothing was read yet");
-        let mut successor = |useful: u64| {
+        let mut total = 0;
+        let mut read = |useful: u64| {
             let mut taken = 0;
             for _ in 0..1_600 {
-                if meter.take_chance() {
-                    meter.note_read(4);
-                    meter.note_useful(useful);
+                if successors.take_chance() {
+                    successors.note_read(4);
+                    total += useful;
+                    successors.note_useful(total);
                     taken += 1;
                 }
             }
             taken
         };
-        assert!(successor(0) < 120);
-        assert!(1_300 < successor(2));
-        assert!(successor(0) < 150);
+        assert!(read(0) < 120);
+        assert!(1_300 < read(2));
+        assert!(read(0) < 150);
     }
 }

@@ -10,9 +10,10 @@
 
 use crate::index::Resolved;
 use crate::index::cycle::Membership;
-use crate::index::identify::{InFlight, Index};
+use crate::index::identify::Index;
 use crate::index::log::{LOG_PAGE_RECORDS, LogExtent, LogWindow};
 use crate::index::options::{Prelookup, RECORDS_PER_BATCH, Schedule, WINDOW_PAGES_PER_BATCH, WindowRule};
+use crate::index::session::InFlight;
 use crate::index::slot::Slot;
 use crate::kv::Position;
 use crate::types::{Fingerprint, Sequence};
@@ -78,22 +79,22 @@ impl Index {
         let windows = self.windows_for(hits, resolved);
         let (background, rest) = windows.split_at(batch_of(&windows));
         if !background.is_empty() {
-            let start = self.now();
+            let start = self.timer.now();
             let windows: Vec<LogWindow> = background.iter().map(|(window, _)| *window).collect();
-            let followed = self.successor(&windows);
-            self.store.start_read_log([&followed[..], &windows].concat());
-            self.successors_reading = followed;
-            self.counters.prefetch_nanos += self.nanos_since(start);
+            let followed = self.successors_of(&windows);
+            self.store.log.start_read([&followed[..], &windows].concat());
+            self.successors.reading = followed;
+            self.counters.prefetch_nanos += self.timer.nanos_since(start);
         }
         self.read_all(rest, resolved);
     }
 
     /// Waits for the windows that are being read beside, if any are, and takes them.
     pub(super) fn take_windows(&mut self, resolved: &mut Vec<Resolved>) {
-        let start = self.now();
-        let Some(extents) = self.store.end_read_log() else { return };
-        self.counters.prefetch_nanos += self.nanos_since(start);
-        let followed = std::mem::take(&mut self.successors_reading);
+        let start = self.timer.now();
+        let Some(extents) = self.store.log.end_read() else { return };
+        self.counters.prefetch_nanos += self.timer.nanos_since(start);
+        let followed = std::mem::take(&mut self.successors.reading);
         self.take_extents(&extents, &followed, &[], resolved);
     }
 
@@ -118,7 +119,9 @@ impl Index {
         }
         let by_bucket = matches!(self.options.schedule, Schedule::Lazy { .. } | Schedule::Exhaustive { .. });
         hits.retain(|hit| match hit.membership {
-            Some(membership) if by_bucket => !self.cycles.is_exhausted(membership) && self.cycles.has_mates(membership),
+            Some(membership) if by_bucket => {
+                !self.session.cycles.is_exhausted(membership) && self.session.cycles.has_mates(membership)
+            }
             // The windows of a pool are for one stretch of neighbors each.
             Some(_) => self.has_waiting_neighbors(hit.sequence),
             None => true,
@@ -188,12 +191,12 @@ impl Index {
 
     /// Reads windows of the log into the cache and answers pending chunks by them.
     fn read_windows(&mut self, windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
-        let start = self.now();
+        let start = self.timer.now();
         let cycles: Vec<Membership> = windows.iter().filter_map(|(_, membership)| *membership).collect();
         let windows: Vec<LogWindow> = windows.iter().map(|(window, _)| *window).collect();
-        let followed = self.successor(&windows);
+        let followed = self.successors_of(&windows);
         let extents = self.store.read_log([&followed[..], &windows].concat());
-        self.counters.prefetch_nanos += self.nanos_since(start);
+        self.counters.prefetch_nanos += self.timer.nanos_since(start);
         self.take_extents(&extents, &followed, &cycles, resolved);
     }
 
@@ -213,30 +216,30 @@ impl Index {
         cycles: &[Membership],
         resolved: &mut Vec<Resolved>,
     ) {
-        let start = self.now();
+        let start = self.timer.now();
         for LogExtent { start, records } in extents {
             let is_followed = followed.iter().any(|window| window.holds(*start));
             self.cache.insert(*start, records, is_followed);
         }
         for membership in cycles {
-            self.cycles.note_window(membership.cycle);
+            self.session.cycles.note_window(membership.cycle);
         }
         if self.immediate {
             self.read_up_to = extents.last().map(LogExtent::end);
         }
-        if !self.pending.is_empty() {
+        if !self.session.pending.is_empty() {
             match self.options.schedule {
                 Schedule::Lazy { .. } => self.post_look_up_cycles(cycles, resolved),
                 Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
                 _ => extents.iter().for_each(|extent| self.post_look_up_records(extent, resolved)),
             }
         }
-        self.counters.postlookup_nanos += self.nanos_since(start);
+        self.counters.postlookup_nanos += self.timer.nanos_since(start);
     }
 
     /// Returns stretches that streams went on with where they had come to the place of a window: as much of each as a
     /// window has, and no more of them than can be read with the windows.
-    fn successor(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
+    fn successors_of(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
         if !self.options.follows_successors {
             return Vec::new();
         }
@@ -248,9 +251,8 @@ impl Index {
         if self.arrivals.runs().mean_run() < SUCCESSOR_RUN_MIN || space == 0 {
             return Vec::new();
         }
-        self.successor_prefetches.note_useful(self.cache.useful() - self.useful_before);
-        self.useful_before = self.cache.useful();
-        if !self.successor_prefetches.take_chance() {
+        self.successors.note_useful(self.cache.useful());
+        if !self.successors.take_chance() {
             return Vec::new();
         }
         let (mut found, pages) = self.store.duplicate_runs_in(windows);
@@ -261,7 +263,7 @@ impl Index {
             extent.records = extent.records.min(records);
         }
         // Where there was nothing to follow, finding that out took reads too.
-        self.successor_prefetches.note_read(found.len().max(pages) as u64);
+        self.successors.note_read(found.len().max(pages) as u64);
         self.counters.successor_prefetches += found.len() as u64;
         found
     }
@@ -270,15 +272,15 @@ impl Index {
     fn post_look_up_cycles(&mut self, cycles: &[Membership], resolved: &mut Vec<Resolved>) {
         let mut members = Vec::new();
         for membership in cycles {
-            self.cycles.members(membership.cycle, &mut members);
+            self.session.cycles.members(membership.cycle, &mut members);
         }
         members.sort_unstable_by_key(|(_, sequence)| *sequence);
         members.dedup_by_key(|(_, sequence)| *sequence);
         for piece in members.chunks(PREFETCH_CHUNKS) {
             let waiting = piece.iter().filter_map(|&(slot, sequence)| {
-                let chunk = self.pending.get(slot, sequence)?;
+                let chunk = self.session.pending.get(slot, sequence)?;
                 // One try more than those in vain: the window that was just read is counted.
-                let is_exhausted = |membership| self.cycles.is_exhausted_after(membership, 1);
+                let is_exhausted = |membership| self.session.cycles.is_exhausted_after(membership, 1);
                 (!chunk.membership.is_some_and(is_exhausted)).then_some((slot, chunk.fingerprint))
             });
             let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
@@ -294,7 +296,7 @@ impl Index {
         self.counters.postlookup_probes += waiting.len() as u64;
         for (slot, fingerprint) in waiting {
             if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
-                let container = self.store.live_container(ordinal);
+                let container = self.store.registry.live_container(ordinal);
                 self.answer(slot, container, position, resolved);
             }
         }
@@ -303,16 +305,16 @@ impl Index {
     /// Asks the cache for all that wait.
     fn post_look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
         let mut slots = Vec::new();
-        self.pending.list(&mut slots);
+        self.session.pending.list(&mut slots);
         for piece in slots.chunks(PREFETCH_CHUNKS) {
-            let waiting = piece.iter().filter_map(|&slot| Some((slot, *self.pending.fingerprint(slot)?)));
+            let waiting = piece.iter().filter_map(|&slot| Some((slot, *self.session.pending.fingerprint(slot)?)));
             self.ask_cache_for(waiting.collect(), resolved);
         }
     }
 
     /// Answers by the cached window of a hit what waits for it: its cycle, or all that waits.
     fn post_look_up_cached(&mut self, hit: &Hit, resolved: &mut Vec<Resolved>) {
-        let start = self.now();
+        let start = self.timer.now();
         match self.options.schedule {
             Schedule::Lazy { .. } => self.post_look_up_cycles(hit.membership.as_slice(), resolved),
             Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
@@ -322,7 +324,7 @@ impl Index {
                 }
             }
         }
-        self.counters.postlookup_nanos += self.nanos_since(start);
+        self.counters.postlookup_nanos += self.timer.nanos_since(start);
     }
 
     /// Answers all that wait and are among the records.
@@ -330,11 +332,11 @@ impl Index {
         self.counters.postlookup_probes += extent.records.len() as u64;
         let mut is_useful = false;
         for (position, record) in (extent.start.0..).map(Position).zip(&extent.records) {
-            let Some(&InFlight::Pending(slot)) = self.in_flight.get(&record.fingerprint) else { continue };
-            if self.pending.is_asked(slot) {
+            let Some(InFlight::Pending(slot)) = self.session.get(&record.fingerprint) else { continue };
+            if self.session.pending.is_asked(slot) {
                 continue;
             }
-            let container = self.store.live_container(record.ordinal);
+            let container = self.store.registry.live_container(record.ordinal);
             if container.is_some() && !std::mem::replace(&mut is_useful, true) {
                 // Notes that the window has answered something.
                 self.cache.get(&record.fingerprint);

@@ -1,0 +1,94 @@
+//! Parts of the table whose entries are missing because pages were damaged, until every container was recorded again.
+
+use std::ops::RangeInclusive;
+
+use crate::index::checkpoint::INCOMPLETE_MAX;
+use crate::kv::Key;
+use crate::kv::bucket::BucketName;
+
+/// The incomplete parts, as ranges of key heads.
+#[derive(Debug, Default)]
+pub(super) struct Incomplete {
+    /// Parts that are being completed, sorted and disjoint.
+    parts: Vec<RangeInclusive<u64>>,
+    /// Parts found since that began.
+    found: Vec<RangeInclusive<u64>>,
+    /// Covered containers that are still to be recorded again.
+    containers_left: usize,
+}
+
+impl Incomplete {
+    pub(super) fn new(parts: Vec<RangeInclusive<u64>>) -> Self {
+        Self { parts: disjoint(parts), ..Self::default() }
+    }
+
+    /// Returns the number of incomplete parts.
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Starts a session over `covered` covered containers. Returns true if all of them must be recorded again.
+    pub(super) fn begin(&mut self, covered: usize) -> bool {
+        self.parts = disjoint([&self.parts[..], &self.found].concat());
+        self.found.clear();
+        if !self.parts.is_empty() {
+            self.containers_left = covered;
+        }
+        !self.parts.is_empty()
+    }
+
+    /// Notes buckets that lose the entries of a damaged page.
+    pub(super) fn add(&mut self, buckets: &[BucketName]) {
+        self.found.extend(buckets.iter().copied().map(heads_of));
+    }
+
+    /// Returns true while covered containers are to be recorded again.
+    pub(super) fn is_completing(&self) -> bool {
+        self.containers_left != 0
+    }
+
+    /// Returns true if the entry of a key may be missing.
+    pub(super) fn may_lack(&self, key: &Key) -> bool {
+        let head = key.head();
+        let index = self.parts.partition_point(|heads| *heads.end() < head);
+        self.parts.get(index).is_some_and(|heads| heads.contains(&head))
+    }
+
+    /// Notes that a covered container was recorded again.
+    pub(super) fn complete_container(&mut self) {
+        self.containers_left -= 1;
+        if self.containers_left == 0 {
+            // Not every container was searched for the parts found meanwhile: the next session does that.
+            self.parts = std::mem::take(&mut self.found);
+        }
+    }
+
+    /// Returns all parts for a checkpoint, with the buckets that are damaged now.
+    pub(super) fn with(&self, damaged: &[BucketName]) -> Vec<RangeInclusive<u64>> {
+        let mut parts = [&self.parts[..], &self.found].concat();
+        for heads in damaged.iter().copied().map(heads_of) {
+            if !parts.contains(&heads) {
+                parts.push(heads);
+            }
+        }
+        if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { disjoint(parts) }
+    }
+}
+
+fn heads_of(bucket: BucketName) -> RangeInclusive<u64> {
+    bucket.first_head()..=bucket.last_head()
+}
+
+/// Sorts parts and joins those that overlap, so that one binary search finds the part of a key.
+fn disjoint(mut parts: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+    parts.retain(|part| !part.is_empty());
+    parts.sort_unstable_by_key(|part| *part.start());
+    let mut out: Vec<RangeInclusive<u64>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        match out.last_mut().filter(|last| part.start() <= last.end()) {
+            Some(last) => *last = *last.start()..=*last.end().max(part.end()),
+            None => out.push(part),
+        }
+    }
+    out
+}

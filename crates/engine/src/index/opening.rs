@@ -1,0 +1,257 @@
+//! Opening an index: the one that the checkpoint describes, or a new one.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::index::background::{BackgroundLog, BackgroundTable};
+use crate::index::checkpoint::Checkpoint;
+use crate::index::device;
+use crate::index::directory::IndexDirectory;
+use crate::index::duplicate_runs::{DuplicateRunLog, DuplicateRuns};
+use crate::index::growing_filter::GrowingFilter;
+use crate::index::incomplete::Incomplete;
+use crate::index::log::{ArrivalLog, LOG_PAGE_RECORDS};
+use crate::index::options::IndexOptions;
+use crate::index::registry::Registry;
+use crate::index::store::Store;
+use crate::io::absent::{AbsentDisk, AbsentFile};
+use crate::io::{Access, Disk, DiskFile, Host};
+use crate::kv::filter::Filter;
+use crate::kv::manifest::decode_manifest;
+use crate::kv::table::{BucketReads, Table, TableSpec};
+use crate::types::RepositoryId;
+
+/// Bits of a rebuilt filter for each record of the log: so many that it need not grow immediately.
+const FILTER_BITS_REBUILT: usize = 20;
+
+/// State in which an index was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum IndexState {
+    /// There was none.
+    New,
+    /// As it was closed.
+    Clean,
+    /// As it was at the last checkpoint of a run that did not close it.
+    Unclean,
+    /// As it was closed, but so many parts of its table were damaged: their entries are to be recorded again.
+    Incomplete(usize),
+    /// Empty again, and why.
+    Rebuilt(String),
+}
+
+/// Opens the index in `path`, creating the directory's last component where it is missing.
+///
+/// Fails with [`Error::IndexBusy`] if another writer holds it, and if it cannot be written or read for a passing reason (a
+/// full disk, missing permissions). An index that is missing, damaged, another repository's or of another version starts
+/// empty; the state says why.
+pub(super) fn open(
+    disk: Arc<dyn Disk>,
+    host: Arc<dyn Host>,
+    path: &Path,
+    repository: RepositoryId,
+    options: &IndexOptions,
+) -> Result<(Store, IndexState)> {
+    let mut opening = Opening { directory: IndexDirectory::lock(disk, path, repository)?, host, options };
+    let why_empty = match opening.load() {
+        Ok(Some(parts)) => return Ok(opening.finish(parts)),
+        Ok(None) => IndexState::New,
+        Err(error) if is_passing(&error) => return Err(error),
+        Err(error) => IndexState::Rebuilt(error.to_string()),
+    };
+    Ok((opening.start()?, why_empty))
+}
+
+/// Makes an index in memory only. It is degraded for `reason` from the start.
+pub(super) fn without_disk(
+    host: Arc<dyn Host>,
+    repository: RepositoryId,
+    options: &IndexOptions,
+    reason: String,
+) -> Result<Store> {
+    let directory = IndexDirectory::new(Arc::new(AbsentDisk), Path::new(""), Arc::new(AbsentFile), repository);
+    let opening = Opening { directory, host, options };
+    let parts = opening.create(&|_| Ok(Arc::new(AbsentFile)))?;
+    Ok(Store { degraded: Some(reason), ..opening.assemble(parts) })
+}
+
+/// Returns true if an error is no fault of the index, which must survive it.
+fn is_passing(error: &Error) -> bool {
+    let passing = [
+        ErrorKind::PermissionDenied,
+        ErrorKind::StorageFull,
+        ErrorKind::QuotaExceeded,
+        ErrorKind::OutOfMemory,
+        ErrorKind::Interrupted,
+        ErrorKind::TimedOut,
+        ErrorKind::ResourceBusy,
+        ErrorKind::ReadOnlyFilesystem,
+        ErrorKind::StaleNetworkFileHandle,
+        ErrorKind::NetworkDown,
+        ErrorKind::NetworkUnreachable,
+        ErrorKind::HostUnreachable,
+    ];
+    error.io_kind().is_some_and(|kind| passing.contains(&kind))
+}
+
+/// The parts of an index that are read from its files.
+struct Parts {
+    registry: Registry,
+    log: ArrivalLog,
+    duplicate_runs: DuplicateRuns,
+    table: Table,
+    filter: Filter,
+    incomplete: Incomplete,
+}
+
+/// An index that is being opened.
+struct Opening<'a> {
+    directory: IndexDirectory,
+    host: Arc<dyn Host>,
+    options: &'a IndexOptions,
+}
+
+impl Opening<'_> {
+    /// Returns the parts that the checkpoint describes; `None` if there is no index.
+    fn load(&mut self) -> Result<Option<Parts>> {
+        if !self.directory.has_checkpoint()? {
+            if self.directory.exists("containers")? {
+                return Err(Error::damaged("index", "it was given up before its first checkpoint"));
+            }
+            return Ok(None);
+        }
+        let checkpoint = self.directory.load_checkpoint()?;
+        let mut table = self.load_table(&checkpoint)?;
+        let filter = self.load_filter(&checkpoint, &mut table);
+        let Checkpoint { registered, registry_digest, log_pages, duplicate_runs_file, .. } = checkpoint;
+        let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
+        let containers = self.file("containers")?;
+        let registry = Registry::open(containers, self.directory.repository(), registered, registry_digest, covered)?;
+        let log = ArrivalLog::open(self.direct_file("log")?, table.epoch(), log_pages)?;
+        let runs = self.file(&DuplicateRuns::file_name(duplicate_runs_file))?;
+        let runs = DuplicateRunLog::open(runs, duplicate_run_pages)?;
+        let duplicate_runs = self.capped(runs, duplicate_runs_file);
+        let incomplete = Incomplete::new(incomplete);
+        Ok(Some(Parts { registry, log, duplicate_runs, table, filter, incomplete }))
+    }
+
+    fn file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        self.directory.open(name, Access::ReadWrite)
+    }
+
+    /// Opens a file past the page cache: each page is read once, and the user has set how much memory is used.
+    fn direct_file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
+        self.directory.open(name, Access::Direct)
+    }
+
+    fn capped(&self, log: DuplicateRunLog, file_number: u8) -> DuplicateRuns {
+        let IndexOptions { duplicate_run_bytes_per_chunk, duplicate_run_pages_min, .. } = *self.options;
+        DuplicateRuns::new(log, file_number, duplicate_run_bytes_per_chunk, duplicate_run_pages_min)
+    }
+
+    fn load_table(&self, checkpoint: &Checkpoint) -> Result<Table> {
+        let generation = checkpoint.generation;
+        let mut manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
+        let len = usize::try_from(manifest.left()).map_err(|_| Error::damaged("manifest", "too long"))?;
+        let mut bytes = vec![0; len];
+        manifest.read(&mut bytes)?;
+        manifest.finish()?;
+        let manifest = decode_manifest(&bytes)?;
+        drop(bytes);
+        if manifest.generation != generation {
+            return Err(Error::damaged("manifest", "belongs to another checkpoint"));
+        }
+        let mut spec = self.options.table();
+        let disk = &**self.directory.disk();
+        if self.options.reads.is_none()
+            && let Some(profile) = device::profile(disk, self.directory.path())
+        {
+            spec.reads = BucketReads::ByDevice(profile);
+        }
+        let mut table = Table::open(self.direct_file("table")?, spec, manifest)?;
+        table.load_staged(disk, self.directory.open_sealed("staged", generation, checkpoint.staged)?)?;
+        Ok(table)
+    }
+
+    /// Returns the filter that was saved. One that is damaged, or too large by an odd factor, is rebuilt from the table.
+    fn load_filter(&mut self, checkpoint: &Checkpoint, table: &mut Table) -> Filter {
+        let generation = checkpoint.generation;
+        let saved = self.directory.open_sealed("filter", generation, checkpoint.filter);
+        if let Ok(filter) = saved.and_then(|from| Filter::load(generation, self.filter_bytes_max(), from)) {
+            return filter;
+        }
+        self.directory.note_changed();
+        let stored = usize::try_from(checkpoint.log_pages).unwrap_or(usize::MAX).saturating_mul(LOG_PAGE_RECORDS);
+        let bytes = (stored.saturating_mul(FILTER_BITS_REBUILT) / 8).min(self.filter_bytes_max());
+        let mut filter = Filter::new(bytes.max(self.options.filter_bytes), self.options.filter_hashes);
+        table.scan(&**self.directory.disk(), 0..=u64::MAX, &mut |key| {
+            filter.test_and_set(key);
+        });
+        filter
+    }
+
+    fn filter_bytes_max(&self) -> usize {
+        self.options.filter_bytes_max.max(self.options.filter_bytes)
+    }
+
+    /// Starts with an empty index.
+    fn start(mut self) -> Result<Store> {
+        // The checkpoint goes first, for good: it must not find the files below with other contents.
+        self.directory.remove_checkpoints()?;
+        let parts = self.create(&|name| {
+            let file = self.directory.open_or_create(name)?;
+            file.set_len(0)?;
+            // No page of an earlier epoch may come back with a power cut.
+            file.sync()?;
+            if ["table", "log"].contains(&name) { self.direct_file(name) } else { Ok(file) }
+        })?;
+        self.directory.sync()?;
+        Ok(self.assemble(parts))
+    }
+
+    /// Makes the parts of an index from empty files.
+    fn create(&self, empty: &dyn Fn(&str) -> Result<Arc<dyn DiskFile>>) -> Result<Parts> {
+        let (containers, runs) = (empty("containers")?, empty(&DuplicateRuns::file_name(0))?);
+        let (table, log) = (empty("table")?, empty("log")?);
+        let mut epoch = [0; 8];
+        self.host.random(&mut epoch)?;
+        let epoch = u64::from_le_bytes(epoch);
+        Ok(Parts {
+            registry: Registry::create(containers, self.directory.repository())?,
+            log: ArrivalLog::open(log, epoch, 0)?,
+            duplicate_runs: self.capped(DuplicateRunLog::open(runs, 0)?, 0),
+            table: Table::new(table, TableSpec { epoch, ..self.options.table() }),
+            filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
+            incomplete: Incomplete::default(),
+        })
+    }
+
+    fn finish(self, parts: Parts) -> (Store, IndexState) {
+        let state = match parts.incomplete.parts() {
+            _ if self.directory.is_unclean() => IndexState::Unclean,
+            0 => IndexState::Clean,
+            parts => IndexState::Incomplete(parts),
+        };
+        (self.assemble(parts), state)
+    }
+
+    fn assemble(self, parts: Parts) -> Store {
+        let Parts { registry, log, duplicate_runs, table, filter, incomplete } = parts;
+        let filter = GrowingFilter::new(filter, self.filter_bytes_max());
+        let Self { directory, host, .. } = self;
+        let disk = directory.disk();
+        Store {
+            registry,
+            table: BackgroundTable::new(Arc::clone(disk), Arc::clone(&host), table),
+            log: BackgroundLog::new(Arc::clone(disk), host, log),
+            duplicate_runs,
+            filter,
+            incomplete,
+            is_attached: false,
+            degraded: None,
+            entries: 0,
+            directory,
+        }
+    }
+}

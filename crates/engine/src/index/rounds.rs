@@ -1,0 +1,127 @@
+//! Lookup rounds of a pool: which pending chunks the next round probes.
+
+use crate::index::SequencedChunk;
+use crate::index::slot::Slot;
+use crate::types::Sequence;
+
+/// Factor by which strides shorten from one round to the next.
+pub(super) const STRIDE_DIVISOR: usize = 4;
+/// Farthest apart that two chunks of a run of pending chunks may be.
+const ANSWERED_BETWEEN_MAX: u64 = 64;
+/// Rounds that are distinguished.
+const ROUNDS: usize = 6;
+
+/// A run of pending neighbors: no unique chunk between them, and few that the cache answered. If a window lacks part of a
+/// run of duplicates, that part was recorded later than its neighbors, and together: one of its chunks leads to the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PendingRun {
+    /// Its number; none after a unique chunk.
+    number: Option<u64>,
+    /// Position of its last chunk in the stream.
+    last: u64,
+    /// Its first chunk that waits.
+    pub(super) first: Option<(Slot, Sequence)>,
+    /// Chunks that began to wait from that one on.
+    pub(super) len: u64,
+}
+
+/// The last rounds of a pool, and the chunks that began to wait since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rounds {
+    /// Positions in the stream at which the last rounds began, the last round first.
+    starts: [u64; ROUNDS],
+    /// Different chunks that began to wait since the last round, and their bytes.
+    fresh: usize,
+    fresh_bytes: usize,
+    /// Whether the first chunk of a run of pending chunks left many of the others unanswered.
+    is_dense: bool,
+    /// The current run of pending chunks.
+    run: PendingRun,
+}
+
+impl Rounds {
+    /// Notes that a chunk begins to wait. `first_waits`: whether the first of its run still does.
+    pub(super) fn push(&mut self, slot: Slot, chunk: &SequencedChunk, first_waits: bool) {
+        self.fresh += 1;
+        self.fresh_bytes += chunk.len as usize;
+        if !first_waits {
+            (self.run.first, self.run.len) = (Some((slot, chunk.sequence)), 0);
+        }
+        self.run.len += 1;
+    }
+
+    /// Notes a unique chunk: it ends the run.
+    pub(super) fn pass_unique(&mut self) {
+        self.run.number = None;
+    }
+
+    /// Adds a chunk that begins to wait to the current run, or to a new one; returns the run's number.
+    pub(super) fn join_run(&mut self, Sequence(sequence): Sequence) -> u64 {
+        let number = self.run.number.filter(|_| sequence <= self.run.last + ANSWERED_BETWEEN_MAX);
+        if number.is_none() {
+            self.run = PendingRun { number: Some(sequence), ..PendingRun::default() };
+        }
+        self.run.last = sequence;
+        number.unwrap_or(sequence)
+    }
+
+    pub(super) fn run(&self) -> PendingRun {
+        self.run
+    }
+
+    /// Returns true if runs of duplicates follow each other closely.
+    pub(super) fn is_dense(&self) -> bool {
+        self.is_dense
+    }
+
+    /// Decides whether runs follow each other closely: the round before the last left `left` chunks of a round of
+    /// `threshold` unanswered.
+    pub(super) fn note_left(&mut self, left: usize, threshold: usize) {
+        self.is_dense = threshold / if self.is_dense { 16 } else { 4 } < left;
+    }
+
+    /// Different chunks that began to wait since the last round.
+    pub(super) fn fresh(&self) -> usize {
+        self.fresh
+    }
+
+    /// Bytes of those chunks.
+    pub(super) fn fresh_bytes(&self) -> usize {
+        self.fresh_bytes
+    }
+
+    /// Returns the position in the stream at which the last round began.
+    pub(super) fn last_start(&self) -> u64 {
+        self.starts[0]
+    }
+
+    /// Returns the position at which the round before the last began.
+    pub(super) fn start_before(&self) -> Sequence {
+        Sequence(self.starts[1])
+    }
+
+    /// Begins a round at the next chunk of the stream.
+    pub(super) fn begin(&mut self, next: Sequence) {
+        self.starts.rotate_right(1);
+        self.starts[0] = next.0;
+        self.forget_fresh();
+    }
+
+    pub(super) fn forget_fresh(&mut self) {
+        (self.fresh, self.fresh_bytes) = (0, 0);
+    }
+
+    /// Returns how many neighbors of a chunk the next round skips, given how many it skips in its first round. `None`: the
+    /// round leaves the chunk out, because windows near it are being read.
+    pub(super) fn stride(&self, Sequence(sequence): Sequence, at_first: usize) -> Option<usize> {
+        let rounds = self.starts.iter().take_while(|&&start| sequence < start).count();
+        match (rounds, self.is_dense) {
+            // The first of each run of pending chunks, however long: the runs of duplicates in it follow one by one.
+            (0 | 2, true) => Some(usize::MAX),
+            (0, false) | (4, true) => Some(at_first),
+            (2, false) => Some((at_first / STRIDE_DIVISOR).max(1)),
+            (1 | 3, _) | (5, true) => None,
+            _ => Some(1),
+        }
+    }
+}
