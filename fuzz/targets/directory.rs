@@ -1,5 +1,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    assert!(onefold_engine::fuzzing::run("directory", bytes), "the target exists");
+    assert!(onefold_engine::testing::fuzzing::run("directory", bytes), "the target exists");
 });

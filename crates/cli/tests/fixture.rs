@@ -9,7 +9,6 @@ use std::sync::Arc;
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Unchanged};
 use onefold_engine::compress::Compression;
 use onefold_engine::index::IndexOptions;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
@@ -18,6 +17,7 @@ use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupRequest, Cache, backup};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, TargetTree};
+use onefold_engine::testing::mem_tree::MemTree;
 
 use crate::fixture::Fixture;
 

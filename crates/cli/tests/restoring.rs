@@ -3,10 +3,10 @@
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use onefold_engine::io::mem_tree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{TargetTree, Trust, Xattr};
+use onefold_engine::testing::mem_tree;
 
 use crate::fixture::{Fixture, Ran, contents, noise};
 

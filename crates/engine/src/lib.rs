@@ -49,7 +49,6 @@ cfg_if::cfg_if! {
         pub mod container;
         pub mod crypto;
         pub mod fingerprint;
-        pub mod fuzzing;
         pub mod index;
         pub mod inspect;
         pub mod io;
@@ -76,7 +75,6 @@ cfg_if::cfg_if! {
         mod container;
         mod crypto;
         mod fingerprint;
-        mod fuzzing;
         mod index;
         mod inspect;
         mod io;
@@ -96,8 +94,8 @@ cfg_if::cfg_if! {
         mod types;
     }
 }
-#[cfg(test)]
-mod vectors;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use backup::Budget;
 pub use check::{AffectedFile, CheckReport, Extent, Finding, ReadData, Severity};

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use onefold_engine::Error;
 use onefold_engine::Result;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::snapshot::{CollectionBody, CollectionStep};
 use onefold_engine::snapshot::{CommitBody, CommitKind};
 use onefold_engine::store::{Store, Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, ContainerId, SessionId};
 
 use crate::support::{Ask, OpenContainer, PASSWORD, SMALL, World, containers, noise, stored_twice, tree};

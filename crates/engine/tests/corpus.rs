@@ -15,10 +15,10 @@ use onefold_engine::compress::Algorithm;
 use onefold_engine::container::directory::{Directory, DirectoryChunk, RegionEntry, Side};
 use onefold_engine::container::trailer::Trailer;
 use onefold_engine::crypto::{Keys, MasterKey};
-use onefold_engine::fuzzing::{TARGETS, Target};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::object::{ObjectType, open_small};
 use onefold_engine::random::SplitMix64;
+use onefold_engine::testing::fuzzing::{TARGETS, Target};
 use onefold_engine::types::{ChunkKind, Fingerprint, RepositoryId};
 
 const PAGE: &str = include_str!("../../../docs/format.md");

@@ -11,13 +11,13 @@ use std::path::Path;
 use onefold_engine::Error;
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::io::Disk;
-use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::{CrashMode, Fault, SimDisk, TraceEntry};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::DIRECTORIES;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::Store;
 use onefold_engine::store::create::create_directory;
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, TraceEntry};
 use onefold_engine::types::SessionId;
 
 use crate::support::{Ask, SMALL, World, change, copy, tell, tree};

@@ -10,7 +10,6 @@ use onefold_engine::backup::Silent;
 use onefold_engine::check::{AffectedFile, CheckReport, CheckRequest, CheckedSnapshots, Extent, ReadData, check};
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::inspect::list_chunks;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::io::{Access, Disk};
 use onefold_engine::object::names::{ContainerKind, ContainerName};
@@ -23,6 +22,7 @@ use onefold_engine::snapshot::{CollectionBody, CollectionStep, Snapshot};
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use onefold_engine::store::{MetadataReader, Store, read_object};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::SessionId;
 
 use crate::support::{Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, heads_on, noise, stored_twice, tree};

@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{
     EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr,
 };
@@ -16,6 +15,7 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::{MetadataReader, Store};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 use onefold_engine::{Error, Result};
 

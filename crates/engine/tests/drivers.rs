@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use onefold_engine::backup::Budget;
 use onefold_engine::index::Schedule;
-use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::SimHost;
 use onefold_engine::pipeline::Driver;
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::SimHost;
 use onefold_engine::types::Fingerprint;
 
 use crate::support::{Ask, OpenContainer, SMALL, World, change, containers, copy, noise, tree};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use onefold_engine::chunk::{Chunking, Cutter, GearTable};
 use onefold_engine::index::{Counters, Schedule};
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::store::Store;
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, Fingerprint};
 
 use crate::support::{Ask, Draw, SMALL, World, copy, newest, noise, stored_chunks};

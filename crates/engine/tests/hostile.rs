@@ -11,7 +11,6 @@ use onefold_engine::container::{Packer, Region, RegionChunk, Sealer};
 use onefold_engine::crypto::slot::{PasswordCost, Slot, hex};
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::io::discard::DiscardTarget;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
@@ -24,6 +23,7 @@ use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Su
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, read_slots, replace_slot, unlock};
 use onefold_engine::store::{Session, Store, Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::tree::{Child, Content, Entry, Link};
 use onefold_engine::types::{ChunkKind, Fingerprint, Sequence, Timestamp};
 use onefold_engine::{Error, Result};

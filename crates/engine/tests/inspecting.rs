@@ -8,7 +8,6 @@ use onefold_engine::inspect::{
     Change, Contents, Diff, DiffReport, Difference, RawStats, Search, SearchOptions, StatsRequest, contents_stats,
     raw_stats, read_chunk, restore_stats,
 };
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, TargetTree};
 use onefold_engine::monitor::Silent;
 use onefold_engine::snapshot::Snapshot;
@@ -17,6 +16,7 @@ use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::cursor::DirectoryCursor;
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::{MetadataReader, Store};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::{ChunkKind, Fingerprint, Timestamp};
 

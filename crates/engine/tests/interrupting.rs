@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onefold_engine::Error;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{TargetTree, Trust};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreRequest, restore};
+use onefold_engine::testing::mem_tree::MemTree;
 
 use crate::support::{Ask, SMALL, World, newest, noise};
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Store, Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
 
 use crate::support::restore_to;
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::index::Schedule;
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::os_identity::user_ids;
 use onefold_engine::io::os_source::OsSource;
@@ -16,6 +15,7 @@ use onefold_engine::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Trus
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::{CreateOptions, create};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
 use crate::support::{Ask, CHEAP, Draw, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to};

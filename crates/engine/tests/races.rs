@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use onefold_engine::backup::{BackupReport, Monitor};
-use onefold_engine::io::mem_tree::{self, MemTree};
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Xattr};
 use onefold_engine::pipeline::Driver;
+use onefold_engine::testing::mem_tree::{self, MemTree};
 
 use crate::support::{Ask, Notes, SMALL, World, back_up, newest, noise};
 

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust};
 use onefold_engine::monitor::{Action, Monitor};
 use onefold_engine::pipeline::Driver;
@@ -11,6 +10,7 @@ use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, Restor
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::store::Store;
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 use onefold_engine::{Error, Result};
 

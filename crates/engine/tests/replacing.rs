@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
@@ -12,6 +11,7 @@ use onefold_engine::restore::{
     Effect, Filter, FullDirectories, Overwrite, PARTIAL_SUFFIX, RestoreReport, RestoreRequest, restore,
 };
 use onefold_engine::source::exclude::{Case, Patterns};
+use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
 use crate::support::{Ask, Notes, SMALL, World, copy, newest};

@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onefold_engine::Result;
-use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::{Fault, SimDisk};
 use onefold_engine::io::tree::{EntryKind, TargetTree, Trust, Xattr};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{
@@ -17,6 +15,8 @@ use onefold_engine::restore::{
 };
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{Fault, SimDisk};
 use onefold_engine::types::Timestamp;
 
 use crate::support::faulty_target::FaultyTarget;

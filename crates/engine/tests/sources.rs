@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use onefold_engine::Error;
 use onefold_engine::backup::{Budget, Monitor};
 use onefold_engine::index::Schedule;
-use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::Fault;
 use onefold_engine::io::tree::{SourceTree, TargetTree};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::Store;
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::Timestamp;
 
 use crate::support::{Ask, Notes, SMALL, World, containers, newest, noise, stored_twice};

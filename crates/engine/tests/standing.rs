@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onefold_engine::io::mem_tree::MemTree;
 use onefold_engine::io::tree::{EntryKind, Metadata, TargetTree, Trust, Xattr};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
+use onefold_engine::testing::mem_tree::MemTree;
 
 use crate::support::faulty_target::FaultyTarget;
 use crate::support::{Ask, Notes, SMALL, World, copy, newest, noise};

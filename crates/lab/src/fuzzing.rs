@@ -1,9 +1,9 @@
 //! Entry points for fuzzing: every decoder of a trace, as a function of bytes.
 //!
-//! As `onefold_engine::fuzzing`, whose targets are the decoders of repositories: the fuzz targets in `fuzz/` and the replay of
-//! their corpus on stable Rust call the same functions. Each must return for any input, without a panic and in memory that
-//! has a bound. An error names a place within the input. What is read is written as a trace of ours, which must say the
-//! same again; where it does not, that is a bug here, never the input's.
+//! The fuzz targets in `fuzz/` and the test that replays their corpus call the same functions, as they do with
+//! `onefold_engine::testing::fuzzing`, the decoders of repositories. Each returns for any input, without a panic and in
+//! bounded memory. An error names a place within the input. Each writes the events that it read as a trace of ours and
+//! panics if reading that trace gives other events: such a panic is a bug here, never the input's.
 
 use anyhow::Result;
 use onefold_engine::codec::len_u32;

@@ -18,6 +18,7 @@ pub mod device;
 pub mod experiment;
 pub mod files;
 pub mod findings;
+#[cfg(feature = "testing")]
 pub mod fuzzing;
 pub mod growth;
 pub mod mapped;

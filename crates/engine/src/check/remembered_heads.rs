@@ -175,7 +175,7 @@ fn is_gone(commits: &Commits, head: &Head) -> bool {
 mod tests {
     use super::*;
     use crate::io::Access;
-    use crate::io::sim::{SimDisk, SimHost};
+    use crate::testing::sim::{SimDisk, SimHost};
 
     #[test]
     fn heads_come_back_and_any_flipped_bit_is_noticed() {

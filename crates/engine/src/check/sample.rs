@@ -96,9 +96,9 @@ impl ReadData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::sim::SimHost;
     use crate::pipeline::Driver;
     use crate::store::metadata::Scratch;
+    use crate::testing::sim::SimHost;
     use crate::types::SessionId;
 
     fn taken(read: ReadData, count: usize) -> Vec<usize> {

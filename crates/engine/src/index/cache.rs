@@ -479,8 +479,8 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::mem_disk::fingerprint;
     use crate::random::SplitMix64;
+    use crate::testing::mem_disk::fingerprint;
 
     fn window(numbers: std::ops::Range<u64>) -> Vec<LogRecord> {
         numbers.map(|number| LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(4), len: 1 }).collect()

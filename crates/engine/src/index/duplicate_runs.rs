@@ -282,8 +282,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kv::mem_disk::MemDisk;
     use crate::random::SplitMix64;
+    use crate::testing::mem_disk::MemDisk;
 
     fn window(start: u64, records: u32) -> LogWindow {
         LogWindow { start: Position(start), records }

@@ -359,7 +359,7 @@ impl Identifier for Index {
 }
 
 #[cfg(test)]
-#[path = "identify_caller.rs"]
+#[path = "identify_caller_tests.rs"]
 mod caller;
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::options::{Prelookup, WindowRule};
 use crate::io::os::OsHost;
-use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;
 use crate::random::SplitMix64;
+use crate::testing::mem_disk::{MemDisk, fingerprint};
 
 #[test]
 fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {

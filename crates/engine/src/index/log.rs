@@ -417,8 +417,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kv::mem_disk::{MemDisk, fingerprint};
     use crate::random::SplitMix64;
+    use crate::testing::mem_disk::{MemDisk, fingerprint};
 
     fn record(number: u64) -> LogRecord {
         LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(9), len: 77 }

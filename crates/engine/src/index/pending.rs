@@ -249,8 +249,8 @@ mod tests {
 
     use super::*;
     use crate::index::cycle::{CycleRule, Cycles};
-    use crate::kv::mem_disk::fingerprint;
     use crate::random::SplitMix64;
+    use crate::testing::mem_disk::fingerprint;
 
     #[test]
     fn chunks_are_taken_out_as_they_were_put_in() {

@@ -365,8 +365,8 @@ mod tests {
 
     use super::*;
     use crate::io::{Access, Disk};
-    use crate::kv::mem_disk::MemDisk;
     use crate::random::SplitMix64;
+    use crate::testing::mem_disk::MemDisk;
 
     const FILE: &str = "containers";
     const REPOSITORY: RepositoryId = RepositoryId([5; 16]);

@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
     use crate::io::os::OsHost;
-    use crate::io::sim::SimHost;
+    use crate::testing::sim::SimHost;
 
     fn count(host: &Arc<dyn Host>, number: u64, total: &Arc<AtomicU64>) -> Background<u64> {
         let total = Arc::clone(total);

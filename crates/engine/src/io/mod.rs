@@ -15,11 +15,8 @@ use crate::types::Timestamp;
 
 pub mod absent;
 pub mod background;
-#[cfg(test)]
-mod conformance;
 mod device;
 pub mod discard;
-pub mod mem_tree;
 pub mod os;
 mod os_attributes;
 mod os_batch;
@@ -36,7 +33,6 @@ mod os_target_file;
 #[cfg(test)]
 mod os_target_tests;
 mod os_transfer;
-pub mod sim;
 pub mod tree;
 
 pub use device::DeviceProfile;

@@ -261,10 +261,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::io::mem_tree;
     use crate::io::os_source::OsSource;
     use crate::io::os_target_tests::{Fixture, is_root, xattr};
     use crate::io::tree::TargetTree;
+    use crate::testing::mem_tree;
 
     #[test]
     fn metadata_replaces_what_stands_there() {

@@ -97,8 +97,8 @@ mod tests {
     use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 
     use super::*;
-    use crate::io::mem_tree;
     use crate::io::tree::{EntryKind, Xattr};
+    use crate::testing::mem_tree;
     use crate::types::Timestamp;
 
     fn set_times(path: &Path, seconds: i64, nanoseconds: i64) {

@@ -9,12 +9,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::io::mem_tree::{self, MemTree};
 use crate::io::os_entry::PATH_LEN_MAX;
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
 use crate::io::tree::{EntryKind, Metadata, Onto, Renamed, SourceTree, TargetTree, Trust, Unset, Xattr};
 use crate::random::SplitMix64;
+use crate::testing::mem_tree::{self, MemTree};
 use crate::types::Timestamp;
 
 /// A target in a directory of its own, which goes with it.

@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::io::Disk;
-    use crate::kv::mem_disk::{MemDisk, fingerprint};
+    use crate::testing::mem_disk::{MemDisk, fingerprint};
 
     /// Sets the bits of all keys in order; says of each whether it may have been set before.
     fn test_and_set_all(filter: &mut Filter, keys: &[Key]) -> Vec<bool> {

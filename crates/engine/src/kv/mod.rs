@@ -14,8 +14,6 @@ pub mod filter;
 pub mod flush;
 mod install;
 pub mod manifest;
-#[cfg(test)]
-pub(crate) mod mem_disk;
 pub mod memtable;
 pub mod merge;
 pub mod page;

@@ -111,7 +111,7 @@ impl RecentBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::mem_disk::fingerprint;
+    use crate::testing::mem_disk::fingerprint;
 
     fn entry(number: u64) -> EntryBytes {
         let mut bytes = [0; size_of::<EntryBytes>()];

@@ -5,9 +5,9 @@ use super::*;
 use crate::kv::Position;
 use crate::kv::flush::{FlushJob, Live};
 use crate::kv::manifest::decode_manifest;
-use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::sealed::Seal;
 use crate::random::SplitMix64;
+use crate::testing::mem_disk::{MemDisk, fingerprint};
 
 const ALL: fn(Ordinal) -> bool = |_| true;
 

@@ -23,7 +23,7 @@ pub fn ensure_apart(tree: &dyn SourceTree, target: &Path, read: &[(&Path, &str)]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
+    use crate::testing::mem_tree::MemTree;
 
     #[test]
     fn targets_inside_of_what_is_read_are_refused_however_they_are_spelled() {

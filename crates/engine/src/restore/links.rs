@@ -150,9 +150,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::io::sim::SimHost;
     use crate::io::tree::Xattr;
     use crate::recipe::{Recipe, RecipeItem};
+    use crate::testing::sim::SimHost;
     use crate::types::Fingerprint;
 
     fn entry(inode: u64) -> Entry {

@@ -468,7 +468,6 @@ pub(super) fn is_fatal_at(target: &dyn TargetTree, path: &Path, error: &Error) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
     use crate::io::tree::Metadata;
     use crate::monitor::Silent;
     use crate::restore::partial::{Leftovers, Partial};
@@ -476,6 +475,7 @@ mod tests {
     use crate::restore::removal::FullDirectories;
     use crate::restore::run::Effect;
     use crate::restore::select::Filter;
+    use crate::testing::mem_tree::MemTree;
     use crate::types::{Fingerprint, Timestamp};
 
     const MTIME: Timestamp = Timestamp { seconds: 77, nanoseconds: 1 };

@@ -303,8 +303,8 @@ impl Excludes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
     use crate::io::tree::SourceTree;
+    use crate::testing::mem_tree::MemTree;
 
     fn excludes(patterns: &[&str], case: Case, path: &str) -> bool {
         let patterns = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), case).unwrap();

@@ -103,7 +103,7 @@ fn names_in(tree: &dyn SourceTree, path: &Path) -> Result<Vec<OsString>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
+    use crate::testing::mem_tree::MemTree;
 
     fn paths(paths: &[&str]) -> Vec<PathBuf> {
         paths.iter().map(PathBuf::from).collect()

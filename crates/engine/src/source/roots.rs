@@ -135,7 +135,7 @@ pub fn identity(tree: &dyn SourceTree, directory: &Path) -> Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
+    use crate::testing::mem_tree::MemTree;
 
     #[test]
     fn a_directory_has_one_identity_whatever_leads_to_it() {

@@ -369,9 +369,9 @@ impl Iterator for Walk {
 #[expect(clippy::disallowed_methods, reason = "a test prepares real files")]
 mod tests {
     use super::*;
-    use crate::io::mem_tree::MemTree;
     use crate::io::os_source::OsSource;
     use crate::source::exclude::{CACHE_SIGNATURE, Case, Patterns, Tag};
+    use crate::testing::mem_tree::MemTree;
 
     /// Renders a walk as lines: `name/`, what is in it, indented, `name -> target`, `! path`.
     fn walk(source: &(impl SourceTree + Clone + 'static), roots: &[&str], excludes: &Excludes) -> Vec<String> {

@@ -361,8 +361,8 @@ mod tests {
 
     use super::*;
     use crate::io::os::OsDisk;
-    use crate::io::sim::{Fault, SimDisk, SimHost};
     use crate::io::{Access, BatchRead, DiskEntry, DiskFile, Linked};
+    use crate::testing::sim::{Fault, SimDisk, SimHost};
 
     /// A simulated disk that keeps the files it created, whose names are gone.
     #[derive(Debug, Default)]

@@ -367,7 +367,7 @@ pub(super) fn merge(runs: &[Run], writer: &mut RunWriter<'_>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::crypto::ObjectKey;
-    use crate::io::sim::{SimDisk, SimHost};
+    use crate::testing::sim::{SimDisk, SimHost};
 
     #[test]
     fn fences_stay_within_their_number_and_point_at_the_right_pages() {

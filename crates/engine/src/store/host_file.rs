@@ -56,8 +56,8 @@ pub fn checked<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::sim::{Fault, SimDisk, SimHost};
     use crate::store::read_object;
+    use crate::testing::sim::{Fault, SimDisk, SimHost};
 
     const FILE: &str = "dir/file";
 

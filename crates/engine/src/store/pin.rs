@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::crypto::MasterKey;
     use crate::io::Access;
-    use crate::io::sim::{SimDisk, SimHost};
+    use crate::testing::sim::{SimDisk, SimHost};
     use crate::types::Timestamp;
 
     fn copy(id: u8, encryption: Encryption) -> ConfigCopy {

@@ -10,8 +10,6 @@ use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::index::{IndexOptions, Schedule};
-use onefold_engine::io::mem_tree::MemTree;
-use onefold_engine::io::sim::{SimDisk, SimHost};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::object::names::ContainerName;
@@ -23,6 +21,8 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{CreateOptions, Store, Unlock, create, open};
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{SimDisk, SimHost};
 use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 

@@ -302,9 +302,9 @@ fn first_of_part(part: usize) -> u64 {
 mod tests {
     use std::path::Path;
 
-    use onefold_engine::io::mem_tree::MemTree;
     use onefold_engine::io::tree::{Metadata, SourceTree};
     use onefold_engine::source::walk::Location;
+    use onefold_engine::testing::mem_tree::MemTree;
     use onefold_engine::types::Timestamp;
 
     use super::*;

@@ -25,7 +25,7 @@ use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
 use crate::types::{ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence, SessionId, Timestamp};
 
-const PAGE: &str = include_str!("../../../docs/format.md");
+const PAGE: &str = include_str!("../../../../docs/format.md");
 
 /// Bytes that count up from `first`.
 fn counting<const N: usize>(first: u8) -> [u8; N] {

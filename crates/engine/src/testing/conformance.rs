@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::io::os::{IoBackend, OsDisk};
-use crate::io::sim::SimDisk;
 use crate::io::{Access, AlignedBuffer, BatchRead, BatchWrite, DIRECT_ALIGN, Disk, DiskEntry, DiskFile, Linked};
+use crate::testing::sim::SimDisk;
 
 /// Runs a property over an empty directory of every disk there is.
 #[expect(clippy::print_stdout, reason = "who reads along should know what was not tested")]

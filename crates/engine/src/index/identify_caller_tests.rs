@@ -7,10 +7,10 @@ use std::path::Path;
 use super::*;
 use crate::index::cycle::CycleRule;
 use crate::index::options::{Prelookup, WindowRule};
-use crate::io::sim::SimHost;
-use crate::kv::mem_disk::{MemDisk, fingerprint};
 use crate::kv::memtable::STAGED_BYTES;
 use crate::random::SplitMix64;
+use crate::testing::mem_disk::{MemDisk, fingerprint};
+use crate::testing::sim::SimHost;
 use crate::types::{Chunk, SessionId};
 
 pub(super) const REPOSITORY: RepositoryId = RepositoryId([1; 16]);

@@ -1,0 +1,11 @@
+//! Test doubles and entry points that only tests and fuzz targets use.
+
+#[cfg(test)]
+mod conformance;
+pub mod fuzzing;
+#[cfg(test)]
+pub(crate) mod mem_disk;
+pub mod mem_tree;
+pub mod sim;
+#[cfg(test)]
+mod vectors;
