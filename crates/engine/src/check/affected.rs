@@ -10,6 +10,7 @@ use crate::check::references::{References, Soundness};
 use crate::error::{Error, Result};
 use crate::recipe::{Recipe, RecipeItem};
 use crate::store::cursor::HintedEntry;
+use crate::store::metadata::HintedNode;
 use crate::tree::{Content, TreeNode};
 use crate::types::{ContainerId, Fingerprint, SessionId};
 
@@ -51,7 +52,7 @@ pub(super) fn find_affected(
 /// Looks into a node below which something is lost.
 fn descend(references: &mut References<'_>, snapshot: SessionId, step: &Step, todo: &mut Vec<Step>) -> Result<()> {
     // What could be read before and cannot now is told by the next check.
-    let Ok((node, hints)) = references.reader.read_node(step.node) else { return Ok(()) };
+    let Ok(HintedNode { node, hints, .. }) = references.reader.read_node(step.node) else { return Ok(()) };
     let first = todo.len();
     match node {
         TreeNode::Children { children, .. } => todo.extend(children.into_iter().map(|child| {

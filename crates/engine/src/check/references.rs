@@ -9,6 +9,7 @@ use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
 use crate::recipe::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
+use crate::store::metadata::HintedNode;
 use crate::store::{MetadataReader, Store};
 use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{ContainerId, Fingerprint};
@@ -159,7 +160,7 @@ impl<'a> References<'a> {
         }
         let read = match frame.link {
             Link::Directory(_) | Link::Child(_) => match self.reader.read_node(fingerprint) {
-                Ok((node, hints)) => self.take_node(&mut frame, node, hints).map(Ok)?,
+                Ok(HintedNode { node, hints, .. }) => self.take_node(&mut frame, node, hints).map(Ok)?,
                 Err(error) => Err(error),
             },
             Link::Segment { .. } => match self.reader.read_segment(fingerprint) {

@@ -278,7 +278,7 @@ impl Referenced {
                 continue;
             }
             let mut below = VecDeque::new();
-            match reader.read_node(node)?.0 {
+            match reader.read_node(node)?.node {
                 crate::tree::TreeNode::Children { children, .. } => {
                     below.extend(children.into_iter().map(|child| child.node));
                 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::error::{Error, Result};
 use crate::recipe::RecipeItem;
 use crate::recipe::format::Recipe;
-use crate::store::metadata::MetadataReader;
+use crate::store::metadata::{HintedNode, MetadataReader};
 use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{ContainerId, Fingerprint};
 
@@ -20,12 +20,12 @@ pub struct HintedEntry {
 
 /// Reads the nodes of directories' lists.
 pub trait NodeReader {
-    /// Reads a node, with a hint for each chunk it refers to.
-    fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)>;
+    /// Reads a node.
+    fn read_node(&mut self, node: Fingerprint) -> Result<HintedNode>;
 }
 
 impl NodeReader for MetadataReader {
-    fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+    fn read_node(&mut self, node: Fingerprint) -> Result<HintedNode> {
         Self::read_node(self, node)
     }
 }
@@ -33,8 +33,8 @@ impl NodeReader for MetadataReader {
 /// Hands out the entries of one directory in the order of their names, holding one node a level.
 ///
 /// Every node below the root must begin with the name by which the node above refers to it, and must end before the next
-/// node begins. A forged list therefore takes no more reads than it has references.
-#[derive(Debug)]
+/// node begins. A forged list therefore takes no more reads than it has references. The default is an empty list.
+#[derive(Debug, Default)]
 pub struct DirectoryCursor {
     /// The root of the list, until it is read.
     root: Option<Fingerprint>,
@@ -42,6 +42,31 @@ pub struct DirectoryCursor {
     /// far come before them.
     pending: Vec<PendingNode>,
     entries: VecDeque<HintedEntry>,
+}
+
+/// What comes next in a directory's list.
+#[derive(Debug)]
+pub enum Head<'a> {
+    /// An entry.
+    Entry(&'a Entry),
+    /// A node that was not read yet.
+    Node {
+        /// Its name.
+        node: Fingerprint,
+        /// Its level and first name; `None` for the root, of which nothing is known before it is read.
+        known: Option<(u8, &'a [u8])>,
+    },
+    /// The end.
+    End,
+}
+
+/// A node that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRead {
+    /// Its name.
+    pub fingerprint: Fingerprint,
+    /// Bytes of it as it is stored, hints included.
+    pub len: u32,
 }
 
 /// A node below the root, with what the node above says about it.
@@ -64,9 +89,31 @@ impl DirectoryCursor {
             if let Some(hinted) = self.entries.pop_front() {
                 return Ok(Some(hinted));
             }
-            if !self.read_next(reader)? {
+            if self.expand(reader)?.is_none() {
                 return Ok(None);
             }
+        }
+    }
+
+    /// Returns what comes next, without reading.
+    pub fn head(&self) -> Head<'_> {
+        match (self.entries.front(), self.root, self.pending.last()) {
+            (Some(hinted), _, _) => Head::Entry(&hinted.entry),
+            (None, Some(node), _) => Head::Node { node, known: None },
+            (None, None, Some(next)) => Head::Node { node: next.node, known: Some((next.level, &next.first_name)) },
+            (None, None, None) => Head::End,
+        }
+    }
+
+    /// Takes the next entry if it has been read.
+    pub fn take_entry(&mut self) -> Option<HintedEntry> {
+        self.entries.pop_front()
+    }
+
+    /// Skips the node that comes next, without reading it.
+    pub fn skip_node(&mut self) {
+        if self.root.take().is_none() {
+            self.pending.pop();
         }
     }
 
@@ -85,7 +132,7 @@ impl DirectoryCursor {
             while self.pending.iter().rev().nth(1).is_some_and(|second| second.first_name.as_slice() <= name) {
                 self.pending.pop();
             }
-            if self.begins_after(name) || !self.read_next(reader)? {
+            if self.begins_after(name) || self.expand(reader)?.is_none() {
                 return Ok(None);
             }
         }
@@ -104,21 +151,24 @@ impl DirectoryCursor {
         self.root.is_none() && self.pending.last().is_none_or(|next| name < next.first_name.as_slice())
     }
 
-    /// Reads the next node; false if there is none.
-    fn read_next(&mut self, reader: &mut dyn NodeReader) -> Result<bool> {
-        if let Some(root) = self.root.take() {
-            let (node, hints) = reader.read_node(root)?;
-            self.take(node, hints);
-            return Ok(true);
-        }
-        let Some(next) = self.pending.pop() else { return Ok(false) };
-        let (node, hints) = reader.read_node(next.node)?;
+    /// Reads the node that comes next and puts its contents in its position; `None` if no node is left. After an error, the
+    /// cursor is behind the node.
+    pub fn expand(&mut self, reader: &mut dyn NodeReader) -> Result<Option<NodeRead>> {
+        let next = match self.root.take() {
+            Some(root) => Err(root),
+            None => match self.pending.pop() {
+                Some(next) => Ok(next),
+                None => return Ok(None),
+            },
+        };
+        let fingerprint = next.as_ref().map_or_else(|root| *root, |next| next.node);
+        let HintedNode { node, hints, len } = reader.read_node(fingerprint)?;
         let end = self.pending.last().map(|after| after.first_name.as_slice());
-        if let Some(reason) = next.contradiction(&node, end) {
-            return Err(Error::damaged(format!("tree {}", next.node), reason));
+        if let Some(reason) = next.ok().and_then(|next| next.contradiction(&node, end)) {
+            return Err(Error::damaged(format!("tree {fingerprint}"), reason));
         }
         self.take(node, hints);
-        Ok(true)
+        Ok(Some(NodeRead { fingerprint, len }))
     }
 
     /// Puts what is in a node before everything that is still to be read.
@@ -269,11 +319,12 @@ pub(in crate::store) mod tests {
     }
 
     impl NodeReader for Nodes {
-        fn read_node(&mut self, node: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+        fn read_node(&mut self, node: Fingerprint) -> Result<HintedNode> {
             self.reads += 1;
             let missing = || Error::MissingChunk { fingerprint: node.to_string() };
             let (contents, _) = self.sink.0.get(&node).ok_or_else(missing)?;
-            Ok((decode_node(contents).map_err(|error| error.of("node"))?, Vec::new()))
+            let node = decode_node(contents).map_err(|error| error.of("node"))?;
+            Ok(HintedNode { node, hints: Vec::new(), len: 0 })
         }
     }
 

@@ -58,6 +58,17 @@ pub struct MetadataChunk {
     pub hints: Vec<u8>,
 }
 
+/// A tree node with a hint for each chunk that it refers to.
+#[derive(Debug)]
+pub struct HintedNode {
+    /// The node.
+    pub node: TreeNode,
+    /// The container of each chunk when the reference was written.
+    pub hints: Vec<Option<ContainerId>>,
+    /// Bytes of the node as it is stored, hints included.
+    pub len: u32,
+}
+
 /// Reads metadata chunks by name.
 #[derive(Debug)]
 pub struct MetadataReader {
@@ -168,13 +179,14 @@ impl MetadataReader {
         Ok(plain)
     }
 
-    /// Reads a tree node, with a hint for each chunk it refers to. Hints that make no sense are none.
-    pub fn read_node(&mut self, fingerprint: Fingerprint) -> Result<(TreeNode, Vec<Option<ContainerId>>)> {
+    /// Reads a tree node. Hints that make no sense are none.
+    pub fn read_node(&mut self, fingerprint: Fingerprint) -> Result<HintedNode> {
         let chunk = self.read(ChunkKind::Tree, fingerprint)?;
         let node = decode_node(&chunk.contents).map_err(|error| error.of(format!("tree {fingerprint}")))?;
         let count = node.chunk_count();
         let hints = decode_hints(&chunk.hints, count).unwrap_or_else(|_| vec![None; count]);
-        Ok((node, hints))
+        let len = u32::try_from(chunk.contents.len() + chunk.hints.len()).unwrap_or(u32::MAX);
+        Ok(HintedNode { node, hints, len })
     }
 
     /// Reads a recipe segment, with a hint for each chunk it refers to.
