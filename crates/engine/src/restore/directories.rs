@@ -8,51 +8,51 @@ use crate::io::tree::{EntryKind, Onto};
 use crate::monitor::Action;
 use crate::restore::decide::keeps_directory_out;
 use crate::restore::partial::{make_directory, make_partial, publish};
-use crate::restore::run::{Effect, Level, Overwrite, Run};
+use crate::restore::run::{Effect, Levels, Overwrite, Run};
 
 impl Run<'_> {
     /// Returns true if something that is to be left as it is stands where a directory would have to be: the last of `levels`,
     /// which is at `path` or holds it, or one above it. Nothing below that can be restored then.
-    pub(super) fn is_blocked(&self, levels: &mut [Level], path: &Path) -> Result<bool> {
+    pub(super) fn is_blocked(&self, levels: &mut Levels, path: &Path) -> Result<bool> {
         if !matches!(self.request.overwrite, Overwrite::Never | Overwrite::IfNewer) {
             return Ok(false);
         }
         let (mut is_blocked, mut in_fresh) = (false, false);
         for (at, level) in levels.iter_mut().enumerate() {
-            is_blocked = match level.is_blocked {
+            is_blocked = match level.state.is_blocked {
                 Some(is_blocked) => is_blocked,
                 // The root is the target itself, and stands.
                 None if is_blocked || in_fresh || at == 0 => is_blocked,
                 None => {
                     let directory: PathBuf = path.components().take(at).collect();
                     let Some(standing) = self.target.metadata(&directory)? else { return Ok(false) };
-                    let entry = level.entry.as_ref();
+                    let entry = level.state.entry.as_ref();
                     entry.is_some_and(|entry| keeps_directory_out(self.request.overwrite, &standing, entry))
                 }
             };
-            level.is_blocked = Some(is_blocked);
-            in_fresh = level.is_fresh;
+            level.state.is_blocked = Some(is_blocked);
+            in_fresh = level.state.is_fresh;
         }
         Ok(is_blocked)
     }
 
     /// Makes the directories above an entry, once something in them is restored.
-    pub(super) fn create_above(&mut self, levels: &mut [Level], path: &Path) -> Result<()> {
+    pub(super) fn create_above(&mut self, levels: &mut Levels, path: &Path) -> Result<()> {
         let mut in_fresh = false;
         for at in 0..levels.len() {
             let Some((level, above)) = levels.get_mut(..=at).and_then(|levels| levels.split_last_mut()) else { break };
-            if level.is_wanted {
-                in_fresh = level.is_fresh;
+            if level.state.is_wanted {
+                in_fresh = level.state.is_fresh;
                 continue;
             }
             // The root is the target itself, so that level N is the first N names of the path.
             let directory: PathBuf = path.components().take(at).collect();
-            level.is_fresh = in_fresh || self.create_directory(above, &directory)?;
+            level.state.is_fresh = in_fresh || self.create_directory(above, &directory)?;
             if in_fresh {
                 self.target.create_dir(&directory)?;
             }
-            in_fresh = level.is_fresh;
-            level.is_wanted = true;
+            in_fresh = level.state.is_fresh;
+            level.state.is_wanted = true;
             self.report.directories += 1;
             self.request.monitor.directory(&Path::new("/").join(&directory), Action::Other);
         }
@@ -60,7 +60,7 @@ impl Run<'_> {
     }
 
     /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
-    fn create_directory(&mut self, above: &[Level], directory: &Path) -> Result<bool> {
+    fn create_directory(&mut self, above: &Levels, directory: &Path) -> Result<bool> {
         let target = Arc::clone(&self.target);
         match target.metadata(directory)?.map(|standing| standing.kind) {
             None => target.create_dir(directory).map(|()| true),

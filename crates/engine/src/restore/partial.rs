@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Onto, Renamed, TargetFile, TargetTree};
-use crate::restore::run::{Level, Run};
+use crate::restore::run::{Levels, Run};
 use crate::store::cursor::DirectoryCursor;
 
 /// End of the name of a partial file.
@@ -192,7 +192,7 @@ fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
 
 impl Run<'_> {
     /// Returns under which name an entry is made before it gets its own. The directories above it are `levels`.
-    pub(super) fn partial(&mut self, levels: &[Level], path: &Path) -> Result<Partial> {
+    pub(super) fn partial(&mut self, levels: &Levels, path: &Path) -> Result<Partial> {
         let name = path.file_name().unwrap_or_default();
         for number in 0..PARTIAL_NUMBERS_MAX {
             let leftovers = match self.holds(levels, name, &partial_name(name, number)) {
@@ -207,13 +207,13 @@ impl Run<'_> {
 
     /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
     /// be known.
-    fn holds(&mut self, levels: &[Level], entry: &OsStr, name: &OsStr) -> Option<bool> {
+    fn holds(&mut self, levels: &Levels, entry: &OsStr, name: &OsStr) -> Option<bool> {
         // What is restored alone has no directory.
         let Some(level) = levels.last() else { return Some(false) };
         if entry < name && level.cursor.rules_out(name.as_bytes()) {
             return Some(false);
         }
-        let found = DirectoryCursor::new(level.node).find(name.as_bytes(), self.reader);
+        let found = DirectoryCursor::new(level.state.node).find(name.as_bytes(), self.reader);
         found.ok().map(|found| found.is_some())
     }
 }

@@ -13,7 +13,7 @@ use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
 use crate::restore::partial::{TAKEN, make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
-use crate::restore::run::{Level, Overwrite, Run, Visitor};
+use crate::restore::run::{Levels, Overwrite, Run, Visitor};
 use crate::restore::verify::{Comparison, compare_file, verify_file};
 use crate::restore::writing::is_fatal_at;
 use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
@@ -27,7 +27,7 @@ impl Visitor for Fill {
         true
     }
 
-    fn enter(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()> {
+    fn enter(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path) -> Result<()> {
         if run.is_blocked(levels, path)? {
             run.skip(0);
             return Ok(());
@@ -35,17 +35,17 @@ impl Visitor for Fill {
         run.create_above(levels, path)
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
+    fn entry(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
         if run.is_blocked(levels, path)? {
             run.skip(hinted.entry.size());
             return Ok(());
         }
         run.create_above(levels, path)?;
-        let is_fresh = levels.last().is_some_and(|level| level.is_fresh);
+        let is_fresh = levels.last().is_some_and(|level| level.state.is_fresh);
         let standing = if is_fresh { None } else { run.standing(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
@@ -104,15 +104,15 @@ enum Role {
 pub(super) struct LinkNames;
 
 impl Visitor for LinkNames {
-    fn enter(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+    fn enter(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
+    fn entry(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
         let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
         // Those before it in the order of the walk were left as they stand.
         let Some((first, _)) = run.links.get(inode)?.filter(|(first, _)| first.as_path() < path) else { return Ok(()) };
@@ -233,7 +233,7 @@ impl Run<'_> {
     }
 
     /// Makes an entry.
-    fn make(&mut self, levels: &[Level], path: &Path, decision: Decision, hinted: &HintedEntry) -> Result<()> {
+    fn make(&mut self, levels: &Levels, path: &Path, decision: Decision, hinted: &HintedEntry) -> Result<()> {
         let replaced = if let Decision::Replace(kind) = decision { Some(kind) } else { None };
         self.tell(path, if replaced.is_some() { Action::Changed } else { Action::New });
         match &hinted.entry.content {
@@ -254,7 +254,7 @@ impl Run<'_> {
     /// Makes what is neither a file nor a directory.
     fn make_other(
         &mut self,
-        levels: &[Level],
+        levels: &Levels,
         path: &Path,
         replaced: Option<EntryKind>,
         entry: &Entry,
@@ -279,7 +279,7 @@ impl Run<'_> {
     /// Makes something under another name, and gives it the name of what stands there only then.
     fn replace<T>(
         &mut self,
-        levels: &[Level],
+        levels: &Levels,
         path: &Path,
         replaced: EntryKind,
         make: impl FnMut(&Path) -> Result<T>,
@@ -293,7 +293,7 @@ impl Run<'_> {
     }
 
     /// Gives an entry that was restored, or is known to be whole, a further name.
-    fn link(&mut self, levels: &[Level], first: &Path, path: &Path, standing: Option<&Metadata>) -> Result<()> {
+    fn link(&mut self, levels: &Levels, first: &Path, path: &Path, standing: Option<&Metadata>) -> Result<()> {
         let target = Arc::clone(&self.target);
         let Some(standing) = standing else { return target.hard_link(first, path) };
         if self.is_name_of(first, Some(standing))? {
@@ -309,7 +309,7 @@ impl Run<'_> {
 
     fn fill_file(
         &mut self,
-        levels: &[Level],
+        levels: &Levels,
         path: &Path,
         replaced: Option<EntryKind>,
         hinted: &HintedEntry,
@@ -362,25 +362,25 @@ impl Run<'_> {
 pub(super) struct SetDirectories;
 
 impl Visitor for SetDirectories {
-    fn entry(&mut self, _: &mut Run<'_>, levels: &mut [Level], _: &Path, _: HintedEntry) -> Result<()> {
+    fn entry(&mut self, _: &mut Run<'_>, levels: &mut Levels, _: &Path, _: HintedEntry) -> Result<()> {
         if let Some(level) = levels.last_mut() {
-            level.is_wanted = true;
+            level.state.is_wanted = true;
         }
         Ok(())
     }
 
-    fn enter(&mut self, _: &mut Run<'_>, levels: &mut [Level], _: &Path) -> Result<()> {
+    fn enter(&mut self, _: &mut Run<'_>, levels: &mut Levels, _: &Path) -> Result<()> {
         if let Some(level) = levels.last_mut() {
-            level.is_wanted = true;
+            level.state.is_wanted = true;
         }
         Ok(())
     }
 
-    fn leave(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()> {
+    fn leave(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path) -> Result<()> {
         if run.is_blocked(levels, path)? {
             return Ok(());
         }
-        let Some(entry) = levels.last().and_then(|level| level.entry.as_ref()) else { return Ok(()) };
+        let Some(entry) = levels.last().and_then(|level| level.state.entry.as_ref()) else { return Ok(()) };
         let unset = run.target.set_metadata(path, &entry.metadata(), &entry.xattrs, run.request.trust)?;
         run.take_unset(path, &unset);
         Ok(())
@@ -391,15 +391,15 @@ impl Visitor for SetDirectories {
 pub(super) struct Verify;
 
 impl Visitor for Verify {
-    fn enter(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+    fn enter(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut [Level], _: &Path) -> Result<()> {
+    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn entry(&mut self, run: &mut Run<'_>, _: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()> {
+    fn entry(&mut self, run: &mut Run<'_>, _: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
         let target = Arc::clone(&run.target);
         if hinted.entry.kind == EntryKind::File {
             let keys = Arc::clone(&run.reader.store().keys);

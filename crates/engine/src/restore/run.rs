@@ -4,6 +4,7 @@
 //! get their metadata, deepest first, since creating what they hold changes their times. Each pass reads the tree, so that
 //! nothing about it has to be kept. A dry run walks the same passes over a target that only pretends.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,9 @@ use crate::restore::removal::{Clearing, FullDirectories};
 use crate::restore::select::{Filter, Root};
 use crate::restore::writing::is_fatal_at;
 use crate::spill::SpillMap;
-use crate::store::cursor::{DirectoryCursor, HintedEntry};
+use crate::store::cursor::HintedEntry;
 use crate::store::metadata::{MetadataMemory, Scratch};
+use crate::store::walk::{Event, Level, TreeWalk};
 use crate::store::{MetadataReader, Store};
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
@@ -119,9 +121,6 @@ pub struct RestoreReport {
 const WINDOW_CHUNKS_MIN: usize = 1 << 12;
 const WINDOW_CHUNKS_MAX: usize = 1 << 16;
 
-/// Deepest tree that is restored, the same that is backed up.
-const DEPTH_MAX: usize = 4096;
-
 /// Restores.
 pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreReport> {
     let target: Arc<dyn TargetTree> = match request.effect {
@@ -186,28 +185,35 @@ pub(super) struct Run<'a> {
     pub(super) report: RestoreReport,
 }
 
-/// A directory being walked.
-pub(super) struct Level {
-    pub(super) cursor: DirectoryCursor,
+/// State of a directory on the path of the walk.
+pub(super) struct Directory {
     pub(super) node: Fingerprint,
     /// The directory's own entry; `None` at the root.
     pub(super) entry: Option<Entry>,
-    /// Whether something that is left as it is stands in its place; `None`: not looked at.
+    /// True if something that is left as it is stands in its place; `None`: not looked at.
     pub(super) is_blocked: Option<bool>,
-    /// Whether it has been created, or found to hold something that is restored.
+    /// True if it has been created, or found to hold something that is restored.
     pub(super) is_wanted: bool,
-    /// Whether nothing stood in it before, so that there is nothing to look for.
+    /// True if nothing stood in it before, so that there is nothing to look for.
     pub(super) is_fresh: bool,
     /// Names so far, in lower case, where the target cannot tell them apart.
-    folded: std::collections::BTreeSet<String>,
+    folded: BTreeSet<String>,
 }
 
-impl Level {
-    fn new(node: Fingerprint, entry: Option<Entry>, is_wanted: bool) -> Self {
-        let folded = std::collections::BTreeSet::new();
-        Self { cursor: DirectoryCursor::new(node), node, entry, is_blocked: None, is_wanted, is_fresh: false, folded }
+impl Directory {
+    fn new(node: Fingerprint, entry: Option<Entry>) -> Self {
+        let (is_wanted, is_fresh, folded) = (false, false, BTreeSet::new());
+        Self { node, entry, is_blocked: None, is_wanted, is_fresh, folded }
+    }
+
+    /// Takes note of a name. Returns true if another one differs from it in its case only.
+    fn is_folded(&mut self, entry: &Entry) -> bool {
+        !self.folded.insert(String::from_utf8_lossy(&entry.name).to_lowercase())
     }
 }
+
+/// Directories from the root to the innermost.
+pub(super) type Levels = [Level<Directory>];
 
 /// What a walk does with what it finds.
 pub(super) trait Visitor {
@@ -216,11 +222,11 @@ pub(super) trait Visitor {
         false
     }
     /// Something other than a directory that is selected; the directories above it are `levels`.
-    fn entry(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path, hinted: HintedEntry) -> Result<()>;
+    fn entry(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()>;
     /// A directory that is selected itself.
-    fn enter(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()>;
+    fn enter(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path) -> Result<()>;
     /// The end of a directory that is wanted and has an entry: the last of `levels`.
-    fn leave(&mut self, run: &mut Run<'_>, levels: &mut [Level], path: &Path) -> Result<()>;
+    fn leave(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path) -> Result<()>;
 }
 
 impl Run<'_> {
@@ -309,62 +315,49 @@ impl Run<'_> {
         report
     }
 
-    /// Walks a tree depth first, without recursion. Paths are relative to the target.
+    /// Walks a tree. Paths are relative to the target.
     fn walk(&mut self, root: Fingerprint, entry: Option<Entry>, visitor: &mut dyn Visitor) -> Result<()> {
-        let mut path = PathBuf::new();
-        // The target itself is there. It gets the metadata of the directory that is restored into it where that is selected,
-        // or something in it.
+        // The target itself stands. It gets the metadata of the directory that is restored into it if that, or something in
+        // it, is selected.
         let is_wanted = visitor.is_first() || self.request.filter.selects(Path::new("/"));
-        let mut levels = vec![Level::new(root, entry, is_wanted)];
-        if let (Some(top), true) = (levels.last_mut(), self.request.overwrite == Overwrite::Refuse) {
-            top.is_fresh = true;
-        }
-        while let Some(level) = levels.last_mut() {
-            if self.request.monitor.is_interrupted() {
-                return Err(Error::Interrupted);
-            }
-            match level.cursor.next(self.reader) {
-                Ok(Some(hinted)) => self.step(&mut levels, &mut path, hinted, visitor)?,
-                Ok(None) => self.ascend(&mut levels, &mut path, visitor)?,
-                // A part of the directory's list is lost; the cursor is past it, and the other parts are not.
-                Err(error) => self.fail_once(&*visitor, &path, &error),
+        let is_fresh = self.request.overwrite == Overwrite::Refuse;
+        let mut walk = TreeWalk::new(root, b"", Directory { is_wanted, is_fresh, ..Directory::new(root, entry) });
+        while let Some(event) = walk.next(self.reader, &*self.request.monitor)? {
+            match event {
+                Event::Entry(hinted) => self.step(&mut walk, hinted, visitor)?,
+                Event::Leave => self.leave(&mut walk, visitor)?,
+                Event::Unreadable(error) => self.fail_once(&*visitor, walk.relative_path(), &error),
             }
         }
         Ok(())
     }
 
-    fn step(
-        &mut self,
-        levels: &mut Vec<Level>,
-        path: &mut PathBuf,
-        hinted: HintedEntry,
-        visitor: &mut dyn Visitor,
-    ) -> Result<()> {
-        path.push(OsStr::from_bytes(&hinted.entry.name));
-        let shown = Path::new("/").join(&*path);
-        if self.folds_case && is_folded(levels, &hinted.entry) {
+    fn step(&mut self, walk: &mut TreeWalk<Directory>, hinted: HintedEntry, visitor: &mut dyn Visitor) -> Result<()> {
+        let path = &walk.relative_path().to_path_buf();
+        let shown = Path::new("/").join(path);
+        if self.folds_case && walk.state().is_some_and(|directory| directory.is_folded(&hinted.entry)) {
             let reason = "the target cannot tell this name from another one in its directory";
             self.fail_once(&*visitor, path, &Error::invalid(reason));
-            path.pop();
             return Ok(());
         }
         let selected = self.request.filter.selects(&shown);
-        if let Content::Directory { node } = &hinted.entry.content {
-            let enters = self.request.filter.enters(&shown);
-            if enters && DEPTH_MAX <= levels.len() {
-                let reason = format!("directories more than {DEPTH_MAX} deep are not restored");
-                self.fail_once(&*visitor, path, &Error::invalid(reason));
-            } else if enters {
-                levels.push(Level::new(*node, Some(hinted.entry.clone()), false));
-                if selected {
-                    return self.tolerate(path, |run| visitor.enter(run, levels, path));
+        match &hinted.entry.content {
+            Content::Directory { node } => {
+                if !self.request.filter.enters(&shown) {
+                    return Ok(());
                 }
-                return Ok(());
+                match walk.enter(*node, Directory::new(*node, Some(hinted.entry.clone()))) {
+                    Ok(()) if selected => self.tolerate(path, |run| visitor.enter(run, walk.levels(), path))?,
+                    Ok(()) => {}
+                    Err(error) => self.fail_once(&*visitor, path, &error),
+                }
             }
-        } else if selected {
-            self.tolerate(path, |run| visitor.entry(run, levels, path, hinted))?;
+            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => {
+                if selected {
+                    self.tolerate(path, |run| visitor.entry(run, walk.levels(), path, hinted))?;
+                }
+            }
         }
-        path.pop();
         Ok(())
     }
 
@@ -380,15 +373,15 @@ impl Run<'_> {
         }
     }
 
-    fn ascend(&mut self, levels: &mut Vec<Level>, path: &mut PathBuf, visitor: &mut dyn Visitor) -> Result<()> {
-        if levels.last().is_some_and(|level| level.is_wanted && level.entry.is_some()) {
-            if let [.., above, _] = levels.as_mut_slice() {
-                above.is_wanted = true;
+    fn leave(&mut self, walk: &mut TreeWalk<Directory>, visitor: &mut dyn Visitor) -> Result<()> {
+        let path = &walk.relative_path().to_path_buf();
+        let levels = walk.levels();
+        if levels.last().is_some_and(|level| level.state.is_wanted && level.state.entry.is_some()) {
+            if let [.., above, _] = levels {
+                above.state.is_wanted = true;
             }
             self.tolerate(path, |run| visitor.leave(run, levels, path))?;
         }
-        levels.pop();
-        path.pop();
         Ok(())
     }
 
@@ -398,10 +391,4 @@ impl Run<'_> {
         self.report.bytes_skipped += bytes;
         self.request.monitor.advance(bytes, 1);
     }
-}
-
-/// Says whether a name was seen in its directory already, but for its case.
-fn is_folded(levels: &mut [Level], entry: &Entry) -> bool {
-    let folded = String::from_utf8_lossy(&entry.name).to_lowercase();
-    levels.last_mut().is_some_and(|level| !level.folded.insert(folded))
 }

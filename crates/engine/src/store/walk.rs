@@ -3,6 +3,10 @@
 //! The caller decides at each directory whether to enter it, and keeps its own state for each directory between the root and
 //! the current entry.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::store::cursor::{DirectoryCursor, HintedEntry, NodeReader};
@@ -84,6 +88,11 @@ impl<T> TreeWalk<T> {
     /// Returns the path of the last event's entry or directory, with a slash before each name.
     pub fn path(&self) -> &[u8] {
         &self.path
+    }
+
+    /// Returns that path without its first slash.
+    pub fn relative_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.path.strip_prefix(b"/").unwrap_or(&self.path)))
     }
 
     /// Returns the directories from the root to the innermost.
