@@ -17,12 +17,9 @@ use crate::restore::removal::{Outcome, Removal};
 use crate::restore::run::Effect;
 use crate::restore::select::{Filter, find_entry};
 use crate::store::MetadataReader;
-use crate::store::cursor::DirectoryCursor;
+use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
-
-/// Deepest tree that is deleted from, the same that is restored.
-const DEPTH_MAX: usize = 4096;
 
 /// What becomes of partial files, which no snapshot has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,8 +93,7 @@ struct Run<'a> {
 }
 
 /// A directory that both sides have.
-struct Level {
-    cursor: DirectoryCursor,
+struct Directory {
     /// Its entry in the snapshot; the root of a snapshot has none.
     entry: Option<Entry>,
     /// The device that it is on.
@@ -112,54 +108,42 @@ struct Level {
 
 impl Run<'_> {
     fn walk(&mut self, root: Fingerprint, entry: Option<Entry>) -> Result<()> {
-        let mut path = PathBuf::new();
-        let mut levels = Vec::new();
-        self.enter(&mut levels, &path, root, entry);
-        while let Some(level) = levels.last_mut() {
-            if self.request.monitor.is_interrupted() {
-                return Err(Error::Interrupted);
-            }
-            match level.cursor.next(self.reader) {
-                Ok(Some(hinted)) => {
-                    path.push(OsStr::from_bytes(&hinted.entry.name));
-                    let depth = levels.len();
-                    self.step(&mut levels, &path, hinted.entry);
-                    if levels.len() == depth {
-                        path.pop();
+        let Some(directory) = self.open(Path::new(""), entry) else { return Ok(()) };
+        let mut walk = TreeWalk::new(root, b"", directory);
+        while let Some(event) = walk.next(self.reader, &**self.request.monitor)? {
+            let path = walk.relative_path().to_path_buf();
+            let Some(directory) = walk.state() else { break };
+            match event {
+                Event::Entry(hinted) => {
+                    self.compare(directory, &path, &hinted.entry);
+                    if let Content::Directory { node } = hinted.entry.content
+                        && self.request.filter.enters(&shown(&path))
+                        && walk.levels().len() < DEPTH_MAX
+                        && let Some(directory) = self.open(&path, Some(hinted.entry))
+                    {
+                        walk.enter(node, directory)?;
                     }
                 }
-                Ok(None) => {
-                    if let Some(level) = levels.pop() {
-                        self.leave(level, &path)?;
-                    }
-                    path.pop();
-                }
-                // The cursor is past the part that is lost; the names in it are not known.
-                Err(error) => level.kept_because = Some(error),
+                Event::Leave => self.leave(directory, &path)?,
+                // The names in this part are not known.
+                Event::Unreadable(error) => directory.kept_because = Some(error),
             }
         }
         Ok(())
     }
 
     /// Takes the next entry of a directory of the snapshot, whose names ascend as those of the target do.
-    fn step(&mut self, levels: &mut Vec<Level>, path: &Path, entry: Entry) {
-        let Some(level) = levels.last_mut() else { return };
+    fn compare(&mut self, directory: &mut Directory, path: &Path, entry: &Entry) {
         let name = OsStr::from_bytes(&entry.name);
-        while level.standing.last().is_some_and(|standing| standing.as_os_str() < name) {
-            level.unexpected.extend(level.standing.pop());
+        while directory.standing.last().is_some_and(|standing| standing.as_os_str() < name) {
+            directory.unexpected.extend(directory.standing.pop());
         }
-        if level.standing.last().is_some_and(|standing| standing == name) {
-            level.standing.pop();
+        if directory.standing.last().is_some_and(|standing| standing == name) {
+            directory.standing.pop();
         } else if self.stands(path) {
             // It stands there under a name of other bytes, which must not be taken for something else.
             let reason = "the target lists this name in another way, so that nothing beside it can be told apart";
-            level.kept_because = Some(Error::invalid(format!("{}: {reason}", path.display())));
-        }
-        if let Content::Directory { node } = entry.content
-            && self.request.filter.enters(&shown(path))
-            && levels.len() < DEPTH_MAX
-        {
-            self.enter(levels, path, node, Some(entry));
+            directory.kept_because = Some(Error::invalid(format!("{}: {reason}", path.display())));
         }
     }
 
@@ -171,8 +155,8 @@ impl Run<'_> {
         }
     }
 
-    /// Goes into a directory of the snapshot, if one stands there in the target.
-    fn enter(&mut self, levels: &mut Vec<Level>, path: &Path, node: Fingerprint, entry: Option<Entry>) {
+    /// Lists the directory of the target at the path of one of the snapshot; `None` if nothing in it may be deleted.
+    fn open(&mut self, path: &Path, entry: Option<Entry>) -> Option<Directory> {
         let target = self.request.target;
         let listed = target.metadata(path).and_then(|standing| match standing {
             Some(standing) if standing.kind == EntryKind::Directory && !self.is_kept(&standing) => {
@@ -180,26 +164,23 @@ impl Run<'_> {
             }
             Some(_) | None => Ok(None),
         });
-        match listed {
-            Ok(Some((device, mut standing))) => {
-                // From the last to the first, so that the next one can be taken off the end.
-                standing.sort_unstable_by(|a, b| b.cmp(a));
-                let cursor = DirectoryCursor::new(node);
-                levels.push(Level { cursor, entry, device, standing, unexpected: Vec::new(), kept_because: None });
-            }
-            Ok(None) => {}
-            Err(error) => self.fail(path, &error),
-        }
+        let (device, mut standing) = listed.unwrap_or_else(|error| {
+            self.fail(path, &error);
+            None
+        })?;
+        // From the last to the first, so that the next one can be taken off the end.
+        standing.sort_unstable_by(|a, b| b.cmp(a));
+        Some(Directory { entry, device, standing, unexpected: Vec::new(), kept_because: None })
     }
 
-    fn leave(&mut self, mut level: Level, path: &Path) -> Result<()> {
-        level.unexpected.extend(level.standing.drain(..).rev());
+    fn leave(&mut self, directory: &mut Directory, path: &Path) -> Result<()> {
+        directory.unexpected.extend(directory.standing.drain(..).rev());
         let keeps_partials = self.request.partials == PartialFiles::Keep;
-        let candidates = level.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
+        let candidates = directory.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
         let candidates = candidates.map(|name| path.join(name));
         let candidates: Vec<PathBuf> =
             candidates.filter(|candidate| self.request.filter.selects(&shown(candidate))).collect();
-        if let Some(reason) = level.kept_because {
+        if let Some(reason) = &directory.kept_because {
             // Without candidates there is nothing that is kept because of it.
             if !candidates.is_empty() {
                 self.fail(path, &Error::invalid(format!("nothing in this directory is deleted: {reason}")));
@@ -208,9 +189,9 @@ impl Run<'_> {
         }
         let before = self.report.deleted;
         for candidate in candidates {
-            self.delete_all(candidate, level.device)?;
+            self.delete_all(candidate, directory.device)?;
         }
-        if let Some(entry) = &level.entry
+        if let Some(entry) = &directory.entry
             && before < self.report.deleted
             && !self.request.dry_run
         {

@@ -15,9 +15,7 @@ use crate::io::tree::{EntryKind, TargetTree};
 use crate::monitor::Monitor;
 use crate::restore::run::Effect;
 use crate::restore::select::Filter;
-
-/// Deepest tree that is removed, the same that is restored.
-const DEPTH_MAX: usize = 4096;
+use crate::store::walk::DEPTH_MAX;
 
 /// A removal: its target, and the entries that stay in any case.
 pub(super) struct Removal<'a> {
@@ -126,7 +124,7 @@ impl Removal<'_> {
             return Ok(Standing::Kept);
         }
         if DEPTH_MAX <= depth {
-            return Err(Error::invalid(format!("directories more than {DEPTH_MAX} deep are not deleted")));
+            return Err(Error::TooDeep { depth_max: DEPTH_MAX, undone: "deleted" });
         }
         let mut names = self.target.list(path)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
