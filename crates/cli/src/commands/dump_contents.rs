@@ -1,6 +1,7 @@
 //! Contents of a dump: the bytes of one file of a snapshot, or every entry below a directory.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result};
 use onefold_engine::Error;
@@ -8,7 +9,8 @@ use onefold_engine::restore::dump;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::links::FirstPaths;
 use onefold_engine::store::MetadataReader;
-use onefold_engine::store::cursor::{DirectoryCursor, HintedEntry};
+use onefold_engine::store::cursor::HintedEntry;
+use onefold_engine::store::walk::{Event, TreeWalk};
 use onefold_engine::tree::Content;
 use onefold_engine::types::Fingerprint;
 
@@ -36,23 +38,17 @@ pub(super) fn walk(
     interrupt: &Interrupt,
     mut append: impl FnMut(&mut Sources<'_>, &HintedEntry, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut levels = vec![(DirectoryCursor::new(root), base.strip_prefix(b"/").unwrap_or(base).to_vec())];
-    while let Some((cursor, base)) = levels.last_mut() {
-        if interrupt.is_raised() {
-            return Err(Error::Interrupted.into());
-        }
-        let Some(hinted) = cursor.next(sources.reader)? else {
-            levels.pop();
-            continue;
-        };
-        let mut path = base.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&hinted.entry.name);
-        append(&mut sources, &hinted, &path)?;
-        if let Content::Directory { node } = hinted.entry.content {
-            levels.push((DirectoryCursor::new(node), path));
+    let mut walk = TreeWalk::new(root, base, ());
+    while let Some(event) = walk.next(sources.reader, interrupt)? {
+        match event {
+            Event::Entry(hinted) => {
+                append(&mut sources, &hinted, walk.relative_path().as_os_str().as_bytes())?;
+                if let Content::Directory { node } = hinted.entry.content {
+                    walk.enter(node, ())?;
+                }
+            }
+            Event::Leave => {}
+            Event::Unreadable(error) => return Err(error.into()),
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::{Result, bail, ensure};
 use onefold_engine::store::MetadataReader;
 use onefold_engine::store::cursor::DirectoryCursor;
+use onefold_engine::store::walk::{Event, TreeWalk};
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::Fingerprint;
 
@@ -50,7 +51,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
         (false, _, _) => Form::Sorted,
     };
     let mut listing = Listing { output, look, form, filters, interrupt: &found.interrupt, held: Vec::new() };
-    let result = listing.walk(&mut reader, root, base);
+    let result = listing.walk(&mut reader, root, &base);
     if form == Form::Sorted {
         listing.show_sorted(typed.sort, typed.reverse)?;
     }
@@ -159,24 +160,24 @@ struct Listing<'a> {
 
 impl Listing<'_> {
     /// Shows everything below a directory, a directory before what is in it.
-    fn walk(&mut self, reader: &mut MetadataReader, root: Fingerprint, base: Vec<u8>) -> Result<()> {
-        let mut stack = vec![(DirectoryCursor::new(root), base)];
-        while let Some((cursor, base)) = stack.last_mut() {
-            if self.interrupt.is_raised() {
-                return Err(onefold_engine::Error::Interrupted.into());
-            }
-            let Some(hinted) = cursor.next(reader)? else {
-                stack.pop();
-                if self.form == Form::Ncdu && !stack.is_empty() {
-                    ncdu::leave(self.output, stack.len())?;
+    fn walk(&mut self, reader: &mut MetadataReader, root: Fingerprint, base: &[u8]) -> Result<()> {
+        let mut walk = TreeWalk::new(root, base, ());
+        while let Some(event) = walk.next(reader, self.interrupt)? {
+            let depth = walk.levels().len();
+            let hinted = match event {
+                Event::Entry(hinted) => hinted,
+                Event::Leave => {
+                    if self.form == Form::Ncdu && 1 < depth {
+                        ncdu::leave(self.output, depth - 1)?;
+                    }
+                    continue;
                 }
-                continue;
+                Event::Unreadable(error) => return Err(error.into()),
             };
-            let path = [&base[..], b"/", &hinted.entry.name].concat();
-            let depth = stack.len();
-            self.filters.iter().filter(|filter| !filter.is_found.get()).for_each(|filter| filter.note(&path));
-            let shows = self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(&path));
-            let enters = self.filters.is_empty() || self.filters.iter().any(|filter| filter.enters(&path));
+            let path = walk.path();
+            self.filters.iter().filter(|filter| !filter.is_found.get()).for_each(|filter| filter.note(path));
+            let shows = self.filters.is_empty() || self.filters.iter().any(|filter| filter.shows(path));
+            let enters = self.filters.is_empty() || self.filters.iter().any(|filter| filter.enters(path));
             let below = match hinted.entry.content {
                 Content::Directory { node } if enters => Some(node),
                 _ => None,
@@ -187,12 +188,12 @@ impl Listing<'_> {
                     let opens = if below.is_some() { ncdu::Opens::Directory } else { ncdu::Opens::Nothing };
                     ncdu::show(self.output, &hinted.entry, depth, opens)?;
                 }
-                Form::AsWalked if shows => self.show(&hinted.entry, &path)?,
-                Form::Sorted if shows => self.held.push((path.clone(), hinted.entry)),
+                Form::AsWalked if shows => self.show(&hinted.entry, path)?,
+                Form::Sorted if shows => self.held.push((path.to_vec(), hinted.entry)),
                 Form::Ncdu | Form::AsWalked | Form::Sorted => {}
             }
             if let Some(node) = below {
-                stack.push((DirectoryCursor::new(node), path));
+                walk.enter(node, ())?;
             }
         }
         Ok(())
