@@ -1,5 +1,12 @@
-//! What was typed, and nothing else: each command turns it into a plan of its own.
+//! The command line as it was typed. Each command turns it into a plan of its own.
 #![expect(clippy::doc_markdown, reason = "the comments of options are their help texts")]
+
+/// Lists examples below a help text: a line that says what a command does, and the command.
+macro_rules! examples {
+    ($($does:literal: $command:literal);+ $(;)?) => {
+        concat!("Examples:", $("\n  ", $does, "\n    ", $command),+)
+    };
+}
 
 pub(crate) mod backup;
 pub(crate) mod inspect;
@@ -30,12 +37,18 @@ use crate::args::talk::Talk;
 #[derive(Debug, Parser)]
 #[command(name = "onefold", version, about = "Backs up directory trees into an encrypted, deduplicated repository")]
 #[command(propagate_version = false)]
-#[command(after_help = "Disks are read and written in batches through io_uring where there is one, else on threads \
-    [env: ONEFOLD_IO=auto|uring|threads] [default: auto]\n\n\
-    The password comes from --password-command, --password-file, ONEFOLD_PASSWORD_COMMAND, ONEFOLD_PASSWORD_FILE or \
-    ONEFOLD_PASSWORD, the first of them that is given; else it is asked for.\n\n\
+#[command(after_help = concat!(
+    examples! {
+        "Create a repository": "onefold --repo /srv/backup init";
+        "Back up a directory": "onefold --repo /srv/backup backup ~/documents";
+        "Restore the newest snapshot": "onefold --repo /srv/backup restore latest --target /tmp/restored";
+    },
+    "\n\nONEFOLD_IO selects the batch I/O of disks: uring, threads, or auto, which prefers io_uring [default: auto]\n\n\
+    The password comes from the first of these that is given: --password-command, --password-file, \
+    ONEFOLD_PASSWORD_COMMAND, ONEFOLD_PASSWORD_FILE, ONEFOLD_PASSWORD. Otherwise the command asks for it.\n\n\
     Exit codes: 0 done, 1 failed, 3 not everything could be read, 10 no repository, 11 index in use, \
-    12 wrong password, 130 interrupted.")]
+    12 wrong password, 130 interrupted."
+))]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -63,49 +76,49 @@ pub(crate) struct GlobalArgs {
     /// Key slot to try the password on first, by the beginning of its id [env: ONEFOLD_KEY_HINT]
     #[arg(long, global = true, value_name = "ID")]
     pub(crate) key_hint: Option<String>,
-    /// Memory that trying a key slot may take; slots that need more are passed over [default: the memory budget]
+    /// Memory that a key slot may need; slots that need more are skipped [default: the memory budget]
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) key_memory_max: Option<String>,
-    /// Directory of the index, of temporary data and of what this host has seen; may be deleted when no command is running
-    /// [env: ONEFOLD_CACHE_DIR] [default: $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
+    /// Directory of the index, of temporary data and of the state that this host remembers; you may delete it while no
+    /// command runs [env: ONEFOLD_CACHE_DIR] [default: $XDG_CACHE_HOME/onefold, or ~/.cache/onefold]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
-    /// Use a cache that is removed at the end: the index is rebuilt each time
+    /// Use a temporary cache, so that every command rebuilds the index
     #[arg(long, global = true)]
     pub(crate) no_cache: bool,
     /// Remove the caches of repositories that were not used for 30 days
     #[arg(long, global = true)]
     pub(crate) cleanup_cache: bool,
-    /// Accepted for scripts: reading takes no lock, and a backup holds the index of this host in any case
+    /// Accepted for scripts, without effect: readers take no lock, and a backup always locks the index of this host
     #[arg(long, global = true)]
     pub(crate) no_lock: bool,
     /// Memory budget [env: ONEFOLD_MEMORY] [default: 512M]
     #[arg(long, global = true, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
-    /// How new data is compressed: auto, off, lz4, fastest, better, max, zstd, zstd:1 to zstd:19 [env: ONEFOLD_COMPRESSION]
+    /// Compression of new data: auto, off, lz4, fastest, better, max, zstd, zstd:1 to zstd:19 [env: ONEFOLD_COMPRESSION]
     /// [default: auto, which is zstd:3]
     #[arg(long, global = true, value_name = "METHOD")]
     pub(crate) compression: Option<String>,
-    /// How long to wait for another backup on this host, for example 30s or 1h30m; 0 fails at once [default: 10m]
+    /// Time to wait for another backup on this host, for example 30s or 1h30m; 0 fails immediately [default: 10m]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) retry_lock: Option<String>,
     /// Interval between progress reports, for example 10s; 0 turns them off [default: 1m; 100ms on a terminal and with
     /// --json]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) progress_interval: Option<String>,
-    /// Accept that another repository stands at the path than this host has seen there, and remember the new one
+    /// Accept a different repository than this host has seen at this path, and remember it
     #[arg(long, global = true)]
     pub(crate) accept_new_repository: bool,
-    /// Accept that newest snapshots which this host has seen are gone, and report them no longer
+    /// Accept that the newest snapshots that this host has seen are gone, and stop reporting them
     #[arg(long, global = true)]
     pub(crate) accept_rollback: bool,
     /// Write JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Write only what was asked for, and errors
+    /// Print only results and errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Print more; twice, or --verbose=2, print every file that is backed up or restored
+    /// Print more; -vv or --verbose=2 also prints every file that is backed up or restored
     #[arg(short, long, global = true, value_name = "N", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "more", hide_default_value = true)]
     pub(crate) verbose: Vec<Talk>,
@@ -117,51 +130,109 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a repository
+    #[command(after_help = examples! {
+        "Create an encrypted repository and ask for its password": "onefold --repo /srv/backup init";
+        "Create a repository with longer chunks": "onefold --repo /srv/backup init --chunk-size 64k";
+    })]
     Init(InitArgs),
     /// Make a snapshot of paths
+    #[command(after_help = examples! {
+        "Back up two directories, without caches": "onefold backup ~/documents ~/pictures --exclude-caches";
+        "Back up the output of a command":
+            "onefold backup --stdin-filename app.sql --stdin-from-command -- pg_dump app";
+    })]
     Backup(Box<BackupArgs>),
     /// Restore a snapshot, or a path within it
+    #[command(after_help = examples! {
+        "Restore the newest snapshot into an empty directory":
+            "onefold restore latest --target /tmp/restored";
+        "Restore a directory of a snapshot, and overwrite files that differ":
+            "onefold restore 1a2b3c4d:/home/me/documents --target ~/documents --overwrite if-changed";
+    })]
     Restore(Box<RestoreArgs>),
     /// List the snapshots
+    #[command(after_help = examples! {
+        "List the newest snapshot of each host and paths": "onefold snapshots --latest 1";
+    })]
     Snapshots(SnapshotsArgs),
-    /// List what is in a snapshot
+    /// List the contents of a snapshot
+    #[command(after_help = examples! {
+        "List a directory of the newest snapshot, with sizes and times": "onefold ls latest /home/me --long";
+    })]
     Ls(LsArgs),
-    /// Write a file, or a directory as an archive, of a snapshot to the output
+    /// Write a file of a snapshot, or a directory as an archive, to the output
+    #[command(after_help = examples! {
+        "Write a file to the output": "onefold dump latest /home/me/notes.txt";
+        "Write a directory as a zip archive": "onefold dump latest /home/me --archive zip --target me.zip";
+    })]
     Dump(DumpArgs),
     /// Search the snapshots for names
+    #[command(after_help = examples! {
+        "Search all snapshots for PDF files, ignoring case": "onefold find --ignore-case '*.pdf'";
+    })]
     Find(FindArgs),
     /// Show the differences between two snapshots
+    #[command(after_help = examples! {
+        "Compare the newest snapshot with the one before it": "onefold diff latest~1 latest";
+    })]
     Diff(DiffArgs),
     /// Show the size of snapshots and the space that they use
+    #[command(after_help = examples! {
+        "Show the space that all snapshots use in the repository": "onefold stats --mode raw-data";
+    })]
     Stats(StatsArgs),
-    /// Write an object of the repository as JSON, or a chunk as it is
+    /// Write an object of the repository as JSON, or the bytes of a chunk or container
     #[command(subcommand)]
+    #[command(after_help = examples! { "Show the parameters of the repository": "onefold cat config" })]
     Cat(CatObject),
     /// Verify the repository
+    #[command(after_help = examples! {
+        "Verify the structure of the repository": "onefold check";
+        "Also read and verify a tenth of the data": "onefold check --read-data-subset 1/10";
+    })]
     Check(CheckArgs),
     /// Manage passwords
     #[command(subcommand)]
+    #[command(after_help = examples! { "Add a second password": "onefold key add" })]
     Key(KeyCommand),
     /// List the ids of objects of the repository
+    #[command(after_help = examples! { "List the ids of all snapshots": "onefold list snapshots" })]
     List(ListArgs),
     /// Do nothing: a repository has no locks
+    #[command(after_help = examples! { "Check that the repository can be opened": "onefold unlock" })]
     Unlock(UnlockArgs),
     /// Measure ways to find duplicates, on traces or on your data
     #[cfg(feature = "lab")]
     #[command(subcommand)]
+    #[command(after_help = examples! {
+        "Record the chunks of a directory": "onefold lab record home.trace ~";
+        "Compare two indexes on the recorded chunks":
+            "onefold lab run home.trace --preset adaptive --preset lazy";
+    })]
     Lab(LabCommand),
     /// Write completions for a shell
+    #[command(after_help = examples! {
+        "Install completions for bash":
+            "onefold completions bash > ~/.local/share/bash-completion/completions/onefold";
+    })]
     Completions(CompletionsArgs),
     /// Write manual pages, one for each command, into a directory
+    #[command(after_help = examples! {
+        "Install the manual pages for one user": "onefold man ~/.local/share/man/man1";
+    })]
     Man(ManArgs),
     /// Write completions and manual pages into files, as restic does
+    #[command(after_help = examples! {
+        "Write manual pages and completions for zsh": "onefold generate --man man1 --zsh-completion _onefold";
+    })]
     Generate(GenerateArgs),
     /// Print the version
+    #[command(after_help = examples! { "Print the version as JSON": "onefold version --json" })]
     Version,
-    /// Say that there are no feature flags
+    /// Print that there are no feature flags
     #[command(hide = true)]
     Features,
-    /// Say that there are no extended options
+    /// Print that there are no extended options
     #[command(hide = true)]
     Options,
     #[command(flatten)]
@@ -198,16 +269,17 @@ impl Command {
 /// Options of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
-    /// Leave the key in the open: whoever can read the repository can read what is in it
+    /// Do not encrypt: everyone who can read the repository can read its contents
     #[arg(long)]
     pub(crate) no_encryption: bool,
     /// Average length of a chunk, from 512 to 1M; at most an eighth of a container [default: 8k]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,
-    /// Cut into chunks of this length whatever they hold, from 64 to 8M
+    /// Length of every chunk, from 64 to 8M, instead of cutting by contents
     #[arg(long, value_name = "SIZE", conflicts_with = "chunk_size")]
     pub(crate) fixed_chunk_size: Option<String>,
-    /// Bytes that are compressed and sealed together, from 4k to 8M [default: 512k, at most a quarter of a container]
+    /// Size of a region, which is compressed and encrypted as one, from 4k to 8M [default: 512k, at most a quarter
+    /// of a container]
     #[arg(long, value_name = "SIZE")]
     pub(crate) region_size: Option<String>,
     /// Length of a container, from 64k to 64M [default: 4M]
@@ -221,35 +293,35 @@ pub(crate) struct InitArgs {
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct BackupArgs {
-    /// What to back up
+    /// Files and directories to back up
     #[arg(value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Back up what comes in on standard input, as one file
+    /// Back up standard input, as one file
     #[arg(long, conflicts_with_all = ["paths", "files_from", "files_from_verbatim", "files_from_raw"])]
     pub(crate) stdin: bool,
-    /// Name of that file
+    /// Name of the file in the snapshot, with --stdin or --stdin-from-command
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     pub(crate) stdin_filename: OsString,
     #[command(flatten)]
     pub(crate) stream: StreamArgs,
     #[command(flatten)]
     pub(crate) excludes: ExcludeArgs,
-    /// Read what to back up from a file, patterns one a line; - is standard input
+    /// Read patterns of paths to back up from a file, one per line; - is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) files_from: Vec<PathBuf>,
-    /// The same, paths taken as they stand
+    /// Like --files-from, but read literal paths
     #[arg(long, value_name = "FILE")]
     pub(crate) files_from_verbatim: Vec<PathBuf>,
-    /// The same, each path ended by a NUL byte
+    /// Like --files-from-verbatim, but each path ends with a NUL byte
     #[arg(long, value_name = "FILE")]
     pub(crate) files_from_raw: Vec<PathBuf>,
     /// Add a tag to the snapshot
     #[arg(long, value_name = "TAG", value_delimiter = ',')]
     pub(crate) tag: Vec<String>,
-    /// Host that the snapshot is of [default: this one]
+    /// Host name of the snapshot [default: the name of this host]
     #[arg(short = 'H', long, alias = "hostname", value_name = "HOST")]
     pub(crate) host: Option<String>,
-    /// Time of the snapshot, as 2012-11-01 22:08:41 [default: now]
+    /// Time of the snapshot, for example 2012-11-01 22:08:41 [default: now]
     #[arg(long, value_name = "TIME")]
     pub(crate) time: Option<String>,
     /// Snapshot to compare with [default: the newest of the same group]
@@ -263,13 +335,13 @@ pub(crate) struct BackupArgs {
     /// Ignore the inode and the change time when comparing files
     #[arg(long)]
     pub(crate) ignore_inode: bool,
-    /// Write nothing, only say what would be read
+    /// Write nothing; only report what a backup would read
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Round the length of each compressed region up to a multiple of 2 KiB, so that lengths say less about contents
+    /// Round the length of each compressed region up to a multiple of 2 KiB, so that lengths reveal less about contents
     #[arg(long)]
     pub(crate) pad: bool,
-    /// Do not count ahead, which the estimate of the time left needs
+    /// Do not count files in advance, so that no time left is shown
     #[arg(long)]
     pub(crate) no_scan: bool,
 }
@@ -277,13 +349,13 @@ pub(crate) struct BackupArgs {
 /// Patterns to exclude.
 #[derive(Args, Debug)]
 pub(crate) struct ExcludePatterns {
-    /// Leave out what matches the pattern
+    /// Exclude files and directories that match the pattern
     #[arg(short, long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<OsString>,
     /// Like --exclude, but ignore case
     #[arg(long, value_name = "PATTERN")]
     pub(crate) iexclude: Vec<OsString>,
-    /// Read patterns to exclude from a file, one a line
+    /// Read patterns to exclude from a file, one per line
     #[arg(long, value_name = "FILE")]
     pub(crate) exclude_file: Vec<PathBuf>,
     /// Like --exclude-file, but ignore case
@@ -291,26 +363,26 @@ pub(crate) struct ExcludePatterns {
     pub(crate) iexclude_file: Vec<PathBuf>,
 }
 
-/// What to leave out of a backup.
+/// Files and directories to exclude from a backup.
 #[derive(Args, Debug)]
 pub(crate) struct ExcludeArgs {
     #[command(flatten)]
     pub(crate) patterns: ExcludePatterns,
-    /// Leave out what is in directories marked as caches by a CACHEDIR.TAG
+    /// Exclude the contents of directories that a CACHEDIR.TAG marks as caches
     #[arg(long)]
     pub(crate) exclude_caches: bool,
-    /// Leave out what is in directories that hold the file, which begins with HEADER if one is given
+    /// Exclude the contents of directories that hold a file of this name, which begins with HEADER if one is given
     #[arg(long, value_name = "NAME[:HEADER]")]
     pub(crate) exclude_if_present: Vec<OsString>,
-    /// Leave out files that are larger
+    /// Exclude files that are larger
     #[arg(long, value_name = "SIZE")]
     pub(crate) exclude_larger_than: Option<String>,
-    /// Stay on the file systems of the paths
+    /// Do not cross into other file systems
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
 }
 
-/// Which snapshots count.
+/// Selection of snapshots.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct SelectionArgs {
     /// Only snapshots of this host
@@ -330,8 +402,48 @@ mod tests {
 
     use super::*;
 
+    /// Splits a line into words as a shell does: at spaces outside single quotes. A redirection ends the command.
+    fn words(line: &str) -> Vec<String> {
+        let command = line.split(" > ").next().unwrap();
+        let mut words = vec![String::new()];
+        for (number, part) in command.split('\'').enumerate() {
+            let mut unquoted = part.split(' ');
+            if number % 2 == 1 {
+                words.last_mut().unwrap().push_str(part);
+            } else {
+                words.last_mut().unwrap().push_str(unquoted.next().unwrap());
+                words.extend(unquoted.map(str::to_owned));
+            }
+        }
+        words
+    }
+
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples_that_are_valid() {
+        let mut left = vec![Arguments::command()];
+        let mut count = 0;
+        while let Some(command) = left.pop() {
+            let name = command.get_name();
+            let help = command.get_after_help().unwrap_or_else(|| panic!("{name}: no examples")).to_string();
+            let examples = help.strip_prefix("Examples:\n").unwrap_or_else(|| panic!("{name}: no examples: {help}"));
+            let examples: Vec<&str> = examples.lines().take_while(|line| !line.is_empty()).collect();
+            for pair in examples.chunks(2) {
+                let [does, line] = pair else { panic!("{name}: {pair:?}") };
+                let does = does.strip_prefix("  ").unwrap();
+                assert!(does.starts_with(|c: char| c.is_ascii_uppercase()) && !does.ends_with('.'), "{name}: {does}");
+                let words = words(line.strip_prefix("    ").unwrap());
+                assert!(name == "onefold" || words.iter().any(|word| word == name), "{name}: {line}");
+                let parsed = Arguments::try_parse_from(&words);
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                count += 1;
+            }
+            left.extend(command.get_subcommands().filter(|below| !below.is_hide_set()).cloned());
+        }
+        assert!(20 < count, "examples are not found any more");
     }
 }

@@ -1,4 +1,4 @@
-//! Options of `backup` that come in groups: what a stream is, what a parent is.
+//! Options of `backup` that come in groups: streams and parents.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -8,7 +8,7 @@ use onefold_engine::snapshot::Snapshot;
 
 use crate::args::BackupArgs;
 
-/// How many files may be read at the same time.
+/// Numbers of files that may be read at the same time.
 pub(crate) const READ_CONCURRENCY: RangeInclusive<u8> = 1..=64;
 
 /// Streams besides standard input.
@@ -26,10 +26,10 @@ pub(crate) struct StreamArgs {
     pub(crate) allow_empty: bool,
 }
 
-/// How a backup compares with earlier ones.
+/// Comparison of a backup with earlier ones.
 #[derive(Args, Debug)]
 pub(crate) struct ParentArgs {
-    /// What the parent must have in common with this backup: host, paths, tags, or nothing
+    /// Properties that a parent shares with this backup: host, paths, tags, or none of them
     #[arg(long, value_name = "GROUP", default_value = "host,paths", value_parser = Grouping::parse, conflicts_with = "parent")]
     pub(crate) group_by: Grouping,
     /// Ignore the change time when comparing files
@@ -44,7 +44,7 @@ pub(crate) struct ParentArgs {
     pub(crate) read_concurrency: Option<u8>,
 }
 
-/// What snapshots of a group have in common.
+/// Properties that the snapshots of a group share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Grouping {
     pub(crate) host: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Grouping {
 }
 
 impl Grouping {
-    /// Reads names with commas between them; none groups by nothing.
+    /// Reads names that commas separate; an empty text groups by nothing.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut grouping = Self::default();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {

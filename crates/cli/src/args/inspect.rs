@@ -11,10 +11,10 @@ use crate::args::SelectionArgs;
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct FindArgs {
-    /// What to look for: names or paths with wildcards, as for --exclude; a directory is found with all that is in it
+    /// Names or paths to find, with wildcards as for --exclude; the contents of a directory that matches are listed too
     #[arg(value_name = "PATTERN", required = true)]
     pub(crate) patterns: Vec<OsString>,
-    /// Only in these snapshots
+    /// Search only these snapshots
     #[arg(short, long, value_name = "SNAPSHOT")]
     pub(crate) snapshot: Vec<String>,
     /// Ignore case
@@ -23,10 +23,10 @@ pub(crate) struct FindArgs {
     /// Show modes, owners, sizes and times
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Only what was changed last at this time or before, as 2012-11-01 22:08:41 or 2012-11-01
+    /// Find only entries last modified at or before this time, for example 2012-11-01 22:08:41 or 2012-11-01
     #[arg(short = 'N', long, value_name = "TIME")]
     pub(crate) newest: Option<String>,
-    /// Only what was changed last at this time or after
+    /// Find only entries last modified at or after this time
     #[arg(short = 'O', long, value_name = "TIME")]
     pub(crate) oldest: Option<String>,
     /// Search the oldest snapshot first
@@ -42,55 +42,58 @@ pub(crate) struct FindArgs {
 /// Options of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// What was before: a snapshot, or SNAPSHOT:PATH for a directory of it
+    /// Earlier snapshot, or SNAPSHOT:PATH for a directory of it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     pub(crate) before: String,
-    /// What came after
+    /// Later snapshot, or SNAPSHOT:PATH for a directory of it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     pub(crate) after: String,
-    /// Also what differs only in mode, owner, time or extended attributes
+    /// Also show entries that differ only in mode, owner, time or extended attributes
     #[arg(long)]
     pub(crate) metadata: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
 
-/// What `stats` counts.
+/// Quantity that `stats` counts.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum StatsMode {
-    /// What restoring the snapshots would bring back
+    /// Size of the snapshots when they are restored
     RestoreSize,
-    /// Files of different contents
+    /// Distinct contents of files
     FilesByContents,
-    /// Chunks that the snapshots need, and what they take in the repository
+    /// Chunks that the snapshots need, and their space in the repository
     RawData,
 }
 
 /// Options of `stats`.
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
-    /// Only these snapshots
+    /// Select only these snapshots
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    /// What to count
+    /// Quantity to count
     #[arg(long, value_name = "MODE", value_enum, default_value = "restore-size")]
     pub(crate) mode: StatsMode,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
 
-/// What to write.
+/// Objects that `cat` writes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatObject {
     /// The repository's parameters
+    #[command(after_help = examples! { "Show the parameters of the repository": "onefold cat config" })]
     Config,
     /// A key slot, by the beginning of its id
+    #[command(after_help = examples! { "Show the cost and the salt of a key slot": "onefold cat key 1a2b3c4d" })]
     Key {
         /// Key slot
         #[arg(value_name = "ID")]
         id: String,
     },
     /// A snapshot
+    #[command(after_help = examples! { "Show the newest snapshot": "onefold cat snapshot latest" })]
     Snapshot {
         /// Snapshot
         #[arg(value_name = "SNAPSHOT")]
@@ -98,7 +101,8 @@ pub(crate) enum CatObject {
         #[command(flatten)]
         selection: SelectionArgs,
     },
-    /// A directory of a snapshot, with the chunks that its files are made of
+    /// A directory of a snapshot, with the chunks of its files
+    #[command(after_help = examples! { "Show a directory of the newest snapshot": "onefold cat tree latest:/home/me" })]
     Tree {
         /// Snapshot, or SNAPSHOT:PATH for a directory of it
         #[arg(value_name = "SNAPSHOT[:PATH]")]
@@ -108,6 +112,10 @@ pub(crate) enum CatObject {
     },
     /// The bytes of a chunk, by its whole fingerprint
     #[command(alias = "blob")]
+    #[command(after_help = examples! {
+        "Write a chunk to a file":
+            "onefold cat chunk 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef > chunk";
+    })]
     Chunk {
         /// Fingerprint
         #[arg(value_name = "FINGERPRINT")]
@@ -115,6 +123,7 @@ pub(crate) enum CatObject {
     },
     /// The bytes of a container, by the beginning of its id
     #[command(alias = "pack")]
+    #[command(after_help = examples! { "Write a container to a file": "onefold cat container 1a2b3c4d > container" })]
     Container {
         /// Container
         #[arg(value_name = "ID")]
@@ -149,7 +158,7 @@ pub(crate) struct CompletionsArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub(crate) struct GenerateArgs {
-    /// Directory of the manual pages, which is made if it does not exist
+    /// Directory for the manual pages; created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub(crate) man: Option<PathBuf>,
     /// File of the completions for bash; - is the output
@@ -169,7 +178,7 @@ pub(crate) struct GenerateArgs {
 /// Options of `man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Directory, which is made if it does not exist
+    /// Directory; created if it does not exist
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }

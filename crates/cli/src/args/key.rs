@@ -4,20 +4,26 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// What to do with passwords.
+/// Commands that manage passwords.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
     /// List the passwords' key slots
+    #[command(after_help = examples! { "List the key slots; the one in use is marked": "onefold key list" })]
     List,
     /// Add a password
+    #[command(after_help = examples! {
+        "Add a password from a file": "onefold key add --new-password-file second-password";
+    })]
     Add(NewKeyArgs),
     /// Remove a password
+    #[command(after_help = examples! { "Remove the password of a key slot": "onefold key remove 1a2b3c4d" })]
     Remove {
         /// Key slot, by the beginning of its id
         #[arg(value_name = "ID")]
         id: String,
     },
     /// Replace the password in use by another one
+    #[command(after_help = examples! { "Replace the password in use; the new one is asked for": "onefold key passwd" })]
     Passwd(NewKeyArgs),
 }
 
@@ -37,10 +43,10 @@ pub(crate) struct NewKeyArgs {
     pub(crate) cost: KeyCostArgs,
 }
 
-/// How much it costs to try a password.
+/// Cost of trying a password.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct KeyCostArgs {
-    /// Memory that trying the password takes, at least 64M
+    /// Memory that is needed to try the password, at least 64M
     #[arg(long, value_name = "SIZE")]
     pub(crate) key_memory: Option<String>,
 }

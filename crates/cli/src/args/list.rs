@@ -1,4 +1,4 @@
-//! Options of the commands that list what a repository holds, write parts of it, and verify it.
+//! Options of the commands that list, write and verify parts of a repository.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use crate::args::backup::Grouping;
 /// Options of `snapshots`.
 #[derive(Args, Debug)]
 pub(crate) struct SnapshotsArgs {
-    /// Only these snapshots
+    /// Select only these snapshots
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    /// Only the last N of each host and paths, or of each group
+    /// List only the last N snapshots of each host and paths, or of each group
     #[arg(long, value_name = "N")]
     pub(crate) latest: Option<usize>,
-    /// Only the last one of each host and paths
+    /// List only the last snapshot of each host and paths
     #[arg(long, hide = true, conflicts_with = "latest")]
     pub(crate) last: bool,
-    /// List by groups of the same host, paths or tags
+    /// Group the snapshots by host, paths or tags
     #[arg(short, long, value_name = "host,paths,tags", value_parser = Grouping::parse)]
     pub(crate) group_by: Option<Grouping>,
-    /// Leave the paths out of the table
+    /// Omit the paths from the table
     #[arg(short, long)]
     pub(crate) compact: bool,
-    /// Show ids with all their 64 digits
+    /// Show all 64 digits of the ids
     #[arg(long)]
     pub(crate) long_ids: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(crate) enum SortArg {
     /// The time of the last change of the contents
     #[value(alias = "time")]
     Mtime,
-    /// The same as mtime: the time of the last access is not kept
+    /// Like mtime: access times are not stored
     Atime,
     /// The time of the last change of the inode
     Ctime,
@@ -57,22 +57,22 @@ pub(crate) struct LsArgs {
     /// Snapshot, or SNAPSHOT:PATH for a part of it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     pub(crate) snapshot: String,
-    /// Only what is in these directories of the snapshot
+    /// List only these directories of the snapshot
     #[arg(value_name = "DIR")]
     pub(crate) directories: Vec<PathBuf>,
     /// Show modes, owners, sizes and times
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Also what is in directories below them
+    /// Also list the directories below them
     #[arg(long)]
     pub(crate) recursive: bool,
     /// Show sizes with units
     #[arg(long)]
     pub(crate) human_readable: bool,
-    /// Sort by this; the whole listing is held in memory for it
+    /// Sort key; a sorted listing is held in memory
     #[arg(short, long, value_name = "BY", value_enum, default_value = "name", conflicts_with = "ncdu")]
     pub(crate) sort: SortArg,
-    /// Reverse the order; the whole listing is held in memory for it
+    /// Reverse the order; a reversed listing is held in memory
     #[arg(long, conflicts_with = "ncdu")]
     pub(crate) reverse: bool,
     /// Write the format that ncdu imports
@@ -82,12 +82,12 @@ pub(crate) struct LsArgs {
     pub(crate) selection: SelectionArgs,
 }
 
-/// How `dump` writes a directory.
+/// Format of a directory that `dump` writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ArchiveFormat {
-    /// As GNU tar does
+    /// GNU tar
     Tar,
-    /// As zip, with a directory at the end
+    /// zip, with the directory at the end
     Zip,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct DumpArgs {
     /// Snapshot
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshot: String,
-    /// File in it, which is written as it is, or a directory, which is written as an archive
+    /// File to write as it is, or directory to write as an archive
     #[arg(value_name = "PATH")]
     pub(crate) file: PathBuf,
     /// Format of the archive
@@ -116,10 +116,10 @@ pub(crate) struct CheckArgs {
     /// Only follow the references of these snapshots
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshots: Vec<String>,
-    /// Read every byte
+    /// Read and verify every byte
     #[arg(long, conflicts_with = "read_data_subset")]
     pub(crate) read_data: bool,
-    /// Read a part: the n-th of m, or so many percent or bytes (as 500M) drawn at random
+    /// Read a part: the n-th of m parts, or a random part of this percentage or size
     #[arg(long, value_name = "n/m|N%|SIZE")]
     pub(crate) read_data_subset: Option<String>,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(crate) struct CheckArgs {
 /// Options of `list`.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Which objects
+    /// Kind of the objects
     #[arg(value_name = "TYPE", value_enum)]
     pub(crate) objects: ListedObjects,
 }

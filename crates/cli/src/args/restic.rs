@@ -4,7 +4,7 @@ use clap::builder::ValueParser;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand};
 
-/// Options of restic without a value that have no meaning here. They are accepted only if `ONEFOLD_COMPAT=restic` is set.
+/// Options of restic without a value that have no meaning here. Only `ONEFOLD_COMPAT=restic` accepts them.
 const SWITCHES: [&str; 9] = [
     "--insecure-tls",
     "--no-extra-verify",
@@ -139,7 +139,7 @@ impl FromArgMatches for AbsentCommand {
 /// Options of `unlock`.
 #[derive(Args, Debug)]
 pub(crate) struct UnlockArgs {
-    /// Accepted for scripts: there are no locks of others either
+    /// Accepted for scripts, without effect
     #[arg(long)]
     pub(crate) remove_all: bool,
 }

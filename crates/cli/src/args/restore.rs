@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::args::{ExcludePatterns, SelectionArgs};
 
-/// What to do with files that stand in the target already.
+/// Treatment of files that already exist in the target.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OverwriteArg {
     /// Overwrite them
@@ -16,7 +16,7 @@ pub(crate) enum OverwriteArg {
     IfChanged,
     /// Overwrite those that are older
     IfNewer,
-    /// Leave them alone
+    /// Keep them
     Never,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct RestoreArgs {
     pub(crate) snapshot: String,
     #[command(flatten)]
     pub(crate) destination: DestinationArgs,
-    /// Restore only what matches the pattern
+    /// Restore only files and directories that match the pattern
     #[arg(short, long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
     pub(crate) include: Vec<OsString>,
     /// Like --include, but ignore case
     #[arg(long, value_name = "PATTERN", conflicts_with_all = EXCLUDES)]
     pub(crate) iinclude: Vec<OsString>,
-    /// Read patterns to include from a file, one a line
+    /// Read patterns to include from a file, one per line
     #[arg(long, value_name = "FILE", conflicts_with_all = EXCLUDES)]
     pub(crate) include_file: Vec<PathBuf>,
     /// Like --include-file, but ignore case
@@ -46,36 +46,36 @@ pub(crate) struct RestoreArgs {
     pub(crate) iinclude_file: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) excludes: ExcludePatterns,
-    /// What to do with files that stand there already; without it, the directory must be empty
+    /// Treatment of files that already exist; without this option, the directory must be empty
     #[arg(long, value_name = "WHEN", value_enum)]
     pub(crate) overwrite: Option<OverwriteArg>,
-    /// Restore no set-id bits, capabilities and devices, as is done if the repository is not encrypted
+    /// Do not restore set-id bits, capabilities and devices; this is the default if the repository is not encrypted
     #[arg(long)]
     pub(crate) untrusted: bool,
-    /// Restore them from a repository that is not encrypted, too
+    /// Restore set-id bits, capabilities and devices even if the repository is not encrypted
     #[arg(long, conflicts_with = "untrusted")]
     pub(crate) trusted: bool,
-    /// Also remove what stands in the restored directories and is not in the snapshot; needs --overwrite
+    /// Delete entries of the restored directories that are not in the snapshot; needs --overwrite
     #[arg(long)]
     pub(crate) delete: bool,
-    /// Write nothing, only say what would be restored and deleted
+    /// Write nothing; only report what a restore would write and delete
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Read the restored files again and compare them; every file must then be restored (no --overwrite, or always)
+    /// Read the restored files back and compare them; excludes every --overwrite but always
     #[arg(long)]
     pub(crate) verify: bool,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
 }
 
-/// Where `restore` restores to.
+/// Destination of `restore`.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct DestinationArgs {
     /// Directory to restore into
     #[arg(short, long, value_name = "DIR")]
     pub(crate) target: Option<PathBuf>,
-    /// Read and verify everything that would be restored, and write nothing
+    /// Read and verify the data of the restore, and write nothing
     #[arg(long, conflicts_with_all = ["overwrite", "untrusted", "trusted", "delete", "dry_run", "verify"])]
     pub(crate) discard: bool,
 }

@@ -1,4 +1,4 @@
-//! How much `-v` and `--verbose=N` ask for.
+//! Level of detail that `-v` and `--verbose=N` choose.
 
 use std::num::ParseIntError;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ impl FromStr for Talk {
 }
 
 impl Talk {
-    /// Returns the level that all of them together ask for: each counts from the one before.
+    /// Returns the level that all of them together choose: each counts from the one before.
     pub(crate) fn level(all: &[Self]) -> u8 {
         all.iter().fold(0, |level, talk| match talk {
             Self::More => level.saturating_add(1),

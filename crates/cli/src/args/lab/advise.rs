@@ -9,13 +9,13 @@ use crate::args::ExcludeArgs;
 /// Options of `lab advise`.
 #[derive(Args, Debug)]
 pub(crate) struct AdviseArgs {
-    /// What would be backed up
+    /// Files and directories that would be backed up
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Read about so much, chosen by files' names; all or 0: everything
+    /// Amount to read, chosen by the names of files; all or 0 reads everything
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub(crate) sample: String,
-    /// Write what was found to a file, which must not exist, as JSON that `lab report` draws
+    /// Write the findings to a new file, as JSON that `lab report` draws
     #[arg(long, value_name = "FILE")]
     pub(crate) findings: Option<PathBuf>,
     #[command(flatten)]

@@ -1,13 +1,13 @@
-//! Options that say how the laboratory cuts data into chunks.
+//! Options that choose how the laboratory cuts data into chunks.
 
 use clap::{Args, ValueEnum};
 
-/// Where chunks end.
+/// Algorithms that set the boundaries of chunks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ChunkerName {
-    /// As in repositories, with a key that everybody knows
+    /// The algorithm of repositories, with a public key
     Gear,
-    /// A length, whatever they hold
+    /// Chunks of one length
     Fixed,
     /// Rabin's fingerprint over 48 bytes, as in most papers
     Rabin,
@@ -20,10 +20,10 @@ pub(crate) enum ChunkerName {
     Ram,
 }
 
-/// How data is cut.
+/// Cutting of data.
 #[derive(Args, Debug)]
 pub(crate) struct ChunkerArgs {
-    /// What says where chunks end
+    /// Algorithm that sets the boundaries of chunks
     #[arg(long, value_name = "CHUNKER", default_value = "gear", conflicts_with = "repo")]
     pub(crate) chunker: ChunkerName,
     /// Average length of a chunk, from 512 to 1M; with --chunker fixed its length, from 64 to 8M
@@ -35,7 +35,7 @@ pub(crate) struct ChunkerArgs {
     /// Longest chunk, up to 8M [default: eight times the average, with gear four times]
     #[arg(long, value_name = "SIZE", conflicts_with = "repo")]
     pub(crate) max_chunk_size: Option<String>,
-    /// The same as --chunker fixed --chunk-size SIZE
+    /// Short form of --chunker fixed --chunk-size SIZE
     #[arg(
         long,
         value_name = "SIZE",

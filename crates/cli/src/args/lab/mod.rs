@@ -16,22 +16,47 @@ pub(crate) mod trace;
 /// The laboratory's commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
-    /// Make up a trace: a source that changes from version to version, of any size
+    /// Generate a trace of a source that changes from version to version
+    #[command(after_help = examples! {
+        "Make a trace of 30 versions, of which each changes 5% of its objects":
+            "onefold lab synth made.trace --versions 30 --modified 0.05";
+    })]
     Synth(Box<SynthArgs>),
     /// Record the chunks of real data
+    #[command(after_help = examples! {
+        "Record two versions of a directory": "onefold lab record home.trace ~/old ~/new";
+    })]
     Record(Box<RecordArgs>),
-    /// Turn traces of other formats into one of ours
+    /// Convert traces of other formats
+    #[command(after_help = examples! {
+        "Import two hash files of the File systems and Storage Lab":
+            "onefold lab import --format fsl homes.trace day-1.hash.anon day-2.hash.anon";
+    })]
     Import(ImportArgs),
-    /// Say what a trace is like: duplicates, how far back, in how long runs
+    /// Describe a trace: its duplicates, their distances and the lengths of their runs
+    #[command(after_help = examples! { "Show the duplicates of a trace": "onefold lab describe home.trace" })]
     Describe(DescribeArgs),
-    /// Find the duplicates of a trace in the ways and on the devices that are named, and say what it took
+    /// Find the duplicates of a trace with presets on devices, and report the cost
+    #[command(after_help = examples! {
+        "Compare two indexes on a hard disk":
+            "onefold lab run home.trace --preset eager --preset lazy --device hdd";
+    })]
     Run(RunArgs),
-    /// List the ways of finding duplicates that have names
+    /// List the presets, the named ways of finding duplicates
+    #[command(after_help = examples! { "List the dimensions and their values": "onefold lab presets --dimensions" })]
     Presets(PresetsArgs),
-    /// Do what papers did, and say what they found beside what is found here
+    /// Repeat experiments of papers, and compare the results with the published ones
+    #[command(after_help = examples! {
+        "Repeat all experiments at a small size": "onefold lab paper all --quick --output results";
+    })]
     Paper(PaperArgs),
-    /// Make a page with plots of what experiments found
+    /// Make a page with plots of findings
+    #[command(after_help = examples! {
+        "Draw the findings of two experiments":
+            "onefold lab report first.json second.json --output report.html";
+    })]
     Report(ReportArgs),
-    /// Sample data and say what each chunk size would save and take: repository, index, memory, time
+    /// Sample data and estimate the cost of each chunk size: repository, index, memory, time
+    #[command(after_help = examples! { "Compare chunk sizes for a directory": "onefold lab advise ~/documents" })]
     Advise(AdviseArgs),
 }

@@ -7,10 +7,10 @@ use clap::Args;
 /// Options of `lab report`.
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// Files with what experiments found, as JSON, in the order of the report
+    /// Files of findings, as JSON, in the order of the report
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Page to write, which needs no other file; it must not exist
+    /// Page to write, which needs no other file and must not exist
     #[arg(short, long, value_name = "REPORT.html")]
     pub(crate) output: PathBuf,
 }

@@ -34,7 +34,7 @@ pub(crate) struct SynthArgs {
     /// Share of objects that each later version modifies
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub(crate) modified: f64,
-    /// Share of a modified object's chunks that are written anew
+    /// Share of a modified object's chunks that are rewritten
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub(crate) changed: f64,
     /// Mean length of a run of new chunks
@@ -46,7 +46,7 @@ pub(crate) struct SynthArgs {
     /// Sources of runs in the pool
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) pool_size: u64,
-    /// Exponent of their popularity (Zipf); 0: all the same
+    /// Exponent of their popularity (Zipf); 0 makes all the same
     #[arg(long, value_name = "EXPONENT", default_value_t = 1.0)]
     pub(crate) pool_skew: f64,
     /// Mean length of a chunk: a quarter of it at least, and an exponential rest, up to eight times the mean
@@ -57,7 +57,7 @@ pub(crate) struct SynthArgs {
     pub(crate) fixed_chunk_size: Option<String>,
 }
 
-/// What names chunks.
+/// Hash that names chunks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum HashName {
     /// BLAKE3
@@ -74,20 +74,20 @@ pub(crate) struct RecordArgs {
     /// File to write; it must not exist
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// What to read: each path is a version of the source, in this order. With --repo (the option, not the variable) it is cut
-    /// and named as by a backup into that repository
+    /// Paths to read: each is a version of the source, in this order. The option --repo
+    /// cuts and names chunks as a backup into that repository does
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) chunker: ChunkerArgs,
-    /// What names chunks, of which 160 bits are kept
+    /// Hash that names chunks, of which 160 bits are kept
     #[arg(long, value_name = "HASH", default_value = "blake3", conflicts_with = "repo")]
     pub(crate) hash: HashName,
     #[command(flatten)]
     pub(crate) excludes: ExcludeArgs,
 }
 
-/// Formats of others.
+/// Formats of other programs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ImportFormat {
     /// Hash files of the File systems and Storage Lab, versions 1 to 7
@@ -103,10 +103,10 @@ pub(crate) enum ImportFormat {
 /// Options of `lab import`.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// What the files are
+    /// Format of the files
     #[arg(short, long, value_name = "FORMAT")]
     pub(crate) format: ImportFormat,
-    /// Length of all chunks, where the format has none (raw)
+    /// Length of all chunks, if the format has none (raw)
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     pub(crate) chunk_size: String,
     /// File to write; it must not exist
@@ -123,7 +123,7 @@ pub(crate) struct DescribeArgs {
     /// The trace
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// Where to put temporary files, up to 52 bytes for each chunk [default: where temporary files go on this machine]
+    /// Directory for temporary data, up to 52 bytes per chunk [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
 }
