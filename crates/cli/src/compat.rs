@@ -22,7 +22,7 @@ pub(crate) const VARIABLE: &str = "ONEFOLD_COMPAT";
 /// Looks up a variable of the environment.
 pub(crate) type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
-/// Variables of restic and those that they stand for. In a group, the first that this program has set hides all of
+/// Pairs of this program's variables and restic's. A variable of this program that is set hides the whole group of
 /// restic's: a password file of one must not meet a password of the other.
 const VARIABLES: [&[(&str, &str)]; 7] = [
     &[("ONEFOLD_REPOSITORY", "RESTIC_REPOSITORY"), ("ONEFOLD_REPOSITORY_FILE", "RESTIC_REPOSITORY_FILE")],
@@ -42,12 +42,12 @@ const VARIABLES: [&[(&str, &str)]; 7] = [
 const IGNORED_VARIABLES: [&str; 4] =
     ["RESTIC_PACK_SIZE", "RESTIC_CACERT", "RESTIC_TLS_CLIENT_CERT", "RESTIC_FROM_REPOSITORY"];
 
-/// Reports of progress in a second, as restic has it: at most.
+/// Most progress reports in a second, as in restic.
 const FPS_MAX: f64 = 60.0;
-/// The fewest that are taken from the variable: one in a day.
+/// Fewest progress reports in a second that the variable may choose: one in a day.
 const FPS_MIN: f64 = 1.0 / 86_400.0;
 
-/// Whose habits the command follows.
+/// Program whose conventions the command follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dialect {
     /// Its own.
@@ -81,7 +81,7 @@ impl Dialect {
         written_out.collect()
     }
 
-    /// Looks up one of this program's variables; restic's stands in where this program has set none of its group.
+    /// Looks up one of this program's variables, or restic's counterpart if no variable of its group is set.
     pub(crate) fn variable(self, environment: &Environment<'_>, name: &str) -> Option<OsString> {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty());
         let group = VARIABLES.into_iter().find(|group| group.iter().any(|(own, _)| *own == name));
@@ -103,12 +103,12 @@ impl Dialect {
         (0.0 < fps).then(|| Duration::from_secs_f64(1.0 / fps.clamp(FPS_MIN, FPS_MAX)))
     }
 
-    /// Decides about options of restic that mean nothing here: a note for each, or a refusal.
+    /// Refuses options of restic that have no meaning here, or returns a note for each.
     pub(crate) fn notes(self, typed: &[&str], environment: &Environment<'_>) -> Result<Vec<String>> {
         if self == Self::Onefold {
             return match typed.first() {
                 Some(option) => {
-                    bail!("{option}: an option of restic that means nothing here; {VARIABLE}=restic accepts it")
+                    bail!("{option}: this option of restic has no meaning here; {VARIABLE}=restic accepts it")
                 }
                 None => Ok(Vec::new()),
             };
@@ -116,11 +116,10 @@ impl Dialect {
         let set = |name: &&&str| environment(name).is_some_and(|value| !value.is_empty());
         let variables = IGNORED_VARIABLES.iter().filter(set);
         let options = typed.iter().filter(|option| **option != INSECURE_NO_PASSWORD);
-        Ok(options.chain(variables).map(|name| format!("{name} means nothing here and is ignored")).collect())
+        Ok(options.chain(variables).map(|name| format!("{name} has no meaning here and is ignored")).collect())
     }
 
-    /// Returns what `restore` does with files that stand in the target if nothing is typed. `None`: the target must be
-    /// empty.
+    /// Returns the default treatment of files that exist in the target of `restore`. `None`: the target must be empty.
     pub(crate) fn overwrite(self) -> Option<OverwriteArg> {
         match self {
             Self::Onefold => None,
@@ -137,7 +136,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the same for programs that read JSON, which know who writes it.
+    /// Returns the final message in JSON, which does not name the program.
     pub(crate) fn json_ending(self, error: Option<&Error>, sentence: &str) -> String {
         match self {
             Self::Onefold => sentence.to_owned(),
@@ -145,7 +144,7 @@ impl Dialect {
         }
     }
 
-    /// Returns how a command's end is reported: with restic's words where programs look for them.
+    /// Returns the final message: in restic's words if programs look for them.
     pub(crate) fn ending(self, error: Option<&Error>, sentence: &str) -> String {
         if self == Self::Onefold {
             return format!("onefold: {sentence}");

@@ -1,4 +1,4 @@
-//! How the command ends: exit codes as the manual documents them, and one sentence.
+//! End of the command: exit codes as the manual documents them, and one sentence.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::compat::Dialect;
 use crate::output::{escape, say};
 
-/// What the shell is told.
+/// Exit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Code {
     /// Done.
     Done = 0,
     /// Failed, wrong usage included.
     Failed = 1,
-    /// Something could not be read, of the source or a container of the repository; the snapshot was made without it.
+    /// A part of the source, or a container of the repository, could not be read; the snapshot was made without it.
     Unreadable = 3,
     /// There is no repository.
     NoRepository = 10,
@@ -35,14 +35,14 @@ impl From<Code> for std::process::ExitCode {
     }
 }
 
-/// What each code means, for manuals.
+/// Meaning of each code, for manuals.
 pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Done, "Done."),
-    (Code::Failed, "Failed, wrong usage included; check found damage; restore could not bring everything back."),
+    (Code::Failed, "Failed, also because of wrong usage; check found damage; restore could not restore everything."),
     (
         Code::Unreadable,
-        "Something could not be read: of the source, or a container of the repository. The snapshot or trace was made without it \
-         (with --dry-run, none was made). Or there was nothing to read on standard input, and no snapshot was made.",
+        "A part of the source, or a container of the repository, could not be read. The snapshot or trace was made without it \
+         (with --dry-run, none was made). Or standard input was empty, and no snapshot was made.",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -97,7 +97,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> Code {
     }
 }
 
-/// Returns what is told of an error: what failed, and what to do about it where that is known.
+/// Describes an error: the failure, and a remedy if one is known.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let advice = match error.downcast_ref::<Error>() {
         Some(Error::NoRepository { .. }) => "; `onefold init` makes one",
@@ -109,7 +109,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
         }
         Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits longer for it",
         Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
-            "; what is stored so far is used by the next backup once there is room again"
+            "; the next backup uses what is stored so far, once there is free space again"
         }
         _ => "",
     };
@@ -125,7 +125,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     sentence + advice
 }
 
-/// Says whether the reader of the output went away, which is no failure to talk about.
+/// Returns true if the reader of the output went away, which needs no message.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -142,12 +142,12 @@ pub(crate) fn wants_json() -> bool {
     std::env::args_os().any(|argument| argument == OsStr::new("--json"))
 }
 
-/// Tells of the end on standard error, as restic does: a line of JSON for programs, else a sentence.
+/// Reports the end on standard error, as restic does: a line of JSON for programs, else a sentence.
 pub(crate) fn report(code: Code, sentence: &str, json: bool) {
     report_as(Dialect::Onefold, code, None, sentence, json);
 }
 
-/// The same, in the words of a dialect.
+/// Reports the end in the words of a dialect.
 pub(crate) fn report_as(dialect: Dialect, code: Code, error: Option<&Error>, sentence: &str, json: bool) {
     let sentence = sentence.trim_end();
     if json {

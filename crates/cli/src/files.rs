@@ -57,7 +57,7 @@ pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-/// Reads a file that names a repository: where it is stands in the first line, without spaces around it.
+/// Reads the location of a repository from the first line of a file, without spaces around it.
 pub(crate) fn read_repository(path: &Path) -> Result<OsString> {
     let mut bytes = Vec::new();
     read_at_most(path, LINE_BYTES_MAX, &mut bytes)
@@ -77,7 +77,7 @@ pub(crate) fn create_directories_for_all(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).create(path)
 }
 
-/// Writes a page of the manual in the place of an earlier one.
+/// Writes a page of the manual, and replaces an earlier one.
 pub(crate) fn write_page(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::create(path)?.write_all(bytes)
 }
@@ -138,7 +138,7 @@ fn partial_name(name: &OsStr, random: u64) -> OsString {
     OsString::from_vec(partial)
 }
 
-/// Returns what a path leads to if it names a symbolic link, whether anything stands there or not.
+/// Returns the path that symbolic links lead to, even if nothing exists there.
 fn follow_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -172,7 +172,7 @@ impl Drop for Target {
     }
 }
 
-/// Says whether something is there.
+/// Returns true if the path exists.
 #[cfg(feature = "lab")]
 pub(crate) fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
@@ -192,10 +192,10 @@ pub(crate) fn write_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// How the names of files begin that find out whether files can be made.
+/// Prefix of the files that `probe` creates.
 const PROBE: &str = "probe-";
 
-/// Finds out whether files can be made in a directory. Removes what processes that were killed have left of that.
+/// Returns an error if files cannot be created in a directory. Removes files that killed processes left behind.
 pub(crate) fn probe(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

@@ -50,13 +50,13 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Says whether a signal has come.
+    /// Returns true if a signal has come.
     pub(crate) fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// For operations of which nothing is shown but their results.
+/// Monitor of operations that show only their results.
 impl Monitor for Interrupt {
     fn is_interrupted(&self) -> bool {
         self.is_raised()

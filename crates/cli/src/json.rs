@@ -1,5 +1,5 @@
-//! What programs read: message types and field names as restic 0.19 has them, so that what reads restic's output reads
-//! this too. Fields that only this program has come after.
+//! JSON messages. Types and field names are those of restic 0.19, so that its readers read them too. Fields that only this
+//! program has come last.
 
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
@@ -77,7 +77,7 @@ pub(crate) struct CheckFailure {
     affected_count: u64,
 }
 
-/// A file that is hit.
+/// A file that the damage affects.
 #[derive(Serialize)]
 struct CheckAffected {
     snapshot: String,
@@ -85,7 +85,7 @@ struct CheckAffected {
 }
 
 impl CheckFailure {
-    /// Tells of a finding.
+    /// Takes the fields of a finding.
     pub(crate) fn of(finding: &Finding) -> Self {
         let affected = finding.affected.iter().map(|file| CheckAffected {
             snapshot: SnapshotId(file.snapshot).to_string(),
@@ -125,7 +125,7 @@ pub(crate) struct CheckSummary {
     pub(crate) peak_rss_bytes: Option<u64>,
 }
 
-/// What became of one file, with `-vv`.
+/// Outcome of one file, with `-vv`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "verbose_status")]
 pub(crate) struct VerboseStatus {
@@ -158,7 +158,7 @@ pub(crate) struct FailureMessage {
 }
 
 impl Failure {
-    /// Tells what failed where.
+    /// Describes a failure.
     pub(crate) fn new(during: &'static str, item: &Path, message: String) -> Self {
         let item = item.to_string_lossy().into_owned();
         Self { error: FailureMessage { message }, during, item }
@@ -243,7 +243,7 @@ pub(crate) struct BackupSummary {
 }
 
 impl BackupSummary {
-    /// Tells how a backup ended.
+    /// Describes the end of a backup.
     pub(crate) fn of(
         report: &BackupReport,
         index: Option<Index>,
@@ -275,7 +275,7 @@ pub(crate) struct DryRunSummary {
     pub(crate) bytes_to_read: u64,
 }
 
-/// What the index counted, and in what state it was found and left.
+/// Counters of the index, and its state before and after.
 #[derive(Serialize)]
 pub(crate) struct Index {
     state: &'static str,
@@ -286,16 +286,16 @@ pub(crate) struct Index {
     filter_bytes: usize,
     filter_bytes_max: usize,
     filter_fill: f64,
-    /// How lookups read the table: `pages`, `buckets`, or `by_device`.
+    /// Method by which lookups read the table: `pages`, `buckets`, or `by_device`.
     lookups_by: &'static str,
     #[serde(flatten)]
     counters: BTreeMap<&'static str, u64>,
-    /// The same, for each GB of the source, what was not read for being unchanged included.
+    /// The counters for each GB of the source, including unchanged files that were not read.
     per_gigabyte: BTreeMap<&'static str, f64>,
 }
 
 impl Index {
-    /// Tells all that was counted.
+    /// Takes all counters.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(crate) fn of(outcome: &BackupOutcome) -> Self {
         let (state, rebuilt_because) = match &outcome.index_state {
@@ -356,7 +356,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Tells the version: restic's where a program runs this one in its place.
+    /// Returns the version: that of restic if programs run this one instead.
     pub(crate) fn of(dialect: Dialect, program: &'static str) -> Self {
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
         let (number, built_with) = match dialect {

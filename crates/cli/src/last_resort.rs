@@ -1,5 +1,5 @@
-//! How the process ends where it cannot go on: a panic, memory that the system refuses, a stack that is full. It ends at once
-//! with a sentence and exit code 1, whichever thread it happens on: the others would wait for that thread forever.
+//! End of the process after a panic, refused memory or a full stack. The process ends immediately with a sentence and exit
+//! code 1, on any thread: the others would wait for that thread forever.
 //!
 //! The repository is then as after a crash: what was committed is there.
 
@@ -21,13 +21,13 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Longest message that needs no memory.
 const MESSAGE_BYTES_MAX: usize = 256;
-/// How long a second thread lets the first one write its message.
+/// Time that a second thread gives the first one to write its message.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Begins of the panics in the standard library by which a new thread says that it got no memory for its signal stack.
+/// First words of the panics of the standard library if a new thread gets no memory for its signal stack.
 const SHORTAGES: [&str; 2] = ["failed to allocate an alternative stack", "failed to set up alternative stack"];
 
-/// Prepares for it.
+/// Installs the panic hook and the handler of SIGABRT.
 pub(crate) fn prepare(is_json: bool) {
     IS_JSON.store(is_json, Ordering::Relaxed);
     std::panic::set_hook(Box::new(panicked));
@@ -47,8 +47,8 @@ fn panicked(panic: &PanicHookInfo<'_>) {
         refused("a thread's stack");
     }
     wait_if_ending();
-    let place = panic.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
-    let message = format!("internal error{place}: {text}; what was stored before is intact; please report this");
+    let position = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+    let message = format!("internal error{position}: {text}; what was stored before is intact; please report this");
     exit::report(Code::Failed, &message, IS_JSON.load(Ordering::Relaxed));
     let backtrace = std::backtrace::Backtrace::capture();
     if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
@@ -66,7 +66,7 @@ pub(crate) fn out_of_memory(bytes: usize) -> ! {
     refused(text.get_ref().get(..len).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or("memory"))
 }
 
-/// Says what the system refused, without using any memory.
+/// Reports the refused resource without using any memory.
 fn refused(what: &str) -> ! {
     wait_if_ending();
     let mut message = Cursor::new([0; MESSAGE_BYTES_MAX]);
@@ -79,7 +79,7 @@ fn refused(what: &str) -> ! {
     let advice = "; give less --memory, or more to the process";
     let _fits = write!(message, "{before}{sentence}{what}{advice}{after}");
     let len = usize::try_from(message.position()).unwrap_or(0);
-    // There is nobody left to tell if standard error is gone.
+    // If standard error is gone, nothing can be reported.
     let _ignored = rustix::io::write(rustix::stdio::stderr(), message.get_ref().get(..len).unwrap_or_default());
     signal_hook::low_level::exit(Code::Failed as i32)
 }

@@ -1,6 +1,6 @@
 //! The `onefold` command.
 //!
-//! It is thin: what was typed ([`args`]) becomes a plan, the engine carries it out, and what came of it is printed.
+//! It is thin: the command line ([`args`]) becomes a plan, the engine carries it out, and the command prints the outcome.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports what ended the command.
+/// Reports the error that ended the command.
 fn failed(dialect: Dialect, error: &anyhow::Error, json: bool) -> Code {
     if exit::is_broken_pipe(error) {
         return Code::Failed;
@@ -66,7 +66,7 @@ fn failed(dialect: Dialect, error: &anyhow::Error, json: bool) -> Code {
     code
 }
 
-/// Prints a help text, or what is wrong with the command line.
+/// Prints a help text, or the error of the command line.
 fn usage(dialect: Dialect, error: &clap::Error) -> Code {
     if !error.use_stderr() {
         let printed = match (dialect, error.kind()) {
@@ -81,7 +81,7 @@ fn usage(dialect: Dialect, error: &clap::Error) -> Code {
     if exit::wants_json() {
         exit::report(Code::Failed, &error.render().to_string(), true);
     } else {
-        // There is nobody left to tell if standard error is gone.
+        // If standard error is gone, nothing can be reported.
         let _ignored = error.print();
     }
     Code::Failed

@@ -1,4 +1,4 @@
-//! Opening what a command works on: the repository and this host's cache for it.
+//! Opening of the inputs of a command: the repository and this host's cache for it.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use crate::trust::{self, Pinned};
 const CACHE_UNUSED_DAYS: i64 = 30;
 /// Path of the index's lock in a cache.
 const INDEX_LOCK: &str = "index/lock";
-/// How often a password may be typed.
+/// Times that a password may be typed.
 const TRIES_MAX: usize = 3;
 
 /// An open repository.
@@ -38,7 +38,7 @@ const TRIES_MAX: usize = 3;
 pub(crate) struct Opened {
     /// The repository.
     pub(crate) store: Store,
-    /// Where it is.
+    /// Its directory.
     pub(crate) directory: PathBuf,
     /// The password that opened it; `None`: it is not encrypted.
     pub(crate) password: Option<Password>,
@@ -80,7 +80,7 @@ pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     Err(Error::WrongPassword.into())
 }
 
-/// A file in the place of a repository is as good as no repository.
+/// Replaces the error for a repository that is no directory.
 fn not_a_directory(directory: &Path, error: Error) -> Error {
     if error.io_kind() == Some(io::ErrorKind::NotADirectory) {
         return Error::NoRepository { path: directory.to_path_buf(), reason: "it is not a directory".to_owned() };
@@ -99,7 +99,7 @@ pub(crate) struct OpenedSnapshot {
     pub(crate) interrupt: Interrupt,
     /// The snapshot.
     pub(crate) session: SessionId,
-    /// What it says.
+    /// Its contents.
     pub(crate) snapshot: Snapshot,
     /// The part of it that was named, empty for all of it.
     pub(crate) path: String,
@@ -155,7 +155,7 @@ pub(crate) fn metadata_reader(settings: &Settings, store: &Store, cache: &Opened
     Ok(MetadataReader::open(store, &containers, &cache.scratch(), memory)?)
 }
 
-/// Returns the snapshots that were named; if none were, all that are selected, oldest first.
+/// Returns the named snapshots. Without names, returns all selected ones, oldest first.
 pub(crate) fn find_all<'a>(
     commits: &'a Commits,
     typed: &SelectionArgs,
@@ -168,10 +168,10 @@ pub(crate) fn find_all<'a>(
     names.iter().map(|name| find(commits, typed, &SnapshotName::parse(name))).collect()
 }
 
-/// This host's cache for one repository, or a scratch directory in its place that is removed in the end.
+/// This host's cache for one repository, or a temporary directory that is removed at the end.
 #[derive(Debug)]
 pub(crate) struct OpenedCache {
-    /// What the engine is given.
+    /// The cache, as the engine expects it.
     pub(crate) cache: Cache,
     /// The directory of all caches, to be left out of backups.
     pub(crate) directory: PathBuf,
@@ -179,7 +179,7 @@ pub(crate) struct OpenedCache {
 }
 
 impl OpenedCache {
-    /// Opens the cache; where it cannot be written, makes a scratch one and says so.
+    /// Opens the cache. If it cannot be written, makes a temporary one and warns.
     pub(crate) fn open(settings: &Settings, repository: RepositoryId, output: &Output) -> Result<Self> {
         let name = PathBuf::from(repository.to_string());
         let reason = match &settings.cache {
@@ -187,7 +187,7 @@ impl OpenedCache {
                 let scratch = make_scratch(&name).context("a cache for this run")?;
                 return Ok(Self::at(scratch, name, settings.io, true));
             }
-            CacheLocation::Unknown => "no place for it is known (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
+            CacheLocation::Unknown => "its location is unknown (neither HOME nor XDG_CACHE_HOME is set)".to_owned(),
             CacheLocation::Directory(directory) => match prepare_for(directory, &name) {
                 Ok(()) => return Ok(Self::at(directory.clone(), name, settings.io, false)),
                 Err(error) => format!("{}: {error}", directory.display()),
@@ -195,8 +195,8 @@ impl OpenedCache {
         };
         let scratch = make_scratch(&name).with_context(|| format!("the cache cannot be used ({reason})"))?;
         output.warn(&format!(
-            "the cache cannot be used: {reason}; {} is used instead and removed at the end, so that the index is rebuilt \
-             each time",
+            "the cache cannot be used: {reason}; {} replaces it and is removed at the end, so that each command rebuilds \
+             the index",
             scratch.display()
         ));
         Ok(Self::at(scratch, name, settings.io, true))
@@ -207,7 +207,7 @@ impl OpenedCache {
         Self { cache: Cache { disk, dir: name }, directory, is_scratch }
     }
 
-    /// Returns where state may be spilled.
+    /// Returns the directory that state may be spilled to.
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { disk: Some(Arc::clone(&self.cache.disk)), dir: self.cache.dir.clone() }
     }
@@ -216,7 +216,7 @@ impl OpenedCache {
 impl Drop for OpenedCache {
     fn drop(&mut self) {
         if self.is_scratch {
-            // What is left of it is in a directory for temporary files.
+            // The rest of it is in a directory for temporary files.
             let _ignored = files::remove_all(&self.directory);
         }
     }
@@ -233,7 +233,7 @@ fn make_scratch(name: &Path) -> Result<PathBuf> {
     Ok(scratch)
 }
 
-/// Removes old caches if that was asked for. A failure is reported, and is no reason to end the command.
+/// Removes old caches if the user asked for it. A failure is reported and does not end the command.
 fn clean_if_asked(settings: &Settings, output: &Output, store: &Store) {
     let Some(directory) = settings.cache.written().filter(|_| settings.cleans_cache) else { return };
     let own = PathBuf::from(store.config.repository.to_string());
@@ -291,7 +291,7 @@ fn prepare_for(directory: &Path, name: &Path) -> io::Result<()> {
     files::probe(&own)
 }
 
-/// Returns which snapshots count. An empty host means any host, whatever the environment says.
+/// Returns the selection of snapshots. An empty host means any host, even if the environment names one.
 pub(crate) fn selection(typed: &SelectionArgs) -> Result<Selection> {
     let tags = typed.tag.iter().map(|list| list.split(',').map(str::to_owned).collect()).collect();
     let paths = typed.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;

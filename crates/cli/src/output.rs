@@ -1,4 +1,4 @@
-//! Standard output is data, standard error is talk.
+//! Standard output, which is data, and standard error, which is messages.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::settings::Settings;
 
-/// How much is said.
+/// Amount of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Verbosity {
     /// Errors only.
     Quiet,
-    /// What a user wants to know.
+    /// Results and notes.
     Normal,
     /// Details of what is done.
     Verbose,
@@ -25,14 +25,14 @@ pub(crate) enum Verbosity {
     EveryFile,
 }
 
-/// Where a command's words go.
+/// Standard output and standard error of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// Whether programs read along.
+    /// Whether the output is JSON.
     pub(crate) json: bool,
-    /// How much is said.
+    /// Amount of messages.
     pub(crate) verbosity: Verbosity,
-    /// How often progress is reported, if that was said; zero is never.
+    /// Interval of progress reports, if the user chose one; zero turns them off.
     pub(crate) progress_interval: Option<Duration>,
     data: Mutex<io::BufWriter<io::Stdout>>,
     to_terminal: bool,
@@ -68,7 +68,7 @@ impl Output {
         self.flush()
     }
 
-    /// Makes sure that everything has gone out.
+    /// Writes out everything that is buffered.
     pub(crate) fn flush(&self) -> io::Result<()> {
         let flushed = self.data.lock().unwrap_or_else(PoisonError::into_inner).flush();
         named(flushed.and_then(|()| onefold_sys::report_close(io::stdout().as_fd())))
@@ -84,15 +84,15 @@ impl Output {
         if self.to_terminal { escape(name) } else { name.to_vec() }
     }
 
-    /// Says something to the user, unless programs read along or nothing is to be said.
+    /// Prints a message for people, unless the output is JSON or --quiet is set.
     pub(crate) fn note(&self, text: &str) {
         if Verbosity::Normal <= self.verbosity && !self.json {
             self.warn(text);
         }
     }
 
-    /// Says something to the user that must not go unsaid. It is one line, whatever the names in it hold.
-    #[expect(clippy::unused_self, reason = "all talk goes through the output")]
+    /// Prints a message that --quiet does not suppress. It is one line, even if names in it hold line breaks.
+    #[expect(clippy::unused_self, reason = "all messages go through the output")]
     pub(crate) fn warn(&self, text: &str) {
         say(&escape(text.as_bytes()));
     }
@@ -105,13 +105,13 @@ impl Output {
     }
 
     /// Writes one message for programs to standard error.
-    #[expect(clippy::unused_self, reason = "all talk goes through the output")]
+    #[expect(clippy::unused_self, reason = "all messages go through the output")]
     pub(crate) fn warn_message(&self, message: &impl Serialize) {
         say(serde_json::to_string(message).unwrap_or_else(|error| error.to_string()).as_bytes());
     }
 }
 
-/// The error of a writer that the engine calls. The engine gets `Interrupted` in its place, and stops.
+/// The error of a writer that the engine calls. The engine gets `Interrupted` instead, and stops.
 #[derive(Debug, Default)]
 pub(crate) struct WriteFailure(Option<anyhow::Error>);
 
@@ -138,14 +138,14 @@ fn named(written: io::Result<()>) -> io::Result<()> {
     written.map_err(|error| io::Error::new(error.kind(), format!("write standard output: {error}")))
 }
 
-/// Makes sure that something printed through the standard library's buffer has gone out.
+/// Writes out what was printed through the buffer of the standard library.
 pub(crate) fn printed(print: io::Result<()>) -> io::Result<()> {
     named(print.and_then(|()| io::stdout().flush()))
 }
 
 /// Writes a line to standard error.
 pub(crate) fn say(line: &[u8]) {
-    // There is nobody left to tell if standard error is gone.
+    // If standard error is gone, nothing can be reported.
     let _ignored = io::stderr().write_all(&[line, b"\n"].concat());
 }
 
@@ -183,8 +183,8 @@ fn is_hidden(character: char) -> bool {
     character.is_control() || HIDDEN.iter().any(|range| range.contains(&character))
 }
 
-/// Returns a text as people are shown it: names in it come from files that anybody may have made, and must not control a
-/// terminal or begin a line of their own.
+/// Escapes a text for people: names in it come from files of any origin, and must neither control a terminal nor begin a
+/// line.
 pub(crate) fn escape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

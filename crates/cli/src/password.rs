@@ -1,4 +1,4 @@
-//! Where passwords come from.
+//! Sources of passwords.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -14,7 +14,7 @@ use crate::files;
 /// A password, wiped from memory when it is no longer needed.
 pub(crate) type Password = Zeroizing<Vec<u8>>;
 
-/// Where the password of a repository comes from.
+/// Source of the password of a repository.
 #[derive(Clone)]
 pub(crate) enum PasswordSource {
     /// The output of a shell command.
@@ -49,7 +49,7 @@ impl PasswordSource {
             .unwrap_or(Self::Ask)
     }
 
-    /// Says whether a password was given, so that nobody needs to be asked.
+    /// Returns true if a password was given, so that the user is not asked.
     pub(crate) fn is_given(&self) -> bool {
         match self {
             Self::Command(_) | Self::File(_) | Self::Given(_) => true,
@@ -57,7 +57,7 @@ impl PasswordSource {
         }
     }
 
-    /// Returns the password; asks with `prompt` where none was given.
+    /// Returns the password; asks with `prompt` if none was given.
     pub(crate) fn read(&self, prompt: &str) -> Result<Password> {
         match self {
             Self::Command(command) => run(command),
@@ -74,7 +74,7 @@ impl PasswordSource {
     pub(crate) fn read_new(&self, prompt: &str) -> Result<Password> {
         let password = self.read(prompt)?;
         if !self.is_given() {
-            ensure!(*ask("once more: ")? == *password, "the passwords differ");
+            ensure!(*ask("repeat the password: ")? == *password, "the passwords differ");
         }
         Ok(password)
     }
@@ -105,7 +105,7 @@ fn ask(prompt: &str) -> Result<Password> {
         bail!("no password: give --password-file, --password-command or ONEFOLD_PASSWORD");
     }
     let password = rpassword::prompt_password(prompt).context("ask for the password")?;
-    ensure!(!password.is_empty(), "an empty password is none");
+    ensure!(!password.is_empty(), "the password is empty");
     Ok(Zeroizing::new(password.into_bytes()))
 }
 

@@ -1,5 +1,5 @@
-//! What is shown while a command runs: a bar on a terminal, status messages for programs, a line a minute otherwise, and a
-//! line whenever SIGUSR1 asks for one.
+//! Progress of a command: a bar on a terminal, status messages for programs, a line a minute otherwise, and a line for each
+//! SIGUSR1.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,14 +20,14 @@ use crate::json::{Failure, VerboseStatus};
 use crate::output::{Output, Verbosity, escape};
 use crate::text;
 
-/// How often signals are looked for, and bars and messages renewed.
+/// Interval between checks for signals, and between updates of bars and messages.
 const TICK: Duration = Duration::from_millis(100);
-/// How often a line is written if nothing is said.
+/// Default interval between lines.
 const LINE_INTERVAL: Duration = Duration::from_mins(1);
-/// How long a command that only writes lines runs before it counts what there is to do: shorter ones never need to know.
+/// Longest time before a command that only writes lines counts its work: shorter commands need no total.
 const SCAN_DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// How progress is reported at intervals.
+/// Form of the progress reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Report {
     /// Not at all.
@@ -61,7 +61,7 @@ struct Stage {
     start: Duration,
 }
 
-/// What is being done; errors say so.
+/// Activity that errors name.
 #[derive(Clone, Debug)]
 pub(crate) enum Activity {
     /// Files are read.
@@ -74,7 +74,7 @@ pub(crate) enum Activity {
     Check,
 }
 
-/// Listens to a backup and tells of it.
+/// Monitor of a command that reports its progress.
 #[derive(Debug)]
 pub(crate) struct Progress {
     output: Arc<Output>,
@@ -92,9 +92,9 @@ pub(crate) struct Progress {
     is_total_known: AtomicBool,
     /// The file that is being read, and when that began.
     current: Mutex<Option<(PathBuf, Duration)>>,
-    /// New bytes of the entry that is told of next.
+    /// New bytes of the entry that is reported next.
     added: AtomicU64,
-    /// Why a stream cannot be gone on with.
+    /// Reason why a stream ended too early.
     broken: Mutex<Option<String>>,
     bar: ProgressBar,
     ended: Mutex<bool>,
@@ -102,7 +102,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts to listen.
+    /// Starts to measure the progress of a command.
     pub(crate) fn new(output: &Arc<Output>, interrupt: &Interrupt, activity: Activity) -> Arc<Self> {
         // Hidden by itself where standard error is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -133,12 +133,12 @@ impl Progress {
         })
     }
 
-    /// Says whether anybody looks at what is shown, so that totals are worth counting.
+    /// Returns true if progress is reported, so that totals are useful.
     pub(crate) fn is_watched(&self) -> bool {
         self.report != Report::Nothing
     }
 
-    /// Waits until totals are worth counting. Returns false if the command has ended by then.
+    /// Waits until totals are useful. Returns false if the command has ended by then.
     pub(crate) fn wait_for_scan(&self) -> bool {
         let delay = match self.report {
             Report::Lines => SCAN_DELAY_MAX.min(self.interval / 2),
@@ -154,7 +154,7 @@ impl Progress {
         OsHost::new().monotonic().saturating_sub(self.start)
     }
 
-    /// Returns how many things could not be read.
+    /// Returns the number of failures.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -164,30 +164,30 @@ impl Progress {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says whether the user has asked to stop, whatever else may have happened.
+    /// Returns true if the user has asked to stop.
     pub(crate) fn is_interrupt_raised(&self) -> bool {
         self.interrupt.is_raised()
     }
 
-    /// Tells all that there is to do.
+    /// Sets the totals.
     pub(crate) fn set_total(&self, files: u64, bytes: u64) {
         self.total_items.store(files, Ordering::Relaxed);
         self.total_bytes.store(bytes, Ordering::Relaxed);
         self.finish_count();
     }
 
-    /// Adds a file to what there is to do.
+    /// Adds a file to the totals.
     pub(crate) fn count_ahead(&self, bytes: u64) {
         self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.total_items.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells that everything there is to do has been counted.
+    /// Marks the totals as complete.
     pub(crate) fn finish_count(&self) {
         self.is_total_known.store(true, Ordering::Relaxed);
     }
 
-    /// Tells that a source has been counted.
+    /// Reports that the source has been counted.
     pub(crate) fn finish_scan(&self) {
         self.finish_count();
         if self.output.json && Verbosity::EveryFile <= self.output.verbosity {
@@ -227,7 +227,7 @@ impl Progress {
         }
     }
 
-    /// Answers a request for the state, however little is to be said.
+    /// Answers a request for the progress, even with --quiet.
     fn answer(&self) {
         let status = self.status();
         match (self.output.json, &self.activity) {
@@ -342,10 +342,10 @@ impl Progress {
             (_, Action::Unchanged) => "unchanged",
         };
         let duration = is_backup.then(|| self.duration_of(path).as_secs_f64());
-        self.tell(path, word, duration, is_backup.then_some(added));
+        self.report_item(path, word, duration, is_backup.then_some(added));
     }
 
-    /// Returns how long a file was being read; nothing for what was not read.
+    /// Returns the time for which a file was read; zero if it was not read.
     fn duration_of(&self, path: &Path) -> Duration {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
@@ -354,8 +354,8 @@ impl Progress {
         }
     }
 
-    /// Tells what became of an entry.
-    fn tell(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
+    /// Reports the outcome of an entry.
+    fn report_item(&self, path: &Path, action: &'static str, duration: Option<f64>, data_size: Option<u64>) {
         if self.output.json {
             let item = path.to_string_lossy().into_owned();
             let total_files = None;
@@ -366,7 +366,7 @@ impl Progress {
         }
     }
 
-    /// Tells of something that failed and does not end the backup.
+    /// Reports a failure that does not end the command.
     pub(crate) fn fail(&self, during: &'static str, path: &Path, message: &str) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if self.output.json {
@@ -410,7 +410,7 @@ impl Monitor for Progress {
 
     fn deleted(&self, path: &Path) {
         if Verbosity::EveryFile <= self.output.verbosity {
-            self.tell(path, "deleted", None, None);
+            self.report_item(path, "deleted", None, None);
         }
     }
 
@@ -438,7 +438,7 @@ impl Monitor for Progress {
     }
 }
 
-/// Shows a command's progress as long as it lives.
+/// Handle that shows a command's progress until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Shown {
     progress: Arc<Progress>,

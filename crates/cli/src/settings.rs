@@ -1,4 +1,4 @@
-//! What every command works with, decided once: options before environment before defaults.
+//! Settings of every command, decided once: options, then the environment, then defaults.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::output::Verbosity;
 use crate::password::PasswordSource;
 use crate::text::parse_duration;
 
-/// How long to wait for another writer if nothing is said.
+/// Default time to wait for another writer.
 const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 
 /// The variables that are looked up, for manuals.
@@ -33,21 +33,21 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
     ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
     (
         "ONEFOLD_HOST",
-        "Host of backups, and the one whose snapshots count, as --host. check follows those of all hosts.",
+        "Host of backups, and of the snapshots that are selected, as --host. check follows the snapshots of all hosts.",
     ),
     ("ONEFOLD_READ_CONCURRENCY", "Small files that a backup reads at the same time, as --read-concurrency."),
     ("ONEFOLD_PASSWORD", "The password."),
     ("ONEFOLD_PASSWORD_FILE", "File whose first line is the password, as --password-file."),
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
     ("ONEFOLD_KEY_HINT", "The key slot that is tried first, as --key-hint."),
-    ("ONEFOLD_CACHE_DIR", "Where the index lies, as --cache-dir."),
-    ("ONEFOLD_COMPRESSION", "How new data is compressed, as --compression."),
+    ("ONEFOLD_CACHE_DIR", "Directory of the index, as --cache-dir."),
+    ("ONEFOLD_COMPRESSION", "Compression of new data, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
     ("ONEFOLD_COMPAT", "restic: restic's variables, defaults and messages are used, for programs made for restic."),
-    ("ONEFOLD_IO", "How disks are read and written in batches: auto, uring or threads."),
+    ("ONEFOLD_IO", "Batch I/O of disks: auto, uring or threads."),
 ];
 
-/// What is done about a change that only an attacker or the user can have made.
+/// Reaction to a change that only an attacker or the user can have made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     /// The command ends.
@@ -61,10 +61,10 @@ pub(crate) enum Change {
 pub(crate) enum CacheLocation {
     /// In this directory.
     Directory(PathBuf),
-    /// No place for it is known.
+    /// The location is unknown.
     Unknown,
-    /// Nothing is written into a cache: what is needed meanwhile is removed at the end. What the host has remembered in
-    /// the directory still counts.
+    /// Nothing is written into a cache: the index is temporary. The state that the host has remembered in the directory
+    /// still counts.
     Unwanted(Option<PathBuf>),
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum CacheLocation {
 pub(crate) struct Settings {
     /// The option or variable that names the repository, if any.
     repository: Option<NamedBy>,
-    /// Where the password comes from.
+    /// Source of the password.
     pub(crate) password: PasswordSource,
     /// Which key slots it is tried on.
     pub(crate) slots: SlotPolicy,
@@ -81,31 +81,31 @@ pub(crate) struct Settings {
     pub(crate) cache: CacheLocation,
     /// Whether caches of repositories that are not used any more are removed.
     pub(crate) cleans_cache: bool,
-    /// Whose habits are followed.
+    /// Program whose conventions are followed.
     pub(crate) dialect: Dialect,
-    /// Files that a backup reads at the same time, where no other number is typed.
+    /// Files that a backup reads at the same time, unless an option chooses another number.
     pub(crate) read_concurrency: Option<u8>,
-    /// Host of backups, and the one whose snapshots count, where no other is typed.
+    /// Host of backups, and of the snapshots that are selected, unless an option names another.
     pub(crate) host: Option<String>,
     /// Memory budget in bytes.
     pub(crate) memory_bytes: usize,
     /// Threads that compute.
     pub(crate) threads: usize,
-    /// How new data is compressed.
+    /// Compression of new data.
     pub(crate) compression: Compression,
-    /// How disks carry out batches.
+    /// Method by which disks carry out batches.
     pub(crate) io: IoBackend,
-    /// How long to wait for another writer.
+    /// Time to wait for another writer.
     pub(crate) retry_lock: Duration,
-    /// How often progress is reported, if that was said; zero is never.
+    /// Interval of progress reports, if the user chose one; zero turns them off.
     pub(crate) progress_interval: Option<Duration>,
-    /// Whether another repository may stand where this host has seen one.
+    /// Reaction to another repository than this host has seen at the path.
     pub(crate) new_repository: Change,
-    /// What becomes of newest snapshots that are gone.
+    /// Reaction to newest snapshots that are gone.
     pub(crate) lost_heads: LostHeads,
-    /// Whether programs read along.
+    /// Whether the output is JSON.
     pub(crate) json: bool,
-    /// How much is said.
+    /// Amount of messages.
     pub(crate) verbosity: Verbosity,
 }
 

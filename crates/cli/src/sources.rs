@@ -1,4 +1,4 @@
-//! What is backed up and what of it is left out, from options and the files that they name.
+//! Sources and exclusions of a backup, from options and the files that they name.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -29,13 +29,13 @@ pub(crate) fn bytes_of(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_vec()
 }
 
-/// Returns where a path is, without looking at links.
+/// Returns the absolute form of a path, without resolving links.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
     let working_directory = std::env::current_dir().context("find the working directory")?;
     Ok(source::absolute(&working_directory, path))
 }
 
-/// Patterns and marks that say what is left out.
+/// Patterns and marks that exclude files.
 #[derive(Debug)]
 pub(crate) struct Left {
     /// For the walk.
@@ -66,8 +66,8 @@ pub(crate) fn exclude_patterns(typed: &ExcludePatterns) -> Result<(Vec<Patterns>
     compile([(&typed.exclude, &typed.exclude_file), (&typed.iexclude, &typed.iexclude_file)])
 }
 
-/// Decides what is left out. `places` are directories of our own that must not be backed up.
-pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
+/// Collects the exclusions. `own` are directories of this program that must not be backed up.
+pub(crate) fn excludes(typed: &ExcludeArgs, own: &[&Path]) -> Result<Left> {
     let mut excludes = Excludes { one_file_system: typed.one_file_system, ..Excludes::default() };
     let (patterns, texts) = exclude_patterns(&typed.patterns)?;
     excludes.patterns = patterns;
@@ -79,16 +79,16 @@ pub(crate) fn excludes(typed: &ExcludeArgs, places: &[&Path]) -> Result<Left> {
     }
     excludes.file_bytes_max =
         typed.exclude_larger_than.as_deref().map(parse_size).transpose().context("--exclude-larger-than")?;
-    excludes.skip.extend(identities(places));
+    excludes.skip.extend(identities(own));
     Ok(Left { excludes, texts })
 }
 
-/// Returns device and inode of directories. One that cannot be found is left out: nobody comes across it either.
-pub(crate) fn identities(places: &[&Path]) -> BTreeSet<(u64, u64)> {
-    places.iter().filter_map(|place| source::identity(&OsSource::new(), place).ok()).collect()
+/// Returns device and inode of directories. One that cannot be found is skipped: a walk cannot meet it either.
+pub(crate) fn identities(own: &[&Path]) -> BTreeSet<(u64, u64)> {
+    own.iter().filter_map(|directory| source::identity(&OsSource::new(), directory).ok()).collect()
 }
 
-/// What a backup reads.
+/// Source of a backup.
 #[derive(Debug)]
 pub(crate) struct Sources {
     /// The tree.
@@ -101,7 +101,7 @@ pub(crate) struct Sources {
     pub(crate) found_empty: Arc<AtomicBool>,
 }
 
-/// Finds the paths that were named, on the command line and in lists. Those that do not exist are told and left out.
+/// Finds the paths that were named, on the command line and in lists. Paths that do not exist are reported and skipped.
 pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> {
     let tree = OsSource::new();
     let mut named = typed.paths.clone();
@@ -140,8 +140,8 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
         }
     }
     match roots.len() {
-        0 if count == 1 => bail!("what was to be backed up does not exist"),
-        0 => bail!("nothing of what was to be backed up exists and can be looked at"),
+        0 if count == 1 => bail!("nothing to back up: the path does not exist"),
+        0 => bail!("nothing to back up: no path exists and can be read"),
         _ => {}
     }
     let mut paths = roots.iter().map(|path| absolute(path).map(bytes_of)).collect::<Result<Vec<_>>>()?;
@@ -150,7 +150,7 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
     Ok(Sources { tree: Arc::new(tree), roots, paths, found_empty: Arc::default() })
 }
 
-/// Returns where the snapshot of a stream has its file.
+/// Returns the path of the file in the snapshot of a stream.
 pub(crate) fn stream_path(typed: &BackupArgs) -> Result<PathBuf> {
     let name = &typed.stdin_filename;
     let path = source::absolute(Path::new("/"), Path::new(name));
@@ -158,7 +158,7 @@ pub(crate) fn stream_path(typed: &BackupArgs) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes a stream a tree of one file: standard input, or the output of the command that was typed in place of paths.
+/// Makes a tree of one file from a stream: standard input, or the output of the command that was typed.
 pub(crate) fn stream(typed: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
     let path = stream_path(typed)?;
     let found_empty = Arc::default();

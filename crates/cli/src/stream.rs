@@ -14,13 +14,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::interrupt::Interrupt;
 
-/// How often a pipe that gives nothing is left to look for signals.
+/// Interval between checks for signals while a pipe gives nothing.
 const POLL_NANOSECONDS: i64 = 100_000_000;
-/// How often a command that was asked to end is looked at, and how often at most before it is killed: two seconds.
+/// Interval between checks of a command that was asked to end, and their most before it is killed: two seconds.
 const END_POLL: Duration = Duration::from_millis(20);
 const END_POLLS_MAX: u32 = 100;
 
-/// What becomes of a stream without a byte.
+/// Treatment of a stream without a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Emptiness {
     /// It is backed up.

@@ -1,4 +1,4 @@
-//! How numbers, times and modes are written for people and, where they are texts, for programs.
+//! Texts of numbers, times and modes, for people and for programs.
 
 use jiff::Timestamp as Instant;
 use jiff::tz::TimeZone;

@@ -1,4 +1,4 @@
-//! What this host remembers of a repository: which one stands at a path, and its newest snapshots.
+//! State that this host remembers of a repository: its identity at a path, and its newest snapshots.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,13 @@ pub(crate) struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// Reads what this host has seen at the path.
+    /// Reads the repository that this host has seen at the path.
     pub(crate) fn read(settings: &'a Settings, output: &Output, directory: &'a Path) -> Self {
         let canonical = os_identity::canonical(directory);
         let cache = settings.cache.remembered().map(|cache| OsDisk::new(cache.clone()));
         let read = cache.map_or(Ok(None), |cache| read_pin(&cache, canonical.as_os_str().as_bytes()));
         let seen = read.unwrap_or_else(|error| {
-            output.warn(&format!("which repository this host has seen here is not known: {error}"));
+            output.warn(&format!("cannot read which repository this host has seen at the path: {error}"));
             None
         });
         Self { settings, directory, canonical, seen }
@@ -64,13 +64,13 @@ impl<'a> Pinned<'a> {
             .map_err(anyhow::Error::from)
             .and_then(|()| Ok(write_pin(&OsDisk::new(cache.clone()), &OsHost::new(), path, &pin)?));
         if let Err(error) = written {
-            output.note(&format!("which repository stands here cannot be remembered: {}: {error}", cache.display()));
+            output.note(&format!("cannot remember the repository at the path: {}: {error}", cache.display()));
         }
     }
 }
 
-/// Returns where this host remembers the newest snapshots of a repository; `None`: no place is known. Where no cache is
-/// wanted, or it cannot be written, what was seen before still counts.
+/// Returns the directory in which this host remembers the newest snapshots of a repository; `None`: its location is
+/// unknown. If the cache is unwanted or cannot be written, the state in it still counts.
 pub(crate) fn heads(settings: &Settings, repository: RepositoryId) -> Option<HeadsDir> {
     let dir = PathBuf::from(repository.to_string());
     let make = |cache: &PathBuf| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir)));
@@ -83,9 +83,9 @@ pub(crate) fn heads(settings: &Settings, repository: RepositoryId) -> Option<Hea
 /// Reads all commits. Reports a newest snapshot that this host has seen and that is gone, and remembers the newest ones.
 pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened) -> Result<Commits> {
     let store = &opened.store;
-    let Some(place) = heads(settings, store.config.repository) else { return Ok(store.read_commits()?) };
-    let ComparedCommits { commits, lost, problems } = read_commits_compared(store, &place)?;
-    report_lost(output, &place, &lost);
+    let Some(heads) = heads(settings, store.config.repository) else { return Ok(store.read_commits()?) };
+    let ComparedCommits { commits, lost, problems } = read_commits_compared(store, &heads)?;
+    report_lost(output, &heads, &lost);
     for problem in problems {
         output.note(&format!("the newest snapshots could not be compared with those seen before: {problem}"));
     }
@@ -93,10 +93,10 @@ pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened
 }
 
 /// Reports snapshots that are gone.
-pub(crate) fn report_lost(output: &Output, place: &HeadsDir, lost: &[Head]) {
+pub(crate) fn report_lost(output: &Output, heads: &HeadsDir, lost: &[Head]) {
     for head in lost {
         let id = short_id(head.session);
-        match (place.lost, place.access) {
+        match (heads.lost, heads.access) {
             (LostHeads::Report, _) => output.warn(&format!(
                 "warning: snapshot {id}, one of the newest that this host has seen, is gone: somebody has removed it, or this \
                  is an older copy of the repository; --accept-rollback accepts that"

@@ -109,7 +109,7 @@ fn options_that_mean_nothing_are_noted_and_elsewhere_refused() {
         "x",
         "--insecure-no-password",
     ];
-    run(&fixture, &options).code(0).says("--option means nothing here").says("--limit-upload").says("--pack-size");
+    run(&fixture, &options).code(0).says("--option has no meaning here").says("--limit-upload").says("--pack-size");
     run(&fixture, &["check", "--with-cache", "--check-unused", "--insecure-no-password"]).code(0);
     fixture.run(["snapshots", "--pack-size", "64"]).code(1).says("ONEFOLD_COMPAT=restic accepts it");
     assert!(!fixture.run(["backup", "--help"]).code(0).stdout().contains("pack-size"));

@@ -120,7 +120,7 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
         (vec!["run", "/dev/zero"], "/dev/zero: not a regular file"),
         (vec!["paper", "--quick"], "name experiments, or all"),
         (vec!["paper", "lazy-table-33"], "there is no experiment \"lazy-table-33\"; did you mean \"lazy-table-3\"?"),
-        (vec!["paper", "all", "crossover"], "name no other experiment beside it"),
+        (vec!["paper", "all", "crossover"], "name no other experiment with it"),
         (vec!["paper", "lazy-table-3", "--data-set", "vn"], "there is no data set \"vn\"; did you mean \"vm\"?"),
         (
             vec!["paper", "lazy-table-3", "--data-set", "pm-src"],

@@ -33,7 +33,7 @@ use crate::sources::{self, Left, Sources};
 use crate::text;
 use crate::trust;
 
-/// How long to wait before asking another writer's lock again.
+/// Interval between attempts to lock the index.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Makes a snapshot.
@@ -79,13 +79,13 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     };
     let outcome = outcome.map_err(|error| end_of_stream(error, &sources, &progress))?;
     print(output, &outcome, &progress)?;
-    if let Some(place) = &request.heads {
-        trust::report_lost(output, place, &outcome.lost_heads);
+    if let Some(heads) = &request.heads {
+        trust::report_lost(output, heads, &outcome.lost_heads);
     }
     finish(&progress, Unreadable::LeftOut)
 }
 
-/// Decides everything that the engine is to know.
+/// Collects the options of the engine.
 fn plan(
     settings: &Settings,
     output: &Output,
@@ -163,7 +163,7 @@ fn parent(
     Ok(newest.map(|(session, snapshot)| (session, snapshot.clone())))
 }
 
-/// Counts what there is to do, on a thread that nobody waits for.
+/// Counts the source in the background.
 fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progress>) {
     let Ok(walk) = Walk::new(Arc::clone(&sources.tree), &sources.roots, Arc::clone(excludes)) else { return };
     let progress = Arc::clone(progress);
@@ -175,7 +175,7 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
             if progress.is_interrupted() {
                 return;
             }
-            // What cannot be read is told by the backup itself.
+            // The backup itself reports what cannot be read.
             if let Event::Entry(item) = event
                 && item.metadata.kind == onefold_engine::io::tree::EntryKind::File
             {
@@ -188,7 +188,7 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
     let _ignored = std::thread::Builder::new().name("count".to_owned()).spawn(count);
 }
 
-/// Does something that another writer on this host may keep from being done, as long as the user wants to wait.
+/// Repeats an action while another writer on this host holds the index, for as long as the user allows.
 fn with_retries<T>(
     settings: &Settings,
     output: &Output,
@@ -215,7 +215,7 @@ fn with_retries<T>(
     }
 }
 
-/// Says why nothing happens: on standard error, since standard output is for results.
+/// Reports why the command waits: on standard error, since standard output is for results.
 fn report_waiting(output: &Output, at_most: Duration) {
     let at_most = text::short_duration(at_most);
     let message = format!(
@@ -228,7 +228,7 @@ fn report_waiting(output: &Output, at_most: Duration) {
     }
 }
 
-/// A stream that broke is told of as that, not as the interruption by which the engine was made to stop.
+/// Replaces the interruption that stopped the engine by the failure of the stream.
 fn end_of_stream(error: Error, sources: &Sources, progress: &Progress) -> anyhow::Error {
     match (error, progress.broken()) {
         (Error::Interrupted, Some(_)) if sources.found_empty.load(Ordering::Relaxed) => Unreadable::Empty.into(),
@@ -239,7 +239,7 @@ fn end_of_stream(error: Error, sources: &Sources, progress: &Progress) -> anyhow
     }
 }
 
-/// What could not be read does not undo the snapshot, but the caller is to know.
+/// Returns an error if anything could not be read: the snapshot stays.
 fn finish(progress: &Progress, end: Unreadable) -> Result<()> {
     if progress.failures() == 0 { Ok(()) } else { Err(end.into()) }
 }
@@ -298,7 +298,7 @@ fn print_processed(output: &Output, summary: &Summary, elapsed: Duration) -> Res
     Ok(output.line(format!("\nprocessed {files}, {bytes} in {time}"))?)
 }
 
-/// Tells what a backup would read, and writes nothing.
+/// Reports what a backup would read, and writes nothing.
 fn try_out(
     output: &Output,
     store: &Store,
@@ -321,8 +321,10 @@ fn try_out(
         })?;
     } else if Verbosity::Normal <= output.verbosity {
         print_entries(output, summary)?;
-        output
-            .line(format!("Would read {}; how much of it is new would show then", text::bytes(found.bytes_to_read)))?;
+        output.line(format!(
+            "Would read {}; only a backup finds how much of it is new",
+            text::bytes(found.bytes_to_read)
+        ))?;
         print_processed(output, summary, elapsed)?;
         output.flush()?;
     }

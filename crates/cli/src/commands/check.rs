@@ -79,7 +79,7 @@ fn print(output: &Output, report: &CheckReport, damaged: usize) -> Result<()> {
         if output.json {
             output.warn_message(&CheckFailure::of(finding));
         } else {
-            tell(output, finding);
+            print_finding(output, finding);
         }
     }
     if output.json {
@@ -122,7 +122,7 @@ fn followed(report: &CheckReport) -> String {
     if report.snapshots == report.snapshots_total { total } else { format!("{} of {total}", report.snapshots) }
 }
 
-fn tell(output: &Output, finding: &Finding) {
+fn print_finding(output: &Output, finding: &Finding) {
     let kind = match finding.severity {
         Severity::Damage => "error",
         Severity::UnknownFile => "note",
@@ -137,9 +137,9 @@ fn tell(output: &Output, finding: &Finding) {
         };
         output.warn(&format!("  hits {}:{}{more}", file.snapshot, file.path.display()));
     }
-    let told = finding.affected.len() as u64;
-    if told < finding.affected_count {
-        output.warn(&format!("  and {} more", finding.affected_count - told));
+    let reported = finding.affected.len() as u64;
+    if reported < finding.affected_count {
+        output.warn(&format!("  and {} more", finding.affected_count - reported));
     }
     output.warn(&format!("  {}", finding.advice));
 }

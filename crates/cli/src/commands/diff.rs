@@ -17,7 +17,7 @@ use crate::output::{Output, Verbosity};
 use crate::settings::Settings;
 use crate::text;
 
-/// Says what differs between two snapshots.
+/// Lists the differences between two snapshots.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
     let (before, old) = side(&mut reader, &commits, typed, &typed.before)?;

@@ -30,8 +30,8 @@ pub(super) struct Sources<'a> {
     pub(super) links: FirstPaths,
 }
 
-/// Appends every entry below a directory, which stands at `base` in the snapshot, to an archive: a directory before what is
-/// in it. Names begin at `base`, without a first slash.
+/// Appends every entry below a directory, whose path in the snapshot is `base`, to an archive: a directory before its
+/// contents. Names begin with `base`, without a first slash.
 pub(super) fn walk(
     mut sources: Sources<'_>,
     (root, base): (Fingerprint, &[u8]),

@@ -20,10 +20,10 @@ use crate::output::Output;
 /// Bytes that everything in the stream is filled up to.
 const BLOCK_LEN: u64 = 512;
 
-/// Longest target of a link that a header has room for.
+/// Longest target of a link that fits in a header.
 const LINK_LEN_MAX: usize = 100;
 
-/// Writes all that is in a directory, which has this root and stands at this path in the snapshot.
+/// Writes the contents of a directory, given by its root and its path in the snapshot.
 pub(super) fn write(
     output: &Output,
     out: &mut dyn Write,
@@ -86,7 +86,7 @@ fn append(
             // The header alone: the contents follow in pieces, as they are read.
             builder.append_data(&mut header, path, io::empty()).context(WRITING)?;
             let written = write_contents(builder.get_mut(), interrupt, sources.reader, sources.fetcher, hinted)?;
-            ensure!(written == entry.size(), "{}: {written} bytes in place of {}", path.display(), entry.size());
+            ensure!(written == entry.size(), "{}: {written} bytes instead of {}", path.display(), entry.size());
             let rest = usize::try_from(written.next_multiple_of(BLOCK_LEN) - written)?;
             let zeros = [0; 512];
             builder.get_mut().write_all(zeros.get(..rest).unwrap_or_default()).context(WRITING)
@@ -94,7 +94,7 @@ fn append(
     }
 }
 
-/// Returns the header of an entry, without its name. Times before 1970 cannot be told, nor fractions of a second.
+/// Returns the header of an entry, without its name. It holds no times before 1970 and no fractions of a second.
 fn header_of(entry: &Entry) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(match entry.kind {
@@ -112,7 +112,7 @@ fn header_of(entry: &Entry) -> Header {
     header.set_mtime(u64::try_from(entry.mtime.seconds).unwrap_or(0));
     if let Content::Special { rdev } = entry.content {
         let (major, minor) = device_numbers(rdev);
-        // GNU headers have room for both.
+        // Both fit in GNU headers.
         let _fits = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
     }
     header

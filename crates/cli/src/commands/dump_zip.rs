@@ -1,9 +1,9 @@
 //! `dump --archive zip`: a directory of a snapshot as a stream that other programs unpack.
 //!
-//! The archive is written from front to back, so that it can go into a pipe; its directory, which stands at the end, is
-//! held in memory meanwhile, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names and
+//! The archive is written from front to back, so that it can go into a pipe; its directory, which comes last, is held in
+//! memory until then, about 200 bytes and the name for each entry. Every file may be longer than 4 GiB. Names and
 //! targets of links that are not UTF-8 are written with replacement characters and reported, a further name of an inode is
-//! a file of its own, and devices, pipes, sockets, owners and extended attributes have no place in the format.
+//! a file of its own, and devices, pipes, sockets, owners and extended attributes cannot be represented.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ const EXTENDED_TIMESTAMP: u16 = 0x5455;
 /// The flag in it for the time of the last change.
 const HAS_MTIME: u8 = 1;
 
-/// Writes all that is in a directory, which has this root and stands at this path in the snapshot.
+/// Writes the contents of a directory, given by its root and its path in the snapshot.
 pub(super) fn write(
     output: &Output,
     out: &mut dyn Write,
@@ -73,7 +73,7 @@ fn append(
         Content::File { .. } => {
             writer.start_file(name.as_str(), options).context(WRITING)?;
             let written = write_contents(writer, interrupt, sources.reader, sources.fetcher, hinted)?;
-            ensure!(written == entry.size(), "{name}: {written} bytes in place of {}", entry.size());
+            ensure!(written == entry.size(), "{name}: {written} bytes instead of {}", entry.size());
             Ok(())
         }
     }
@@ -88,7 +88,7 @@ fn options_of(entry: &Entry) -> Result<FullFileOptions<'static, 'static>> {
         .compression_method(method)
         .unix_permissions(entry.mode & 0o7777)
         .last_modified_time(dos_time(entry.mtime))
-        // Lengths are written behind the data: whether 32 bits hold them is decided before it.
+        // Lengths follow the data, but their width is chosen before it.
         .large_file(u64::from(u32::MAX) / 2 <= entry.size());
     if let Ok(seconds) = i32::try_from(entry.mtime.seconds) {
         let mut field = vec![HAS_MTIME];
@@ -98,7 +98,7 @@ fn options_of(entry: &Entry) -> Result<FullFileOptions<'static, 'static>> {
     Ok(options)
 }
 
-/// Returns the time as the format's first version has it: from 1980 to 2107, every other second, in UTC. Readers prefer the
+/// Returns the time in the format's first version: from 1980 to 2107, every other second, in UTC. Readers prefer the
 /// extended timestamp, which has none of these limits up to 2038.
 fn dos_time(time: Timestamp) -> DateTime {
     let civil = jiff::Timestamp::from_second(time.seconds).ok().map(|time| time.to_zoned(jiff::tz::TimeZone::UTC));

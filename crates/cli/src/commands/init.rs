@@ -46,7 +46,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
     let label = SlotLabel { user: user_name(), host: host_name() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
     let store = store::create(&disk, &host, &options)?;
-    // What stood here before was deleted by whoever may do so: a directory with a repository is refused.
+    // An earlier repository was deleted by a user with the right to do so: `create` refuses a directory with one.
     Pinned::read(settings, output, directory).remember(output, &store);
     let id = LongRepositoryId(store.config.repository).to_string();
     if output.json {
@@ -60,16 +60,16 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
     }
     if encryption == Encryption::None {
         output.note(
-            "The repository is not encrypted: whoever can read it can read every file in it, and whoever can write to it \
-             can change what is restored without being noticed.",
+            "The repository is not encrypted: anyone who can read it can read every file in it, and anyone who can write \
+             to it can change what is restored without being noticed.",
         );
     } else {
-        output.note("Whoever loses the password loses the data: there is no other way in. `onefold key add` makes a second one.");
+        output.note("If you lose the password, you lose the data: there is no other way in. `onefold key add` adds a second one.");
     }
     Ok(())
 }
 
-/// Returns what trying a password is to cost: never less than the default.
+/// Returns the cost of trying a password: never less than the default.
 pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
     let floor = PasswordCost::default();
     let Some(text) = &typed.key_memory else { return Ok(floor) };
@@ -85,7 +85,7 @@ pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
     Ok(PasswordCost { memory_kib, ..floor })
 }
 
-/// What to know about a password that commands do not try unless they are allowed to.
+/// Returns the warning about a password that commands do not try without --key-memory-max.
 pub(super) fn too_costly(cost: PasswordCost) -> String {
     let memory = cost.memory_kib.div_ceil(1024);
     format!("This password needs more memory than commands allow: give --key-memory-max {memory}M with each of them.")

@@ -15,8 +15,8 @@ use crate::password::PasswordSource;
 use crate::settings::Settings;
 use crate::text;
 
-/// What is true of a password that is no longer accepted.
-const REMOVED: &str = "The key itself has not changed: whoever has read it with the removed password, or has an old copy \
+/// Warning about a password that is no longer accepted.
+const REMOVED: &str = "The key itself has not changed: anyone who has read it with the removed password, or has an old copy \
                        of the slot, can still read the repository.";
 
 /// The end of a command that lists key slots and cannot read some of them.
@@ -63,7 +63,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     found.slots.sort_by_key(|slot| (slot.created, slot.id));
     let keys = found.slots.iter().map(|slot| {
         let current = slot.id == unlocked.slot.id;
-        // Who made a slot is sealed in it, so that only its own password tells.
+        // The maker of a slot is encrypted in it with its own password.
         let label = if current { unlocked.label.clone() } else { SlotLabel::default() };
         let created = text::local_time(slot.created);
         KeyObject { current, id: hex(&slot.id), user_name: label.user, host_name: label.host, created }
@@ -86,7 +86,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     output.fail_on(found.findings, UNREAD_SLOTS)
 }
 
-/// What becomes of the slot in use.
+/// Treatment of the slot in use.
 #[derive(Clone, Copy)]
 enum Old {
     Kept,

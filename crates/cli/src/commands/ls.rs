@@ -114,21 +114,21 @@ impl Filter {
         self.is_found.set(self.is_found.get() || is_here);
     }
 
-    /// Says whether an entry is shown: the directory itself, and what is in it.
+    /// Returns true if an entry is shown: the directory itself, and its contents.
     fn shows(&self, path: &[u8]) -> bool {
         let below = path.strip_prefix(&self.path[..]);
         self.path.strip_suffix(b"/") == Some(path)
             || below.is_some_and(|below| self.recursive || !below.contains(&b'/'))
     }
 
-    /// Says whether there may be something to show in a directory.
+    /// Returns true if a directory may hold entries to show.
     fn enters(&self, path: &[u8]) -> bool {
         let directory = [path, b"/"].concat();
         self.path.starts_with(&directory) || (self.recursive && directory.starts_with(&self.path))
     }
 }
 
-/// How an entry's line looks.
+/// Format of an entry's line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     /// Whether modes, owners, sizes and times are shown.
@@ -137,7 +137,7 @@ pub(super) struct Look {
     pub(super) human_readable: bool,
 }
 
-/// How a listing is written.
+/// Form of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     /// Entry by entry in the order of the tree.
@@ -180,7 +180,10 @@ impl Listing<'_> {
             let enters = self.filters.is_empty() || self.filters.iter().any(|filter| filter.enters(path));
             let below = match hinted.entry.content {
                 Content::Directory { node } if enters => Some(node),
-                _ => None,
+                Content::Directory { .. }
+                | Content::File { .. }
+                | Content::Symlink { .. }
+                | Content::Special { .. } => None,
             };
             match self.form {
                 // The directories that lead to what is shown are part of ncdu's tree.

@@ -1,4 +1,4 @@
-//! One file for each command: a typed plan, a call of the engine, and what is printed of its outcome.
+//! One file for each command: a typed plan, a call of the engine, and the printed outcome.
 
 mod backup;
 mod cat;

@@ -69,14 +69,14 @@ pub(super) fn begin(output: &Output, session: SessionId, snapshot: &Snapshot) ->
     Ok(output.bytes(format!("[1, 2, {about},\n[{{\"name\":\"/\"}}").as_bytes())?)
 }
 
-/// Writes an entry that stands so deep.
+/// Writes an entry at this depth.
 pub(super) fn show(output: &Output, entry: &Entry, depth: usize, opens: Opens) -> Result<()> {
     let bracket = if opens == Opens::Directory { "[" } else { "" };
     output.bytes(format!(",\n{:indent$}{bracket}", "", indent = 2 * depth).as_bytes())?;
     Ok(output.bytes(&serde_json::to_vec(&Node::of(entry))?)?)
 }
 
-/// Ends a directory that stands so deep.
+/// Ends a directory at this depth.
 pub(super) fn leave(output: &Output, depth: usize) -> io::Result<()> {
     output.bytes(format!("\n{:indent$}]", "", indent = 2 * depth).as_bytes())
 }

@@ -33,7 +33,7 @@ use crate::text;
 /// Restores a snapshot, or a part of it.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs) -> Result<()> {
     let when = typed.overwrite.or(settings.dialect.overwrite());
-    // A file that is left as it stands is not the snapshot's, and to compare it would tell of damage where none is.
+    // A file that is kept is not that of the snapshot: comparing it would report damage where there is none.
     ensure!(
         !typed.verify || matches!(typed.overwrite, None | Some(OverwriteArg::Always)),
         "--verify compares every file with the snapshot, and --overwrite {} leaves some as they are; use --overwrite \
@@ -50,7 +50,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         let entry = find_entry(&mut found.reader(settings)?, found.snapshot.tree, Path::new(&found.path))?;
         ensure!(
             entry.is_none_or(|found| found.entry.kind == EntryKind::Directory),
-            "{}: not a directory, so that there is nothing for --delete to remove beside it",
+            "{}: not a directory, so that there is nothing for --delete to remove",
             typed.snapshot
         );
     }
@@ -100,11 +100,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     Ok(())
 }
 
-/// Counts what a part of a snapshot holds, so that the time left can be estimated. Standing files count as well: they are
-/// passed over one by one.
+/// Counts what a part of a snapshot holds, so that the time left can be estimated. Existing files count as well: they are
+/// skipped one by one.
 fn count_ahead(store: &Store, request: &RestoreRequest<'_>, interrupt: &Interrupt, progress: &Progress) {
     let counting = RestoreRequest {
-        // Nothing stands there, so that everything counts.
+        // It is empty, so that everything counts.
         target: Arc::new(DiscardTarget { folds_case: false }),
         effect: Effect::DryRun,
         verify: false,
@@ -118,7 +118,7 @@ fn count_ahead(store: &Store, request: &RestoreRequest<'_>, interrupt: &Interrup
     }
 }
 
-/// What was done.
+/// Outcome of a restore.
 struct Outcome {
     restored: RestoreReport,
     /// Entries that were not in the snapshot.
@@ -159,7 +159,7 @@ fn delete_others(
 ) -> Result<u64> {
     let target = match OsTarget::open(directory(typed)?) {
         Ok(target) => target,
-        // Only tried out: it would have been made, and nothing would stand in it.
+        // A dry run: the restore would create it, and it would be empty.
         Err(error) if typed.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
         Err(error) => return Err(error.into()),
     };
@@ -178,7 +178,7 @@ fn delete_others(
     Ok(delete(&mut found.reader(settings)?, &request)?.deleted)
 }
 
-/// Returns what happens to a directory in whose place the snapshot has something else.
+/// Returns the treatment of a directory that is no directory in the snapshot.
 fn full_directories(typed: &RestoreArgs, found: &OpenedSnapshot) -> FullDirectories {
     if typed.delete {
         FullDirectories::Delete {
@@ -203,7 +203,7 @@ fn target(typed: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn Tar
     let directory = directory(typed)?;
     let target = if typed.dry_run {
         match OsTarget::open_read_only(directory) {
-            // It would be made, and nothing would stand in it.
+            // The restore would create it, and it would be empty.
             Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
                 return Ok(Arc::new(DiscardTarget { folds_case: would_fold_case(directory)? }));
             }
@@ -239,7 +239,7 @@ fn overwrite(typed: Option<OverwriteArg>) -> Overwrite {
     }
 }
 
-/// Anybody could have written into a repository without a key. What is discarded does no harm.
+/// Returns the trust in the repository: without a key, anyone may have written to it. Discarded data does no harm.
 fn trust(typed: &RestoreArgs, opened: &Opened) -> Trust {
     let is_trusted = opened.password.is_some() || typed.trusted || typed.destination.discard;
     if typed.untrusted || !is_trusted { Trust::Untrusted } else { Trust::Full }

@@ -110,7 +110,7 @@ fn heading(output: &Output, key: &GroupKey) -> Vec<u8> {
     output.printable(format!("snapshots for ({}):", parts.join(", ")).as_bytes())
 }
 
-/// How snapshots are shown to people.
+/// Table of snapshots for people.
 struct Table<'a> {
     output: &'a Output,
     compact: bool,
@@ -186,7 +186,7 @@ fn print_row(output: &Output, row: &[Vec<u8>], widths: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Characters that a cell takes, as far as that can be told without tables.
+/// Returns the width of a cell, at one column for each character.
 fn width_of(cell: &[u8]) -> usize {
     String::from_utf8_lossy(cell).chars().count()
 }

@@ -1,4 +1,4 @@
-//! What `find`, `diff`, `stats` and `cat` tell programs.
+//! JSON messages of `find`, `diff`, `stats` and `cat`.
 
 use onefold_engine::chunk::Chunking;
 use onefold_engine::crypto::slot::{Slot, hex};
@@ -26,7 +26,7 @@ pub(crate) struct FindMatch {
 }
 
 impl FindMatch {
-    /// Tells what an entry says.
+    /// Takes the fields of an entry.
     pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
         let is_directory = matches!(entry.content, Content::Directory { .. });
         let links = entry.link.map_or(1, |link| link.links);
@@ -51,14 +51,14 @@ pub(crate) struct DiffChange {
 }
 
 impl DiffChange {
-    /// Tells what happened to it.
+    /// Takes the path and the kind of the difference.
     pub(crate) fn of(change: &Change, path: &[u8]) -> Self {
         let path = String::from_utf8_lossy(path).into_owned();
         Self { path, modifier: modifier(change.difference) }
     }
 }
 
-/// Returns the letters that stand for a difference, as restic has them.
+/// Returns restic's letters for a difference.
 pub(crate) fn modifier(difference: Difference) -> String {
     let (contents, metadata) = match difference {
         Difference::Added => return "+".to_owned(),
@@ -74,7 +74,7 @@ pub(crate) fn modifier(difference: Difference) -> String {
     format!("{contents}{}", if metadata { "U" } else { "" })
 }
 
-/// What only one side has.
+/// Counts of entries that only one side has.
 #[derive(Serialize)]
 pub(crate) struct DiffStat {
     files: u64,
@@ -86,7 +86,7 @@ pub(crate) struct DiffStat {
 }
 
 impl DiffStat {
-    /// Tells what was counted.
+    /// Takes the counts of one side.
     pub(crate) fn of(counts: &SideCounts) -> Self {
         Self {
             files: counts.files,
@@ -110,7 +110,7 @@ pub(crate) struct DiffStatistics {
     pub(crate) removed: DiffStat,
 }
 
-/// What `stats` counted, with the fields that restic has for all modes.
+/// `stats`, with the fields that restic has in all modes.
 #[derive(Serialize)]
 pub(crate) struct Stats {
     pub(crate) total_size: u64,
@@ -121,7 +121,7 @@ pub(crate) struct Stats {
     pub(crate) raw: Option<StatsRaw>,
 }
 
-/// What only `stats --mode raw-data` counts.
+/// Fields of `stats --mode raw-data` alone.
 #[derive(Serialize)]
 pub(crate) struct StatsRaw {
     total_uncompressed_size: u64,
@@ -147,7 +147,7 @@ pub(crate) struct StatsRaw {
 }
 
 impl StatsRaw {
-    /// Tells what was counted; `logical` bytes are what restoring the snapshots would bring back.
+    /// Takes the counts; `logical` is the size of the restored snapshots.
     pub(crate) fn of(raw: &RawStats, logical: u64) -> Self {
         let (plain, stored) = (raw.data_bytes + raw.metadata_bytes, raw.data_bytes_stored + raw.metadata_bytes_stored);
         Self {
@@ -174,7 +174,7 @@ impl StatsRaw {
     }
 }
 
-/// Divides one number of bytes by another; 1 where there is nothing.
+/// Divides one number of bytes by another; returns 1 if the divisor is 0.
 #[expect(clippy::cast_precision_loss, reason = "a ratio of which a few digits are shown")]
 pub(crate) fn ratio(more: u64, less: u64) -> f64 {
     if less == 0 { 1.0 } else { more as f64 / less as f64 }
@@ -193,7 +193,7 @@ pub(crate) struct CatConfig {
     recipe_inline_max: u32,
 }
 
-/// How the repository cuts.
+/// Rule that cuts files into chunks.
 #[derive(Serialize)]
 #[serde(tag = "method", rename_all = "lowercase")]
 enum CatChunking {
@@ -202,7 +202,7 @@ enum CatChunking {
 }
 
 impl CatConfig {
-    /// Tells a repository's parameters; its key is none of them.
+    /// Takes a repository's parameters, without its key.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             version: onefold_engine::object::header::FORMAT_VERSION,
@@ -233,7 +233,7 @@ pub(crate) struct CatKey {
 }
 
 impl CatKey {
-    /// Tells what stands in a key slot in the open.
+    /// Takes the fields of a key slot that are not encrypted.
     pub(crate) fn of(slot: &Slot) -> Self {
         Self {
             id: hex(&slot.id),
@@ -273,7 +273,7 @@ struct CatXattr {
     value: String,
 }
 
-/// What stands in a file's entry of its recipe.
+/// Item of the recipe in a file's entry.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum CatPiece {
@@ -283,7 +283,7 @@ enum CatPiece {
 }
 
 impl CatNode {
-    /// Tells all that an entry says.
+    /// Takes all fields of an entry.
     pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
         let mut node = Self {
             fields: NodeFields::of(entry, path),

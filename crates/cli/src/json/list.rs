@@ -32,7 +32,7 @@ pub(crate) struct SnapshotObject {
 }
 
 impl SnapshotObject {
-    /// Tells what a snapshot says.
+    /// Takes the fields of a snapshot.
     pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
         Self {
             time: text::rfc3339(snapshot.time),
@@ -78,7 +78,7 @@ pub(crate) struct LsSnapshot {
 }
 
 impl LsSnapshot {
-    /// Tells which snapshot is listed.
+    /// Takes the fields of the snapshot that is listed.
     pub(crate) fn of(session: SessionId, snapshot: &Snapshot) -> Self {
         let snapshot = SnapshotObject::of(session, snapshot);
         Self { snapshot, struct_type: "snapshot" }
@@ -99,7 +99,7 @@ pub(crate) struct NodeFields {
     mode: u32,
     permissions: String,
     mtime: String,
-    /// The time of the last access is not kept; as in restic by default, that of the last change stands for it.
+    /// Time of the last change: access times are not stored, as in restic by default.
     atime: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     ctime: Option<String>,
@@ -108,7 +108,7 @@ pub(crate) struct NodeFields {
 }
 
 impl NodeFields {
-    /// Tells what an entry says.
+    /// Takes the fields of an entry.
     pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
         let (size, ctime, inode) = match &entry.content {
             Content::File { ctime, inode, .. } => (Some(entry.size()), Some(text::rfc3339(*ctime)), Some(*inode)),
@@ -141,7 +141,7 @@ pub(crate) struct LsNode {
 }
 
 impl LsNode {
-    /// Tells what an entry says.
+    /// Takes the fields of an entry.
     pub(crate) fn of(entry: &Entry, path: &[u8]) -> Self {
         Self { fields: NodeFields::of(entry, path), struct_type: "node" }
     }

@@ -1,15 +1,15 @@
-//! Messages that say how far a command is.
+//! Messages on the progress of a command.
 
 use serde::Serialize;
 
-/// Why a command waits.
+/// Reason why a command waits.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "waiting")]
 pub(crate) struct Waiting {
     pub(crate) message: String,
 }
 
-/// How far a backup is.
+/// Progress of a backup.
 #[derive(Serialize, Default)]
 #[serde(tag = "message_type", rename = "status")]
 pub(crate) struct Status {
@@ -26,7 +26,7 @@ pub(crate) struct Status {
     pub(crate) current_files: Vec<String>,
 }
 
-/// How far a restore is.
+/// Progress of a restore.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "status")]
 pub(crate) struct RestoreStatus {
@@ -39,7 +39,7 @@ pub(crate) struct RestoreStatus {
 }
 
 impl RestoreStatus {
-    /// Tells the same in restore's words.
+    /// Converts the progress to the field names of a restore.
     pub(crate) fn of(status: &Status) -> Self {
         Self {
             seconds_elapsed: status.seconds_elapsed,

@@ -30,7 +30,7 @@ const COLUMNS: [usize; 14] = [9, 6, 6, 8, 10, 6, 8, 8, 8, 6, 7, 4, 8, 7];
 /// More bits than this are as good as this.
 const FILTER_BITS_SHOWN: f64 = 999.0;
 
-/// Says what each chunk size would save and take.
+/// Estimates the cost of each chunk size.
 pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, typed: &AdviseArgs) -> Result<()> {
     let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
     let options = AdviseOptions {
@@ -123,9 +123,7 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
         output.line("Duplicates of what was not read are not seen: ratios are lower bounds, sizes upper ones")?;
     }
     if reading.is_cut_short {
-        output.line(
-            "The sample became larger than it was to be and was cut short: late directories are missing from it",
-        )?;
+        output.line("The sample exceeded its limit and was cut short: it lacks late directories")?;
     }
     table(output, predictions, whole)?;
     trend(output, advised)?;
@@ -195,7 +193,7 @@ fn line(output: &Output, cells: &[String; COLUMNS.len()]) -> Result<()> {
     Ok(output.line(cells.join(" "))?)
 }
 
-/// Says whether a larger sample would find more duplicates.
+/// Prints whether a larger sample would find more duplicates.
 fn trend(output: &Output, advised: &Advised<'_>) -> Result<()> {
     let default = advised.predictions.iter().find(|it| it.rule == onefold_lab::advise::rules::Rule::Content(8 << 10));
     if advised.scanned.survey.is_everything() {
@@ -216,7 +214,7 @@ fn nothing(bytes: u64, holes: u64) -> &'static str {
     match (bytes, holes) {
         (0, _) => "There are no bytes to advise on",
         (_, 0) => "Nothing was read: the sample is too small for the files that there are, or they cannot be read",
-        _ => "There are only holes, which take no room",
+        _ => "There are only holes, which take no space",
     }
 }
 

@@ -22,7 +22,7 @@ use crate::output::Output;
 use onefold_engine::Error;
 use onefold_engine::io::os::process_peak_rss_bytes;
 
-/// Tells of each run on standard error, and stops where the user asks to.
+/// Monitor that reports each run on standard error, and stops if the user asks to.
 #[derive(Debug)]
 struct Watch<'a> {
     output: &'a Output,
@@ -43,7 +43,7 @@ fn watch(output: &Output) -> Result<Watch<'_>> {
     Ok(Watch { output, interrupt: Interrupt::listen()? })
 }
 
-/// Says where and when something is found.
+/// Returns the origin of findings: the machine and the time.
 pub(super) fn origin() -> Origin {
     let now = jiff::Timestamp::now().round(jiff::Unit::Second);
     Origin::of_this_machine(env!("CARGO_PKG_VERSION"), now.map(|now| now.to_string()).unwrap_or_default())
@@ -71,7 +71,7 @@ fn scratch(typed: Option<&PathBuf>) -> PathBuf {
     typed.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
-/// Says what to do where there is no room: nothing of a run is kept, as it is of a backup.
+/// Adds a remedy to the error of a full disk: a run keeps nothing, in contrast to a backup.
 fn advised(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Error>() {
         Some(full) if full.io_kind() == Some(std::io::ErrorKind::StorageFull) => {
@@ -133,7 +133,7 @@ pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
 /// Returns the experiments that were named; of all, those that have a data set that was named.
 fn experiments(typed: &PaperArgs) -> Result<Vec<Experiment>> {
     let is_all = typed.names.iter().any(|name| name == "all");
-    ensure!(!is_all || typed.names.len() == 1, "all stands for all experiments: name no other experiment beside it");
+    ensure!(!is_all || typed.names.len() == 1, "all stands for all experiments: name no other experiment with it");
     typed.data_sets.iter().try_for_each(|name| DataSet::named(name).map(drop))?;
     let names: Vec<&str> =
         if is_all { catalog::names().collect() } else { typed.names.iter().map(String::as_str).collect() };

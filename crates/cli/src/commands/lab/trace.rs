@@ -59,7 +59,7 @@ pub(crate) fn record(
     Ok(())
 }
 
-/// Makes up a trace.
+/// Generates a trace.
 pub(crate) fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
     let spec = SynthSpec {
         seed: typed.seed,
@@ -114,7 +114,7 @@ fn written(output: &Output, totals: Totals) -> Result<()> {
     ))?)
 }
 
-/// Says what a trace is like.
+/// Describes a trace.
 pub(crate) fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()> {
     let (description, mut events) = file::open(&typed.trace)?;
     let scratch = typed.scratch.clone().unwrap_or_else(std::env::temp_dir);

@@ -9,11 +9,11 @@ use serde::Serialize;
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "advice")]
 pub(crate) struct Advice {
-    /// What there is.
+    /// The data that would be backed up.
     files: u64,
     entries: u64,
     total_bytes: u64,
-    /// What was read of it.
+    /// The sample that was read.
     sample_files: u64,
     sample_bytes: u64,
     sample_hole_bytes: u64,
@@ -104,7 +104,7 @@ impl RuleAdvice {
 }
 
 impl Advice {
-    /// Says it all.
+    /// Takes all fields of the advice.
     pub(crate) fn of(
         scanned: &Scanned,
         whole: &Whole,

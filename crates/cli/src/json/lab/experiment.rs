@@ -17,7 +17,7 @@ pub(crate) struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// Tells findings, and the most memory that the process has held so far.
+    /// Reports findings, and the peak memory of the process so far.
     pub(crate) fn of(findings: &'a Findings, peak_rss_bytes: Option<u64>) -> Self {
         Self { findings, peak_rss_bytes }
     }

@@ -12,7 +12,7 @@ pub(crate) struct ReportWritten {
 }
 
 impl ReportWritten {
-    /// Tells what is in a page of so many bytes.
+    /// Counts the contents of a page of this many bytes.
     pub(crate) fn new(experiments: usize, plots: usize, bytes: usize) -> Self {
         Self { experiments, plots, bytes: bytes as u64 }
     }

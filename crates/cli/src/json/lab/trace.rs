@@ -15,7 +15,7 @@ pub(crate) struct TraceWritten {
 }
 
 impl TraceWritten {
-    /// Tells of what was written, by a process that held so much memory at most.
+    /// Reports the totals of a trace, and the peak memory of the process.
     pub(crate) fn of(Totals { streams, chunks, bytes }: Totals, peak_rss_bytes: Option<u64>) -> Self {
         Self { streams, chunks, bytes, peak_rss_bytes }
     }
@@ -60,7 +60,7 @@ impl From<&VersionSummary> for Version {
 }
 
 impl TraceDescribed {
-    /// Says it all.
+    /// Takes all fields of the description.
     pub(crate) fn of(description: String, summary: &TraceSummary) -> Self {
         let classes = |histogram: &Histogram| histogram.classes().collect();
         let numbered = |version: &VersionSummary| NumberedVersion { version: version.version, counts: version.into() };
