@@ -170,7 +170,8 @@ fn programs_read_of_memory_that_was_refused() {
     for megabytes in (40..=300_u64).step_by(20) {
         let limit = format!("--as={}", megabytes << 20);
         let ran = short.run(&["prlimit", &limit], &["backup", "source", "--force", "--json"]);
-        if ran.0.status.code() == Some(0) || ran.stderr().starts_with(C_LIBRARY) {
+        // The C library may end another thread at the same moment, with a line of its own after the message.
+        if ran.0.status.code() == Some(0) || ran.stderr().contains(C_LIBRARY) {
             continue;
         }
         let error = ran.code(1).last_error();
