@@ -13,7 +13,7 @@ use std::path::Path;
 use onefold_engine::backup::BackupReport;
 use onefold_engine::check::{Finding, Severity};
 use onefold_engine::index::IndexState;
-use onefold_engine::kv::table::BucketReads;
+use onefold_engine::kv::BucketReads;
 use onefold_engine::repo::{BackupOutcome, SnapshotId};
 use onefold_engine::snapshot::{Snapshot, Summary};
 use onefold_engine::types::{SessionId, Timestamp};

@@ -13,9 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
-use onefold_engine::kv::flush::{FlushDone, FlushJob, Live};
-use onefold_engine::kv::table::{Lookup, Table, TableSpec};
-use onefold_engine::kv::{Entry, Key, Ordinal, Position};
+use onefold_engine::kv::{Entry, FlushDone, FlushJob, Key, Live, Lookup, Ordinal, Position, Table, TableSpec};
 use onefold_engine::random::SplitMix64;
 
 /// Intervals that are reported, in millions of entries.

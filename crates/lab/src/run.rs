@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::index::Identifier;
-use onefold_engine::kv::table::BucketReads;
+use onefold_engine::kv::BucketReads;
 use onefold_engine::monitor::Monitor;
 
 use crate::bench::open_index;

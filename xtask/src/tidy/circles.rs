@@ -15,8 +15,6 @@ use crate::rust::{self, Path};
 const KNOWN: &[&[&str]] = &[
     &["crates/cli/src/open.rs", "crates/cli/src/trust.rs"],
     &["crates/cli/src/output.rs", "crates/cli/src/settings.rs"],
-    &["crates/engine/src/kv/bucket.rs", "crates/engine/src/kv/run.rs", "crates/engine/src/kv/recent.rs"],
-    &["crates/engine/src/kv/install.rs", "crates/engine/src/kv/search.rs", "crates/engine/src/kv/table.rs"],
     &[
         "crates/engine/src/restore/decide.rs",
         "crates/engine/src/restore/files.rs",

@@ -12,12 +12,7 @@ use crate::index::log::{ArrivalLog, LogExtent, LogReadDone, LogRecord, LogWindow
 use crate::index::registry::Registry;
 use crate::io::background::Background;
 use crate::io::{Disk, Host};
-use crate::kv::background::LookupDone;
-use crate::kv::bucket::BucketName;
-use crate::kv::flush::{FlushDone, Live};
-use crate::kv::sealed::SealedWriter;
-use crate::kv::table::{Lookup, Table};
-use crate::kv::{Entry, Key, Position};
+use crate::kv::{BucketName, Entry, FlushDone, Key, Live, Lookup, LookupDone, Position, SealedWriter, Table};
 
 /// A flush of the table, in parts.
 #[derive(Debug, Default)]

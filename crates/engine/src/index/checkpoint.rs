@@ -29,8 +29,7 @@ use std::ops::RangeInclusive;
 
 use crate::error::{Error, Result};
 use crate::index::ordinals::OrdinalSet;
-use crate::kv::Fields;
-use crate::kv::sealed::Seal;
+use crate::kv::{Fields, Seal};
 use crate::types::RepositoryId;
 
 const MAGIC: [u8; 8] = *b"OFINDEX\0";

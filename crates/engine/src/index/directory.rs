@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::index::checkpoint::{CHECKPOINT_BYTES_MAX, Checkpoint, decode_checkpoint, encode_checkpoint};
 use crate::io::{Access, Disk, DiskFile};
-use crate::kv::sealed::{Seal, SealedReader, SealedWriter};
+use crate::kv::{Seal, SealedReader, SealedWriter};
 use crate::types::RepositoryId;
 
 const CHECKPOINT: &str = "checkpoint";

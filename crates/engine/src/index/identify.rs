@@ -31,8 +31,7 @@ use crate::index::successor::Successors;
 use crate::index::timer::Timer;
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
-use crate::kv::table::BucketReads;
-use crate::kv::{Key, Position};
+use crate::kv::{BucketReads, Key, Position};
 use crate::types::{ContainerId, Fingerprint, RepositoryId, Sequence};
 
 /// Chunks whose blocks of the filter are loaded together, and after which the schedule is decided again.

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::*;
 use crate::index::cycle::CycleRule;
 use crate::index::options::{Prelookup, WindowRule};
-use crate::kv::memtable::STAGED_BYTES;
+use crate::kv::STAGED_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 use crate::testing::sim::SimHost;

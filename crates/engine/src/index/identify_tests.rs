@@ -9,7 +9,7 @@ use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::options::{Prelookup, WindowRule};
 use crate::io::os::OsHost;
-use crate::kv::memtable::STAGED_BYTES;
+use crate::kv::STAGED_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 

@@ -3,8 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::index::checkpoint::INCOMPLETE_MAX;
-use crate::kv::Key;
-use crate::kv::bucket::BucketName;
+use crate::kv::{BucketName, Key};
 
 /// The incomplete parts, as ranges of key heads.
 #[derive(Debug, Default)]

@@ -7,8 +7,7 @@ use crate::index::pending::PendingChunk;
 use crate::index::slot::Slot;
 use crate::index::windows::Hit;
 use crate::index::{Resolved, SequencedChunk, Verdict};
-use crate::kv::table::{BATCH_PAGES_MAX, Lookup};
-use crate::kv::{Entry, Key, Position};
+use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Position};
 use crate::types::ContainerId;
 
 impl Index {

@@ -19,8 +19,7 @@ use crate::index::store::Store;
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
-use crate::kv::manifest::decode_manifest;
-use crate::kv::table::{BucketReads, Table, TableSpec};
+use crate::kv::{BucketReads, Table, TableSpec};
 use crate::types::RepositoryId;
 
 /// Bits of a rebuilt filter for each record of the log: so many that it need not grow immediately.
@@ -152,16 +151,6 @@ impl Opening<'_> {
 
     fn load_table(&self, checkpoint: &Checkpoint) -> Result<Table> {
         let generation = checkpoint.generation;
-        let mut manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
-        let len = usize::try_from(manifest.left()).map_err(|_| Error::damaged("manifest", "too long"))?;
-        let mut bytes = vec![0; len];
-        manifest.read(&mut bytes)?;
-        manifest.finish()?;
-        let manifest = decode_manifest(&bytes)?;
-        drop(bytes);
-        if manifest.generation != generation {
-            return Err(Error::damaged("manifest", "belongs to another checkpoint"));
-        }
         let mut spec = self.options.table();
         let disk = &**self.directory.disk();
         if self.options.reads.is_none()
@@ -169,7 +158,8 @@ impl Opening<'_> {
         {
             spec.reads = BucketReads::ByDevice(profile);
         }
-        let mut table = Table::open(self.direct_file("table")?, spec, manifest)?;
+        let manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
+        let mut table = Table::open(self.direct_file("table")?, spec, generation, manifest)?;
         table.load_staged(disk, self.directory.open_sealed("staged", generation, checkpoint.staged)?)?;
         Ok(table)
     }

@@ -4,8 +4,7 @@ use crate::index::arrivals::ARRIVAL_BYTES;
 use crate::index::cache::BLOCK_BYTES;
 use crate::index::cycle::CycleRule;
 use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
-use crate::kv::page::PAGE_BYTES;
-use crate::kv::table::{BATCH_PAGES_MAX, BucketReads, TableSpec, merge_buffer_bytes};
+use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
 
 /// When chunks that the filter lets pass are looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

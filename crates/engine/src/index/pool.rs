@@ -10,8 +10,7 @@ use crate::index::rounds::STRIDE_DIVISOR;
 use crate::index::slot::Slot;
 use crate::index::windows::Hit;
 use crate::index::{Resolved, SequencedChunk};
-use crate::kv::Key;
-use crate::kv::table::Lookup;
+use crate::kv::{Key, Lookup};
 
 /// Longest stride, however long runs are: as many chunks as a window has records.
 const STRIDE_MAX: usize = 2048;

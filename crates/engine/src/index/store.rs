@@ -27,9 +27,7 @@ use crate::index::incomplete::Incomplete;
 use crate::index::log::{LogExtent, LogRecord, LogWindow};
 use crate::index::registry::Registry;
 use crate::index::{Counters, Unit};
-use crate::kv::sealed::Seal;
-use crate::kv::table::Lookup;
-use crate::kv::{Entry, Key, Ordinal, Position};
+use crate::kv::{Entry, Key, Lookup, Ordinal, Position, Seal};
 use crate::types::ContainerId;
 
 /// A position that the log never reaches: entries made after the log failed prefetch nothing.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Consecutive pages of the table file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Extent {
+pub(super) struct Extent {
     /// First page.
     pub start: u64,
     /// Number of pages, at least 1.
@@ -22,7 +22,7 @@ impl Extent {
 
 /// Free pages, by place and by size.
 #[derive(Debug, Default)]
-pub struct Extents {
+pub(super) struct Extents {
     end: u64,
     by_start: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
@@ -34,7 +34,7 @@ pub struct Extents {
 
 impl Extents {
     /// Starts with a file of `end` pages of which `used` are taken; `None` if these overlap or pass the end.
-    pub fn with_used(end: u64, mut used: Vec<Extent>) -> Option<Self> {
+    pub(super) fn with_used(end: u64, mut used: Vec<Extent>) -> Option<Self> {
         used.sort_unstable();
         let mut extents = Self { end, ..Self::default() };
         let mut next = 0;
@@ -57,17 +57,17 @@ impl Extents {
     }
 
     /// Returns one past the last page in use.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.end
     }
 
     /// Returns how many pages wait for the next checkpoint.
-    pub fn retired_pages(&self) -> u64 {
+    pub(super) fn retired_pages(&self) -> u64 {
         self.retired_pages
     }
 
     /// Takes `pages` consecutive pages: the smallest free extent that fits, else new ones at the end of the file.
-    pub fn allocate(&mut self, pages: u64) -> Extent {
+    pub(super) fn allocate(&mut self, pages: u64) -> Extent {
         let fit = self.by_size.range((pages, 0)..).next().copied();
         let Some((size, start)) = fit else {
             let extent = Extent { start: self.end, pages };
@@ -82,7 +82,7 @@ impl Extents {
     }
 
     /// Gives pages back that no checkpoint refers to.
-    pub fn release(&mut self, extent: Extent) {
+    pub(super) fn release(&mut self, extent: Extent) {
         if extent.pages == 0 {
             return;
         }
@@ -107,18 +107,18 @@ impl Extents {
     }
 
     /// Gives pages back that the last checkpoint refers to: they become free with the next.
-    pub fn retire(&mut self, extent: Extent) {
+    pub(super) fn retire(&mut self, extent: Extent) {
         self.retired_pages += extent.pages;
         self.retired.push(extent);
     }
 
     /// Notes that a checkpoint is made that does not refer to what was retired so far.
-    pub fn mark_retired(&mut self) {
+    pub(super) fn mark_retired(&mut self) {
         self.marked = self.retired.len();
     }
 
     /// Frees what was retired and marked: the checkpoint is durable.
-    pub fn free_retired(&mut self) {
+    pub(super) fn free_retired(&mut self) {
         let later = self.retired.split_off(std::mem::take(&mut self.marked));
         for extent in std::mem::replace(&mut self.retired, later) {
             self.retired_pages -= extent.pages;

@@ -1,25 +1,28 @@
-//! Where the runs of a table lie: what a checkpoint keeps of it beside the pages and the staged entries.
+//! The manifest of a table: the pages, page fences and recent filters of its runs. A checkpoint keeps it with the pages
+//! and the entries of the memtable.
 //!
 //! | size | field |
 //! |---|---|
 //! | 8 | `OFTABLE2` |
 //! | 8 | generation |
-//! | 8 | life of the table |
+//! | 8 | epoch of the table |
 //! | 4 | number of buckets, at least 1 |
 //! | 8 | number of the next run |
 //! | 8 | pages of the file in use |
 //! | per bucket, in order of their keys | 4 prefix, 1 its length in bits, 4 number of runs |
 //! | of each run | 8 number, 8 first page, 8 entries, 4 pages, 4 words of its filter; 2 per page fence, 8 per word |
 //!
-//! The digit is the version: the index is disposable, and one of another version is made anew.
+//! The digit is the version. The index is disposable: one of another version is rebuilt.
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::{Error, Result};
 use crate::kv::Fields;
-use crate::kv::bucket::{Bucket, BucketName, Buckets, DEPTH_MAX};
+use crate::kv::bucket::{Bucket, Buckets};
+use crate::kv::bucket_name::{BucketName, DEPTH_MAX};
 use crate::kv::extent::Extents;
 use crate::kv::page::PAGE_ENTRIES;
 use crate::kv::run::Run;
+use crate::kv::sealed::SealedReader;
 
 const MAGIC: [u8; 8] = *b"OFTABLE2";
 
@@ -29,23 +32,21 @@ const BUCKET_BYTES: usize = 9;
 /// Bytes of a run's fields before its fences.
 const RUN_BYTES: usize = 32;
 
-/// A table's runs.
+/// Runs of a table.
 #[derive(Debug)]
-pub struct Manifest {
-    /// Checkpoint that it belongs to.
-    pub generation: u64,
-    /// Number drawn when the table was created.
+pub(super) struct Manifest {
+    /// Epoch of the table, drawn at its creation.
     pub epoch: u64,
-    /// Number that the next run gets.
+    /// Number of the next run.
     pub next_run: u64,
     /// Pages of the file, used and free.
     pub space: Extents,
-    /// The buckets and their runs.
+    /// Buckets and their runs.
     pub buckets: Buckets,
 }
 
-/// Encodes the manifest piece by piece, so that it needs no memory of its own size.
-pub fn encode_manifest(
+/// Encodes a manifest field by field, which needs little memory.
+pub(super) fn encode_manifest(
     (generation, epoch): (u64, u64),
     next_run: u64,
     file_pages: u64,
@@ -79,23 +80,37 @@ pub fn encode_manifest(
     Ok(())
 }
 
-/// Decodes a manifest and checks that it makes sense: buckets that tile the keys, fences in order, no page used twice or
-/// outside the file.
-pub fn decode_manifest(bytes: &[u8]) -> Result<Manifest> {
+/// Reads the manifest of a generation. Checks that the buckets tile the keys, that fences are in order, and that no page is
+/// used twice or lies outside the file.
+pub(super) fn read_manifest(generation: u64, mut from: SealedReader) -> Result<Manifest> {
+    let len = usize::try_from(from.left()).map_err(|_| Error::damaged("manifest", "too long"))?;
+    let mut bytes = vec![0; len];
+    from.read(&mut bytes)?;
+    from.finish()?;
+    decode_manifest(generation, &bytes)
+}
+
+fn decode_manifest(generation: u64, bytes: &[u8]) -> Result<Manifest> {
     let damaged = |reason| Error::damaged("manifest of the fingerprint table", reason);
     let mut fields = Fields::new(bytes);
     if fields.array() != Some(MAGIC) {
         return Err(damaged("has another version"));
     }
-    decode(fields).ok_or_else(|| damaged("does not make sense"))
+    let found = fields.u64();
+    let manifest = decode(fields).ok_or_else(|| damaged("does not make sense"))?;
+    if found == Some(generation) {
+        Ok(manifest)
+    } else {
+        Err(Error::damaged("manifest", "belongs to another checkpoint"))
+    }
 }
 
 fn decode(mut fields: Fields<'_>) -> Option<Manifest> {
-    let (generation, epoch) = (fields.u64()?, fields.u64()?);
+    let epoch = fields.u64()?;
     let count = fields.u32()?;
     let next_run = fields.u64()?;
     let file_pages = fields.u64()?;
-    // Nothing is allocated for buckets that are not there.
+    // Before memory is allocated for the buckets.
     if !(1..=1 << DEPTH_MAX).contains(&count) || fields.left() / BUCKET_BYTES < count as usize {
         return None;
     }
@@ -119,7 +134,7 @@ fn decode(mut fields: Fields<'_>) -> Option<Manifest> {
         return None;
     }
     let (space, buckets) = (Extents::with_used(file_pages, used)?, Buckets::from_list(buckets)?);
-    Some(Manifest { generation, epoch, next_run, space, buckets })
+    Some(Manifest { epoch, next_run, space, buckets })
 }
 
 fn decode_run(fields: &mut Fields<'_>, next_run: u64) -> Option<Run> {
@@ -141,8 +156,8 @@ mod tests {
 
     fn encoded(buckets: &Buckets) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut write = |piece: &[u8]| {
-            bytes.extend_from_slice(piece);
+        let mut write = |field: &[u8]| {
+            bytes.extend_from_slice(field);
             Ok(())
         };
         encode_manifest((9, 77), 5, 8, buckets, &mut write).unwrap();
@@ -167,35 +182,36 @@ mod tests {
     fn manifests_come_back_and_no_damage_makes_them_panic() {
         let list = buckets();
         let mut bytes = encoded(&Buckets::from_list(list.clone()).unwrap());
-        let manifest = decode_manifest(&bytes).unwrap();
-        assert_eq!((manifest.generation, manifest.epoch, manifest.next_run), (9, 77, 5));
+        let manifest = decode_manifest(9, &bytes).unwrap();
+        assert_eq!((manifest.epoch, manifest.next_run), (77, 5));
+        assert!(decode_manifest(8, &bytes).is_err());
         assert_eq!(manifest.space.end(), 6);
         assert!(manifest.buckets.numbers().map(|number| manifest.buckets.get(number)).eq(&list));
         for len in 0..bytes.len() {
-            assert!(decode_manifest(&bytes[..len]).is_err(), "{len} bytes");
+            assert!(decode_manifest(9, &bytes[..len]).is_err(), "{len} bytes");
         }
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            drop(decode_manifest(&bytes));
+            drop(decode_manifest(9, &bytes));
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
         let start = bytes.len() - 6 - 24;
         bytes[start] = 1;
-        assert!(decode_manifest(&bytes).is_err(), "two runs on one page");
+        assert!(decode_manifest(9, &bytes).is_err(), "two runs on one page");
     }
 
     #[test]
     fn buckets_that_do_not_tile_the_keys_and_other_versions_are_refused() {
         let bytes = encoded(&Buckets::from_list(buckets()).unwrap());
         let first_bucket = 8 + 8 + 8 + 4 + 8 + 8;
-        for (place, value) in [(first_bucket, 1), (first_bucket + 4, 2), (first_bucket + 4, 0), (first_bucket + 4, 64)]
+        for (offset, value) in [(first_bucket, 1), (first_bucket + 4, 2), (first_bucket + 4, 0), (first_bucket + 4, 64)]
         {
             let mut bytes = bytes.clone();
-            bytes[place] = value;
-            assert!(decode_manifest(&bytes).is_err(), "{value} at {place}");
+            bytes[offset] = value;
+            assert!(decode_manifest(9, &bytes).is_err(), "{value} at {offset}");
         }
         let mut old = bytes;
         old[7] = b'1';
-        assert!(decode_manifest(&old).unwrap_err().to_string().contains("version"));
+        assert!(decode_manifest(9, &old).unwrap_err().to_string().contains("version"));
     }
 }

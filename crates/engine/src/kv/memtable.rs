@@ -74,10 +74,10 @@ const EMPTY: List = List { first: END, last: END, fill: FULL, count: 0 };
 
 /// The slabs of a bucket that is being written out.
 #[derive(Debug)]
-pub struct Frozen(List);
+pub(super) struct Frozen(List);
 
 /// The entries that were staged.
-pub struct Memtable {
+pub(super) struct Memtable {
     entries: Vec<Entries>,
     slabs: Vec<Slab>,
     free: u32,
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Memtable {
 
 impl Memtable {
     /// Makes room for as many entries as fit into `bytes`, at least one slab.
-    pub fn new(bytes: usize, buckets: usize) -> Self {
+    pub(super) fn new(bytes: usize, buckets: usize) -> Self {
         let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
         let mut memtable = Self {
@@ -116,33 +116,23 @@ impl Memtable {
         memtable
     }
 
-    /// Returns how many entries are staged.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Says whether nothing is staged.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Says whether there is no room that an entry of any bucket could take.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.free_slabs == 0
     }
 
     /// Returns the share of memory that is left, as a fraction of two numbers of slabs.
-    pub fn space(&self) -> (usize, usize) {
+    pub(super) fn space(&self) -> (usize, usize) {
         (self.free_slabs, self.slabs.len())
     }
 
     /// Returns how many entries of a bucket are staged and not frozen.
-    pub fn bucket_count(&self, bucket: u32) -> u32 {
+    pub(super) fn bucket_count(&self, bucket: u32) -> u32 {
         self.lists[bucket as usize].count
     }
 
     /// Returns the memory taken.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let lists = self.lists.capacity() * size_of::<List>();
         size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
     }
@@ -172,12 +162,12 @@ impl Memtable {
     }
 
     /// Asks for the memory of what leads to a key, to be looked for soon.
-    pub fn prefetch(&self, key: &Key) {
+    pub(super) fn prefetch(&self, key: &Key) {
         will_need(&self.lines[self.home(key)]);
     }
 
     /// Asks for the memory of where the next entry of a bucket will be put.
-    pub fn prefetch_end(&self, bucket: u32) {
+    pub(super) fn prefetch_end(&self, bucket: u32) {
         let List { last, fill, .. } = self.lists[bucket as usize];
         if let Some(Entries(entries)) = self.entries.get(last as usize) {
             will_need(&entries[usize::from(fill) % SLAB_LEN]);
@@ -209,12 +199,12 @@ impl Memtable {
     }
 
     /// Returns the staged entry of a key.
-    pub fn get(&self, key: &Key) -> Option<Entry> {
+    pub(super) fn get(&self, key: &Key) -> Option<Entry> {
         self.find(key).map(|(_, _, index)| decode_entry(self.entry(index)))
     }
 
     /// Adds an entry, or replaces the one that has the same key. Staging must not be full.
-    pub fn insert(&mut self, bucket: u32, entry: &Entry) {
+    pub(super) fn insert(&mut self, bucket: u32, entry: &Entry) {
         assert!(!self.is_full(), "the table flushes before it stages more");
         let bytes = encode_entry(entry);
         match self.find(&entry.key) {
@@ -322,14 +312,14 @@ impl Memtable {
     }
 
     /// Appends the entries of a bucket that are not frozen, in no order.
-    pub fn list(&self, bucket: u32, out: &mut Vec<EntryBytes>) {
+    pub(super) fn list(&self, bucket: u32, out: &mut Vec<EntryBytes>) {
         for (_, entries) in self.slabs_of(self.lists[bucket as usize]) {
             out.extend_from_slice(entries);
         }
     }
 
     /// Freezes the entries of a bucket and appends them, in no order. They are found until they are thawed or dropped.
-    pub fn freeze(&mut self, bucket: u32, out: &mut Vec<EntryBytes>) -> Frozen {
+    pub(super) fn freeze(&mut self, bucket: u32, out: &mut Vec<EntryBytes>) -> Frozen {
         self.list(bucket, out);
         let list = std::mem::replace(&mut self.lists[bucket as usize], EMPTY);
         let mut next = list.first;
@@ -341,7 +331,7 @@ impl Memtable {
     }
 
     /// Drops entries that were written out. Those that came later under the same keys stay.
-    pub fn drop_frozen(&mut self, Frozen(list): Frozen) {
+    pub(super) fn drop_frozen(&mut self, Frozen(list): Frozen) {
         let mut slab = list.first;
         let mut keys = self.keys_ahead(slab);
         while slab != END {
@@ -376,7 +366,7 @@ impl Memtable {
     }
 
     /// Gives frozen entries back to their bucket: they could not be written out.
-    pub fn thaw(&mut self, bucket: u32, Frozen(mut list): Frozen) {
+    pub(super) fn thaw(&mut self, bucket: u32, Frozen(mut list): Frozen) {
         let mut slab = list.first;
         while slab != END {
             let next = self.slabs[slab as usize].next;
@@ -438,7 +428,7 @@ impl Memtable {
 
     /// Divides the list of a bucket as the bucket was: entries whose heads are not below `boundary` go to a new last
     /// list. There must be room for one slab.
-    pub fn split(&mut self, bucket: u32, boundary: u64) {
+    pub(super) fn split(&mut self, bucket: u32, boundary: u64) {
         let other = u32::try_from(self.lists.len()).expect("fewer than 2^32 buckets");
         self.lists.push(EMPTY);
         let list = std::mem::replace(&mut self.lists[bucket as usize], EMPTY);
@@ -464,7 +454,7 @@ impl Memtable {
     }
 
     /// Puts the lists of two buckets together, under the number of the first; that of the second goes to the last.
-    pub fn join(&mut self, first: u32, second: u32) {
+    pub(super) fn join(&mut self, first: u32, second: u32) {
         let later = self.lists[second as usize];
         self.chain(first, later);
         self.lists.swap_remove(second as usize);

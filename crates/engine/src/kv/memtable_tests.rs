@@ -74,7 +74,7 @@ fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() 
     if let Some((bucket, _, frozen)) = frozen {
         memtable.thaw(bucket, frozen);
     }
-    assert_eq!(memtable.len(), model.len());
+    assert_eq!(memtable.len, model.len());
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn lists_split_and_join_without_losing_an_entry() {
     assert!(halves[1].iter().all(|entry| entry.key.head() >= 1 << 63));
     assert!((0..400).all(|number| memtable.get(&key(number)) == Some(entry(number))));
     memtable.join(0, 1);
-    assert_eq!((listed(&memtable, 0).len(), memtable.len()), (400, 400));
+    assert_eq!((listed(&memtable, 0).len(), memtable.len), (400, 400));
     let mut out = Vec::new();
     let frozen = memtable.freeze(0, &mut out);
     memtable.drop_frozen(frozen);
-    assert!(memtable.is_empty());
+    assert_eq!(memtable.len, 0);
     let (free, all) = memtable.space();
     assert_eq!(free, all);
     assert!((0..400).all(|number| memtable.get(&key(number)).is_none()));

@@ -6,25 +6,45 @@
 
 use crate::types::Fingerprint;
 
-pub mod background;
-pub mod bucket;
-pub mod extent;
+mod bucket;
+mod bucket_name;
+mod change;
+mod counters;
+mod damage;
+mod disk_runs;
+mod extent;
 mod fields;
+mod file;
 pub mod filter;
-pub mod flush;
-mod install;
-pub mod manifest;
-pub mod memtable;
-pub mod merge;
-pub mod page;
-pub mod recent;
-pub mod run;
-pub mod sealed;
+mod flush;
+mod flush_state;
+mod lookup;
+mod manifest;
+mod memtable;
+mod merge;
+mod page;
+mod pool;
+mod recent;
+mod run;
+mod run_source;
+mod run_writer;
+mod sealed;
 mod search;
-mod streamed_search;
-pub mod table;
+mod spans;
+mod spec;
+mod table;
 
+pub use bucket_name::BucketName;
+pub use counters::TableCounters;
 pub(crate) use fields::Fields;
+pub use flush::{FlushDone, FlushJob, Live};
+pub use lookup::{LookupDone, LookupJob};
+pub use memtable::STAGED_BYTES;
+pub use page::PAGE_BYTES;
+pub use sealed::{Seal, SealedReader, SealedWriter};
+pub use search::Lookup;
+pub use spec::{BATCH_PAGES_MAX, BucketReads, TableSpec, merge_buffer_bytes};
+pub use table::Table;
 
 /// Bytes of a fingerprint that the table keeps: 160 keyed bits identify a chunk.
 pub const KEY_LEN: usize = 20;

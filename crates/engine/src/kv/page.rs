@@ -21,20 +21,20 @@ use crate::kv::{Entry, Fields, KEY_LEN, Key, Ordinal, Position};
 pub const PAGE_BYTES: usize = 4096;
 
 /// Bytes of an entry.
-pub const ENTRY_BYTES: usize = 32;
+pub(super) const ENTRY_BYTES: usize = 32;
 
 /// Bytes of a page before its entries.
-pub const HEADER_BYTES: usize = 32;
+pub(super) const HEADER_BYTES: usize = 32;
 
 /// Entries that fit into a page.
-pub const PAGE_ENTRIES: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES;
+pub(super) const PAGE_ENTRIES: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES;
 
 /// An entry as it stands on a page. Merges compare and copy entries without decoding them.
-pub type EntryBytes = [u8; ENTRY_BYTES];
+pub(super) type EntryBytes = [u8; ENTRY_BYTES];
 
 /// Which page of the table it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageName {
+pub(super) struct PageName {
     /// Number drawn when the table was created.
     pub epoch: u64,
     /// Number of its run, never used twice between two checkpoints of a table.
@@ -45,7 +45,7 @@ pub struct PageName {
 
 /// Where a key lies relative to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub(super) enum Found {
     /// In it.
     Here(Entry),
     /// Before its first key.
@@ -58,12 +58,12 @@ pub enum Found {
 
 /// A page whose header and checksum are right.
 #[derive(Clone, Copy, Debug)]
-pub struct Page<'a> {
+pub(super) struct Page<'a> {
     entries: &'a [EntryBytes],
 }
 
 /// Encodes an entry.
-pub fn encode_entry(entry: &Entry) -> EntryBytes {
+pub(super) fn encode_entry(entry: &Entry) -> EntryBytes {
     let mut bytes = [0; ENTRY_BYTES];
     bytes[..KEY_LEN].copy_from_slice(&entry.key.0);
     bytes[KEY_LEN..KEY_LEN + 4].copy_from_slice(&entry.ordinal.0.to_le_bytes());
@@ -72,7 +72,7 @@ pub fn encode_entry(entry: &Entry) -> EntryBytes {
 }
 
 /// Decodes an entry. Every bit pattern is one.
-pub fn decode_entry(bytes: &EntryBytes) -> Entry {
+pub(super) fn decode_entry(bytes: &EntryBytes) -> Entry {
     let mut fields = Fields::new(bytes);
     let mut decode = || {
         Some(Entry { key: Key(fields.array()?), ordinal: Ordinal(fields.u32()?), position: Position(fields.u64()?) })
@@ -81,29 +81,29 @@ pub fn decode_entry(bytes: &EntryBytes) -> Entry {
 }
 
 /// Returns the key of an entry.
-pub fn key_of(entry: &EntryBytes) -> &[u8; KEY_LEN] {
+pub(super) fn key_of(entry: &EntryBytes) -> &[u8; KEY_LEN] {
     entry.first_chunk().expect("an entry begins with its key")
 }
 
 /// Returns the first eight bytes of an entry's key, as [`Key::head`] does.
-pub fn head_of(entry: &EntryBytes) -> u64 {
+pub(super) fn head_of(entry: &EntryBytes) -> u64 {
     u64::from_be_bytes(*entry.first_chunk().expect("an entry begins with its key"))
 }
 
 /// Returns the container of an entry.
-pub fn ordinal_of(entry: &EntryBytes) -> Ordinal {
+pub(super) fn ordinal_of(entry: &EntryBytes) -> Ordinal {
     let [.., a, b, c, d, _, _, _, _, _, _, _, _] = *entry;
     Ordinal(u32::from_le_bytes([a, b, c, d]))
 }
 
 /// Compares the keys of two entries; most differ in their heads.
-pub fn compare_keys(left: &EntryBytes, right: &EntryBytes) -> Ordering {
+pub(super) fn compare_keys(left: &EntryBytes, right: &EntryBytes) -> Ordering {
     head_of(left).cmp(&head_of(right)).then_with(|| key_of(left).cmp(key_of(right)))
 }
 
 /// Makes a page of what stands where its entries belong: writes the header of a page of `count` entries sorted by key,
 /// and empties the rest.
-pub fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
+pub(super) fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
     assert!((1..=PAGE_ENTRIES).contains(&count), "a page holds 1 to {PAGE_ENTRIES} entries");
     let page: &mut [u8; PAGE_BYTES] = page.try_into().expect("a page has its length");
     let (used, rest) = page.split_at_mut(HEADER_BYTES + count * ENTRY_BYTES);
@@ -121,7 +121,7 @@ pub fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
 
 impl<'a> Page<'a> {
     /// Checks a page that was read. `None`: damaged, or another page than the one asked for.
-    pub fn decode(name: PageName, bytes: &'a [u8]) -> Option<Self> {
+    pub(super) fn decode(name: PageName, bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() != PAGE_BYTES {
             return None;
         }
@@ -140,7 +140,7 @@ impl<'a> Page<'a> {
     }
 
     /// Looks for a key.
-    pub fn find(&self, key: &Key) -> Found {
+    pub(super) fn find(&self, key: &Key) -> Found {
         let head = key.head();
         let order = |entry: &EntryBytes| head_of(entry).cmp(&head).then_with(|| key_of(entry).cmp(&key.0));
         match self.entries.binary_search_by(order) {
@@ -152,7 +152,7 @@ impl<'a> Page<'a> {
     }
 
     /// Returns the entries in order.
-    pub fn entries(&self) -> &'a [EntryBytes] {
+    pub(super) fn entries(&self) -> &'a [EntryBytes] {
         self.entries
     }
 }

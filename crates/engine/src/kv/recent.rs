@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::kv::bucket::BucketName;
+use crate::kv::bucket_name::BucketName;
 use crate::kv::page::EntryBytes;
 use crate::kv::{KEY_LEN, Key, part_of};
 
@@ -18,12 +18,12 @@ const RECENT_BITS: u64 = 5;
 const RECENT_HASHES: u32 = 2;
 
 /// Returns the words of a filter for so many entries, at least one.
-pub fn recent_words(entries: u64) -> u64 {
+pub(super) fn recent_words(entries: u64) -> u64 {
     (entries.saturating_mul(RECENT_BITS)).div_ceil(64).max(1)
 }
 
 /// Returns how many entries a filter of so many bytes is made for.
-pub fn recent_entries(bytes: usize) -> u64 {
+pub(super) fn recent_entries(bytes: usize) -> u64 {
     bytes as u64 * 8 / RECENT_BITS
 }
 
@@ -40,7 +40,7 @@ fn word_and_bits(key: &Key, words: usize) -> (usize, u64) {
 }
 
 /// Sets the bits of entries in a filter's words, if it has any.
-pub fn recent_set(words: &mut [u64], entries: &[EntryBytes]) {
+pub(super) fn recent_set(words: &mut [u64], entries: &[EntryBytes]) {
     if words.is_empty() {
         return;
     }
@@ -52,7 +52,7 @@ pub fn recent_set(words: &mut [u64], entries: &[EntryBytes]) {
 }
 
 /// Says whether a key may be in the run of a filter. Without words it may.
-pub fn recent_test(words: &[u64], key: &Key) -> bool {
+pub(super) fn recent_test(words: &[u64], key: &Key) -> bool {
     if words.is_empty() {
         return true;
     }
@@ -62,28 +62,28 @@ pub fn recent_test(words: &[u64], key: &Key) -> bool {
 
 /// What the filters of all young runs take, and which is the largest.
 #[derive(Debug)]
-pub struct RecentBytes {
+pub(super) struct RecentBytes {
     cap: usize,
     bytes: usize,
     by_size: BTreeSet<(usize, BucketName, u64)>,
 }
 
 /// Names a run with a filter.
-pub type RecentRun = (BucketName, u64);
+pub(super) type RecentRun = (BucketName, u64);
 
 impl RecentBytes {
     /// Starts with none, under a cap in bytes.
-    pub fn new(cap: usize) -> Self {
+    pub(super) fn new(cap: usize) -> Self {
         Self { cap, bytes: 0, by_size: BTreeSet::new() }
     }
 
     /// Returns what the filters take.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Notes the filter of a run, if it has words.
-    pub fn add(&mut self, (bucket, run): RecentRun, words: &[u64]) {
+    pub(super) fn add(&mut self, (bucket, run): RecentRun, words: &[u64]) {
         if !words.is_empty() {
             self.bytes += size_of_val(words);
             self.by_size.insert((words.len(), bucket, run));
@@ -91,14 +91,14 @@ impl RecentBytes {
     }
 
     /// Notes that a filter is gone.
-    pub fn remove(&mut self, (bucket, run): RecentRun, words: &[u64]) {
+    pub(super) fn remove(&mut self, (bucket, run): RecentRun, words: &[u64]) {
         if self.by_size.remove(&(words.len(), bucket, run)) {
             self.bytes -= size_of_val(words);
         }
     }
 
     /// Returns the run that has to give its filter up, the largest, while all together exceed the cap.
-    pub fn surplus(&mut self) -> Option<RecentRun> {
+    pub(super) fn surplus(&mut self) -> Option<RecentRun> {
         if self.bytes <= self.cap {
             return None;
         }

@@ -1,11 +1,10 @@
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::kv::Position;
-use crate::kv::flush::{FlushJob, Live};
-use crate::kv::manifest::decode_manifest;
-use crate::kv::sealed::Seal;
+use crate::io::DeviceProfile;
+use crate::kv::{Position, Seal};
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 
@@ -58,10 +57,10 @@ fn save(table: &mut Table, disk: &MemDisk) -> [(PathBuf, Seal); 2] {
 }
 
 fn reopen(disk: &MemDisk, spec: TableSpec, saved: &[(PathBuf, Seal); 2]) -> Result<Table> {
-    let [(manifest, _), (staged, seal)] = saved;
     let open = |name: &Path| disk.open(name, crate::io::Access::ReadWrite).unwrap();
-    let mut table = Table::open(open(Path::new("table")), spec, decode_manifest(&disk.bytes(manifest))?)?;
-    table.load_staged(disk, SealedReader::open(open(staged), staged.clone(), *seal)?)?;
+    let [manifest, staged] = saved.each_ref().map(|(name, seal)| SealedReader::open(open(name), name.clone(), *seal));
+    let mut table = Table::open(open(Path::new("table")), spec, 3, manifest?)?;
+    table.load_staged(disk, staged?)?;
     Ok(table)
 }
 
@@ -113,7 +112,7 @@ fn what_was_saved_stays_intact_whatever_is_written_after() {
 }
 
 #[test]
-fn dead_entries_are_passed_by_and_dropped_by_merges() {
+fn dead_entries_are_skipped_by_lookups_and_dropped_by_merges() {
     let disk = MemDisk::default();
     let mut table = table(&disk, spec());
     for number in 0..5_000 {
@@ -191,7 +190,7 @@ fn a_damaged_page_only_misses_names_its_bucket_and_is_rewritten() {
 }
 
 #[test]
-fn keys_that_share_their_place_are_found_on_whichever_page() {
+fn keys_with_equal_fractions_are_found_on_any_page() {
     for reads in [BucketReads::Pages, BucketReads::Whole, BucketReads::Entire] {
         let disk = MemDisk::default();
         let mut table = table(&disk, TableSpec { reads, ..spec() });
@@ -224,7 +223,7 @@ fn reads_per_lookup(table: &mut Table, disk: &MemDisk, numbers: std::ops::Range<
 }
 
 #[test]
-fn filters_of_young_runs_spare_most_reads_of_absent_keys_and_their_cap_is_kept() {
+fn recent_filters_spare_most_reads_of_absent_keys_and_keep_their_memory_limit() {
     let mut absent = Vec::new();
     for recent_filter_bytes in [0, 4 << 10, 1 << 20] {
         let disk = MemDisk::default();
@@ -279,11 +278,11 @@ fn keys_that_fall_close_together_are_read_together() {
 }
 
 #[test]
-fn a_table_that_is_being_written_out_is_not_saved_and_a_page_of_an_earlier_life_is_not_believed() {
+fn a_table_with_a_flush_in_flight_is_not_saved_and_pages_of_an_earlier_epoch_are_damaged() {
     let disk = MemDisk::default();
     let mut first = table(&disk, TableSpec { epoch: 7, ..spec() });
     (0..5_000).for_each(|number| add(&mut first, &disk, &entry(number)));
-    let saved = save(&mut first, &disk);
+    let mut saved = save(&mut first, &disk);
     let manifest = disk.bytes("manifest");
     let live: Live = Arc::new(|_| true);
     let jobs = first.start_flush(&live);
@@ -292,13 +291,15 @@ fn a_table_that_is_being_written_out_is_not_saved_and_a_page_of_an_earlier_life_
     let file = disk.create(Path::new("other")).unwrap();
     let mut writers = [0; 2].map(|_| SealedWriter::create(Arc::clone(&file)).unwrap());
     let [manifest_writer, staged] = &mut writers;
-    assert!(first.save(4, manifest_writer, staged).is_err());
+    let mut save = || first.save(4, manifest_writer, staged);
+    assert!(catch_unwind(AssertUnwindSafe(&mut save)).is_err());
     let done = jobs.into_iter().map(|job| job.run(&disk)).collect();
     first.finish_flush(done).unwrap();
-    // The same runs at the same places, in a table of another life.
+    // The same runs at the same pages, in a table of another epoch.
     let mut other = manifest;
     other[16] ^= 1;
     disk.damage("manifest", |bytes| bytes.clone_from(&other));
+    saved[0].1.digest = blake3::hash(&other).into();
     let mut table = reopen(&disk, spec(), &saved).unwrap();
     let mut out = Vec::new();
     let keys: Vec<_> = (0..5_000).map(key).collect();
@@ -378,16 +379,7 @@ impl Model {
     }
 
     fn count(&mut self) {
-        let (counters, totals) = (self.table.counters(), &mut self.totals);
-        totals.runs_merged += counters.runs_merged;
-        totals.recent_skips += counters.recent_skips;
-        totals.recent_filters_dropped += counters.recent_filters_dropped;
-        totals.merges_grouped += counters.merges_grouped;
-        totals.merges_streamed += counters.merges_streamed;
-        totals.buckets_split += counters.buckets_split;
-        totals.buckets_joined += counters.buckets_joined;
-        totals.whole_reads += counters.whole_reads;
-        totals.page_reads += counters.page_reads;
+        self.totals.add(&self.table.counters());
     }
 
     fn damage(&mut self) {
@@ -403,7 +395,7 @@ impl Model {
         self.hit = self.table.damaged_buckets();
         self.damaged += self.hit.len() as u64;
         self.check(300);
-        // Mended at once, as the index does: the bucket is rewritten, and what it held is added again.
+        // Repaired at once, as the index does: a flush rewrites the bucket, and its entries are added again.
         for bucket in std::mem::take(&mut self.hit) {
             let mut lost: Vec<_> = self.entries.values().filter(|entry| bucket.holds(&entry.key)).copied().collect();
             lost.sort_unstable_by_key(|entry| entry.position);
@@ -416,7 +408,7 @@ impl Model {
             }
             self.table.forget_damage(bucket);
         }
-        // A half that was joined with a damaged one is named too, though nothing of it is missing.
+        // A half that was joined with a damaged one is named too, although none of its entries is missing.
         self.table.damaged_buckets().into_iter().for_each(|bucket| self.table.forget_damage(bucket));
     }
 
@@ -430,7 +422,7 @@ impl Model {
         self.compare(&keys, &out);
     }
 
-    /// What a lookup beside answers is how things stood when it was started.
+    /// A background lookup answers with the state at its start.
     fn check_in_background(&mut self, count: usize) {
         let keys: Vec<_> = (0..count).map(|_| key(self.random.below(60_000))).collect();
         let live: Live = Arc::new(|_| true);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::index::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
 use crate::io::Disk;
 use crate::io::tree::SourceTree;
-use crate::kv::table::BucketReads;
+use crate::kv::BucketReads;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;

@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
 use onefold_engine::index::options::{self, FILTER_START_SHARE, WindowRule};
 use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
-use onefold_engine::kv::table::{BucketReads, merge_buffer_bytes};
+use onefold_engine::kv::{BucketReads, merge_buffer_bytes};
 use onefold_engine::source::exclude::parse_size;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
