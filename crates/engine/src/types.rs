@@ -138,6 +138,15 @@ pub struct Chunk {
     pub len: u32,
 }
 
+/// A chunk and the container that holds it, or will hold it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkRef {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Its container.
+    pub container: ContainerId,
+}
+
 /// A point in time: seconds since 1970 (negative before) and the nanoseconds that follow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp {

@@ -25,7 +25,7 @@ use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, rea
 use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::tree::{Child, Content, Entry, Link};
-use onefold_engine::types::{ChunkKind, Fingerprint, Sequence, Timestamp};
+use onefold_engine::types::{Chunk, ChunkKind, Fingerprint, Sequence, Timestamp};
 use onefold_engine::{Error, Result};
 
 use crate::support::{CHEAP, Notes, PASSWORD, SMALL, World};
@@ -247,7 +247,7 @@ fn check(case: &str, failures: u64, plant: impl Fn(&OsTarget), forge: impl Fn(&m
     let mut forger = Forger::new(&store);
     let mut entries = forge(&mut forger);
     let fingerprint = forger.data(b"sound");
-    entries.push(file(b"zz-sound", vec![RecipeItem::Chunk { fingerprint, len: 5 }]));
+    entries.push(file(b"zz-sound", vec![RecipeItem::Chunk(Chunk { fingerprint, len: 5 })]));
     let root = forger.directory(&entries);
     let snapshot = forger.commit(root);
     // MemTree panics on names that the engine must never hand to a target.
@@ -280,7 +280,7 @@ fn names_that_leave_the_directory_are_refused() {
             |_| {},
             |forger| {
                 let fingerprint = forger.data(b"evil");
-                let inner = forger.directory(&[file(name, vec![RecipeItem::Chunk { fingerprint, len: 4 }])]);
+                let inner = forger.directory(&[file(name, vec![RecipeItem::Chunk(Chunk { fingerprint, len: 4 })])]);
                 let empty = forger.directory(&[]);
                 let below = forger.directory(&[directory(b"ok", empty)]);
                 vec![directory(b"d", inner), directory(b"e", below)]
@@ -317,7 +317,7 @@ fn names_that_come_twice_are_refused() {
     let link_then_file = |forger: &mut Forger| {
         let fingerprint = forger.data(b"evil");
         let first = symlink(b"x", b"../outside/file");
-        let second = file(b"x", vec![RecipeItem::Chunk { fingerprint, len: 4 }]);
+        let second = file(b"x", vec![RecipeItem::Chunk(Chunk { fingerprint, len: 4 })]);
         (first, second)
     };
     check(
@@ -349,7 +349,7 @@ fn names_that_come_twice_are_refused() {
         |_| {},
         |forger| {
             let fingerprint = forger.data(b"evil");
-            let inner = forger.directory(&[file(b"file", vec![RecipeItem::Chunk { fingerprint, len: 4 }])]);
+            let inner = forger.directory(&[file(b"file", vec![RecipeItem::Chunk(Chunk { fingerprint, len: 4 })])]);
             let nodes =
                 [forger.directory(&[symlink(b"x", b"../outside")]), forger.directory(&[directory(b"x", inner)])];
             let [a, b] = nodes.map(|node| Child { node, entries: 1, first_name: b"x".to_vec() });
@@ -383,7 +383,7 @@ fn levels_and_lengths_that_lie_are_refused() {
         |_| {},
         |forger| {
             let fingerprint = forger.data(b"four");
-            vec![file(b"f", vec![RecipeItem::Chunk { fingerprint, len: 5 }])]
+            vec![file(b"f", vec![RecipeItem::Chunk(Chunk { fingerprint, len: 5 })])]
         },
     );
     check(
@@ -392,14 +392,14 @@ fn levels_and_lengths_that_lie_are_refused() {
         |_| {},
         |forger| {
             let fingerprint = forger.data(b"four");
-            vec![file(b"f", vec![RecipeItem::Chunk { fingerprint, len: u32::MAX }])]
+            vec![file(b"f", vec![RecipeItem::Chunk(Chunk { fingerprint, len: u32::MAX })])]
         },
     );
     check(
         "a chunk that is nowhere",
         1,
         |_| {},
-        |_| vec![file(b"f", vec![RecipeItem::Chunk { fingerprint: Fingerprint([7; 32]), len: 5 }])],
+        |_| vec![file(b"f", vec![RecipeItem::Chunk(Chunk { fingerprint: Fingerprint([7; 32]), len: 5 })])],
     );
     check(
         "a segment whose length lies",
@@ -408,7 +408,7 @@ fn levels_and_lengths_that_lie_are_refused() {
         |forger| {
             let fingerprint = forger.data(b"four");
             let mut segment = Vec::new();
-            Recipe { level: 0, items: vec![RecipeItem::Chunk { fingerprint, len: 4 }] }.encode(&mut segment);
+            Recipe { level: 0, items: vec![RecipeItem::Chunk(Chunk { fingerprint, len: 4 })] }.encode(&mut segment);
             let fingerprint = forger.store(ChunkKind::Recipe, &segment, &[]).unwrap();
             let recipe = Recipe { level: 1, items: vec![RecipeItem::Segment { fingerprint, len: 1 << 40 }] };
             vec![entry(b"f", EntryKind::File, Content::File { ctime: Timestamp::default(), inode: 1, recipe })]
@@ -444,7 +444,7 @@ fn what_was_planted_in_the_target_is_replaced_and_not_followed() {
     };
     let restored = check("planted", 0, plant, |forger| {
         let fingerprint = forger.data(b"restored");
-        let chunk = || vec![RecipeItem::Chunk { fingerprint, len: 8 }];
+        let chunk = || vec![RecipeItem::Chunk(Chunk { fingerprint, len: 8 })];
         let inner = forger.directory(&[file(b"file", chunk()), file(b"passwd", chunk())]);
         vec![directory(b"d", inner), directory(b"e", inner), file(b"f", chunk()), file(b"hard", chunk())]
     });
@@ -465,7 +465,7 @@ fn links_of_a_snapshot_are_not_followed() {
         |forger| {
             let fingerprint = forger.data(b"evil");
             let link = Entry { link: shared, ..symlink(b"a", b"../outside/file") };
-            let file = Entry { link: shared, ..file(b"b", vec![RecipeItem::Chunk { fingerprint, len: 4 }]) };
+            let file = Entry { link: shared, ..file(b"b", vec![RecipeItem::Chunk(Chunk { fingerprint, len: 4 })]) };
             vec![link, file]
         },
     );
@@ -526,7 +526,7 @@ fn of_names_that_the_target_cannot_tell_apart_the_first_is_restored() {
     let mut forger = Forger::new(&store);
     let mut stored = |name: &[u8], bytes: &[u8]| {
         let fingerprint = forger.data(bytes);
-        file(name, vec![RecipeItem::Chunk { fingerprint, len: 5 }])
+        file(name, vec![RecipeItem::Chunk(Chunk { fingerprint, len: 5 })])
     };
     let [inner, other, first, second] =
         [stored(b"a", b"inner"), stored(b"b", b"other"), stored(b"NAME", b"first"), stored(b"name", b"secon")];

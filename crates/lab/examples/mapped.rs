@@ -56,8 +56,7 @@ fn feed<M: Medium>(
             .zip(&drawn)
             .map(|(number, (chunk, _))| SequencedChunk {
                 sequence: Sequence(number),
-                fingerprint: name(*chunk),
-                len: 4096,
+                chunk: Chunk { fingerprint: name(*chunk), len: 4096 },
             })
             .collect();
         sequence += batch.len() as u64;
@@ -67,10 +66,10 @@ fn feed<M: Medium>(
             index.submit(piece, &mut resolved)?;
         }
         submitting += now().saturating_sub(start);
-        for ((chunk, (_, is_new)), Resolved { verdict, .. }) in batch.iter().zip(&drawn).zip(resolved) {
+        for ((arrival, (_, is_new)), Resolved { verdict, .. }) in batch.iter().zip(&drawn).zip(resolved) {
             ensure!((verdict == Verdict::Unique) == *is_new, "{verdict:?} on a chunk that is new: {is_new}");
             if *is_new {
-                packing.push(Chunk { fingerprint: chunk.fingerprint, len: chunk.len });
+                packing.push(arrival.chunk);
             }
         }
         let start = now();

@@ -16,7 +16,7 @@ use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::Excludes;
 use onefold_engine::store::Store;
-use onefold_engine::types::Fingerprint;
+use onefold_engine::types::{Chunk, Fingerprint};
 use sha2::digest::Digest;
 
 use crate::chunkers::Chunker;
@@ -102,7 +102,7 @@ pub fn record_paths(
                         let name = path.as_os_str().as_bytes();
                         Event::Begin { name: name.get(..NAME_LEN_MAX).unwrap_or(name).to_vec(), version }
                     }
-                    Recorded::Chunk { fingerprint, len } => {
+                    Recorded::Chunk(Chunk { fingerprint, len }) => {
                         let hash = *fingerprint.0.first_chunk::<HASH_LEN>().expect("fingerprints are longer");
                         Event::Chunk(TraceChunk { hash, len })
                     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::Host;
-use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence, SessionId};
+use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 
 use crate::stream::{Stream, name};
 use crate::trace::{Event, Events};
@@ -26,10 +26,8 @@ pub const SESSION: SessionId = SessionId([7; 16]);
 /// A chunk on its way into an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drawn {
-    /// What it is called.
-    pub fingerprint: Fingerprint,
-    /// Its length in bytes.
-    pub len: u32,
+    /// The chunk.
+    pub chunk: Chunk,
     /// Whether it is new, if that is known.
     pub is_new: Option<bool>,
 }
@@ -52,7 +50,7 @@ pub struct MadeUp<'a> {
 impl Source for MadeUp<'_> {
     fn draw(&mut self) -> Result<Option<Drawn>> {
         let (number, is_new) = self.stream.draw();
-        Ok(Some(Drawn { fingerprint: name(number), len: self.len, is_new: Some(is_new) }))
+        Ok(Some(Drawn { chunk: Chunk { fingerprint: name(number), len: self.len }, is_new: Some(is_new) }))
     }
 }
 
@@ -69,8 +67,8 @@ impl Source for Traced<'_> {
     fn draw(&mut self) -> Result<Option<Drawn>> {
         loop {
             match self.0.next_event()? {
-                Some(Event::Chunk(chunk)) => {
-                    return Ok(Some(Drawn { fingerprint: chunk.fingerprint(), len: chunk.len, is_new: None }));
+                Some(Event::Chunk(traced)) => {
+                    return Ok(Some(Drawn { chunk: traced.chunk(), is_new: None }));
                 }
                 Some(Event::Begin { .. } | Event::End) => {}
                 None => return Ok(None),
@@ -93,10 +91,10 @@ pub struct UniqueSet {
 
 impl UniqueSet {
     /// Adds a chunk.
-    pub fn add(&mut self, fingerprint: &Fingerprint, len: u32) {
-        let (name, _) = fingerprint.0.split_first_chunk().expect("a fingerprint has 32 bytes");
+    pub fn add(&mut self, chunk: &Chunk) {
+        let (name, _) = chunk.fingerprint.0.split_first_chunk().expect("a fingerprint has 32 bytes");
         self.chunks += 1;
-        self.bytes += u64::from(len);
+        self.bytes += u64::from(chunk.len);
         self.digest = self.digest.wrapping_add(u128::from_le_bytes(*name));
     }
 }
@@ -212,13 +210,12 @@ impl<I: Identifier> Replay<I> {
             drawn.clear();
             batch.clear();
             while batch.len() < BATCH_CHUNKS && outcome.chunks < chunks {
-                let Some(chunk) = source.draw()? else { break };
-                let Drawn { fingerprint, len, .. } = chunk;
-                drawn.push(chunk);
-                batch.push(SequencedChunk { sequence: Sequence(self.next_sequence), fingerprint, len });
+                let Some(next) = source.draw()? else { break };
+                drawn.push(next);
+                batch.push(SequencedChunk { sequence: Sequence(self.next_sequence), chunk: next.chunk });
                 self.next_sequence += 1;
                 outcome.chunks += 1;
-                outcome.bytes += u64::from(len);
+                outcome.bytes += u64::from(next.chunk.len);
             }
             if batch.is_empty() {
                 break;
@@ -247,13 +244,13 @@ impl<I: Identifier> Replay<I> {
         let mut recording = Duration::ZERO;
         for Resolved { sequence, verdict } in resolved.drain(..) {
             let due = self.due.resolve(sequence).context("a verdict on a chunk that is not due one")?;
-            let Drawn { fingerprint, len, is_new } = due;
+            let Drawn { chunk, is_new } = due;
             match verdict {
                 Verdict::Unique => {
                     self.stored_again += u64::from(is_new == Some(false));
-                    self.unique.add(&fingerprint, len);
-                    self.packing.push(Chunk { fingerprint, len });
-                    self.packing_bytes += u64::from(len);
+                    self.unique.add(&chunk);
+                    self.packing.push(chunk);
+                    self.packing_bytes += u64::from(chunk.len);
                     if self.container_bytes <= self.packing_bytes {
                         recording += self.record()?;
                     }

@@ -181,12 +181,12 @@ mod tests {
         let mut events = Synth::new(spec).unwrap();
         while let Some(event) = events.next_event().unwrap() {
             if let Event::Chunk(chunk) = event {
-                known.insert(chunk.hash, (chunk.fingerprint(), chunk.len));
+                known.insert(chunk.hash, chunk.chunk());
             }
         }
         let mut set = UniqueSet::default();
-        for (fingerprint, len) in known.values() {
-            set.add(fingerprint, *len);
+        for chunk in known.values() {
+            set.add(chunk);
         }
         set
     }

@@ -25,11 +25,7 @@ const KNOWN: &[&[&str]] = &[
         "crates/engine/src/restore/run.rs",
         "crates/engine/src/restore/writing.rs",
     ],
-    &[
-        "crates/engine/src/restore/fetch.rs",
-        "crates/engine/src/restore/locate.rs",
-        "crates/engine/src/restore/region.rs",
-    ],
+    &["crates/engine/src/restore/fetch.rs", "crates/engine/src/restore/region.rs"],
     &["crates/lab/src/advise/predict.rs", "crates/lab/src/advise/regions.rs", "crates/lab/src/advise/scan.rs"],
     &["crates/lab/src/mapped/buffer.rs", "crates/lab/src/mapped/cache.rs", "crates/lab/src/mapped/lru.rs"],
 ];

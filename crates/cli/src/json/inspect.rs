@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::json::NodeFields;
 use crate::text;
+use onefold_engine::types::Chunk;
 
 /// An entry that `find` found.
 #[derive(Serialize)]
@@ -313,7 +314,7 @@ impl CatNode {
 impl CatPiece {
     fn of(item: &RecipeItem) -> Self {
         match item {
-            RecipeItem::Chunk { fingerprint, len } => Self::Chunk { id: fingerprint.to_string(), size: *len },
+            RecipeItem::Chunk(Chunk { fingerprint, len }) => Self::Chunk { id: fingerprint.to_string(), size: *len },
             RecipeItem::Hole { len } => Self::Hole { size: *len },
             RecipeItem::Segment { fingerprint, len } => Self::Segment { id: fingerprint.to_string(), size: *len },
         }

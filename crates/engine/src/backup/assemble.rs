@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backup::block::{Change, DirectoryStart, FileStart, InputEvent};
-use crate::backup::identify::{IdentifyStage, Reference};
+use crate::backup::identify::IdentifyStage;
 use crate::error::{Error, Result};
 use crate::monitor::{Action, Monitor};
 use crate::recipe::RecipeBuilder;
@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::store::cursor::HintedEntry;
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::{Content, Entry};
-use crate::types::{ContainerId, Fingerprint, SessionId};
+use crate::types::{ChunkRef, ContainerId, Fingerprint, SessionId};
 
 /// Builds the tree of a snapshot.
 pub struct Assembler {
@@ -83,16 +83,17 @@ impl Assembler {
     }
 
     /// Appends a reference to the open file.
-    pub fn reference(&mut self, reference: Reference, sink: &mut IdentifyStage<'_>) -> Result<()> {
-        let Reference { fingerprint, len, container } = reference;
-        self.recipe.chunk(fingerprint, len, Some(container), sink)?;
+    pub fn reference(&mut self, reference: ChunkRef, sink: &mut IdentifyStage<'_>) -> Result<()> {
+        let ChunkRef { chunk, container } = reference;
+        let len = u64::from(chunk.len);
+        self.recipe.chunk(chunk, Some(container), sink)?;
         if let Some(file) = &mut self.file {
-            file.bytes += u64::from(len);
+            file.bytes += len;
             if container.session == self.session {
-                file.added += u64::from(len);
+                file.added += len;
             }
         }
-        self.monitor.advance(u64::from(len), 0);
+        self.monitor.advance(len, 0);
         Ok(())
     }
 

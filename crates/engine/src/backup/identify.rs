@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
 use crate::recipe::MetadataSink;
-use crate::types::{ChunkKind, ContainerId, Fingerprint, Sequence};
+use crate::types::{Chunk, ChunkKind, ChunkRef, ContainerId, Fingerprint, Sequence};
 
 use std::sync::Arc;
 
@@ -56,21 +56,8 @@ struct Held {
 /// A reference on its way to a recipe.
 #[derive(Debug)]
 struct Slot {
-    sequence: u64,
-    fingerprint: Fingerprint,
-    len: u32,
+    arrival: SequencedChunk,
     verdict: Option<Verdict>,
-}
-
-/// A reference in its place in the stream, its container known.
-#[derive(Clone, Copy, Debug)]
-pub struct Reference {
-    /// Name of the chunk.
-    pub fingerprint: Fingerprint,
-    /// Its length.
-    pub len: u32,
-    /// Where it is, or will be.
-    pub container: ContainerId,
 }
 
 /// What the stage counts.
@@ -144,8 +131,10 @@ impl<'a> IdentifyStage<'a> {
         let mut chunks = Vec::with_capacity(block.chunk_count());
         for (number, fingerprint) in block.fingerprints.iter().enumerate() {
             let len = u32::try_from(block.chunk(number).len()).expect("a block is far below 4 GiB");
-            self.slots.push_back(Slot { sequence: self.next, fingerprint: *fingerprint, len, verdict: None });
-            chunks.push(SequencedChunk { sequence: Sequence(self.next), fingerprint: *fingerprint, len });
+            let chunk = Chunk { fingerprint: *fingerprint, len };
+            let arrival = SequencedChunk { sequence: Sequence(self.next), chunk };
+            self.slots.push_back(Slot { arrival, verdict: None });
+            chunks.push(arrival);
             self.next += 1;
         }
         let mut resolved = std::mem::take(&mut self.resolved);
@@ -168,24 +157,24 @@ impl<'a> IdentifyStage<'a> {
 
     /// Keeps the bytes of those chunks of a block whose verdict is pending.
     fn hold_pending(&mut self, first: u64, block: &CutBlock) {
-        let start = self.slots.partition_point(|slot| slot.sequence < first);
+        let start = self.slots.partition_point(|slot| slot.arrival.sequence.0 < first);
         for slot in self.slots.range(start..).filter(|slot| slot.verdict.is_none()) {
-            let number = usize::try_from(slot.sequence - first).expect("a block's chunks are few");
+            let SequencedChunk { sequence: Sequence(sequence), chunk: Chunk { fingerprint, .. } } = slot.arrival;
+            let number = usize::try_from(sequence - first).expect("a block's chunks are few");
             let bytes = block.chunk(number).to_vec();
-            let held = Held { fingerprint: slot.fingerprint, kind: ChunkKind::Data, hints_len: 0, bytes };
-            self.held.insert(slot.sequence, held);
+            self.held.insert(sequence, Held { fingerprint, kind: ChunkKind::Data, hints_len: 0, bytes });
         }
     }
 
     /// Returns the reference whose turn it is, if its container is known.
-    pub fn next_reference(&mut self) -> Option<Reference> {
-        let slot = self.slots.front()?;
-        let container = match slot.verdict? {
+    pub fn next_reference(&mut self) -> Option<ChunkRef> {
+        let Slot { arrival: SequencedChunk { sequence, chunk }, verdict } = self.slots.front()?;
+        let container = match (*verdict)? {
             Verdict::Stored(container) => container,
-            Verdict::Unique => *self.locations.get(&slot.sequence)?,
+            Verdict::Unique => *self.locations.get(&sequence.0)?,
             Verdict::SameAs(Sequence(same)) => *self.locations.get(&same)?,
         };
-        let reference = Reference { fingerprint: slot.fingerprint, len: slot.len, container };
+        let reference = ChunkRef { chunk: *chunk, container };
         self.slots.pop_front();
         self.retire();
         Some(reference)
@@ -270,8 +259,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     fn set_verdict(&mut self, resolved: Resolved) {
-        let sequence = resolved.sequence.0;
-        if let Ok(at) = self.slots.binary_search_by_key(&sequence, |slot| slot.sequence)
+        if let Ok(at) = self.slots.binary_search_by_key(&resolved.sequence, |slot| slot.arrival.sequence)
             && let Some(slot) = self.slots.get_mut(at)
         {
             slot.verdict = Some(resolved.verdict);
@@ -303,7 +291,7 @@ impl<'a> IdentifyStage<'a> {
 
     /// Forgets where recorded chunks are once no reference from before can ask for them.
     fn retire(&mut self) {
-        let oldest = self.slots.front().map_or(self.next, |slot| slot.sequence);
+        let oldest = self.slots.front().map_or(self.next, |slot| slot.arrival.sequence.0);
         while let Some((until, _)) = self.retiring.front()
             && *until <= oldest
         {
@@ -324,10 +312,10 @@ impl MetadataSink for IdentifyStage<'_> {
         bytes.extend_from_slice(hints);
         let hints_len = u32::try_from(hints.len()).expect("metadata chunks are far below 4 GiB");
         let len = u32::try_from(bytes.len()).expect("metadata chunks are far below 4 GiB");
-        let chunk = SequencedChunk { sequence, fingerprint, len };
+        let arrival = SequencedChunk { sequence, chunk: Chunk { fingerprint, len } };
         self.held.insert(sequence.0, Held { fingerprint, kind, hints_len, bytes });
         let mut resolved = Vec::new();
-        self.identifier.submit(&[chunk], &mut resolved)?;
+        self.identifier.submit(&[arrival], &mut resolved)?;
         for verdict in resolved {
             self.resolve_held(verdict)?;
         }

@@ -8,7 +8,7 @@ use crate::io::tree::{EntryKind, Metadata};
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
 use crate::store::containers::Listing;
-use crate::store::cursor::{DirectoryCursor, FileExtent, HintedEntry, RecipeCursor};
+use crate::store::cursor::{DirectoryCursor, FileExtent, HintedChunk, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
 use crate::types::{ContainerId, Timestamp};
 
@@ -99,7 +99,7 @@ impl Parent {
         let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
         let mut cursor = RecipeCursor::new(recipe, &parent.hints);
         while let Some(event) = cursor.next(&mut self.reader)? {
-            if let FileExtent::Chunk { hint, .. } = event
+            if let FileExtent::Chunk(HintedChunk { hint, .. }) = event
                 && !hint.is_some_and(|container| self.is_container_live(container))
             {
                 return Ok(false);

@@ -14,7 +14,7 @@ use crate::monitor::{Action, Monitor};
 use crate::pipeline::driver::Driver;
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
-use crate::types::Fingerprint;
+use crate::types::Chunk;
 
 /// Longest entry with its attributes, as in a repository of the default sizes.
 const ENTRY_BYTES_MAX: u32 = 1 << 20;
@@ -38,12 +38,7 @@ pub enum Recorded<'a> {
     /// A file begins.
     Begin(&'a Path),
     /// Its next chunk.
-    Chunk {
-        /// Its name.
-        fingerprint: Fingerprint,
-        /// Its length.
-        len: u32,
-    },
+    Chunk(Chunk),
     /// It ends, or could not be read any further, or changed while it was read and begins again.
     End,
 }
@@ -75,7 +70,7 @@ pub fn record(
                     let fingerprint = *block.fingerprints.get(number).expect("every chunk was named");
                     let len = u32::try_from(block.chunk(number).len()).expect("chunks are shorter than 4 GiB");
                     number += 1;
-                    each(Recorded::Chunk { fingerprint, len })?;
+                    each(Recorded::Chunk(Chunk { fingerprint, len }))?;
                 }
                 CutEvent::Other(InputEvent::File(start)) => {
                     open = start.path;

@@ -127,8 +127,8 @@ fn judge_items(
     for item in &recipe.items {
         match *item {
             RecipeItem::Hole { .. } => {}
-            RecipeItem::Chunk { fingerprint, len } => {
-                numbers.extend(references.judge_chunk(fingerprint, len, hints.next().flatten())?);
+            RecipeItem::Chunk(chunk) => {
+                numbers.extend(references.judge_chunk(chunk, hints.next().flatten())?);
             }
             RecipeItem::Segment { fingerprint, .. } => segments.push(fingerprint),
         }

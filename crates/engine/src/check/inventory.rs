@@ -18,7 +18,7 @@ use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::containers::Listing;
-use crate::types::{ContainerId, Fingerprint, SessionId};
+use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
                                 in the source is stored anew and heals the snapshots that had it; restore what you \
@@ -279,8 +279,7 @@ impl Inventory {
         &mut self,
         store: &Store,
         findings: &mut Findings,
-        fingerprint: Fingerprint,
-        len: u32,
+        Chunk { fingerprint, len }: Chunk,
         hint: Option<ContainerId>,
     ) -> Result<Option<usize>> {
         if let Some(id) = hint

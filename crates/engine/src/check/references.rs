@@ -12,7 +12,7 @@ use crate::spill::SpillMap;
 use crate::store::metadata::HintedNode;
 use crate::store::{MetadataReader, Store};
 use crate::tree::{Child, Content, Entry, TreeNode};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Deepest directory; nothing deeper can be named in one system call.
 pub(super) const DEPTH_MAX: u16 = 4096;
@@ -127,13 +127,8 @@ impl<'a> References<'a> {
     }
 
     /// Returns the finding by which a chunk cannot be restored; `None`: it can.
-    pub(super) fn judge_chunk(
-        &mut self,
-        fingerprint: Fingerprint,
-        len: u32,
-        hint: Option<ContainerId>,
-    ) -> Result<Option<usize>> {
-        self.inventory.judge(self.store, self.findings, fingerprint, len, hint)
+    pub(super) fn judge_chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<Option<usize>> {
+        self.inventory.judge(self.store, self.findings, chunk, hint)
     }
 
     fn visited(&mut self, node: Fingerprint) -> Result<Option<Summary>> {
@@ -230,8 +225,8 @@ impl<'a> References<'a> {
         for item in &recipe.items {
             match *item {
                 RecipeItem::Hole { .. } => {}
-                RecipeItem::Chunk { fingerprint, len } => {
-                    if self.judge_chunk(fingerprint, len, hints.next().flatten())?.is_some() {
+                RecipeItem::Chunk(chunk) => {
+                    if self.judge_chunk(chunk, hints.next().flatten())?.is_some() {
                         frame.summary.soundness = Soundness::Hit;
                     }
                 }

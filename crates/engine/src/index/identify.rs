@@ -32,7 +32,7 @@ use crate::index::timer::Timer;
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
-use crate::types::{ContainerId, Fingerprint, RepositoryId, Sequence};
+use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence};
 
 /// Chunks whose blocks of the filter are loaded together, and after which the schedule is decided again.
 const BATCH_CHUNKS: usize = 64;
@@ -164,7 +164,7 @@ impl Index {
     }
 
     fn arrive(&mut self, chunk: &SequencedChunk, resolved: &mut Vec<Resolved>) {
-        let &SequencedChunk { sequence, fingerprint, len } = chunk;
+        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
         self.counters.submitted += 1;
         self.session.next_sequence = Sequence(sequence.0 + 1);
         match self.session.get(&fingerprint) {
@@ -204,7 +204,7 @@ impl Index {
         if self.immediate {
             let expected = self.arrivals.expected().filter(|_| self.options.follows_successors);
             self.arrivals.arrive(sequence);
-            let chunk = PendingChunk { fingerprint, sequence, len, membership: None, followers: Vec::new() };
+            let chunk = PendingChunk { first: *chunk, membership: None, followers: Vec::new() };
             self.look_up_immediately(chunk, expected, resolved);
             return;
         }
@@ -300,7 +300,7 @@ fn new_session(options: &IndexOptions) -> SessionChunks {
 impl Identifier for Index {
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
         for batch in chunks.chunks(BATCH_CHUNKS) {
-            for chunk in batch {
+            for SequencedChunk { chunk, .. } in batch {
                 if self.options.order != Order::Unfiltered {
                     self.store.filter.prefetch(&Key::from(&chunk.fingerprint));
                 }

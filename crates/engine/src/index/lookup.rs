@@ -8,7 +8,7 @@ use crate::index::slot::Slot;
 use crate::index::windows::Hit;
 use crate::index::{Resolved, SequencedChunk, Verdict};
 use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Position};
-use crate::types::ContainerId;
+use crate::types::{Chunk, ContainerId};
 
 impl Index {
     /// Takes note of a chunk that begins to wait; looks up once as many do in its bucket, or in a pool, as the schedule says.
@@ -81,7 +81,7 @@ impl Index {
     ) {
         if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
             self.read_ahead(start, resolved);
-            let cached = self.cache.get(&chunk.fingerprint);
+            let cached = self.cache.get(&chunk.first.chunk.fingerprint);
             let found =
                 cached.and_then(|(ordinal, position)| Some((self.store.registry.live_container(ordinal)?, position)));
             if let Some((container, position)) = found {
@@ -101,7 +101,7 @@ impl Index {
         if chunks.is_empty() {
             return;
         }
-        let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.fingerprint)).collect();
+        let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
         let mut answers = Vec::with_capacity(keys.len());
         let start = self.timer.now();
         self.store.lookup(&keys, &mut answers);
@@ -119,18 +119,19 @@ impl Index {
         answers: Vec<Lookup>,
         resolved: &mut Vec<Resolved>,
     ) -> Vec<Hit> {
-        let newest = chunks.iter().map(|chunk| chunk.sequence).max();
+        let newest = chunks.iter().map(|chunk| chunk.first.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let entry = self.count_answer(answer);
             let found =
                 entry.and_then(|entry| Some((self.store.registry.live_container(entry.ordinal)?, entry.position)));
             if let Some((_, position)) = found {
-                let PendingChunk { fingerprint, sequence, membership, .. } = *chunk;
+                let PendingChunk { first, membership, .. } = *chunk;
+                let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = first;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
             self.resolve(chunk, found, resolved);
-            if Some(chunk.sequence) == newest {
+            if Some(chunk.first.sequence) == newest {
                 self.prelookup.note_last_of_batch(found.is_some());
             }
         }
@@ -160,18 +161,19 @@ impl Index {
 
     /// Brings a chunk that was undecided, and those that joined it, to their verdicts.
     fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>, resolved: &mut Vec<Resolved>) {
+        let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk.first;
         let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
             if chunk.membership.is_some() {
-                self.session.set_stored(&chunk.fingerprint);
+                self.session.set_stored(&fingerprint);
             }
             let verdict = Verdict::Stored(container);
             (verdict, verdict, Outcome::At(position), Outcome::At(position))
         } else {
-            self.session.set_unique(chunk.fingerprint, chunk.sequence);
-            (Verdict::Unique, Verdict::SameAs(chunk.sequence), Outcome::FalsePositive, Outcome::Elsewhere)
+            self.session.set_unique(fingerprint, sequence);
+            (Verdict::Unique, Verdict::SameAs(sequence), Outcome::FalsePositive, Outcome::Elsewhere)
         };
-        self.arrivals.decide(chunk.sequence, outcome);
-        resolved.push(Resolved { sequence: chunk.sequence, verdict: first });
+        self.arrivals.decide(sequence, outcome);
+        resolved.push(Resolved { sequence, verdict: first });
         for &sequence in &chunk.followers {
             self.arrivals.decide(sequence, rest_outcome);
             resolved.push(Resolved { sequence, verdict: rest });

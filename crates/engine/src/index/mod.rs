@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 
 use crate::error::Result;
-use crate::types::{Chunk, ContainerId, Fingerprint, Sequence};
+use crate::types::{Chunk, ContainerId, Sequence};
 
 mod arrivals;
 mod background;
@@ -49,10 +49,8 @@ pub use options::{IndexOptions, Order, Prelookup, Schedule, WindowRule};
 pub struct SequencedChunk {
     /// Position in the stream; every call continues where the last one stopped, without gaps.
     pub sequence: Sequence,
-    /// Name of the chunk.
-    pub fingerprint: Fingerprint,
-    /// Length in bytes: what the caller holds of it until its verdict.
-    pub len: u32,
+    /// The chunk; the caller holds its bytes until the verdict.
+    pub chunk: Chunk,
 }
 
 /// What an identifier found out about a chunk.

@@ -5,21 +5,18 @@
 
 use std::collections::VecDeque;
 
+use crate::index::SequencedChunk;
 use crate::index::cycle::Membership;
 use crate::index::slot::Slot;
 use crate::kv::Key;
-use crate::types::{Fingerprint, Sequence};
+use crate::types::{Chunk, Fingerprint, Sequence};
 
 /// A pending chunk and those equal to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PendingChunk {
-    /// Which chunk.
-    pub fingerprint: Fingerprint,
-    /// The first arrival of it.
-    pub sequence: Sequence,
-    /// Length in bytes.
-    pub len: u32,
-    /// Its place among those that arrived near it; none if it never waits.
+    /// Its first arrival.
+    pub first: SequencedChunk,
+    /// Its cycle; none if it never waits.
     pub membership: Option<Membership>,
     /// Later arrivals.
     pub followers: Vec<Sequence>,
@@ -84,19 +81,13 @@ impl Pending {
     }
 
     /// Adds a chunk that differs from all that wait; returns its slot and its bucket.
-    pub(super) fn push(
-        &mut self,
-        fingerprint: Fingerprint,
-        sequence: Sequence,
-        len: u32,
-        membership: Option<Membership>,
-        extent: u64,
-    ) -> (Slot, u32) {
+    pub(super) fn push(&mut self, first: SequencedChunk, membership: Option<Membership>, extent: u64) -> (Slot, u32) {
+        let SequencedChunk { sequence, chunk: Chunk { fingerprint, len } } = first;
         let count = u32::try_from(self.buckets.len()).expect("made from a u32");
         let (bucket, _) = Key::from(&fingerprint).spread(count);
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
-        let chunk = PendingChunk { fingerprint, sequence, len, membership, followers: Vec::new() };
+        let chunk = PendingChunk { first, membership, followers: Vec::new() };
         let waiting = Some(Waiting { chunk, bucket, index, extent, is_asked: false });
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = waiting;
@@ -120,7 +111,7 @@ impl Pending {
     pub(super) fn join(&mut self, Slot(slot): Slot, sequence: Sequence) {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.chunk.followers.push(sequence);
-        self.bytes += waiting.chunk.len as usize;
+        self.bytes += waiting.chunk.first.chunk.len as usize;
         self.followers += 1;
     }
 
@@ -134,7 +125,7 @@ impl Pending {
         }
         self.free.push(slot);
         self.leaders -= 1;
-        self.bytes -= chunk.len as usize * (1 + chunk.followers.len());
+        self.bytes -= chunk.first.chunk.len as usize * (1 + chunk.followers.len());
         self.followers -= chunk.followers.len();
         Some(chunk)
     }
@@ -142,7 +133,7 @@ impl Pending {
     /// Returns the chunk of a slot if it is still the one that arrived with this number.
     pub(super) fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
         let waiting = self.slots.get(slot as usize)?.as_ref()?;
-        (waiting.chunk.sequence == sequence).then_some(&waiting.chunk)
+        (waiting.chunk.first.sequence == sequence).then_some(&waiting.chunk)
     }
 
     /// Returns the bucket that holds most different chunks.
@@ -167,7 +158,7 @@ impl Pending {
     /// Returns the oldest chunk's sequence and bucket.
     pub(super) fn oldest(&mut self) -> Option<(Sequence, u32)> {
         while let Some(&(sequence, slot)) = self.order.front() {
-            if let Some(waiting) = self.slots[slot as usize].as_ref().filter(|it| it.chunk.sequence == sequence) {
+            if let Some(waiting) = self.slots[slot as usize].as_ref().filter(|it| it.chunk.first.sequence == sequence) {
                 return Some((sequence, waiting.bucket));
             }
             self.order.pop_front();
@@ -189,14 +180,14 @@ impl Pending {
 
     /// Returns the fingerprint of a chunk, if it still waits.
     pub(super) fn fingerprint(&self, Slot(slot): Slot) -> Option<&Fingerprint> {
-        Some(&self.slots.get(slot as usize)?.as_ref()?.chunk.fingerprint)
+        Some(&self.slots.get(slot as usize)?.as_ref()?.chunk.first.chunk.fingerprint)
     }
 
     /// Notes that a chunk that waits is being looked up; returns its fingerprint.
     pub(super) fn ask(&mut self, Slot(slot): Slot) -> &Fingerprint {
         let waiting = self.slots[slot as usize].as_mut().expect("the slot of a chunk that waits");
         waiting.is_asked = true;
-        &waiting.chunk.fingerprint
+        &waiting.chunk.first.chunk.fingerprint
     }
 
     /// Says whether a chunk waits and is being looked up.
@@ -217,7 +208,7 @@ impl Pending {
         out.clear();
         let mut before: Option<(u64, usize)> = None;
         for &(sequence, slot) in &self.order {
-            let waiting = self.slots[slot as usize].as_ref().filter(|waiting| waiting.chunk.sequence == sequence);
+            let waiting = self.slots[slot as usize].as_ref().filter(|waiting| waiting.chunk.first.sequence == sequence);
             let Some(&Waiting { extent, is_asked, .. }) = waiting else { continue };
             if is_asked {
                 before = Some((extent, 0));
@@ -240,7 +231,7 @@ impl Pending {
 }
 
 fn is_waiting(slots: &[Option<Waiting>], (sequence, slot): (Sequence, u32)) -> bool {
-    slots[slot as usize].as_ref().is_some_and(|waiting| waiting.chunk.sequence == sequence)
+    slots[slot as usize].as_ref().is_some_and(|waiting| waiting.chunk.first.sequence == sequence)
 }
 
 #[cfg(test)]
@@ -251,6 +242,11 @@ mod tests {
     use crate::index::cycle::{CycleRule, Cycles};
     use crate::random::SplitMix64;
     use crate::testing::mem_disk::fingerprint;
+
+    fn arrival(number: u64) -> SequencedChunk {
+        let chunk = Chunk { fingerprint: fingerprint(number), len: 3 };
+        SequencedChunk { sequence: Sequence(number), chunk }
+    }
 
     #[test]
     fn chunks_are_taken_out_as_they_were_put_in() {
@@ -271,15 +267,15 @@ mod tests {
                 }
                 (Some(key), 1 | 2) => {
                     let (slot, _, followers) = model.remove(&key).unwrap();
-                    let fingerprint = fingerprint(key.0);
-                    assert_eq!(pending.get(slot, key).map(|chunk| chunk.fingerprint), Some(fingerprint));
-                    let expected = PendingChunk { fingerprint, sequence: key, len: 3, membership, followers };
+                    let first = arrival(key.0);
+                    assert_eq!(pending.get(slot, key).map(|chunk| chunk.first), Some(first));
+                    let expected = PendingChunk { first, membership, followers };
                     assert_eq!(pending.take(slot), Some(expected));
                     assert_eq!(pending.get(slot, key), None);
                     assert_eq!(pending.take(slot), None);
                 }
                 _ => {
-                    let (slot, bucket) = pending.push(fingerprint(number), sequence, 3, membership, number / 5);
+                    let (slot, bucket) = pending.push(arrival(number), membership, number / 5);
                     model.insert(sequence, (slot, bucket, Vec::new()));
                 }
             }

@@ -43,7 +43,7 @@ impl Rounds {
     /// Notes that a chunk begins to wait. `first_waits`: whether the first of its run still does.
     pub(super) fn push(&mut self, slot: Slot, chunk: &SequencedChunk, first_waits: bool) {
         self.fresh += 1;
-        self.fresh_bytes += chunk.len as usize;
+        self.fresh_bytes += chunk.chunk.len as usize;
         if !first_waits {
             (self.run.first, self.run.len) = (Some((slot, chunk.sequence)), 0);
         }

@@ -7,7 +7,7 @@ use crate::index::cycle::{CycleRule, Cycles};
 use crate::index::identity_hasher::BuildIdentityHasher;
 use crate::index::pending::{Pending, PendingChunk};
 use crate::index::slot::Slot;
-use crate::types::{Fingerprint, Sequence};
+use crate::types::{Chunk, Fingerprint, Sequence};
 
 /// State of a chunk that this session has met and that is not recorded.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +73,9 @@ impl SessionChunks {
 
     /// Makes a chunk wait; `run` is the number of its run of pending neighbors. Returns its slot and its bucket.
     pub(super) fn wait(&mut self, chunk: &SequencedChunk, run: u64) -> (Slot, u32) {
-        let &SequencedChunk { sequence, fingerprint, len } = chunk;
+        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
         let membership = self.cycles.assign(sequence);
-        let (slot, bucket) = self.pending.push(fingerprint, sequence, len, Some(membership), run);
+        let (slot, bucket) = self.pending.push(*chunk, Some(membership), run);
         self.cycles.join(membership, slot, sequence);
         self.in_flight.insert(fingerprint, InFlight::Pending(slot));
         (slot, bucket)

@@ -281,7 +281,7 @@ impl Index {
                 let chunk = self.session.pending.get(slot, sequence)?;
                 // One try more than those in vain: the window that was just read is counted.
                 let is_exhausted = |membership| self.session.cycles.is_exhausted_after(membership, 1);
-                (!chunk.membership.is_some_and(is_exhausted)).then_some((slot, chunk.fingerprint))
+                (!chunk.membership.is_some_and(is_exhausted)).then_some((slot, chunk.first.chunk.fingerprint))
             });
             let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
             self.ask_cache_for(waiting, resolved);

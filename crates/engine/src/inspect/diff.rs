@@ -13,7 +13,7 @@ use crate::store::cursor::{FileExtent, RecipeCursor};
 use crate::store::metadata::Scratch;
 use crate::store::walk::DEPTH_MAX;
 use crate::tree::{Content, Entry};
-use crate::types::Fingerprint;
+use crate::types::{Chunk, Fingerprint};
 
 /// One entry that differs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,7 +135,7 @@ impl Diff {
             let tally = &mut self.tally;
             let step = frame.merge_join.next(reader, &mut |which, node| {
                 tally.report.nodes_read += 1;
-                tally.chunk(which, Kind::Tree, node.fingerprint, node.len)
+                tally.chunk(which, Kind::Tree, node)
             })?;
             let change = match step {
                 Step::End => {
@@ -278,14 +278,14 @@ impl Tally {
     fn file(&mut self, reader: &mut MetadataReader, which: Which, recipe: &Recipe) -> Result<()> {
         let mut cursor = RecipeCursor::new(recipe, &[]);
         while let Some(piece) = cursor.next(reader)? {
-            if let FileExtent::Chunk { fingerprint, len, .. } = piece {
-                self.chunk(which, Kind::Data, fingerprint, len)?;
+            if let FileExtent::Chunk(hinted) = piece {
+                self.chunk(which, Kind::Data, hinted.chunk)?;
             }
         }
         Ok(())
     }
 
-    fn chunk(&mut self, which: Which, kind: Kind, fingerprint: Fingerprint, len: u32) -> Result<()> {
+    fn chunk(&mut self, which: Which, kind: Kind, Chunk { fingerprint, len }: Chunk) -> Result<()> {
         let seen = self.chunks.get(&fingerprint.0)?.and_then(|value| value.first().copied()).unwrap_or(0);
         let (own, other) = match which {
             Which::Left => (SEEN_LEFT, Which::Right),

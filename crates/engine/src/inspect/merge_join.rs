@@ -6,9 +6,9 @@
 use std::cmp::Reverse;
 
 use crate::error::Result;
-use crate::store::cursor::{DirectoryCursor, Head, NodeRead, NodeReader};
+use crate::store::cursor::{DirectoryCursor, Head, NodeReader};
 use crate::tree::Entry;
-use crate::types::Fingerprint;
+use crate::types::{Chunk, Fingerprint};
 
 /// The next difference.
 pub(super) enum Step {
@@ -40,7 +40,7 @@ impl MergeJoin {
     pub(super) fn next(
         &mut self,
         reader: &mut dyn NodeReader,
-        read: &mut dyn FnMut(Which, NodeRead) -> Result<()>,
+        read: &mut dyn FnMut(Which, Chunk) -> Result<()>,
     ) -> Result<Step> {
         loop {
             let (left, right) = (self.left.head(), self.right.head());

@@ -309,8 +309,8 @@ impl Referenced {
                     levels.pop();
                 }
                 Some(RecipeItem::Hole { .. }) => {}
-                Some(RecipeItem::Chunk { fingerprint, .. }) => {
-                    self.add(fingerprint)?;
+                Some(RecipeItem::Chunk(chunk)) => {
+                    self.add(chunk.fingerprint)?;
                 }
                 Some(RecipeItem::Segment { fingerprint, .. }) => {
                     if self.add(fingerprint)? {

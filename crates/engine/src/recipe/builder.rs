@@ -5,7 +5,7 @@ use crate::object::config::CutRule;
 use crate::recipe::MetadataSink;
 use crate::recipe::format::{HOLE_BYTES_MAX, Recipe, RecipeItem};
 use crate::recipe::hints::HintTable;
-use crate::types::{ChunkKind, ContainerId, Fingerprint};
+use crate::types::{Chunk, ChunkKind, ContainerId};
 
 /// Takes the references of one stream in order and hands out segments as they are cut.
 #[derive(Debug)]
@@ -34,15 +34,9 @@ impl RecipeBuilder {
     }
 
     /// Appends a chunk.
-    pub fn chunk(
-        &mut self,
-        fingerprint: Fingerprint,
-        len: u32,
-        container: Option<ContainerId>,
-        sink: &mut dyn MetadataSink,
-    ) -> Result<()> {
-        self.hints.push(container);
-        self.append(RecipeItem::Chunk { fingerprint, len }, sink)
+    pub fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>, sink: &mut dyn MetadataSink) -> Result<()> {
+        self.hints.push(hint);
+        self.append(RecipeItem::Chunk(chunk), sink)
     }
 
     /// Appends a hole. Holes that touch are one.
@@ -122,6 +116,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::recipe::format::decode_segment;
+    use crate::types::Fingerprint;
 
     /// Keeps metadata chunks in memory, by fingerprint.
     #[derive(Default)]
@@ -143,7 +138,7 @@ pub(crate) mod tests {
                     assert_eq!(below.level + 1, recipe.level);
                     flatten(&below, sink, out);
                 }
-                RecipeItem::Chunk { .. } | RecipeItem::Hole { .. } => out.push(*item),
+                RecipeItem::Chunk(_) | RecipeItem::Hole { .. } => out.push(*item),
             }
         }
     }
@@ -155,8 +150,9 @@ pub(crate) mod tests {
         let mut expected = Vec::new();
         for at in shift..shift + count {
             let fingerprint = Fingerprint(*blake3::hash(&at.to_le_bytes()).as_bytes());
-            builder.chunk(fingerprint, 100, None, &mut sink).unwrap();
-            expected.push(RecipeItem::Chunk { fingerprint, len: 100 });
+            let chunk = Chunk { fingerprint, len: 100 };
+            builder.chunk(chunk, None, &mut sink).unwrap();
+            expected.push(RecipeItem::Chunk(chunk));
             if at % 10 == 0 {
                 builder.hole(5, &mut sink).unwrap();
                 builder.hole(6, &mut sink).unwrap();
@@ -177,7 +173,7 @@ pub(crate) mod tests {
             let len = |items: &[RecipeItem]| items.iter().map(RecipeItem::len).sum::<u64>();
             assert_eq!(len(&items), len(&expected));
             let chunks = |items: &[RecipeItem]| -> Vec<RecipeItem> {
-                items.iter().copied().filter(|item| matches!(item, RecipeItem::Chunk { .. })).collect()
+                items.iter().copied().filter(|item| matches!(item, RecipeItem::Chunk(_))).collect()
             };
             assert_eq!(chunks(&items), chunks(&expected));
             assert!(built.recipe.items.len() <= 3);

@@ -4,7 +4,7 @@
 
 use crate::codec::{Decoded, Reader, put_varint};
 use crate::object::config::NODE_ITEMS_MAX;
-use crate::types::{FINGERPRINT_LEN, Fingerprint};
+use crate::types::{Chunk, FINGERPRINT_LEN, Fingerprint};
 
 /// Deepest recipe: at two items a node, 2^40 chunks.
 pub const LEVELS_MAX: u8 = 40;
@@ -15,12 +15,7 @@ pub const HOLE_BYTES_MAX: u64 = 1 << 62;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecipeItem {
     /// A chunk of the stream. At level 0 only.
-    Chunk {
-        /// Name of the chunk.
-        fingerprint: Fingerprint,
-        /// Bytes of the stream that it stands for.
-        len: u32,
-    },
+    Chunk(Chunk),
     /// Zeros that were never stored. At level 0 only.
     Hole {
         /// Bytes of the stream that it stands for.
@@ -39,7 +34,7 @@ impl RecipeItem {
     /// Returns how many bytes of the stream the item stands for.
     pub fn len(&self) -> u64 {
         match self {
-            Self::Chunk { len, .. } => u64::from(*len),
+            Self::Chunk(chunk) => u64::from(chunk.len),
             Self::Hole { len } | Self::Segment { len, .. } => *len,
         }
     }
@@ -52,7 +47,7 @@ impl RecipeItem {
     /// Returns the uniform value by which lists are cut after the item. Lists are not cut after holes.
     pub fn cut_value(&self) -> u32 {
         match self {
-            Self::Chunk { fingerprint, .. } | Self::Segment { fingerprint, .. } => fingerprint.prefix(),
+            Self::Chunk(Chunk { fingerprint, .. }) | Self::Segment { fingerprint, .. } => fingerprint.prefix(),
             Self::Hole { .. } => u32::MAX,
         }
     }
@@ -80,7 +75,7 @@ impl Recipe {
 
     /// Returns how many items are chunks, each of which has a hint.
     pub fn chunk_count(&self) -> usize {
-        self.items.iter().filter(|item| matches!(item, RecipeItem::Chunk { .. })).count()
+        self.items.iter().filter(|item| matches!(item, RecipeItem::Chunk(_))).count()
     }
 
     /// Appends the encoded form.
@@ -89,7 +84,7 @@ impl Recipe {
         put_varint(out, self.items.len() as u64);
         for item in &self.items {
             match item {
-                RecipeItem::Chunk { fingerprint, len } => {
+                RecipeItem::Chunk(Chunk { fingerprint, len }) => {
                     put_varint(out, u64::from(*len) << 1);
                     out.extend_from_slice(&fingerprint.0);
                 }
@@ -137,7 +132,7 @@ fn decode_item(reader: &mut Reader<'_>, level: u8) -> Decoded<RecipeItem> {
         return Ok(RecipeItem::Hole { len: len >> 1 });
     }
     match u32::try_from(len >> 1) {
-        Ok(len) => Ok(RecipeItem::Chunk { fingerprint: reader.fingerprint()?, len }),
+        Ok(len) => Ok(RecipeItem::Chunk(Chunk { fingerprint: reader.fingerprint()?, len })),
         Err(_) => Err(reader.error("chunk too long")),
     }
 }
@@ -162,9 +157,9 @@ mod tests {
             Recipe {
                 level: 0,
                 items: vec![
-                    RecipeItem::Chunk { fingerprint, len: 1 },
+                    RecipeItem::Chunk(Chunk { fingerprint, len: 1 }),
                     RecipeItem::Hole { len: 1 << 40 },
-                    RecipeItem::Chunk { fingerprint, len: u32::MAX },
+                    RecipeItem::Chunk(Chunk { fingerprint, len: u32::MAX }),
                 ],
             },
             Recipe { level: 3, items: vec![RecipeItem::Segment { fingerprint, len: 1 << 50 }] },

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
-use crate::restore::fetch::{Failures, Fetcher, Sink, Wanted};
+use crate::restore::fetch::{Failures, Fetcher, Sink};
 use crate::store::MetadataReader;
-use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
+use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
 use crate::tree::Content;
 
 /// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.
@@ -73,7 +73,7 @@ fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<V
         && let Some(piece) = next()?
     {
         bytes += match piece {
-            FileExtent::Chunk { len, .. } => u64::from(len),
+            FileExtent::Chunk(hinted) => u64::from(hinted.chunk.len),
             FileExtent::Hole { .. } => 0,
         };
         window.push(piece);
@@ -82,10 +82,10 @@ fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<V
 }
 
 fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let wanted: Vec<Wanted> = window
+    let wanted: Vec<HintedChunk> = window
         .iter()
         .filter_map(|piece| match *piece {
-            FileExtent::Chunk { fingerprint, len, hint } => Some(Wanted { fingerprint, len, hint }),
+            FileExtent::Chunk(chunk) => Some(chunk),
             FileExtent::Hole { .. } => None,
         })
         .collect();
@@ -100,7 +100,7 @@ fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMu
     let mut chunks = chunks.into_iter();
     for piece in window {
         match piece {
-            FileExtent::Chunk { .. } => out(&chunks.next().unwrap_or_default())?,
+            FileExtent::Chunk(_) => out(&chunks.next().unwrap_or_default())?,
             FileExtent::Hole { len } => {
                 let mut left = *len;
                 while left > 0 {
@@ -117,7 +117,7 @@ fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Fingerprint;
+    use crate::types::{Chunk, Fingerprint};
 
     /// Returns how many pieces each window of so many pieces has.
     fn windows(piece: FileExtent, count: usize) -> Vec<usize> {
@@ -133,7 +133,10 @@ mod tests {
 
     #[test]
     fn a_window_is_limited_in_bytes_and_in_pieces() {
-        let chunk = |len| FileExtent::Chunk { fingerprint: Fingerprint([1; 32]), len, hint: None };
+        let chunk = |len| {
+            let chunk = Chunk { fingerprint: Fingerprint([1; 32]), len };
+            FileExtent::Chunk(HintedChunk { chunk, hint: None })
+        };
         assert_eq!(windows(chunk(1 << 20), 20), [8, 8, 4]);
         for piece in [chunk(1), FileExtent::Hole { len: 1 }] {
             assert_eq!(windows(piece, 2 * WINDOW_PIECES_MAX + 5), [WINDOW_PIECES_MAX, WINDOW_PIECES_MAX, 5]);

@@ -12,9 +12,10 @@ use crate::restore::locate::{Locator, Near};
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::store::Store;
 use crate::store::containers::Listing;
+use crate::store::cursor::HintedChunk;
 use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId};
 
 /// Chunks of a window by their numbers, and why each of them failed.
 pub type Failures = Vec<(usize, Error)>;
@@ -32,17 +33,6 @@ pub trait Sink: Send + Sync {
     fn is_interrupted(&self) -> bool {
         false
     }
-}
-
-/// A chunk that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// Its name.
-    pub fingerprint: Fingerprint,
-    /// Its length.
-    pub len: u32,
-    /// Where it probably is.
-    pub hint: Option<ContainerId>,
 }
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
@@ -111,7 +101,7 @@ impl Fetcher {
 
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
     /// under way when this returns, so that workers have something to do while the next window is put together.
-    pub fn fetch(&mut self, wanted: Vec<Wanted>, sink: Arc<dyn Sink>) -> Result<()> {
+    pub fn fetch(&mut self, wanted: Vec<HintedChunk>, sink: Arc<dyn Sink>) -> Result<()> {
         self.locator.open_hinted(&wanted);
         let mut located: Vec<Located> = Vec::with_capacity(wanted.len());
         let mut near = Near::default();
@@ -257,7 +247,7 @@ impl Fetcher {
 
     /// Looks for a sound copy of a chunk that container `first` does not give back because of `error`.
     fn recover(&mut self, window: &Arc<Window>, first: ContainerId, number: usize, error: Error) {
-        let Some(wanted) = window.wanted.get(number).copied() else { return };
+        let Some(wanted) = window.wanted.get(number).map(|hinted| hinted.chunk) else { return };
         // If they cannot be listed there is nothing to do but to tell why they were looked for.
         let copies = self.locator.copies(&wanted.fingerprint).unwrap_or_default();
         for id in copies.into_iter().filter(|id| *id != first) {
@@ -272,13 +262,7 @@ impl Fetcher {
     }
 
     /// Fetches a chunk from one container, on this thread; returns what the sink did not take.
-    fn fetch_copy(
-        &mut self,
-        window: &Arc<Window>,
-        number: usize,
-        wanted: &Wanted,
-        id: ContainerId,
-    ) -> Result<Failures> {
+    fn fetch_copy(&mut self, window: &Arc<Window>, number: usize, wanted: &Chunk, id: ContainerId) -> Result<Failures> {
         let place = self.locator.find_in(id, wanted)?;
         let key = (id, place.region);
         let (container, source) = self.source(key, &mut None)?;

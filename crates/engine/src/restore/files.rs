@@ -6,11 +6,12 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::tree::{TargetTree, Trust, Unprivileged};
 use crate::monitor::Monitor;
-use crate::restore::fetch::{Fetcher, Wanted};
+use crate::restore::fetch::Fetcher;
 use crate::restore::links::SharedInode;
 use crate::restore::pending::{FilePlan, PendingFile};
 use crate::restore::removal::Clearing;
 use crate::restore::writing::{Failed, Target, WindowSink, Writing};
+use crate::store::cursor::HintedChunk;
 
 /// References of the first window.
 const WINDOW_CHUNKS_FIRST: usize = 1 << 12;
@@ -27,7 +28,7 @@ pub struct FileWriter {
     /// Files that the window has references of.
     files: usize,
     /// What the window wants, and where each chunk of it goes.
-    wanted: Vec<Wanted>,
+    wanted: Vec<HintedChunk>,
     targets: Vec<Target>,
     /// References of a window: few at first, so that workers have something to do soon.
     window_chunks: usize,
@@ -111,11 +112,11 @@ impl FileWriter {
     }
 
     /// Appends a chunk of the open file.
-    pub fn chunk(&mut self, offset: u64, wanted: Wanted) -> Result<()> {
+    pub fn chunk(&mut self, offset: u64, wanted: HintedChunk) -> Result<()> {
         if let Some(file) = &self.current {
             file.expect();
             self.wanted.push(wanted);
-            self.targets.push(Target { file: Arc::clone(file), offset, len: wanted.len });
+            self.targets.push(Target { file: Arc::clone(file), offset, len: wanted.chunk.len });
         }
         if self.window_chunks <= self.wanted.len() { self.submit() } else { Ok(()) }
     }

@@ -153,10 +153,10 @@ mod tests {
     use crate::io::tree::Xattr;
     use crate::recipe::{Recipe, RecipeItem};
     use crate::testing::sim::SimHost;
-    use crate::types::Fingerprint;
+    use crate::types::{Chunk, Fingerprint};
 
     fn entry(inode: u64) -> Entry {
-        let items = vec![RecipeItem::Chunk { fingerprint: Fingerprint([3; 32]), len: 77 }];
+        let items = vec![RecipeItem::Chunk(Chunk { fingerprint: Fingerprint([3; 32]), len: 77 })];
         let ctime = Timestamp { seconds: 9, nanoseconds: 9 };
         Entry {
             name: b"name".to_vec(),
@@ -211,7 +211,7 @@ mod tests {
             &|entry| change_recipe(entry, |recipe| recipe.items.clear()),
             &|entry| {
                 change_recipe(entry, |recipe| {
-                    recipe.items[0] = RecipeItem::Chunk { fingerprint: Fingerprint([4; 32]), len: 77 };
+                    recipe.items[0] = RecipeItem::Chunk(Chunk { fingerprint: Fingerprint([4; 32]), len: 77 });
                 });
             },
             &|entry| change_recipe(entry, |recipe| recipe.items.push(RecipeItem::Hole { len: 1 })),

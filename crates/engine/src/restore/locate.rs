@@ -8,14 +8,14 @@ use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
 use crate::io::DiskFile;
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::restore::fetch::Wanted;
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::cursor::HintedChunk;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
 use crate::store::metadata::Scratch;
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Finds chunks in containers.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Locator {
     }
 
     /// Opens the containers that a window's hints name, together.
-    pub(super) fn open_hinted(&mut self, wanted: &[Wanted]) {
+    pub(super) fn open_hinted(&mut self, wanted: &[HintedChunk]) {
         let mut hinted: BTreeSet<ContainerId> = BTreeSet::new();
         for run in wanted.chunk_by(|before, after| before.hint == after.hint) {
             hinted.extend(run.first().and_then(|chunk| chunk.hint));
@@ -80,13 +80,14 @@ impl Locator {
     }
 
     /// Finds a chunk: where its hint says, else wherever it is.
-    pub(super) fn find(&mut self, chunk: &Wanted, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
-        if let Some(id) = chunk.hint
+    pub(super) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
+        let HintedChunk { chunk, hint } = wanted;
+        if let Some(id) = *hint
             && near.container.as_ref().is_none_or(|container| container.name.id != id)
         {
             *near = Near { container: self.directories.get(id).ok(), number: 0 };
         }
-        if let Some(container) = near.container.as_ref().filter(|container| chunk.hint == Some(container.name.id))
+        if let Some(container) = near.container.as_ref().filter(|container| *hint == Some(container.name.id))
             && let Some(number) = container.number_of(&chunk.fingerprint, near.number)
             && let Some(place) = container.place(number).filter(|place| place.len == chunk.len)
         {
@@ -104,7 +105,7 @@ impl Locator {
     }
 
     /// Finds a chunk in the container with this number.
-    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Wanted) -> Result<ChunkPlace> {
+    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPlace> {
         let place = self.directories.get(id)?.find(&chunk.fingerprint);
         place.filter(|place| place.len == chunk.len).ok_or_else(|| missing(chunk))
     }
@@ -133,6 +134,6 @@ impl Locator {
     }
 }
 
-fn missing(chunk: &Wanted) -> Error {
+fn missing(chunk: &Chunk) -> Error {
     Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() }
 }

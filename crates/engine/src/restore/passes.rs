@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
-use crate::restore::fetch::Wanted;
 use crate::restore::links::{Origin, SharedInode};
 use crate::restore::partial::{TAKEN, make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
@@ -338,9 +337,9 @@ impl Run<'_> {
         let mut offset = 0;
         loop {
             match cursor.next(self.reader) {
-                Ok(Some(FileExtent::Chunk { fingerprint, len, hint })) => {
-                    writer.chunk(offset, Wanted { fingerprint, len, hint })?;
-                    offset += u64::from(len);
+                Ok(Some(FileExtent::Chunk(hinted))) => {
+                    writer.chunk(offset, hinted)?;
+                    offset += u64::from(hinted.chunk.len);
                 }
                 Ok(Some(FileExtent::Hole { len })) => {
                     writer.skip();

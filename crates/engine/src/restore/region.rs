@@ -15,8 +15,9 @@ use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::DiskFile;
 use crate::pipeline::{BufferPool, Task};
-use crate::restore::fetch::{Failures, Sink, Wanted};
+use crate::restore::fetch::{Failures, Sink};
 use crate::store::Store;
+use crate::store::cursor::HintedChunk;
 use crate::types::{ContainerId, Fingerprint};
 
 /// Regions of which the disk is told before they are read.
@@ -27,7 +28,7 @@ pub(super) type RegionKey = (ContainerId, u32);
 
 /// What is fetched together, and who takes it.
 pub(super) struct Window {
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) wanted: Vec<HintedChunk>,
     pub(super) sink: Arc<dyn Sink>,
 }
 
@@ -185,7 +186,7 @@ impl OpenRegion {
         fingerprint_batch(&self.store.keys, job.chunks().iter().map(bytes_of), &mut found);
         let (mut sound, mut lost) = (Vec::with_capacity(job.range.len()), Vec::new());
         for (located, found) in job.chunks().iter().zip(found) {
-            let wanted = job.window.wanted.get(located.number).map(|wanted| wanted.fingerprint);
+            let wanted = job.window.wanted.get(located.number).map(|wanted| wanted.chunk.fingerprint);
             if wanted == Some(found) {
                 sound.push((located.number, range(&located.place)));
             } else if let Some(wanted) = wanted {

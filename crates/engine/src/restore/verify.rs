@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 use crate::io::tree::{TargetFile, TargetTree};
 use crate::monitor::Monitor;
 use crate::store::MetadataReader;
-use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
+use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
 use crate::tree::Content;
-use crate::types::ChunkKind;
+use crate::types::{Chunk, ChunkKind};
 
 /// Bytes of a hole that are compared at a time.
 const HOLE_STEP: u64 = 64 << 10;
@@ -61,7 +61,7 @@ pub fn compare_file(
             return Err(Error::Interrupted);
         }
         let (end, is_equal) = match piece {
-            FileExtent::Chunk { fingerprint, len, .. } => {
+            FileExtent::Chunk(HintedChunk { chunk: Chunk { fingerprint, len }, .. }) => {
                 let is_whole = fill(&*file, offset, len as usize, &mut buffer)?;
                 let is_equal = is_whole && keys.fingerprint(ChunkKind::Data, &buffer) == fingerprint;
                 (offset + u64::from(len), is_equal)

@@ -7,7 +7,7 @@ use crate::recipe::RecipeItem;
 use crate::recipe::format::Recipe;
 use crate::store::metadata::{HintedNode, MetadataReader};
 use crate::tree::{Child, Content, Entry, TreeNode};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// An entry, with a hint for each chunk of its recipe.
 #[derive(Clone, Debug)]
@@ -58,15 +58,6 @@ pub enum Head<'a> {
     },
     /// The end.
     End,
-}
-
-/// A node that was read.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeRead {
-    /// Its name.
-    pub fingerprint: Fingerprint,
-    /// Bytes of it as it is stored, hints included.
-    pub len: u32,
 }
 
 /// A node below the root, with what the node above says about it.
@@ -151,9 +142,9 @@ impl DirectoryCursor {
         self.root.is_none() && self.pending.last().is_none_or(|next| name < next.first_name.as_slice())
     }
 
-    /// Reads the node that comes next and puts its contents in its position; `None` if no node is left. After an error, the
-    /// cursor is behind the node.
-    pub fn expand(&mut self, reader: &mut dyn NodeReader) -> Result<Option<NodeRead>> {
+    /// Replaces the next node by its contents; `None` if no node is left. Returns the node's chunk; its length includes the
+    /// hints. After an error, the cursor is behind the node.
+    pub fn expand(&mut self, reader: &mut dyn NodeReader) -> Result<Option<Chunk>> {
         let next = match self.root.take() {
             Some(root) => Err(root),
             None => match self.pending.pop() {
@@ -168,7 +159,7 @@ impl DirectoryCursor {
             return Err(Error::damaged(format!("tree {fingerprint}"), reason));
         }
         self.take(node, hints);
-        Ok(Some(NodeRead { fingerprint, len }))
+        Ok(Some(Chunk { fingerprint, len }))
     }
 
     /// Puts what is in a node before everything that is still to be read.
@@ -222,18 +213,20 @@ impl PendingNode {
     }
 }
 
+/// A chunk, and where it probably is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HintedChunk {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Its container when the reference was written.
+    pub hint: Option<ContainerId>,
+}
+
 /// One step of a file's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileExtent {
-    /// A chunk, and where it probably is.
-    Chunk {
-        /// Its name.
-        fingerprint: Fingerprint,
-        /// Its length.
-        len: u32,
-        /// Where it was when the reference was written.
-        hint: Option<ContainerId>,
-    },
+    /// A chunk.
+    Chunk(HintedChunk),
     /// Zeros that were never stored.
     Hole {
         /// How many.
@@ -271,9 +264,9 @@ impl RecipeCursor {
                 None => {
                     self.levels.pop();
                 }
-                Some(RecipeItem::Chunk { fingerprint, len }) => {
+                Some(RecipeItem::Chunk(chunk)) => {
                     let hint = open.hints.pop_front().flatten();
-                    return Ok(Some(FileExtent::Chunk { fingerprint, len, hint }));
+                    return Ok(Some(FileExtent::Chunk(HintedChunk { chunk, hint })));
                 }
                 Some(RecipeItem::Hole { len }) => return Ok(Some(FileExtent::Hole { len })),
                 Some(RecipeItem::Segment { fingerprint, len }) => {

@@ -23,7 +23,7 @@ use crate::snapshot::format::{CollectionBody, CollectionStep};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
-use crate::types::{ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence, SessionId, Timestamp};
+use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint, RepositoryId, Sequence, SessionId, Timestamp};
 
 const PAGE: &str = include_str!("../../../../docs/format.md");
 
@@ -207,9 +207,9 @@ fn recipe_of_every_item() -> Recipe {
     Recipe {
         level: 0,
         items: vec![
-            RecipeItem::Chunk { fingerprint: keys().fingerprint(ChunkKind::Data, b"onefold"), len: 7 },
+            RecipeItem::Chunk(Chunk { fingerprint: keys().fingerprint(ChunkKind::Data, b"onefold"), len: 7 }),
             RecipeItem::Hole { len: 1 << 20 },
-            RecipeItem::Chunk { fingerprint: keys().fingerprint(ChunkKind::Data, b"format"), len: 6 },
+            RecipeItem::Chunk(Chunk { fingerprint: keys().fingerprint(ChunkKind::Data, b"format"), len: 6 }),
         ],
     }
 }
@@ -232,7 +232,7 @@ fn recipe_vectors(out: &mut Vectors) {
     let mut builder = RecipeBuilder::new(CutRule { min: 4, target: 4, max: 16 }, 3);
     for number in 0..200u64 {
         let fingerprint = keys().fingerprint(ChunkKind::Data, &number.to_le_bytes());
-        builder.chunk(fingerprint, 8, Some(container(3)), &mut sink).unwrap();
+        builder.chunk(Chunk { fingerprint, len: 8 }, Some(container(3)), &mut sink).unwrap();
         if number % 50 == 49 {
             builder.hole(4096, &mut sink).unwrap();
         }

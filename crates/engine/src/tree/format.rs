@@ -345,6 +345,7 @@ fn decode_children(reader: &mut Reader<'_>, level: u8) -> Decoded<TreeNode> {
 pub(crate) mod tests {
     use super::*;
     use crate::recipe::format::RecipeItem;
+    use crate::types::Chunk;
 
     pub(crate) fn entry(name: &str, content: Content, kind: EntryKind) -> Entry {
         Entry {
@@ -364,7 +365,7 @@ pub(crate) mod tests {
         let recipe = Recipe {
             level: 0,
             items: vec![
-                RecipeItem::Chunk { fingerprint: Fingerprint([3; 32]), len: 77 },
+                RecipeItem::Chunk(Chunk { fingerprint: Fingerprint([3; 32]), len: 77 }),
                 RecipeItem::Hole { len: 4096 },
             ],
         };

@@ -199,13 +199,16 @@ fn use_damaged(words: Vec<u64>, options: &MappedOptions, containers: &Containers
     for round in 0..2 {
         let numbered = (round * names.len() as u64..).zip(&names);
         let batch: Vec<_> = numbered
-            .map(|(number, &fingerprint)| SequencedChunk { sequence: Sequence(number), fingerprint, len: 8192 })
+            .map(|(number, &fingerprint)| SequencedChunk {
+                sequence: Sequence(number),
+                chunk: Chunk { fingerprint, len: 8192 },
+            })
             .collect();
         let mut resolved = Vec::new();
         if index.submit(&batch, &mut resolved).is_err() {
             return state;
         }
-        for (chunk, Resolved { verdict, .. }) in batch.iter().zip(resolved) {
+        for (SequencedChunk { chunk, .. }, Resolved { verdict, .. }) in batch.iter().zip(resolved) {
             match verdict {
                 Verdict::Unique => {}
                 Verdict::SameAs(first) => {

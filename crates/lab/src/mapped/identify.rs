@@ -352,7 +352,7 @@ impl<M: Medium> MappedIndex<M> {
     fn submit_piece(&mut self, piece: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
         let from = ticks();
         self.names.clear();
-        self.names.extend(piece.iter().map(|chunk| {
+        self.names.extend(piece.iter().map(|SequencedChunk { chunk, .. }| {
             let key = Key::from(&chunk.fingerprint);
             (key, Name::from(&key))
         }));

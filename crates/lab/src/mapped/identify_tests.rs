@@ -87,15 +87,18 @@ impl<M: Medium> Caller<M> {
     pub(super) fn submit(&mut self, fingerprints: &[Fingerprint]) {
         let chunks: Vec<_> = (self.stream.len() as u64..)
             .zip(fingerprints)
-            .map(|(number, &fingerprint)| SequencedChunk { sequence: Sequence(number), fingerprint, len: 8192 })
+            .map(|(number, &fingerprint)| SequencedChunk {
+                sequence: Sequence(number),
+                chunk: Chunk { fingerprint, len: 8192 },
+            })
             .collect();
         self.stream.extend(fingerprints);
         let mut resolved = Vec::new();
         self.index.submit(&chunks, &mut resolved).unwrap();
         assert_eq!((resolved.len(), self.index.pending()), (chunks.len(), 0));
-        for (chunk, Resolved { sequence, verdict }) in chunks.iter().zip(resolved) {
-            assert_eq!(sequence, chunk.sequence);
-            let fingerprint = chunk.fingerprint;
+        for (arrival, Resolved { sequence, verdict }) in chunks.iter().zip(resolved) {
+            assert_eq!(sequence, arrival.sequence);
+            let fingerprint = arrival.chunk.fingerprint;
             match verdict {
                 Verdict::Unique => {
                     assert!(!self.stored.contains_key(&fingerprint), "{sequence:?} is stored");

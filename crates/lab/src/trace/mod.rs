@@ -18,7 +18,7 @@ pub mod writer;
 use std::fmt;
 
 use onefold_engine::random::mix64;
-use onefold_engine::types::Fingerprint;
+use onefold_engine::types::{Chunk, Fingerprint};
 
 /// Bytes of a chunk's name in a trace: those that identify it in the engine's table.
 pub const HASH_LEN: usize = 20;
@@ -33,8 +33,8 @@ pub struct TraceChunk {
 }
 
 impl TraceChunk {
-    /// Returns the fingerprint that the engine knows the chunk by: its name, and bytes that follow from it, uniform too.
-    pub fn fingerprint(&self) -> Fingerprint {
+    /// Returns the chunk as the engine knows it. Its fingerprint is its name and uniform bytes that follow from the name.
+    pub fn chunk(&self) -> Chunk {
         let (words, rest) = self.hash.as_chunks::<8>();
         let word = |index: usize| words.get(index).map_or(0, |word| u64::from_le_bytes(*word));
         let tail = rest.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte));
@@ -42,7 +42,7 @@ impl TraceChunk {
         bytes[..HASH_LEN].copy_from_slice(&self.hash);
         bytes[20..28].copy_from_slice(&mix64(word(0) ^ word(1).rotate_left(32)).to_le_bytes());
         bytes[28..].copy_from_slice(&mix64(word(1) ^ tail).to_le_bytes()[..4]);
-        Fingerprint(bytes)
+        Chunk { fingerprint: Fingerprint(bytes), len: self.len }
     }
 }
 
@@ -103,9 +103,9 @@ mod tests {
             (hash[0], hash[HASH_LEN - 1]) = (first, last);
             TraceChunk { hash, len: 1 }
         };
-        let one = chunk(1, 1).fingerprint();
+        let one = chunk(1, 1).chunk().fingerprint;
         assert_eq!(one.0[..HASH_LEN], chunk(1, 1).hash);
-        assert_ne!(one.0[20..28], chunk(2, 1).fingerprint().0[20..28]);
-        assert_ne!(one.0[28..], chunk(1, 2).fingerprint().0[28..]);
+        assert_ne!(one.0[20..28], chunk(2, 1).chunk().fingerprint.0[20..28]);
+        assert_ne!(one.0[28..], chunk(1, 2).chunk().fingerprint.0[28..]);
     }
 }
