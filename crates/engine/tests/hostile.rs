@@ -51,9 +51,8 @@ impl Forger {
 
     fn chunk(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> RegionChunk {
         let len = u32::try_from(contents.len() + hints.len()).unwrap();
-        let fingerprint = self.store.keys.fingerprint(kind, contents);
-        let hints_len = u32::try_from(hints.len()).unwrap();
-        RegionChunk { fingerprint, kind, len, hints_len, sequence: Sequence(0) }
+        let chunk = Chunk { fingerprint: self.store.keys.fingerprint(kind, contents), len };
+        RegionChunk { chunk, kind, hints_len: u32::try_from(hints.len()).unwrap(), sequence: Sequence(0) }
     }
 
     fn write(&mut self, builder: &onefold_engine::container::ContainerBuilder) {
@@ -83,7 +82,7 @@ impl Forger {
         let container_bytes = self.store.config.container_bytes;
         let mut packer = Packer::new(self.session.id, ContainerKind::Data, container_bytes, Compression::Off);
         let mut region = Region::default();
-        let fingerprint = chunk.fingerprint;
+        let fingerprint = chunk.chunk.fingerprint;
         region.push(chunk, bytes);
         region.compress(&mut self.compressor, Compression::Off);
         let full = packer.push(region, &mut self.compressor, &mut self.ordinals).full;
@@ -142,10 +141,10 @@ impl Forger {
 impl MetadataSink for Forger {
     fn store(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Result<Fingerprint> {
         let chunk = self.chunk(kind, contents, hints);
-        if self.store.config.region_bytes < self.region.plain_len + chunk.len {
+        if self.store.config.region_bytes < self.region.plain_len + chunk.chunk.len {
             self.end_region();
         }
-        let fingerprint = chunk.fingerprint;
+        let fingerprint = chunk.chunk.fingerprint;
         self.region.push(chunk, &[contents, hints].concat());
         Ok(fingerprint)
     }

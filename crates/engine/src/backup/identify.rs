@@ -254,7 +254,7 @@ impl<'a> IdentifyStage<'a> {
         }
         self.counts.bytes_added += bytes.len() as u64;
         let len = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
-        let chunk = RegionChunk { fingerprint, kind, len, hints_len, sequence: resolved.sequence };
+        let chunk = RegionChunk { chunk: Chunk { fingerprint, len }, kind, hints_len, sequence: resolved.sequence };
         self.pack.push(container_kind, chunk, bytes)
     }
 

@@ -182,7 +182,7 @@ impl ContainerWriter {
     pub fn push(&mut self, kind: ContainerKind, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
         let region_bytes = self.store.config.region_bytes;
         let region = &self.line(kind).region;
-        if region_bytes < region.plain_len.saturating_add(chunk.len) && !region.chunks.is_empty() {
+        if region_bytes < region.plain_len.saturating_add(chunk.chunk.len) && !region.chunks.is_empty() {
             self.end_region(kind)?;
         }
         self.line(kind).region.push(chunk, bytes);

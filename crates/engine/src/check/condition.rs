@@ -7,13 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::store::lru::Lru;
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Memory that a chunk of a directory takes here.
 const CHUNK_BYTES: usize = 64;
-
-/// A chunk's name and length.
-pub(super) type Named = (Fingerprint, u32);
 
 /// What is wrong with a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,15 +57,15 @@ impl Conditions {
     }
 
     /// Keeps what a container that was examined names, if there is room.
-    pub(super) fn keep(&mut self, id: ContainerId, chunks: impl ExactSizeIterator<Item = Named>) {
+    pub(super) fn keep(&mut self, id: ContainerId, chunks: impl ExactSizeIterator<Item = Chunk>) {
         if let Some(left) = self.bytes_left.checked_sub(chunks.len() * CHUNK_BYTES) {
             self.bytes_left = left;
             self.insert(id, chunks);
         }
     }
 
-    fn insert(&mut self, id: ContainerId, chunks: impl Iterator<Item = Named>) {
-        let chunks: HashMap<_, _> = chunks.collect();
+    fn insert(&mut self, id: ContainerId, chunks: impl Iterator<Item = Chunk>) {
+        let chunks: HashMap<_, _> = chunks.map(|chunk| (chunk.fingerprint, chunk.len)).collect();
         let bytes = chunks.len() * CHUNK_BYTES;
         self.named.insert(id, Arc::new(chunks), bytes);
     }
@@ -80,7 +77,7 @@ impl Conditions {
         &mut self,
         id: ContainerId,
         fingerprint: &Fingerprint,
-        open: impl FnOnce() -> Option<Vec<Named>>,
+        open: impl FnOnce() -> Option<Vec<Chunk>>,
     ) -> Option<u32> {
         let is_again = self.last.replace(id) == Some(id);
         if self.unsound.contains_key(&id) {
@@ -100,21 +97,22 @@ mod tests {
     use crate::types::SessionId;
 
     const CHUNK: Fingerprint = Fingerprint([7; 32]);
+    const NAMED: Chunk = Chunk { fingerprint: CHUNK, len: 5 };
 
     fn id(ordinal: u32) -> ContainerId {
         ContainerId { session: SessionId([1; 16]), ordinal }
     }
 
-    fn never() -> Option<Vec<Named>> {
+    fn never() -> Option<Vec<Chunk>> {
         panic!("opened again")
     }
 
     #[test]
     fn what_is_kept_of_a_container_is_found_without_opening_it_again() {
         let mut conditions = Conditions::new(CHUNK_BYTES);
-        conditions.keep(id(0), [(CHUNK, 5)].into_iter());
+        conditions.keep(id(0), [NAMED].into_iter());
         // Without room, what was kept before stays.
-        conditions.keep(id(1), [(CHUNK, 5)].into_iter());
+        conditions.keep(id(1), [NAMED].into_iter());
         assert_eq!(conditions.find(id(1), &CHUNK, never), None);
         assert_eq!(conditions.find(id(0), &CHUNK, never), Some(5));
         assert_eq!(conditions.find(id(0), &CHUNK, never), Some(5));
@@ -127,7 +125,7 @@ mod tests {
         for ordinal in [0, 1, 0, 1] {
             assert_eq!(conditions.find(id(ordinal), &CHUNK, never), None);
         }
-        assert_eq!(conditions.find(id(1), &CHUNK, || Some(vec![(CHUNK, 5)])), Some(5));
+        assert_eq!(conditions.find(id(1), &CHUNK, || Some(vec![NAMED])), Some(5));
         assert_eq!(conditions.find(id(0), &CHUNK, never), None);
         assert_eq!(conditions.find(id(1), &CHUNK, never), Some(5));
     }
@@ -136,7 +134,7 @@ mod tests {
     fn a_container_that_is_not_sound_is_not_asked_whatever_it_names() {
         let mut conditions = Conditions::new(1000);
         for ordinal in 0..3 {
-            conditions.keep(id(ordinal), [(CHUNK, 5)].into_iter());
+            conditions.keep(id(ordinal), [NAMED].into_iter());
         }
         conditions.fault(id(0));
         conditions.lose(id(1), 9);

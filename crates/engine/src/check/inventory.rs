@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::check::CheckRequest;
-use crate::check::condition::{Conditions, Named};
+use crate::check::condition::Conditions;
 use crate::check::findings::Findings;
 use crate::check::objects::{History, list};
 use crate::check::sample::Sample;
-use crate::check::verify::{Examined, Inspect, ReadWhole, Verify};
+use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
+use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
@@ -214,11 +215,11 @@ impl Inventory {
             self.blame(&name, number);
         }
         if is_live && number.is_none() && name.kind == ContainerKind::Data {
-            self.conditions.keep(name.id, contents.chunks.iter().map(|chunk| (chunk.fingerprint, chunk.len)));
+            self.conditions.keep(name.id, contents.chunks.iter().map(|found| found.chunk));
         }
-        for chunk in contents.chunks.iter().filter(|_| is_live) {
+        for FoundChunk { chunk, is_sound } in contents.chunks.iter().filter(|_| is_live) {
             match number {
-                Some(number) if !chunk.is_sound => self.lost.insert(chunk.fingerprint.0, &spilled(number))?,
+                Some(number) if !is_sound => self.lost.insert(chunk.fingerprint.0, &spilled(number))?,
                 // Whether it is there already is not asked: that would read a page of the map for each chunk.
                 _ => self.chunks.insert(chunk.fingerprint.0, &chunk.len.to_le_bytes())?,
             }
@@ -352,10 +353,9 @@ impl Inventory {
 }
 
 /// Returns what a container names that was examined before. One that cannot be opened was found out then.
-fn open_again(store: &Store, live: &Listing, id: ContainerId) -> Option<Vec<Named>> {
+fn open_again(store: &Store, live: &Listing, id: ContainerId) -> Option<Vec<Chunk>> {
     let container = store.open_container(live.find(id)?).ok()?;
-    let chunks = container.directory.chunks.iter();
-    Some(chunks.filter_map(|chunk| Some((chunk.fingerprint?, chunk.len))).collect())
+    Some(container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect())
 }
 
 /// Returns a finding's number as it is spilled.

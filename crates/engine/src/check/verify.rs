@@ -11,15 +11,13 @@ use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::pipeline::Task;
 use crate::store::Store;
-use crate::types::Fingerprint;
+use crate::types::Chunk;
 
 /// A chunk as a container holds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundChunk {
-    /// Its name.
-    pub(super) fingerprint: Fingerprint,
-    /// Bytes that the name stands for.
-    pub(super) len: u32,
+    /// The chunk; its length is that of its contents, without hints.
+    pub(super) chunk: Chunk,
     /// Whether it is what its name says, as far as was read.
     pub(super) is_sound: bool,
 }
@@ -150,7 +148,7 @@ impl Contents {
             match chunk.fingerprint {
                 Some(fingerprint) => {
                     let len = chunk.len.saturating_sub(chunk.hints_len);
-                    self.chunks.push(FoundChunk { fingerprint, len, is_sound: true });
+                    self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound: true });
                 }
                 None => self.is_incomplete = true,
             }
@@ -192,7 +190,7 @@ impl Contents {
                 self.problems.push(format!("damaged: chunk {number} is not what its name says"));
             }
             match chunk.fingerprint.or(found) {
-                Some(fingerprint) => self.chunks.push(FoundChunk { fingerprint, len, is_sound }),
+                Some(fingerprint) => self.chunks.push(FoundChunk { chunk: Chunk { fingerprint, len }, is_sound }),
                 None => self.is_incomplete = true,
             }
         }

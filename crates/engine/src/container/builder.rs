@@ -8,20 +8,18 @@ use crate::container::trailer::TRAILER_LEN;
 use crate::crypto::TAG_LEN;
 use crate::object::header::HEADER_LEN;
 use crate::object::names::ContainerKind;
-use crate::types::{ChunkKind, ContainerId, Fingerprint, Sequence, SessionId};
+use crate::types::{Chunk, ChunkKind, ContainerId, Sequence, SessionId};
 
 /// One chunk of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionChunk {
-    /// Name of the chunk.
-    pub fingerprint: Fingerprint,
-    /// What it holds.
+    /// The chunk; its length includes the hints.
+    pub chunk: Chunk,
+    /// Kind of its contents.
     pub kind: ChunkKind,
-    /// Bytes in the region, hints included.
-    pub len: u32,
     /// Bytes of hints at its end.
     pub hints_len: u32,
-    /// Where the chunk stands in the stream.
+    /// Position of the chunk in the stream.
     pub sequence: Sequence,
 }
 
@@ -50,7 +48,7 @@ impl Region {
     pub fn push(&mut self, chunk: RegionChunk, bytes: &[u8]) {
         self.chunks.push(chunk);
         self.plain.extend_from_slice(bytes);
-        self.plain_len += chunk.len;
+        self.plain_len += chunk.chunk.len;
     }
 
     /// Compresses the plaintext.
@@ -88,7 +86,7 @@ impl Region {
     /// compressed any more.
     fn split_off(&mut self, count: usize) -> Region {
         let chunks = self.chunks.split_off(count);
-        let head_len: u32 = self.chunks.iter().map(|chunk| chunk.len).sum();
+        let head_len: u32 = self.chunks.iter().map(|packed| packed.chunk.len).sum();
         let plain = self.plain.split_off(head_len as usize);
         self.algorithm = self.algorithm.filter(|algorithm| *algorithm == Algorithm::None);
         let (algorithm, plain_len) = (self.algorithm, self.plain_len - head_len);
@@ -272,8 +270,8 @@ impl Packer {
         region
             .chunks
             .iter()
-            .take_while(|chunk| {
-                len += u64::from(chunk.len);
+            .take_while(|packed| {
+                len += u64::from(packed.chunk.len);
                 len <= plain_wanted
             })
             .count()
@@ -288,6 +286,12 @@ enum Filled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Fingerprint;
+
+    fn data_chunk(fingerprint: Fingerprint, len: u32, sequence: u64) -> RegionChunk {
+        let chunk = Chunk { fingerprint, len };
+        RegionChunk { chunk, kind: ChunkKind::Data, hints_len: 0, sequence: Sequence(sequence) }
+    }
 
     fn region(first: u64, count: u64, len: u32, text: bool) -> Region {
         let mut region = Region::default();
@@ -297,9 +301,7 @@ mod tests {
                 blake3::Hasher::new().update(&sequence.to_le_bytes()).finalize_xof().fill(&mut bytes);
             }
             let fingerprint = Fingerprint(*blake3::hash(&sequence.to_le_bytes()).as_bytes());
-            let chunk =
-                RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence: Sequence(sequence) };
-            region.push(chunk, &bytes);
+            region.push(data_chunk(fingerprint, len, sequence), &bytes);
         }
         region.compress(&mut Compressor::default(), Compression::Zstd(1));
         region
@@ -312,9 +314,7 @@ mod tests {
             let (mut compressor, mut ordinals) = (Compressor::default(), 0);
             let mut region = Region::default();
             for sequence in 0..count {
-                let fingerprint = Fingerprint([1; 32]);
-                let (len, sequence) = (3, Sequence(sequence));
-                region.push(RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence }, b"abc");
+                region.push(data_chunk(Fingerprint([1; 32]), 3, sequence), b"abc");
             }
             region.compress(&mut compressor, Compression::Off);
             let packed = packer.push(region, &mut compressor, &mut ordinals);

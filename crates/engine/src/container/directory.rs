@@ -7,7 +7,7 @@ use crate::codec::{Decoded, Reader, len_u32};
 use crate::compress::Algorithm;
 use crate::crypto::TAG_LEN;
 use crate::object::names::ContainerKind;
-use crate::types::{ChunkKind, FINGERPRINT_LEN, Fingerprint};
+use crate::types::{Chunk, ChunkKind, FINGERPRINT_LEN, Fingerprint};
 
 /// Most regions in a container.
 pub const REGIONS_MAX: usize = 4096;
@@ -40,6 +40,13 @@ pub struct DirectoryChunk {
     pub len: u32,
     /// Bytes of hints at its end, which the fingerprint does not cover.
     pub hints_len: u32,
+}
+
+impl DirectoryChunk {
+    /// Returns the chunk with its hints; `None` without a name.
+    pub fn chunk(&self) -> Option<Chunk> {
+        self.fingerprint.map(|fingerprint| Chunk { fingerprint, len: self.len })
+    }
 }
 
 /// A container's table of contents.

@@ -3,7 +3,7 @@
 use crate::codec::len_u32;
 use crate::compress::{Algorithm, Compressor};
 use crate::container::buffer::ContainerBytes;
-use crate::container::builder::ContainerBuilder;
+use crate::container::builder::{ContainerBuilder, RegionChunk};
 use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
@@ -114,8 +114,7 @@ impl Sealer {
         assert_eq!(layout.end, len, "the parts of a container add up");
         let name = ContainerName { id: builder.id, kind: builder.kind, checksum };
         let chunks = builder.regions.iter().flat_map(|region| &region.chunks);
-        let chunks = chunks.map(|c| Chunk { fingerprint: c.fingerprint, len: c.len }).collect();
-        Ok(SealedContainer { name, bytes, chunks })
+        Ok(SealedContainer { name, bytes, chunks: chunks.map(|packed| packed.chunk).collect() })
     }
 
     /// Reads a sealed region back and compares its chunks with their names; otherwise says what is wrong.
@@ -221,11 +220,8 @@ fn directory_of(builder: &ContainerBuilder) -> Directory {
             algorithm: region.algorithm.expect("regions are compressed before they are placed"),
             chunk_count: len_u32(region.chunks.len()),
         });
-        directory.chunks.extend(region.chunks.iter().map(|chunk| DirectoryChunk {
-            fingerprint: Some(chunk.fingerprint),
-            kind: chunk.kind,
-            len: chunk.len,
-            hints_len: chunk.hints_len,
+        directory.chunks.extend(region.chunks.iter().map(|&RegionChunk { chunk, kind, hints_len, .. }| {
+            DirectoryChunk { fingerprint: Some(chunk.fingerprint), kind, len: chunk.len, hints_len }
         }));
     }
     directory
@@ -268,7 +264,7 @@ fn header_of(
 mod tests {
     use super::*;
     use crate::compress::Compression;
-    use crate::container::builder::{Region, RegionChunk};
+    use crate::container::builder::Region;
     use crate::crypto::MasterKey;
     use crate::types::{ChunkKind, Sequence, SessionId};
 
@@ -305,7 +301,8 @@ mod tests {
                 let fingerprint = keys.fingerprint(chunk_kind, &bytes);
                 let sequence = Sequence(u64::from(number * 3 + chunk));
                 let len = len_u32(bytes.len());
-                region.push(RegionChunk { fingerprint, kind: chunk_kind, len, hints_len: 0, sequence }, &bytes);
+                let chunk = Chunk { fingerprint, len };
+                region.push(RegionChunk { chunk, kind: chunk_kind, hints_len: 0, sequence }, &bytes);
             }
             region.compress(&mut compressor, compression);
             plain.push(region.plain.clone());
@@ -397,12 +394,12 @@ mod tests {
                 damage(seal(&builder)).unwrap()
             };
             for chunk in 0..3 {
-                let reason = refused(&|region| region.chunks[chunk].fingerprint.0[31] ^= 1);
+                let reason = refused(&|region| region.chunks[chunk].chunk.fingerprint.0[31] ^= 1);
                 assert!(reason.starts_with("changed a chunk"), "{reason}");
             }
             let reason = refused(&|region| region.chunks.swap(0, 2));
             assert!(reason.starts_with("changed a chunk"), "{reason}");
-            let reason = refused(&|region| region.chunks[2].len += 1);
+            let reason = refused(&|region| region.chunks[2].chunk.len += 1);
             assert!(reason.starts_with("lost a chunk"), "{reason}");
             let reason = refused(&|region| region.plain_len -= 1);
             assert!(reason.starts_with("broke a compressed region"), "{reason}");

@@ -12,7 +12,7 @@ use onefold_accel::memory::will_need;
 
 use crate::index::log::{LogExtent, LogRecord};
 use crate::kv::{Key, Ordinal, Position, part_of};
-use crate::types::Fingerprint;
+use crate::types::{Chunk, Fingerprint};
 
 /// Records of a block: the last of a window has fewer.
 const BLOCK_RECORDS: usize = 16;
@@ -258,7 +258,7 @@ impl Cache {
         let mut records = Vec::with_capacity(index(*len));
         let mut next = Some(*block);
         while let Some(block) = next.map(|number| &self.blocks[index(number)]) {
-            let record = |&(fingerprint, ordinal): &_| LogRecord { fingerprint, ordinal, len: 0 };
+            let record = |&(fingerprint, ordinal): &_| LogRecord { chunk: Chunk { fingerprint, len: 0 }, ordinal };
             records.extend(block.records().iter().map(record));
             next = block.next;
         }
@@ -283,12 +283,12 @@ impl Cache {
             // Those of two blocks are on their way while one is led to.
             let count = if part == 0 { 2 } else { 1 };
             for record in ahead.by_ref().take(count).flatten() {
-                self.prefetch(&record.fingerprint);
+                self.prefetch(&record.chunk.fingerprint);
             }
             let taken = self.take_block();
             let block = &mut self.blocks[index(taken)];
             for (location, record) in block.records.iter_mut().zip(records) {
-                *location = (record.fingerprint, record.ordinal);
+                *location = (record.chunk.fingerprint, record.ordinal);
             }
             (block.len, block.first) = (number(records.len()), number(part * BLOCK_RECORDS));
             (block.window, block.next) = (window, None);
@@ -483,7 +483,8 @@ mod tests {
     use crate::testing::mem_disk::fingerprint;
 
     fn window(numbers: std::ops::Range<u64>) -> Vec<LogRecord> {
-        numbers.map(|number| LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(4), len: 1 }).collect()
+        let chunk = |number| Chunk { fingerprint: fingerprint(number), len: 1 };
+        numbers.map(|number| LogRecord { chunk: chunk(number), ordinal: Ordinal(4) }).collect()
     }
 
     fn places(cache: &Cache) -> usize {
@@ -534,7 +535,7 @@ mod tests {
         assert_eq!(cache.window_end(&fingerprint(900)), None);
         let LogExtent { start, records } = cache.window_of(&fingerprint(20)).unwrap();
         assert_eq!((start, records.len()), (Position(7), 40));
-        assert!(records.iter().zip(0..).all(|(record, number)| record.fingerprint == fingerprint(number)));
+        assert!(records.iter().zip(0..).all(|(record, number)| record.chunk.fingerprint == fingerprint(number)));
         cache.insert(Position(0), &window(80..120), false);
         assert_eq!(cache.get(&fingerprint(50)), None, "the window used least recently goes, as a whole");
         assert_eq!((found(&mut cache, 0..40), found(&mut cache, 80..120)), (40, 40));

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::index::frame::{FRAME_BYTES, FRAME_HEADER_BYTES, decode_frame, encode_frame};
 use crate::io::{AlignedBuffer, BatchRead, Disk, DiskFile};
 use crate::kv::{Ordinal, Position};
-use crate::types::{FINGERPRINT_LEN, Fingerprint};
+use crate::types::{Chunk, FINGERPRINT_LEN, Fingerprint};
 
 /// Bytes of a page.
 pub const LOG_PAGE_BYTES: usize = FRAME_BYTES;
@@ -36,12 +36,10 @@ const SPARE_BUFFERS_MAX: usize = 8;
 /// One chunk that was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogRecord {
-    /// Which chunk.
-    pub fingerprint: Fingerprint,
-    /// The container that holds it.
+    /// The chunk.
+    pub chunk: Chunk,
+    /// Its container.
     pub ordinal: Ordinal,
-    /// Length of its plaintext in bytes.
-    pub len: u32,
 }
 
 /// A stretch of the log.
@@ -137,9 +135,9 @@ impl LogWrite {
 pub fn encode_log_page(number: u64, records: &[LogRecord]) -> Vec<u8> {
     encode_frame(number, records.len(), |page| {
         for record in records {
-            page.extend_from_slice(&record.fingerprint.0);
+            page.extend_from_slice(&record.chunk.fingerprint.0);
             page.extend_from_slice(&record.ordinal.0.to_le_bytes());
-            page.extend_from_slice(&record.len.to_le_bytes());
+            page.extend_from_slice(&record.chunk.len.to_le_bytes());
         }
     })
 }
@@ -150,7 +148,8 @@ pub fn decode_log_page(number: u64, bytes: &[u8], out: &mut Vec<LogRecord>) -> O
     let (count, mut fields) = decode_frame(number, LOG_RECORD_BYTES, bytes)?;
     for _ in 0..count {
         let fingerprint = Fingerprint(fields.array()?);
-        out.push(LogRecord { fingerprint, ordinal: Ordinal(fields.u32()?), len: fields.u32()? });
+        let ordinal = Ordinal(fields.u32()?);
+        out.push(LogRecord { chunk: Chunk { fingerprint, len: fields.u32()? }, ordinal });
     }
     Some(())
 }
@@ -421,7 +420,7 @@ mod tests {
     use crate::testing::mem_disk::{MemDisk, fingerprint};
 
     fn record(number: u64) -> LogRecord {
-        LogRecord { fingerprint: fingerprint(number), ordinal: Ordinal(9), len: 77 }
+        LogRecord { chunk: Chunk { fingerprint: fingerprint(number), len: 77 }, ordinal: Ordinal(9) }
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Store {
             for chunk in batch {
                 self.log.make_space(&mut self.registry)?;
                 self.table.make_space(&mut self.registry)?;
-                let record = LogRecord { fingerprint: chunk.fingerprint, ordinal, len: chunk.len };
+                let record = LogRecord { chunk: *chunk, ordinal };
                 let position = self.log.append(record);
                 self.enter(Key::from(&chunk.fingerprint), ordinal, position);
             }

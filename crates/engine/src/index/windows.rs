@@ -332,14 +332,14 @@ impl Index {
         self.counters.postlookup_probes += extent.records.len() as u64;
         let mut is_useful = false;
         for (position, record) in (extent.start.0..).map(Position).zip(&extent.records) {
-            let Some(InFlight::Pending(slot)) = self.session.get(&record.fingerprint) else { continue };
+            let Some(InFlight::Pending(slot)) = self.session.get(&record.chunk.fingerprint) else { continue };
             if self.session.pending.is_asked(slot) {
                 continue;
             }
             let container = self.store.registry.live_container(record.ordinal);
             if container.is_some() && !std::mem::replace(&mut is_useful, true) {
                 // Notes that the window has answered something.
-                self.cache.get(&record.fingerprint);
+                self.cache.get(&record.chunk.fingerprint);
             }
             self.answer(slot, container, position, resolved);
         }

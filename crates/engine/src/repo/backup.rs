@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::backup::{self, BackupOptions, BackupReport};
 use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
-use crate::container::ContainerReader;
+use crate::container::{ContainerReader, DirectoryChunk};
 use crate::error::{Error, Result};
 use crate::index::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
 use crate::io::Disk;
@@ -195,15 +195,8 @@ pub fn bring_up_to_date(store: &Store, index: &mut Index, session: &Session, mon
         for (name, opened) in batch.iter().zip(store.open_containers(batch)) {
             match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
                 Ok(container) => {
-                    let chunks: Vec<Chunk> = container
-                        .directory
-                        .chunks
-                        .iter()
-                        .filter_map(|chunk| {
-                            let fingerprint = chunk.fingerprint?;
-                            Some(Chunk { fingerprint, len: chunk.len })
-                        })
-                        .collect();
+                    let chunks: Vec<Chunk> =
+                        container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
                     index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
                 }
                 Err(error) => {

@@ -302,14 +302,10 @@ fn seal(kind: ContainerKind, ordinal: u32, regions: &[Vec<PlainChunk>]) -> Seale
         let mut region = Region::default();
         for (kind, contents, hints) in chunks {
             let bytes = [&contents[..], hints].concat();
-            let chunk = RegionChunk {
-                fingerprint: keys().fingerprint(*kind, contents),
-                kind: *kind,
-                len: u32::try_from(bytes.len()).unwrap(),
-                hints_len: u32::try_from(hints.len()).unwrap(),
-                sequence: Sequence(0),
-            };
-            region.push(chunk, &bytes);
+            let chunk =
+                Chunk { fingerprint: keys().fingerprint(*kind, contents), len: u32::try_from(bytes.len()).unwrap() };
+            let hints_len = u32::try_from(hints.len()).unwrap();
+            region.push(RegionChunk { chunk, kind: *kind, hints_len, sequence: Sequence(0) }, &bytes);
         }
         region.compress(&mut compressor, Compression::Off);
         region

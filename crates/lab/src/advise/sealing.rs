@@ -8,7 +8,7 @@ use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::crypto::Keys;
 use onefold_engine::io::AlignedBuffer;
 use onefold_engine::object::names::ContainerKind;
-use onefold_engine::types::{ChunkKind, ContainerId, RepositoryId, Sequence, SessionId};
+use onefold_engine::types::{Chunk, ChunkKind, ContainerId, RepositoryId, Sequence, SessionId};
 
 use crate::processor::processor_time;
 
@@ -41,8 +41,8 @@ impl Sealing {
         let mut region = Region::with_buffer(u32::try_from(plain.len())?);
         for (fingerprint, bytes) in names.into_iter().zip(chunks) {
             let len = u32::try_from(bytes.len())?;
-            let chunk = RegionChunk { fingerprint, kind: ChunkKind::Data, len, hints_len: 0, sequence: Sequence(0) };
-            region.push(chunk, bytes);
+            let chunk = Chunk { fingerprint, len };
+            region.push(RegionChunk { chunk, kind: ChunkKind::Data, hints_len: 0, sequence: Sequence(0) }, bytes);
         }
         region.compress(compressor, compression);
         let id = ContainerId { session: SESSION, ordinal: 0 };
