@@ -1,85 +1,164 @@
-//! The names of dimensions, and setting one by text.
+//! The declaration of dimensions, and setting one by text.
 
-use anyhow::{Result, bail};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use anyhow::{Result, anyhow, bail, ensure};
 use toml::{Table, Value};
 
-use crate::point::Point;
+use crate::point::memory::Size;
+use crate::point::{DIMENSIONS, Point};
 
-/// A dimension: its name, the values it takes, what it is.
+/// A dimension of points.
 #[derive(Clone, Copy, Debug)]
 pub struct Dimension {
-    /// As in `--set` and in files.
+    /// Name in `--set` and in files.
     pub name: &'static str,
-    /// What may be set.
+    /// Accepted values, for people.
     pub values: &'static str,
-    /// What it decides.
+    /// Help text.
     pub about: &'static str,
+    pub(super) is_number: bool,
+    /// Sets the field of a point. An error is the end of the message that begins with the name.
+    pub(super) set: fn(&mut Point, &Value) -> Result<(), String>,
 }
 
-macro_rules! dimensions {
-    ($($name:literal, $values:literal, $about:literal;)*) => {
-        &[$(Dimension { name: $name, values: $values, about: $about },)*]
+/// The type of a dimension's values.
+pub(super) trait Setting: Sized {
+    /// Accepted values, for people.
+    const VALUES: &'static str;
+    /// Whether values in files are numbers, not text.
+    const IS_NUMBER: bool = false;
+    /// The unit that follows limits in messages.
+    const UNIT: &'static str = "";
+
+    /// Reads a value of a file. An error is the end of the message that begins with the dimension's name.
+    fn read(value: &Value, values: &str) -> Result<Self, String>;
+
+    /// Returns the amount that limits apply to, if any.
+    fn amount(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Setting for u32 {
+    const VALUES: &'static str = "number";
+    const IS_NUMBER: bool = true;
+
+    fn read(value: &Value, values: &str) -> Result<Self, String> {
+        let number = value.as_integer().and_then(|number| Self::try_from(number).ok());
+        number.ok_or_else(|| match values {
+            Self::VALUES => refusal(value, format_args!(" a whole number from 0 to {}", Self::MAX)),
+            values => refusal(value, format_args!(": {values}")),
+        })
+    }
+
+    fn amount(&self) -> Option<u64> {
+        Some(u64::from(*self))
+    }
+}
+
+impl Setting for Size {
+    const VALUES: &'static str = "size";
+    const UNIT: &'static str = " bytes";
+
+    fn read(value: &Value, _values: &str) -> Result<Self, String> {
+        Self::read(value).map_err(|reason| format!(": {reason}"))
+    }
+
+    fn amount(&self) -> Option<u64> {
+        Some(self.0)
+    }
+}
+
+impl Setting for Option<Size> {
+    const VALUES: &'static str = Size::VALUES;
+
+    fn read(value: &Value, values: &str) -> Result<Self, String> {
+        <Size as Setting>::read(value, values).map(Some)
+    }
+}
+
+/// Returns the end of the message that refuses a value.
+pub(super) fn refusal(value: &Value, accepted: impl Display) -> String {
+    let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    format!("={shown}: it takes{accepted}")
+}
+
+/// Checks the limits of a dimension.
+pub(super) fn check_limits<T: Setting>(name: &str, value: &T, limits: &RangeInclusive<u64>) -> Result<()> {
+    if let Some(amount) = value.amount() {
+        let (least, most, unit) = (limits.start(), limits.end(), T::UNIT);
+        ensure!(limits.contains(&amount), "{name}: {least} to {most}{unit}, not {amount}");
+    }
+    Ok(())
+}
+
+/// Declares the names of a type's values.
+macro_rules! choices {
+    ($type:ty: $first_name:literal => $first:expr $(, $name:literal => $value:expr)*) => {
+        impl $crate::point::dimension::Setting for $type {
+            const VALUES: &'static str = concat!($first_name $(, ", ", $name)*);
+
+            fn read(value: &toml::Value, values: &str) -> Result<Self, String> {
+                match value.as_str() {
+                    Some($first_name) => Ok($first),
+                    $(Some($name) => Ok($value),)*
+                    Some(_) | None => Err($crate::point::dimension::refusal(value, format_args!(": {values}"))),
+                }
+            }
+        }
     };
 }
+pub(super) use choices;
 
-/// All dimensions, in the order in which they are told.
-pub const DIMENSIONS: &[Dimension] = dimensions! {
-    "store", "table, cuckoo", "where fingerprints are: the bucket table on a disk; a log and a cuckoo table on mapped memory";
-    "schedule", "eager, lazy, pool, exhaustive, adaptive", "when chunks that may be duplicates are looked up";
-    "threshold", "number", "chunks of a bucket that bring about its lookup (lazy, exhaustive)";
-    "candidates", "number", "chunks that bring about a lookup (pool, adaptive)";
-    "buckets", "number", "buckets that chunks wait in (lazy, exhaustive)";
-    "pending-max", "number", "chunks that wait at most";
-    "pending-age-max", "number", "chunks that arrive at most while one waits";
-    "unique-run-max", "number", "unique chunks in a row after which a cycle is closed";
-    "rank-max", "number", "largest rank in a cycle";
-    "tries-max", "number", "fruitless windows after which a chunk leaves its cycle";
-    "run-at-once", "number", "duplicates for each lookup from which on adaptive looks up at once";
-    "prelookup", "always, never, adaptive", "when the cache is asked as a chunk arrives";
-    "order", "filter-first, cache-first, none, auto", "what is asked first; none: there is no filter";
-    "filter", "blocked, scattered", "whether the bits of a chunk lie in one cache line of the filter";
-    "filter-hashes", "1 to 10", "bits of a chunk in the filter";
-    "filter-size", "size", "memory of the filter; else what is left";
-    "cache", "lru, fifo", "windows of the log by recent use; a read buffer, oldest first";
-    "cache-size", "size", "memory of the cache; else what is left if filter-size is set, or what the filter has not grown to";
-    "neighbors", "number", "fingerprints behind a hit that a read buffer takes in (fifo)";
-    "window", "fixed, adaptive", "whether a hit reads as much of the log as runs are long";
-    "window-records", "number", "records of the log that a hit reads: always, or at most";
-    "read-on", "yes, no", "whether the log is read on, without a lookup, where the stream is expected to go on";
-    "reads", "device, pages, whole, bucket", "how lookups read the table: as suits the device, single pages, from the first to the last, all of the bucket";
-    "probes", "one-by-one, together", "whether lines of mapped memory are waited for one at a time";
-    "injected-ns", "number", "nanoseconds that each wait for mapped memory takes longer";
-    "staging-size", "size", "memory of entries that are not written out yet; else a sixth";
-    "runs-max", "number", "longest chain of sorted runs in a bucket of the table";
-    "memory", "size", "all memory of the point";
-    "container-size", "size", "bytes of chunks that are stored together";
-};
+/// Declares all dimensions: points with their default and limits, and the table of dimensions.
+macro_rules! dimensions {
+    (@values $type:ty) => { <$type as $crate::point::dimension::Setting>::VALUES };
+    (@values $type:ty, $values:literal) => { $values };
+    ($($name:literal, $field:ident: $type:ty $(as $values:literal)? = $default:expr, $limits:expr => $about:literal;)*) => {
+        /// A point. A size that is missing is a share of the memory; see [`memory`].
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct Point {
+            $(#[doc = $about] pub $field: $type,)*
+        }
 
-/// Values that are numbers in a file; others are text.
-const NUMBERS: [&str; 14] = [
-    "threshold",
-    "candidates",
-    "buckets",
-    "pending-max",
-    "pending-age-max",
-    "unique-run-max",
-    "rank-max",
-    "tries-max",
-    "run-at-once",
-    "filter-hashes",
-    "neighbors",
-    "window-records",
-    "runs-max",
-    "injected-ns",
-];
+        impl Default for Point {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
 
-/// Returns the name that is most like one that does not exist; none is like an empty one.
+        impl Point {
+            fn check_limits(&self) -> anyhow::Result<()> {
+                $($crate::point::dimension::check_limits($name, &self.$field, &$limits)?;)*
+                Ok(())
+            }
+        }
+
+        /// All dimensions, in the order of listings.
+        pub const DIMENSIONS: &[$crate::point::dimension::Dimension] = &[$($crate::point::dimension::Dimension {
+            name: $name,
+            values: dimensions!(@values $type $(, $values)?),
+            about: $about,
+            is_number: <$type as $crate::point::dimension::Setting>::IS_NUMBER,
+            set: |point, value| {
+                let values = dimensions!(@values $type $(, $values)?);
+                point.$field = $crate::point::dimension::Setting::read(value, values)?;
+                Ok(())
+            },
+        },)*];
+    };
+}
+pub(super) use dimensions;
+
+/// Returns the name most similar to an unknown one; `None` for an empty one.
 pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |other: &&str| strsim::jaro_winkler(name, other);
     names.filter(|_| !name.is_empty()).max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
 }
 
-/// Says that there is no such name, and which one may be meant.
+/// Returns the error for an unknown name, which suggests the most similar one.
 pub fn unknown<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -> anyhow::Error {
     match nearest(name, names) {
         Some(nearest) => anyhow::anyhow!("there is no {kind} {name:?}; did you mean {nearest:?}?"),
@@ -92,46 +171,41 @@ pub fn set(point: &mut Table, assignment: &str) -> Result<()> {
     let Some((name, value)) = assignment.split_once('=') else {
         bail!("{assignment:?}: write dimension=value");
     };
-    let (name, value) = (name.trim(), value.trim());
-    if !DIMENSIONS.iter().any(|dimension| dimension.name == name) {
-        return Err(unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)));
-    }
-    // What is no number stays text, which a number refuses.
-    let number = value.parse::<u32>().ok().filter(|_| NUMBERS.contains(&name));
+    let (dimension, value) = (find(name.trim())?, value.trim());
+    // Text that is no number stays text, which a number refuses.
+    let number = value.parse::<u32>().ok().filter(|_| dimension.is_number);
     let value = number.map_or_else(|| Value::String(value.to_owned()), |number| Value::Integer(number.into()));
-    // Each by itself, so that the error is about this one.
-    parse(&Table::from_iter([(name.to_owned(), value.clone())]))?;
-    point.insert(name.to_owned(), value);
+    dimension.apply(&mut Point::default(), &value)?;
+    point.insert(dimension.name.to_owned(), value);
     Ok(())
 }
 
 /// Reads a point from a file's form.
 pub fn parse(table: &Table) -> Result<Point> {
-    for (name, value) in table {
-        let Some(dimension) = DIMENSIONS.iter().find(|dimension| dimension.name == name) else {
-            return Err(unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)));
-        };
-        // One at a time: what is said of a value does not name the field.
-        if let Err(error) = Table::from_iter([(name.clone(), value.clone())]).try_into::<Point>() {
-            let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            match dimension.values {
-                "size" => bail!("{name}: {}", error.message()),
-                "number" => bail!("{name}={shown}: it takes a whole number from 0 to {}", u32::MAX),
-                values => bail!("{name}={shown}: it takes: {values}"),
-            }
-        }
+    let mut point = Point::default();
+    table.iter().try_for_each(|(name, value)| find(name)?.apply(&mut point, value))?;
+    Ok(point)
+}
+
+fn find(name: &str) -> Result<&'static Dimension> {
+    let found = DIMENSIONS.iter().find(|dimension| dimension.name == name);
+    found.ok_or_else(|| unknown("dimension", name, DIMENSIONS.iter().map(|dimension| dimension.name)))
+}
+
+impl Dimension {
+    fn apply(&self, point: &mut Point, value: &Value) -> Result<()> {
+        (self.set)(point, value).map_err(|reason| anyhow!("{}{reason}", self.name))
     }
-    table.clone().try_into().map_err(|error: toml::de::Error| anyhow::anyhow!("{}", error.message().to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::memory::Size;
-    use crate::point::{Order, Schedule};
+    use crate::mapped::Order;
+    use crate::point::Schedule;
 
     #[test]
-    fn every_dimension_can_be_set_and_every_field_is_one() {
+    fn every_dimension_can_be_set() {
         let mut table = Table::new();
         for Dimension { name, values, .. } in DIMENSIONS {
             let value = match *values {
@@ -144,12 +218,14 @@ mod tests {
         let point = parse(&table).unwrap();
         assert_eq!((point.schedule, point.order, point.runs_max), (Schedule::Adaptive, Order::Auto, 7));
         assert_eq!((point.memory, point.cache_size), (Size(9 << 20), Some(Size(9 << 20))));
-        let fields = format!("{:?}", Point::default()).matches(": ").count();
-        assert_eq!(fields, DIMENSIONS.len());
+        assert_eq!(
+            (point.run_immediately, point.follows_successors, point.memtable_size),
+            (7, false, Some(Size(9 << 20)))
+        );
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_with_what_is_like_it() {
+    fn an_unknown_name_or_value_is_refused_with_the_nearest_name_or_the_accepted_values() {
         let refused = |text: &str| set(&mut Table::new(), text).unwrap_err().to_string();
         assert_eq!(refused("treshold=4"), "there is no dimension \"treshold\"; did you mean \"threshold\"?");
         assert_eq!(refused("threshold"), "\"threshold\": write dimension=value");

@@ -1,8 +1,8 @@
 //! How a point divides its memory.
 //!
-//! What is given a size has it. Of what is not, staging takes a sixth of the memory, and the filter (or where that has a
-//! size, the cache) all that is left; but where neither has one the filter starts as a 16th of that, and the cache takes what
-//! it has not grown to. What does not fit is refused with the size that would.
+//! A part with a size of its own takes that. Otherwise the memtable takes a sixth of the memory, and the filter takes the rest, or the
+//! cache if only the filter has a size. If neither has one, the filter starts as a 16th of the rest, and the cache takes the memory that
+//! the filter has not grown to. A division that does not fit is refused with its total.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,39 +10,27 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use onefold_engine::index::cycle::CycleRule;
 use onefold_engine::index::options::{self, FILTER_START_SHARE, WindowRule};
-use onefold_engine::index::{IndexOptions, Order as EngineOrder, Prelookup as EnginePrelookup};
-use onefold_engine::kv::{BucketReads, merge_buffer_bytes};
+use onefold_engine::index::{IndexOptions, Order as EngineOrder};
+use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
-use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use toml::Value;
 
-use crate::mapped::{self, CacheShape, FilterShape, MappedOptions};
+use crate::mapped::{CacheShape, FilterShape, MappedOptions, Order};
 use crate::origin::memory_of_this_machine;
-use crate::point::{CacheRule, FilterLayout, Order, Point, Prelookup, Probes, ReadOn, Reads, Schedule, Store, Window};
+use crate::point::{CacheRule, FilterLayout, Point, Probes, Schedule, Store, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Size;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size such as 256M")
-            }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
-                u64::try_from(bytes).map(Size).map_err(|_| E::custom("a size below 0"))
-            }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
-                Ok(Size(bytes))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                parse_size(text).map(Size).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+impl Size {
+    pub(super) fn read(value: &Value) -> Result<Self, String> {
+        let bytes = match value {
+            Value::Integer(bytes) => u64::try_from(*bytes).map_err(|_| "a size below 0".to_owned()),
+            Value::String(text) => parse_size(text).map_err(|error| error.to_string()),
+            _ => Err(format!("{value}: not a size; write a number of bytes, or text such as \"256M\"")),
+        };
+        bytes.map(Self)
     }
 }
 
@@ -103,7 +91,7 @@ impl Point {
             self.memory,
             Size(MEMORY_MIN)
         );
-        let memtable_bytes = self.staging_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
+        let memtable_bytes = self.memtable_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
         let mut options = IndexOptions {
             schedule: match self.schedule {
                 Schedule::Eager => options::Schedule::Eager,
@@ -118,16 +106,12 @@ impl Point {
                 Order::CacheFirst => EngineOrder::CacheFirst,
                 Order::None | Order::Auto => EngineOrder::Unfiltered,
             },
-            prelookup: match self.prelookup {
-                Prelookup::Always => EnginePrelookup::Always,
-                Prelookup::Never => EnginePrelookup::Never,
-                Prelookup::Adaptive => EnginePrelookup::Adaptive,
-            },
+            prelookup: self.prelookup,
             window: match self.window {
                 Window::Fixed => WindowRule::Fixed(self.window_records),
                 Window::Adaptive => WindowRule::Adaptive(self.window_records),
             },
-            follows_successors: self.read_on == ReadOn::Yes,
+            follows_successors: self.follows_successors,
             cycles: CycleRule {
                 unique_run_max: self.unique_run_max,
                 rank_max: self.rank_max,
@@ -136,12 +120,7 @@ impl Point {
             filter_hashes: self.filter_hashes,
             memtable_bytes,
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
-            reads: match self.reads {
-                Reads::Device => None,
-                Reads::Pages => Some(BucketReads::Pages),
-                Reads::Whole => Some(BucketReads::Whole),
-                Reads::Bucket => Some(BucketReads::Entire),
-            },
+            reads: self.reads,
             runs_max: self.runs_max,
             pending_buckets: self.buckets,
             pending_max: self.pending_max as usize,
@@ -173,12 +152,7 @@ impl Point {
         let (filter, cache) = (divided(filter, scale).max(FILTER_MIN), divided(cache, scale).max(FILTER_MIN));
         let (hashes, neighbors) = (self.filter_hashes, self.neighbors as usize);
         Ok(MappedOptions {
-            order: match self.order {
-                Order::FilterFirst => mapped::Order::FilterFirst,
-                Order::CacheFirst => mapped::Order::CacheFirst,
-                Order::None => mapped::Order::None,
-                Order::Auto => mapped::Order::Auto,
-            },
+            order: self.order,
             filter: match self.filter {
                 FilterLayout::Blocked => FilterShape::Blocked { bytes: filter, hashes },
                 FilterLayout::Scattered => FilterShape::Scattered { bytes: filter, hashes },
@@ -256,6 +230,7 @@ fn bytes(dimension: &str, size: Size) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::point::dimension::parse;
 
     #[test]
     fn what_has_no_size_takes_what_is_left() {
@@ -290,7 +265,8 @@ mod tests {
         for (bytes, shown) in [(1 << 30, "1 GiB"), (3 << 19, "1.5 MiB"), (10 << 20, "10 MiB"), (1000, "1000 bytes")] {
             assert_eq!(Size(bytes).to_string(), shown);
         }
-        let size = |text: &str| toml::from_str::<Point>(&format!("memory = {text}")).map(|point| point.memory.0);
+        let table = |text: &str| toml::from_str(&format!("memory = {text}")).unwrap();
+        let size = |text: &str| parse(&table(text)).map(|point| point.memory.0);
         assert_eq!((size("4096").unwrap(), size("'3M'").unwrap()), (4096, 3 << 20));
         assert!(size("-1").is_err() && size("'3 apples'").is_err() && size("1.5").is_err());
     }

@@ -1,20 +1,25 @@
-//! A point of the parameter space: one way of finding duplicates, said by its dimensions.
+//! A point of the parameter space: one way of finding duplicates, described by its dimensions.
 //!
-//! Presets are points that have names and sources; they are data (`presets/*.toml`). A dimension may be set to another
-//! value; combinations that cannot work are refused with the reason, and sizes that do not fit the memory too.
+//! Presets are points with names and sources; they are data (`presets/*.toml`). `--set` changes a dimension. Each dimension is
+//! declared once, below: the declaration gives its key, values, limits and help text, and the field that holds it. A combination
+//! that cannot work is refused with the reason, as are sizes that exceed the memory.
 
 pub mod dimension;
 pub mod memory;
 pub mod preset;
 
-use anyhow::{Result, bail, ensure};
-use serde::Deserialize;
+use std::ops::RangeInclusive;
 
+use anyhow::{Result, bail};
+use onefold_engine::index::Prelookup;
+use onefold_engine::kv::BucketReads;
+
+use crate::mapped::Order;
+use crate::point::dimension::{choices, dimensions};
 use crate::point::memory::Size;
 
-/// What is looked up: where fingerprints are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Where fingerprints are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Store {
     /// The engine's bucket table and arrival log on a disk.
     Table,
@@ -22,51 +27,23 @@ pub enum Store {
     Cuckoo,
 }
 
-/// When chunks that may be duplicates are looked up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// When possible duplicates are looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// At once.
+    /// Immediately.
     Eager,
-    /// Those of a bucket together.
+    /// All pending chunks of a bucket together.
     Lazy,
-    /// All that wait together.
+    /// All pending chunks together.
     Pool,
-    /// As lazy, and what is read is compared with everything that waits.
+    /// Like lazy, and each entry read is compared with all pending chunks.
     Exhaustive,
-    /// As a pool, but at once while duplicates come in long runs.
+    /// Like pool, but immediately while duplicates come in long runs.
     Adaptive,
 }
 
-/// When the cache is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Prelookup {
-    /// As each chunk arrives.
-    Always,
-    /// Never then.
-    Never,
-    /// As each chunk arrives, so long as it helps.
-    Adaptive,
-}
-
-/// What is asked first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Order {
-    /// The filter.
-    FilterFirst,
-    /// The cache.
-    CacheFirst,
-    /// There is no filter.
-    None,
-    /// The filter or the cache, as a model of their measured costs says.
-    Auto,
-}
-
-/// How the bits of a chunk lie in the filter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Position of a chunk's bits in the filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilterLayout {
     /// In one cache line.
     Blocked,
@@ -74,190 +51,99 @@ pub enum FilterLayout {
     Scattered,
 }
 
-/// What stays in the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Unit and eviction order of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheRule {
-    /// Windows of the log, those least recently used going first.
+    /// Windows of the log; the least recently used is evicted.
     Lru,
-    /// A read buffer of fingerprints, the oldest going first.
+    /// A read buffer of fingerprints; the oldest is overwritten.
     Fifo,
 }
 
-/// How much of the log a hit reads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Length of the windows that hits read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
     /// Always `window-records`.
     Fixed,
-    /// As runs of duplicates are long, at most `window-records`.
+    /// In proportion to the runs of duplicates, at most `window-records`.
     Adaptive,
 }
 
-/// Whether the log is read on where the stream is expected to go on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReadOn {
-    /// Without a lookup.
-    Yes,
-    /// Only after one.
-    No,
-}
+choices!(Store: "table" => Self::Table, "cuckoo" => Self::Cuckoo);
+choices!(
+    Schedule: "eager" => Self::Eager, "lazy" => Self::Lazy, "pool" => Self::Pool, "exhaustive" => Self::Exhaustive,
+    "adaptive" => Self::Adaptive
+);
+choices!(Prelookup: "always" => Self::Always, "never" => Self::Never, "adaptive" => Self::Adaptive);
+choices!(
+    Order: "filter-first" => Self::FilterFirst, "cache-first" => Self::CacheFirst, "none" => Self::None,
+    "auto" => Self::Auto
+);
+choices!(FilterLayout: "blocked" => Self::Blocked, "scattered" => Self::Scattered);
+choices!(CacheRule: "lru" => Self::Lru, "fifo" => Self::Fifo);
+choices!(Window: "fixed" => Self::Fixed, "adaptive" => Self::Adaptive);
+choices!(bool: "yes" => true, "no" => false);
+choices!(
+    Option<BucketReads>: "device" => None, "pages" => Some(BucketReads::Pages), "whole" => Some(BucketReads::Whole),
+    "bucket" => Some(BucketReads::Entire)
+);
 
-/// How lookups read the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reads {
-    /// As suits the device.
-    Device,
-    /// The pages that are needed.
-    Pages,
-    /// From the first page that is needed to the last.
-    Whole,
-    /// All pages of the bucket.
-    Bucket,
-}
-
-/// How mapped memory is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Scheduling of the reads of mapped memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probes {
-    /// For one chunk after the other: each is waited for.
+    /// Each lookup waits for its own reads.
     OneByOne,
-    /// For 64 chunks at a time, whose lines come in together.
+    /// The reads of 64 lookups overlap.
     Together,
 }
+choices!(Probes: "one-by-one" => Self::OneByOne, "together" => Self::Together);
 
-/// A point. A size that is missing is a share of the memory; see [`memory`].
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Point {
-    /// Where fingerprints are stored.
-    pub store: Store,
-    /// When they are looked up.
-    pub schedule: Schedule,
-    /// Chunks of a bucket that bring about its lookup: lazy and exhaustive.
-    pub threshold: u32,
-    /// Chunks that bring about a lookup: pool and adaptive.
-    pub candidates: u32,
-    /// Buckets that chunks wait in: lazy and exhaustive.
-    pub buckets: u32,
-    /// Chunks that wait at most.
-    pub pending_max: u32,
-    /// Chunks that arrive at most while one waits.
-    pub pending_age_max: u32,
-    /// Unique chunks in a row that close a cycle, but one.
-    pub unique_run_max: u32,
-    /// Largest rank in a cycle.
-    pub rank_max: u32,
-    /// Fruitless windows until a chunk leaves its cycle.
-    pub tries_max: u32,
-    /// Duplicates for each lookup from which on the adaptive schedule looks up at once.
-    pub run_immediately: u32,
-    /// When the cache is asked.
-    pub prelookup: Prelookup,
-    /// What is asked first.
-    pub order: Order,
-    /// How the filter's bits lie.
-    pub filter: FilterLayout,
-    /// Bits of a chunk in the filter.
-    pub filter_hashes: u32,
-    /// Memory of the filter.
-    pub filter_size: Option<Size>,
-    /// What stays in the cache.
-    pub cache: CacheRule,
-    /// Memory of the cache.
-    pub cache_size: Option<Size>,
-    /// Fingerprints behind a hit that a read buffer takes in.
-    pub neighbors: u32,
-    /// How much of the log a hit reads.
-    pub window: Window,
-    /// Records of the log that a hit reads, at most or always.
-    pub window_records: u32,
-    /// Whether the log is read on where a run goes beyond its window, and where a stream had gone on before.
-    pub read_on: ReadOn,
-    /// How lookups read the table.
-    pub reads: Reads,
-    /// How lookups in mapped memory are made.
-    pub probes: Probes,
-    /// Nanoseconds that each wait for mapped memory takes longer than it does.
-    pub injected_ns: u32,
-    /// Memory of entries that are not written out yet.
-    pub staging_size: Option<Size>,
-    /// Longest chain of sorted runs in a bucket of the table.
-    pub runs_max: u32,
-    /// All memory of the point.
-    pub memory: Size,
-    /// Bytes of chunks that are stored, and recorded in the index, together.
-    pub container_size: Size,
+/// Most records of a window.
+const WINDOW_RECORDS_MAX: u64 = 1 << 20;
+/// Most chunks that are pending, and that arrive while one is pending.
+const PENDING_MAX: u64 = 1 << 24;
+/// No limits but those of the type.
+const ALL: RangeInclusive<u64> = 0..=u64::MAX;
+
+// `key`, field: type = default, limits (`ALL` if every value of the type works) => help text. The order is that of listings.
+dimensions! {
+    "store", store: Store = Store::Table, ALL => "data structure of the index: the bucket table on a disk, or a log and a cuckoo table on mapped memory";
+    "schedule", schedule: Schedule = Schedule::Adaptive, ALL => "when possible duplicates are looked up";
+    "threshold", threshold: u32 = 32, 1..=1 << 20 => "pending chunks of a bucket that trigger its lookup (lazy, exhaustive)";
+    "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool, adaptive)";
+    "buckets", buckets: u32 = 1024, 1..=1 << 20 => "buckets of pending chunks (lazy, exhaustive)";
+    "pending-max", pending_max: u32 = 6144, 1..=PENDING_MAX => "most pending chunks";
+    "pending-age-max", pending_age_max: u32 = 1 << 16, 1..=PENDING_MAX => "most chunks that arrive while one is pending";
+    "unique-run-max", unique_run_max: u32 = 200, ALL => "consecutive unique chunks that close a cycle";
+    "rank-max", rank_max: u32 = 2048, 1..=1 << 24 => "largest rank in a cycle";
+    "tries-max", tries_max: u32 = 10, ALL => "useless windows after which a chunk leaves its cycle";
+    "run-at-once", run_immediately: u32 = 4096, ALL => "duplicates per lookup from which adaptive looks up immediately";
+    "prelookup", prelookup: Prelookup = Prelookup::Always, ALL => "when arriving chunks are looked up in the cache";
+    "order", order: Order = Order::FilterFirst, ALL => "order of filter and cache; none: no filter";
+    "filter", filter: FilterLayout = FilterLayout::Blocked, ALL => "position of a chunk's bits in the filter: one cache line, or anywhere";
+    "filter-hashes", filter_hashes: u32 as "1 to 10" = 5, 1..=10 => "bits of a chunk in the filter";
+    "filter-size", filter_size: Option<Size> = None, ALL => "memory of the filter; otherwise the rest";
+    "cache", cache: CacheRule = CacheRule::Lru, ALL => "eviction: least recently used windows of the log, or a read buffer, oldest first";
+    "cache-size", cache_size: Option<Size> = None, ALL => "memory of the cache; otherwise the rest if filter-size is set, or the memory that the filter has not grown to";
+    "neighbors", neighbors: u32 = 50, 1..=WINDOW_RECORDS_MAX => "fingerprints after a hit that a read buffer copies (fifo)";
+    "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or in proportion to runs of duplicates";
+    "window-records", window_records: u32 = 2048, 1..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most";
+    "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
+    "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
+    "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";
+    "injected-ns", injected_ns: u32 = 0, 0..=1_000_000_000 => "nanoseconds added to each wait for mapped memory";
+    "staging-size", memtable_size: Option<Size> = None, ALL => "memory of the memtable; otherwise a sixth";
+    "runs-max", runs_max: u32 = 4, 1..=64 => "most sorted runs in a bucket of the table";
+    "memory", memory: Size = Size(256 << 20), ALL => "total memory of the point";
+    "container-size", container_size: Size = Size(4 << 20), 4 << 10..=1 << 30 => "bytes of the chunks that are stored and indexed together";
 }
-
-impl Default for Point {
-    fn default() -> Self {
-        Self {
-            store: Store::Table,
-            schedule: Schedule::Adaptive,
-            threshold: 32,
-            candidates: 2048,
-            buckets: 1024,
-            pending_max: 6144,
-            pending_age_max: 1 << 16,
-            unique_run_max: 200,
-            rank_max: 2048,
-            tries_max: 10,
-            run_immediately: 4096,
-            prelookup: Prelookup::Always,
-            order: Order::FilterFirst,
-            filter: FilterLayout::Blocked,
-            filter_hashes: 5,
-            filter_size: None,
-            cache: CacheRule::Lru,
-            cache_size: None,
-            neighbors: 50,
-            window: Window::Adaptive,
-            window_records: 2048,
-            read_on: ReadOn::Yes,
-            reads: Reads::Device,
-            probes: Probes::Together,
-            injected_ns: 0,
-            staging_size: None,
-            runs_max: 4,
-            memory: Size(256 << 20),
-            container_size: Size(4 << 20),
-        }
-    }
-}
-
-/// Longest of windows, in records.
-const WINDOW_RECORDS_MAX: u32 = 1 << 20;
-/// Most chunks that wait, and that arrive while one waits: a chunk's place is kept for as long.
-const PENDING_MAX: u32 = 1 << 24;
-/// Smallest and largest of containers.
-const CONTAINER_SIZES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
 
 impl Point {
-    /// Refuses what cannot work, with the reason.
+    /// Refuses a combination that cannot work, with the reason.
     pub fn check(&self) -> Result<()> {
-        for (dimension, value, least, most) in [
-            ("threshold", self.threshold, 1, 1 << 20),
-            ("candidates", self.candidates, 1, PENDING_MAX),
-            ("buckets", self.buckets, 1, 1 << 20),
-            ("pending-max", self.pending_max, 1, PENDING_MAX),
-            ("pending-age-max", self.pending_age_max, 1, PENDING_MAX),
-            ("rank-max", self.rank_max, 1, 1 << 24),
-            ("filter-hashes", self.filter_hashes, 1, 10),
-            ("neighbors", self.neighbors, 1, WINDOW_RECORDS_MAX),
-            ("window-records", self.window_records, 1, WINDOW_RECORDS_MAX),
-            ("runs-max", self.runs_max, 1, 64),
-            ("injected-ns", self.injected_ns, 0, 1_000_000_000),
-        ] {
-            ensure!((least..=most).contains(&value), "{dimension}: {least} to {most}, not {value}");
-        }
-        let (smallest, largest) = (CONTAINER_SIZES.start(), CONTAINER_SIZES.end());
-        let container = self.container_size.0;
-        ensure!(CONTAINER_SIZES.contains(&container), "container-size: {smallest} to {largest} bytes, not {container}");
+        self.check_limits()?;
         if self.order == Order::None && self.filter_size.is_some() {
-            bail!("order=none has no filter, so filter-size has nothing to say: leave one of them out");
+            bail!("order=none has no filter, so filter-size has no effect: leave one of them out");
         }
         match self.store {
             Store::Table => self.check_table(),
@@ -268,16 +154,18 @@ impl Point {
     fn check_table(&self) -> Result<()> {
         if self.cache == CacheRule::Fifo {
             bail!(
-                "cache=fifo keeps single fingerprints, and store=table reads windows whose place in the log it must know: \
-                 take cache=lru, or store=cuckoo"
+                "cache=fifo keeps single fingerprints, and store=table needs windows with their position in the log: take \
+                 cache=lru, or store=cuckoo"
             );
         }
         if self.filter == FilterLayout::Scattered {
-            bail!("filter=scattered cannot grow part by part, as the filter of store=table does: take store=cuckoo");
+            bail!(
+                "filter=scattered cannot grow segment by segment, as the filter of store=table does: take store=cuckoo"
+            );
         }
         if self.order == Order::Auto {
             bail!(
-                "order=auto weighs the filter against the cache, and both cost nothing beside a lookup of store=table: take \
+                "order=auto weighs the filter against the cache, and a lookup of store=table costs far more than both: take \
                  filter-first, cache-first or none, or store=cuckoo"
             );
         }
@@ -285,7 +173,7 @@ impl Point {
             bail!("injected-ns makes mapped memory slower, and store=table has none: take another device instead");
         }
         if self.order == Order::CacheFirst && self.prelookup == Prelookup::Never {
-            bail!("order=cache-first asks the cache as a chunk arrives, and prelookup=never does not: choose");
+            bail!("order=cache-first looks up each arriving chunk in the cache, and prelookup=never does not: choose");
         }
         Ok(())
     }
@@ -293,12 +181,14 @@ impl Point {
     fn check_cuckoo(&self) -> Result<()> {
         if self.schedule != Schedule::Eager {
             bail!(
-                "store=cuckoo answers each chunk at once, since mapped memory has no reads that could be put together: take \
+                "store=cuckoo answers each chunk at once, since reads of mapped memory cannot be batched: take \
                  schedule=eager, or store=table on a device as fast"
             );
         }
         if self.prelookup != Prelookup::Always {
-            bail!("store=cuckoo asks its cache as each chunk arrives or has none (order=none): leave out prelookup");
+            bail!(
+                "store=cuckoo looks up each arriving chunk in its cache or has none (order=none): leave out prelookup"
+            );
         }
         Ok(())
     }

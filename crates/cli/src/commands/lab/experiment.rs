@@ -10,7 +10,7 @@ use onefold_lab::experiment::data_set::DataSet;
 use onefold_lab::experiment::{Laboratory, Size};
 use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
-use onefold_lab::point::dimension::DIMENSIONS;
+use onefold_lab::point::DIMENSIONS;
 use onefold_lab::point::preset::{self, Preset};
 use onefold_lab::report;
 use onefold_lab::trial::{Trial, try_out};

@@ -52,7 +52,7 @@ pub(crate) struct DimensionListed {
 }
 
 impl From<&Dimension> for DimensionListed {
-    fn from(&Dimension { name, values, about }: &Dimension) -> Self {
+    fn from(&Dimension { name, values, about, .. }: &Dimension) -> Self {
         Self { name, values, about }
     }
 }
