@@ -22,7 +22,7 @@
 //! [`Repository`] is the way in. The engine is synchronous, prints nothing and knows no JSON. The feature `internals` opens
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
-//! Modules are layered; each imports only from lower layers: L0 `types error codec random`, L1 `io monitor`, L2 `chunk
+//! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom`, L1 `io monitor`, L2 `chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
 //! `pipeline backup restore check inspect`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
@@ -42,6 +42,7 @@ mod facade;
 cfg_if::cfg_if! {
     if #[cfg(feature = "internals")] {
         pub mod backup;
+        pub mod bloom;
         pub mod check;
         pub mod chunk;
         pub mod codec;
@@ -68,6 +69,7 @@ cfg_if::cfg_if! {
         pub mod types;
     } else {
         mod backup;
+        mod bloom;
         mod check;
         mod chunk;
         mod codec;

@@ -1,10 +1,8 @@
 //! A blocked Bloom filter over the fingerprints' own bits, which grows a part at a time.
 //!
-//! All bits of a fingerprint lie in one cache line, so that a probe is one memory access (Putze, Sanders and Singler,
-//! "Cache-, Hash- and Space-Efficient Bloom Filters", WEA 2007, section 3). The price is a higher rate of false
-//! positives than a plain filter's, [`false_positive_rate`]: blocks do not fill evenly.
-//! Fingerprints are keyed and uniform, so their bits are taken as they are: bytes 0..8 choose segment and block, bytes
-//! 8..20 the bits. A fingerprint that was set is always found.
+//! Blocks do not fill evenly, so the rate of false positives, [`false_positive_rate`], is higher than that of a filter without blocks.
+//! Fingerprints are keyed and uniform, so their own bits serve as hashes: bytes 0..8 choose segment and block, bytes 8..20 the
+//! bits. A fingerprint that was set is always found.
 //!
 //! Segments go by the first bits of the fingerprint, as the table's buckets do. So a segment that has become too full is
 //! made anew, larger, from the few buckets that hold its fingerprints, while all others go on ([`Filter::replace`]);
@@ -12,17 +10,10 @@
 
 use onefold_accel::memory::will_need;
 
+use crate::bloom::{self, BLOCK_BITS, BLOCK_BYTES, BLOCK_WORDS, Block};
 use crate::error::{Error, Result};
 use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::{Fields, Key, part_of};
-
-/// Bits of a block: one cache line.
-const BLOCK_BITS: u32 = 512;
-const BLOCK_BYTES: usize = 64;
-const BLOCK_WORDS: usize = 8;
-
-/// Bits of a fingerprint that choose a bit of its block.
-const CHOICE_BITS: u32 = BLOCK_BITS.trailing_zeros();
 
 /// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that are left beside the block's.
 pub const FILTER_HASHES_MAX: u32 = 10;
@@ -36,10 +27,6 @@ const BLOCKS_STEP: usize = 64;
 
 const MAGIC: [u8; 8] = *b"OFFILTR2";
 const HEADER_BYTES: usize = 32;
-
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(align(64))]
-struct Block([u64; BLOCK_WORDS]);
 
 /// The part of a filter for fingerprints that begin alike.
 pub struct Segment {
@@ -85,35 +72,17 @@ impl Segment {
     /// Sets the bits of a key, which must belong to the segment; says whether all were set already.
     pub fn test_and_set(&mut self, key: &Key) -> bool {
         let index = self.block_of(key);
-        let block = &mut self.blocks[index].0;
-        let mut choices = u128::from(key.middle()) | u128::from(key.tail()) << 64;
-        let mut added = 0;
-        for _ in 0..self.hashes {
-            let bit = u32::try_from(choices & u128::from(BLOCK_BITS - 1)).expect("9 bits");
-            choices >>= CHOICE_BITS;
-            let word = &mut block[(bit / u64::BITS) as usize];
-            added += *word >> (bit % u64::BITS) & 1 ^ 1;
-            *word |= 1 << (bit % u64::BITS);
-        }
+        let choices = u128::from(key.middle()) | u128::from(key.tail()) << 64;
+        let added = self.blocks[index].set(choices, self.hashes);
         self.ones += added;
         added == 0
     }
 
     /// Halves the segment; false if its number of blocks is odd.
     fn fold(&mut self) -> bool {
-        if !self.blocks.len().is_multiple_of(2) {
-            return false;
-        }
-        let merge = |pair: &[Block]| {
-            let mut merged = Block::default();
-            for Block(words) in pair {
-                merged.0.iter_mut().zip(words).for_each(|(word, other)| *word |= other);
-            }
-            merged
-        };
-        self.blocks = self.blocks.chunks_exact(2).map(merge).collect();
+        let is_folded = bloom::fold(&mut self.blocks);
         self.count_ones();
-        true
+        is_folded
     }
 
     fn count_ones(&mut self) {

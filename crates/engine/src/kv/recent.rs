@@ -2,7 +2,8 @@
 //!
 //! The oldest run of a bucket holds most of its entries and has none. A key's bits lie in one 64-bit word, so that a
 //! test is one memory access. They are taken from other bits of the key than the filter over the whole table mostly
-//! takes: what passed there by chance must not pass here for the same reason.
+//! takes: what passed there by chance must not pass here for the same reason. (The blocks of
+//! `bloom` are cache lines; here each word is a block, and a filter is a slice of any number of words.)
 
 use std::collections::BTreeSet;
 

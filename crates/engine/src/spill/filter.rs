@@ -1,5 +1,6 @@
 //! Filters that spare a lookup the runs that do not hold its key.
 
+use crate::bloom::{self, BLOCK_BITS, BLOCK_BYTES, Block};
 use crate::spill::page::Key;
 
 /// Bits per entry of a filter at its full size: 1.2% false positives with 6 bits set in a block of 512.
@@ -8,14 +9,10 @@ pub(super) const BITS_PER_ENTRY: u64 = 10;
 pub(super) const BITS_PER_ENTRY_HALF: u64 = BITS_PER_ENTRY / 2;
 /// Bits that an entry sets.
 const PROBES: u32 = 6;
-/// Bits of a cache line, so that a probe costs one miss (Putze, Sanders and Singler, "Cache-, hash- and
-/// space-efficient Bloom filters", WEA 2007).
-const BLOCK_BITS: u64 = 512;
-
 /// Blocked Bloom filter over the keys of one run. Keys are uniform already, so their own bits choose the bits to set.
 #[derive(Debug)]
 pub(super) struct Filter {
-    blocks: Vec<[u64; 8]>,
+    blocks: Vec<Block>,
     /// Whether the filter can give up half of its size.
     is_full_size: bool,
 }
@@ -23,35 +20,33 @@ pub(super) struct Filter {
 impl Filter {
     /// Returns the size in bytes of a filter for so many entries; `None` if no filter can be that large.
     pub(super) fn bytes_for(entries: u64, bits_per_entry: u64) -> Option<usize> {
-        let blocks = entries.checked_mul(bits_per_entry)?.div_ceil(BLOCK_BITS).checked_next_multiple_of(2)?.max(2);
+        let blocks =
+            entries.checked_mul(bits_per_entry)?.div_ceil(u64::from(BLOCK_BITS)).checked_next_multiple_of(2)?.max(2);
         // A block is chosen by 32 bits of the key.
         u32::try_from(blocks).ok()?;
-        usize::try_from(blocks.checked_mul(BLOCK_BITS / 8)?).ok()
+        usize::try_from(blocks.checked_mul(BLOCK_BYTES as u64)?).ok()
     }
 
     /// Makes an empty filter of a size that [`Filter::bytes_for`] returned for `bits_per_entry`.
     pub(super) fn new(bytes: usize, bits_per_entry: u64) -> Self {
-        let blocks = vec![[0; 8]; bytes / size_of::<[u64; 8]>()];
+        let blocks = vec![Block::default(); bytes / BLOCK_BYTES];
         Self { blocks, is_full_size: bits_per_entry == BITS_PER_ENTRY }
     }
 
     /// Returns the memory that the filter takes, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.blocks.capacity() * size_of::<[u64; 8]>()
+        self.blocks.capacity() * BLOCK_BYTES
     }
 
     /// Adds a key.
     pub(super) fn add(&mut self, key: &Key) {
         let block = self.block_of(key);
-        for (word, bit) in bits_of(key) {
-            self.blocks[block][word] |= bit;
-        }
+        self.blocks[block].set(choices_of(key), PROBES);
     }
 
     /// Says whether the key may have been added; false is certain.
     pub(super) fn may_hold(&self, key: &Key) -> bool {
-        let block = &self.blocks[self.block_of(key)];
-        bits_of(key).all(|(word, bit)| block[word] & bit != 0)
+        self.blocks[self.block_of(key)].may_hold(choices_of(key), PROBES)
     }
 
     /// Lays neighboring blocks over each other, which halves the size; `None` where that was done already.
@@ -62,13 +57,7 @@ impl Filter {
         if !self.is_full_size {
             return None;
         }
-        let half = self.blocks.len() / 2;
-        for index in 0..half {
-            let (even, odd) = (self.blocks[2 * index], self.blocks[2 * index + 1]);
-            self.blocks[index] = std::array::from_fn(|word| even[word] | odd[word]);
-        }
-        self.blocks.truncate(half);
-        self.blocks.shrink_to_fit();
+        bloom::fold(&mut self.blocks);
         Some(Self { blocks: self.blocks, is_full_size: false })
     }
 
@@ -79,14 +68,9 @@ impl Filter {
     }
 }
 
-/// Returns the word and the bit in it of every bit that a key sets in its block.
-fn bits_of(key: &Key) -> impl Iterator<Item = (usize, u64)> {
-    let bits = u64::from_le_bytes(*key.last_chunk().expect("a key is longer than 8 bytes"));
-    (0..PROBES).map(move |probe| {
-        let position = (bits >> (9 * probe)) & (BLOCK_BITS - 1);
-        // At most 7: the shift leaves 3 bits.
-        ((position >> 6) as usize & 7, 1 << (position & 63))
-    })
+/// Returns the bits of a key that choose its bits in a block.
+fn choices_of(key: &Key) -> u128 {
+    u64::from_le_bytes(*key.last_chunk().expect("a key is longer than 8 bytes")).into()
 }
 
 #[cfg(test)]
