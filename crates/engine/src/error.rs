@@ -1,30 +1,31 @@
 //! The one error of the engine.
 //!
-//! Messages are a clause without period: what failed on what. The path or object that is hit is always named.
-//! `source` keeps the operating system's own error, so that callers can tell a full disk from a broken one.
+//! Messages are a clause without period: the operation that failed, and the path or object. `source` keeps the error of the
+//! operating system, so that callers can tell a full disk from a broken one. Bugs of the program panic instead.
 
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::types::SessionId;
 
 /// Result of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong outside the program's own bugs.
-#[derive(Debug, thiserror::Error)]
+/// Everything that can go wrong outside the program's own bugs. Clones share the error of the operating system.
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused or failed an operation.
     #[error("{operation} {}: {source}", path.display())]
     Io {
-        /// What was tried, in the imperative: `read`, `sync`, `rename`.
+        /// The operation, in the imperative: `read`, `sync`, `rename`.
         operation: &'static str,
-        /// On which path.
+        /// Its path.
         path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
+        /// The reason.
+        source: Arc<io::Error>,
     },
     /// There is no repository at the path.
     #[error("no repository at {}: {reason}", path.display())]
@@ -39,6 +40,30 @@ pub enum Error {
     RepositoryExists {
         /// Where it stands.
         path: PathBuf,
+    },
+    /// A repository lacks its config.
+    #[error("{root} holds a repository whose `{config}` is gone: bring it back with `cp {copy} {config}`")]
+    ConfigMissing {
+        /// Its directory.
+        root: String,
+        /// Name of the config.
+        config: &'static str,
+        /// Name of its copy.
+        copy: &'static str,
+    },
+    /// Another process is creating a repository in the directory.
+    #[error("another init is at work in {root}")]
+    CreationBusy {
+        /// The directory.
+        root: String,
+    },
+    /// A file system lacks something that a repository relies on.
+    #[error("the file system of {root} cannot hold a repository: {reason}")]
+    UnfitFileSystem {
+        /// The directory.
+        root: String,
+        /// The reason.
+        reason: &'static str,
     },
     /// Another repository stands where this host has seen one before.
     #[error("{path}: this host has seen {seen} here, and now there is {found}")]
@@ -104,6 +129,117 @@ pub enum Error {
         /// The operation on it, as a participle: `read`.
         undone: &'static str,
     },
+    /// An operation failed because of an error in a part of it.
+    #[error("{context}: {source}")]
+    Context {
+        /// The operation, as a clause.
+        context: String,
+        /// The reason.
+        source: Box<Self>,
+    },
+    /// A file was restored whole under a partial name, and did not get its own.
+    #[error("{source}; all bytes are in {partial}")]
+    Unnamed {
+        /// Its partial file.
+        partial: String,
+        /// The reason.
+        source: Box<Self>,
+    },
+    /// A file was not restored since its partial file was taken away.
+    #[error("{source}; nothing of it was restored")]
+    Unrestored {
+        /// The reason.
+        source: Box<Self>,
+    },
+    /// The name of an entry was taken after the restore had looked.
+    #[error("is not restored: something was put there meanwhile, or the target cannot tell this name from another one")]
+    NameTaken,
+    /// No name is left for a partial file.
+    #[error("every name for its partial file is taken")]
+    PartialNamesTaken,
+    /// A partial file was taken away.
+    #[error("another program removed or replaced {partial} while it was written")]
+    PartialReplaced {
+        /// Its path.
+        partial: String,
+    },
+    /// What was made under a partial name was taken away.
+    #[error("another program removed what was to get this name")]
+    PartialRemoved,
+    /// Another name of an entry could not be restored.
+    #[error("is not restored: it is another name of {first}, which could not be restored")]
+    FirstNameLost {
+        /// The first name.
+        first: String,
+    },
+    /// A repository that is not trusted has a device.
+    #[error("a device is not restored from an untrusted repository")]
+    UntrustedDevice,
+    /// The target takes two names of a directory for one.
+    #[error("the target cannot tell this name from another one in its directory")]
+    NameFolded,
+    /// A file in the target has a wrong length.
+    #[error("was restored with a wrong length")]
+    WrongLength,
+    /// A file in the target has wrong bytes.
+    #[error("the {len} bytes at {offset} differ from the snapshot")]
+    Differs {
+        /// Position of the first chunk or hole that differs.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    },
+    /// A path is longer than this operation takes.
+    #[error("a path of {len} bytes is too long to be {undone}")]
+    PathTooLong {
+        /// Bytes of the path.
+        len: usize,
+        /// The operation on it, as a participle: `linked to`.
+        undone: &'static str,
+    },
+    /// A directory that is not empty stands where the snapshot has something else.
+    #[error("is not restored: a directory that is not empty stands there, and only --delete removes it")]
+    FullDirectory,
+    /// The patterns of a restore keep an entry of a directory that is to be deleted.
+    #[error("the patterns leave out {path}")]
+    LeftOut {
+        /// Its path.
+        path: String,
+    },
+    /// A directory that is to be deleted holds the repository that is restored from, or its index.
+    #[error("{path} is the repository or its index")]
+    Protected {
+        /// Path of that.
+        path: String,
+    },
+    /// Some bytes of a file could not be restored.
+    #[error("{}: {losses}; {rest}", path.display())]
+    FileIncomplete {
+        /// Its path.
+        path: PathBuf,
+        /// The losses, as a clause.
+        losses: String,
+        /// The remains of it, as a clause.
+        rest: String,
+    },
+    /// Some metadata of an entry could not be set.
+    #[error("{reason}")]
+    MetadataUnset {
+        /// The reason, as a clause that names it.
+        reason: String,
+    },
+    /// The target shows a name of the snapshot in other bytes.
+    #[error("{}: the target lists this name in another way, so that nothing beside it can be told apart", path.display())]
+    NameListedOtherwise {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Another file system is mounted in a directory that is to be deleted.
+    #[error("is left alone: another file system is mounted there")]
+    MountPoint,
+    /// A directory that is being deleted was filled again.
+    #[error("is left alone: something was put there meanwhile")]
+    Refilled,
     /// Another writer on this host holds the index.
     #[error("index {} is held by another writer on this host", path.display())]
     IndexBusy {
@@ -154,23 +290,36 @@ fn first_of(first: &str) -> String {
 impl Error {
     /// Wraps an error of the operating system with what was tried on which path.
     pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
-        Self::Io { operation, path: path.to_path_buf(), source }
+        Self::Io { operation, path: path.to_path_buf(), source: Arc::new(source) }
     }
 
-    /// Says that an object does not hold what it must.
+    /// Adds the operation that failed because of this error.
+    #[must_use]
+    pub fn context(self, context: impl Display) -> Self {
+        Self::Context { context: context.to_string(), source: Box::new(self) }
+    }
+
+    /// Makes the error for an object that does not hold what it must.
     pub fn damaged(object: impl Display, reason: impl Display) -> Self {
         Self::Damaged { object: object.to_string(), reason: reason.to_string() }
     }
 
-    /// Says that a request cannot be carried out.
+    /// Makes the error for a request that cannot be carried out.
     pub fn invalid(reason: impl Display) -> Self {
         Self::Invalid { reason: reason.to_string() }
     }
 
     /// Returns the kind of the operating system's error, where there is one.
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        self.system_error().map(io::Error::kind)
+    }
+
+    fn system_error(&self) -> Option<&io::Error> {
         match self {
-            Self::Io { source, .. } => Some(source.kind()),
+            Self::Io { source, .. } => Some(source),
+            Self::Context { source, .. } | Self::Unnamed { source, .. } | Self::Unrestored { source } => {
+                source.system_error()
+            }
             _ => None,
         }
     }
@@ -178,8 +327,7 @@ impl Error {
     /// Returns true if the process, or the whole system, has too many files open.
     pub fn is_out_of_handles(&self) -> bool {
         use rustix::io::Errno;
-        let Self::Io { source, .. } = self else { return false };
         let out = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
-        source.raw_os_error().is_some_and(|code| out.contains(&code))
+        self.system_error().and_then(io::Error::raw_os_error).is_some_and(|code| out.contains(&code))
     }
 }

@@ -131,7 +131,7 @@ impl Inventory {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            if sample.takes(name.id)? {
+            if sample.takes(name.id) {
                 if read.is_full() {
                     self.pass_on(&mut read, &mut verify, store, findings, monitor)?;
                 }

@@ -138,7 +138,7 @@ impl<'a> References<'a> {
     }
 
     fn close(&mut self, frame: Option<Frame>) -> Result<(Link, Summary)> {
-        let Frame { link, summary, .. } = frame.ok_or_else(|| Error::invalid("a tree without a root"))?;
+        let Frame { link, summary, .. } = frame.expect("the stack holds the root until it is judged");
         self.visited.insert(link.fingerprint().0, &summary.encode())?;
         Ok((link, summary))
     }

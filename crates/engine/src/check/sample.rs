@@ -37,20 +37,20 @@ impl Sample {
         Ok(Self { read: request.read, left, wanted, random })
     }
 
-    /// Says whether the next container, which is this one, is read.
-    pub(super) fn takes(&mut self, container: ContainerId) -> Result<bool> {
-        Ok(match self.read {
+    /// Returns true if the next container, which is this one, is read.
+    pub(super) fn takes(&mut self, container: ContainerId) -> bool {
+        match self.read {
             ReadData::None => false,
             ReadData::All => true,
             ReadData::Subset { index, of } => {
                 // By its own name: later backups leave it in its part. The parts of a session differ by one container.
                 let session = u64::from_le_bytes(*container.session.0.first_chunk().expect("a session has 16 bytes"));
                 let number = session.wrapping_add(u64::from(container.ordinal));
-                let place = number.checked_rem(of).ok_or_else(|| Error::invalid("a subset of no parts"))?;
-                place + 1 == index
+                let part = number.checked_rem(of).expect("a subset of no parts was refused");
+                part + 1 == index
             }
             ReadData::Percent(_) | ReadData::Bytes(_) => self.draw(),
-        })
+        }
     }
 
     /// Selection sampling (Knuth, "The Art of Computer Programming" 2, algorithm 3.4.2 S): exactly `wanted` of what is
@@ -78,7 +78,7 @@ fn share(count: u64, percent: f64) -> u64 {
 }
 
 impl ReadData {
-    /// Says why the request cannot be carried out.
+    /// Fails if the request cannot be carried out.
     pub(super) fn validate(&self) -> Result<()> {
         match *self {
             Self::Subset { index, of } if index == 0 || of < index => {
@@ -112,7 +112,7 @@ mod tests {
             heads: None,
         };
         let mut sample = Sample::new(&request, &SimHost::new(1), count, 4 << 20).unwrap();
-        (0..count).filter(|number| sample.takes(container(*number)).unwrap()).collect()
+        (0..count).filter(|number| sample.takes(container(*number))).collect()
     }
 
     fn container(number: usize) -> ContainerId {

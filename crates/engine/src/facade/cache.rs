@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::check::{HeadsAccess, HeadsDir, LostHeads};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::os::OsDisk;
 use crate::io::{Access, Disk};
 use crate::repo::Cache;
@@ -64,7 +64,5 @@ fn write_tag(disk: &dyn Disk) -> Result<()> {
         Err(error) => Err(error),
     }?;
     // Anything else of this name would be a reason to look twice at the directory.
-    disk.open(path, Access::Read)
-        .map(drop)
-        .map_err(|error| Error::invalid(format!("the cache cannot be used: {error}")))
+    disk.open(path, Access::Read).map(drop).map_err(|error| error.context("the cache cannot be used"))
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use crate::check::{LostHeads, read_commits_compared};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::facade::Repository;
 use crate::snapshot::Snapshot;
 use crate::types::{SessionId, Timestamp};
@@ -55,7 +55,7 @@ impl Repository {
         let commits = self.store.read_commits()?;
         let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten).next();
         if let Some(error) = unread {
-            return Err(Error::invalid(format!("not every snapshot can be read: {error}")));
+            return Err(error.clone().context("not every snapshot can be read"));
         }
         Ok(commits.snapshots().into_iter().map(|(id, snapshot)| SnapshotInfo::of(id, snapshot)).collect())
     }

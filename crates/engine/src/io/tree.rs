@@ -122,7 +122,7 @@ pub trait SourceTree: Debug + Send + Sync {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         // The user knows the path that was asked for, not the directory that it would be in.
         let opened = self.open_dir(parent).map_err(|error| match error {
-            Error::Io { source, .. } => Error::io("look up", path, source),
+            Error::Io { source, .. } => Error::Io { operation: "look up", path: path.to_path_buf(), source },
             other => other,
         });
         Ok((opened?, Some(name)))

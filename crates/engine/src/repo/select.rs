@@ -81,7 +81,7 @@ impl Selection {
                 // A damaged commit is a better explanation than an unknown name.
                 let damaged = commits.findings.iter().find(|(session, _)| named(session));
                 Err(match damaged {
-                    Some((_, error)) => Error::invalid(format!("snapshot `{name}` cannot be read: {error}")),
+                    Some((_, error)) => error.clone().context(format!("snapshot `{name}` cannot be read")),
                     None => Error::invalid(format!("snapshot `{name}` not found")),
                 })
             }

@@ -16,8 +16,8 @@ pub(super) enum Decision {
     Keep,
     /// What stands there has the bytes of the snapshot, as far as size and time show. It only gets its metadata.
     Refresh,
-    /// The entry is not restored, for this reason.
-    Refuse(&'static str),
+    /// The entry is a device of an untrusted repository, and not restored.
+    Refuse,
     /// Nothing stands there: the entry is made.
     Create,
     /// What stands there, of this kind, makes way for the entry.
@@ -31,7 +31,7 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, standing: Option<&Metad
     }
     let is_device = matches!(entry.kind, EntryKind::CharDevice | EntryKind::BlockDevice);
     if is_device && trust == Trust::Untrusted {
-        return Decision::Refuse("a device is not restored from an untrusted repository");
+        return Decision::Refuse;
     }
     standing.map_or(Decision::Create, |standing| Decision::Replace(standing.kind))
 }

@@ -142,8 +142,7 @@ impl Run<'_> {
             directory.standing.pop();
         } else if self.stands(path) {
             // It stands there under a name of other bytes, which must not be taken for something else.
-            let reason = "the target lists this name in another way, so that nothing beside it can be told apart";
-            directory.kept_because = Some(Error::invalid(format!("{}: {reason}", path.display())));
+            directory.kept_because = Some(Error::NameListedOtherwise { path: path.to_path_buf() });
         }
     }
 
@@ -183,7 +182,7 @@ impl Run<'_> {
         if let Some(reason) = &directory.kept_because {
             // Without candidates there is nothing that is kept because of it.
             if !candidates.is_empty() {
-                self.fail(path, &Error::invalid(format!("nothing in this directory is deleted: {reason}")));
+                self.fail(path, &reason.clone().context("nothing in this directory is deleted"));
             }
             return Ok(());
         }
@@ -204,7 +203,9 @@ impl Run<'_> {
     fn set_again(&mut self, path: &Path, entry: &Entry) {
         let set = self.request.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust);
         match set {
-            Ok(unset) => unset.failures.iter().for_each(|reason| self.fail(path, &Error::invalid(reason))),
+            Ok(unset) => {
+                unset.failures.into_iter().for_each(|reason| self.fail(path, &Error::MetadataUnset { reason }));
+            }
             Err(error) => self.fail(path, &error),
         }
     }

@@ -1,7 +1,7 @@
 //! Writing one file of a snapshot to a stream.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::restore::fetch::{Failures, Fetcher, Sink};
@@ -27,9 +27,7 @@ struct Collected {
 
 impl Sink for Collect {
     fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures {
-        let Ok(mut collected) = self.0.lock() else {
-            return chunks.iter().map(|(number, _)| (*number, Error::invalid("a worker panicked"))).collect();
-        };
+        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, range) in chunks {
             if let Some(slot) = collected.chunks.get_mut(*number) {
                 *slot = plain.get(range.clone()).unwrap_or_default().to_vec();
@@ -39,9 +37,7 @@ impl Sink for Collect {
     }
 
     fn lose(&self, _: usize, error: Error) {
-        if let Ok(mut collected) = self.0.lock() {
-            collected.lost.get_or_insert(error);
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).lost.get_or_insert(error);
     }
 }
 
@@ -93,7 +89,7 @@ fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMu
     let collect = Arc::new(Collect(Mutex::new(collected)));
     fetcher.fetch(wanted, Arc::clone(&collect) as Arc<dyn Sink>)?;
     fetcher.finish();
-    let Collected { chunks, lost } = collect.0.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default();
+    let Collected { chunks, lost } = std::mem::take(&mut *collect.0.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(error) = lost {
         return Err(error);
     }

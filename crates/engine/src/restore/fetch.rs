@@ -134,8 +134,7 @@ impl Fetcher {
                     self.submit(RegionJob { window, located, range, container, source, is_last });
                 }
                 Err(error) => {
-                    let text = error.to_string();
-                    let lost = of_region.iter().map(|located| (located.number, Error::invalid(&text))).collect();
+                    let lost = of_region.iter().map(|located| (located.number, error.clone())).collect();
                     self.take_done(RegionDone {
                         window,
                         key,

@@ -94,7 +94,7 @@ impl FirstPaths {
     pub fn insert(&mut self, inode: SharedInode, path: &Path, origin: Origin) -> Result<()> {
         let path = path.as_os_str().as_bytes();
         if PATH_LEN_MAX <= path.len() {
-            return Err(Error::invalid(format!("a path of {} bytes is too long to be linked to", path.len())));
+            return Err(Error::PathTooLong { len: path.len(), undone: "linked to" });
         }
         let bytes = [&[u8::from(origin == Origin::Standing)], path].concat();
         let mut rest = bytes.as_slice();

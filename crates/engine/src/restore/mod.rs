@@ -17,7 +17,7 @@ mod rehearsal;
 mod removal;
 pub mod run;
 pub mod select;
-pub mod verify;
+mod verify;
 pub mod writing;
 
 pub use apart::ensure_apart;

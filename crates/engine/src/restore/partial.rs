@@ -22,10 +22,6 @@ const HASH_LEN: usize = 8;
 /// Other names that are tried for a partial file before its entry counts as failed.
 const PARTIAL_NUMBERS_MAX: u32 = 100;
 
-/// Why an entry does not get its name if nothing stood there when that was decided.
-pub(super) const TAKEN: &str =
-    "is not restored: something was put there meanwhile, or the target cannot tell this name from another one";
-
 /// Under which name a file or another entry is made before it gets its own, in its own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partial {
@@ -102,15 +98,11 @@ pub(super) fn make_partial<T>(
             return made.map(|made| (made, at));
         }
     }
-    Err(all_taken())
+    Err(Error::PartialNamesTaken)
 }
 
 fn is_taken<T>(made: &Result<T>) -> bool {
     matches!(made, Err(error) if error.io_kind() == Some(ErrorKind::AlreadyExists))
-}
-
-fn all_taken() -> Error {
-    Error::invalid("every name for its partial file is taken")
 }
 
 /// Makes a file, and takes its lock, by which other restores know that it is being written.
@@ -156,8 +148,8 @@ pub(super) fn publish(
 ) -> Result<()> {
     let error = match clear().and_then(|()| target.rename(partial, path, None, onto)) {
         Ok(Renamed::Done) => return Ok(()),
-        Ok(Renamed::Taken) => Error::invalid(TAKEN),
-        Ok(Renamed::Unexpected) => Error::invalid("another program removed what was to get this name"),
+        Ok(Renamed::Taken) => Error::NameTaken,
+        Ok(Renamed::Unexpected) => Error::PartialRemoved,
         Err(error) => error,
     };
     // The reason is the first error; there may be nothing to remove.
@@ -202,7 +194,7 @@ impl Run<'_> {
             };
             return Ok(Partial { number, leftovers });
         }
-        Err(all_taken())
+        Err(Error::PartialNamesTaken)
     }
 
     /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot

@@ -10,10 +10,10 @@ use crate::io::tree::{EntryKind, Metadata, TargetTree};
 use crate::monitor::Action;
 use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::links::{Origin, SharedInode};
-use crate::restore::partial::{TAKEN, make_partial, onto, publish};
+use crate::restore::partial::{make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
 use crate::restore::run::{Levels, Overwrite, Run, Visitor};
-use crate::restore::verify::{Comparison, compare_file, verify_file};
+use crate::restore::verify::compare_file;
 use crate::restore::writing::is_fatal_at;
 use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
@@ -48,14 +48,14 @@ impl Visitor for Fill {
         let standing = if is_fresh { None } else { run.standing(path)? };
         let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
-        if let Some(reason) = run.obstacle(path, decision)? {
+        if let Some(obstacle) = run.obstacle(path, decision)? {
             run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
             run.obstructed_names += u64::from(inode.is_some());
-            return Err(Error::invalid(reason));
+            return Err(obstacle);
         }
         let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref(), &hinted))?;
         match (decision, role) {
-            (Decision::Refuse(reason), _) => return Err(Error::invalid(reason)),
+            (Decision::Refuse, _) => return Err(Error::UntrustedDevice),
             (Decision::Create | Decision::Replace(_) | Decision::Refresh, Role::Link) => {
                 run.has_links = true;
                 return Ok(());
@@ -128,15 +128,14 @@ impl Visitor for LinkNames {
         let is_incomplete = run.links.is_incomplete(inode)?;
         match decision {
             // The first pass has counted it.
-            Decision::Keep | Decision::Refuse(_) => return Ok(()),
+            Decision::Keep | Decision::Refuse => return Ok(()),
             Decision::Refresh if run.is_name_of(&first, standing.as_ref())? => return Ok(()),
             // The only good one.
             Decision::Refresh if is_incomplete => return run.leave_standing(path, decision, &hinted.entry),
             Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
         }
         let linked = if is_incomplete {
-            let first = run.target.display(&first);
-            Err(Error::invalid(format!("is not restored: it is another name of {first}, which could not be restored")))
+            Err(Error::FirstNameLost { first: run.target.display(&first) })
         } else {
             run.link(levels, &first, path, standing.as_ref())
         };
@@ -171,7 +170,7 @@ impl Run<'_> {
     }
 
     /// Returns why a directory that would be replaced stays, if it does.
-    fn obstacle(&self, path: &Path, decision: Decision) -> Result<Option<String>> {
+    fn obstacle(&self, path: &Path, decision: Decision) -> Result<Option<Error>> {
         if decision == Decision::Replace(EntryKind::Directory) { self.clearing.obstacle(path) } else { Ok(None) }
     }
 
@@ -185,7 +184,7 @@ impl Run<'_> {
     ) -> Result<Role> {
         let Some((first, origin)) = self.links.get(inode)? else { return Ok(Role::First) };
         match decision {
-            Decision::Keep | Decision::Refuse(_) => return Ok(Role::Name),
+            Decision::Keep | Decision::Refuse => return Ok(Role::Name),
             Decision::Refresh if self.is_name_of(&first, standing)? => return Ok(Role::Name),
             Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
         }
@@ -203,11 +202,11 @@ impl Run<'_> {
     fn is_equal(&mut self, first: &Path, hinted: &HintedEntry) -> Result<bool> {
         let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
         match compare_file(&keys, self.reader, &*target, first, hinted, &*self.request.monitor) {
-            Ok(comparison) => Ok(comparison == Comparison::Equal),
+            Ok(difference) => Ok(difference.is_none()),
             Err(error) if is_fatal_at(&*self.target, first, &error) => Err(error),
             Err(error) => {
-                let reason = format!("cannot be compared with the snapshot, so that nothing is linked to it: {error}");
-                self.fail(&Path::new("/").join(first), &Error::invalid(reason));
+                let error = error.context("cannot be compared with the snapshot, so that nothing is linked to it");
+                self.fail(&Path::new("/").join(first), &error);
                 Ok(false)
             }
         }
@@ -224,7 +223,7 @@ impl Run<'_> {
     fn leave_standing(&mut self, path: &Path, decision: Decision, entry: &Entry) -> Result<()> {
         if decision == Decision::Refresh {
             let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
-            self.take_unset(path, &unset);
+            self.take_unset(path, unset);
         }
         self.skip(entry.size());
         self.tell(path, Action::Unchanged);
@@ -246,7 +245,7 @@ impl Run<'_> {
             Content::Special { rdev } => self.make_other(levels, path, replaced, &hinted.entry, &|target, path| {
                 target.create_special(path, hinted.entry.kind, *rdev)
             }),
-            Content::Directory { .. } => Err(Error::invalid("a directory where none can be")),
+            Content::Directory { .. } => unreachable!("the walk enters directories"),
         }
     }
 
@@ -270,7 +269,7 @@ impl Run<'_> {
             None => make(path)?,
             Some(kind) => self.replace(levels, path, kind, make)?,
         };
-        self.take_unset(path, &unset);
+        self.take_unset(path, unset);
         self.report.others += 1;
         Ok(())
     }
@@ -301,7 +300,7 @@ impl Run<'_> {
         }
         if self.request.overwrite == Overwrite::Refuse {
             // Nothing stood in the target.
-            return Err(Error::invalid(TAKEN));
+            return Err(Error::NameTaken);
         }
         self.replace(levels, path, standing.kind, |partial| target.hard_link(first, partial))
     }
@@ -381,7 +380,7 @@ impl Visitor for SetDirectories {
         }
         let Some(entry) = levels.last().and_then(|level| level.state.entry.as_ref()) else { return Ok(()) };
         let unset = run.target.set_metadata(path, &entry.metadata(), &entry.xattrs, run.request.trust)?;
-        run.take_unset(path, &unset);
+        run.take_unset(path, unset);
         Ok(())
     }
 }
@@ -402,7 +401,9 @@ impl Visitor for Verify {
         let target = Arc::clone(&run.target);
         if hinted.entry.kind == EntryKind::File {
             let keys = Arc::clone(&run.reader.store().keys);
-            verify_file(&keys, run.reader, &*target, path, &hinted, &*run.request.monitor)?;
+            if let Some(difference) = compare_file(&keys, run.reader, &*target, path, &hinted, &*run.request.monitor)? {
+                return Err(difference);
+            }
             run.report.files_verified += 1;
         }
         Ok(())

@@ -231,8 +231,7 @@ impl Task for OpenRegion {
                 };
             }
             Err(error) => {
-                let text = error.to_string();
-                lost.extend(job.chunks().iter().map(|located| (located.number, Error::invalid(&text))));
+                lost.extend(job.chunks().iter().map(|located| (located.number, error.clone())));
             }
         }
         self.buffers.put(buffers);

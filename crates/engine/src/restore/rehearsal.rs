@@ -34,10 +34,6 @@ impl Rehearsal {
     }
 }
 
-fn writes_nothing<T>(path: &Path) -> Result<T> {
-    Err(Error::invalid(format!("{}: a dry run makes no file", path.display())))
-}
-
 impl TargetTree for Rehearsal {
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
         if self.is_removed(path) {
@@ -58,16 +54,19 @@ impl TargetTree for Rehearsal {
         Ok(())
     }
 
-    fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
-        writes_nothing(path)
+    fn create_file(&self, _: &Path) -> Result<Box<dyn TargetFile>> {
+        unreachable!("a dry run has no writer of files")
     }
 
-    fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
-        writes_nothing(path)
+    fn open_file(&self, _: &Path) -> Result<Box<dyn TargetFile>> {
+        unreachable!("a dry run has no partial files")
     }
 
     fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
-        if self.is_removed(path) { writes_nothing(path) } else { self.real.open_to_read(path) }
+        if self.is_removed(path) {
+            return Err(Error::io("open", path, ErrorKind::NotFound.into()));
+        }
+        self.real.open_to_read(path)
     }
 
     fn create_symlink(&self, _: &Path, _: &OsStr) -> Result<()> {

@@ -115,7 +115,7 @@ impl Removal<'_> {
     fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Standing> {
         let Some(standing) = self.target.metadata(path)? else { return Ok(Standing::Other) };
         if standing.device != device {
-            return Err(Error::invalid("is left alone: another file system is mounted there"));
+            return Err(Error::MountPoint);
         }
         if standing.kind != EntryKind::Directory {
             return Ok(Standing::Other);
@@ -138,9 +138,7 @@ impl Removal<'_> {
         }
         match self.target.remove(path) {
             Ok(()) => Outcome::Deleted,
-            Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => {
-                Outcome::Failed(Error::invalid("is left alone: something was put there meanwhile"))
-            }
+            Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => Outcome::Failed(Error::Refilled),
             Err(error) => Outcome::Failed(error),
         }
     }
@@ -188,10 +186,9 @@ impl Clearing {
     }
 
     /// Returns why a directory cannot make way, if it cannot. Nothing in it is deleted before that is known.
-    pub(super) fn obstacle(&self, path: &Path) -> Result<Option<String>> {
+    pub(super) fn obstacle(&self, path: &Path) -> Result<Option<Error>> {
         if self.full == FullDirectories::Keep && !self.target.list(path)?.is_empty() {
-            let reason = "is not restored: a directory that is not empty stands there, and only --delete removes it";
-            return Ok(Some(reason.to_owned()));
+            return Ok(Some(Error::FullDirectory));
         }
         self.walk(path, Effect::DryRun, &mut |_| {})
     }
@@ -206,7 +203,7 @@ impl Clearing {
             self.monitor.deleted(&Path::new("/").join(below));
         })?;
         match stays {
-            Some(reason) => Err(Error::invalid(reason)),
+            Some(obstacle) => Err(obstacle),
             // Its target remembers that it would be gone.
             None if self.effect == Effect::DryRun => self.target.remove(path),
             None => Ok(()),
@@ -215,7 +212,7 @@ impl Clearing {
 
     /// Goes through a directory and deletes it, or only tries to. Hands out each entry in it that is deleted, and returns why
     /// something stays, if anything does.
-    fn walk(&self, top: &Path, effect: Effect, deleted: &mut dyn FnMut(&Path)) -> Result<Option<String>> {
+    fn walk(&self, top: &Path, effect: Effect, deleted: &mut dyn FnMut(&Path)) -> Result<Option<Error>> {
         let none = BTreeSet::new();
         let keep = match &self.full {
             FullDirectories::Keep => &none,
@@ -228,15 +225,15 @@ impl Clearing {
         let removal = Removal { target, filter, keep, effect, monitor };
         removal.remove(top.to_path_buf(), device, &mut |path, outcome| {
             let shown = self.target.display(path);
-            let reason = match outcome {
+            let obstacle = match outcome {
                 Outcome::Deleted if path == top => return,
                 Outcome::Deleted => return deleted(path),
-                Outcome::LeftOut => format!("the patterns leave out {shown}"),
-                Outcome::Kept => format!("{shown} is the repository or its index"),
-                Outcome::Failed(error) => format!("{shown}: {error}"),
+                Outcome::LeftOut => Error::LeftOut { path: shown },
+                Outcome::Kept => Error::Protected { path: shown },
+                Outcome::Failed(error) => error.context(shown),
             };
-            stays.get_or_insert_with(|| format!("is not restored: the directory that stands there stays: {reason}"));
+            stays.get_or_insert(obstacle);
         })?;
-        Ok(stays)
+        Ok(stays.map(|obstacle: Error| obstacle.context("is not restored: the directory that stands there stays")))
     }
 }

@@ -243,10 +243,10 @@ impl Run<'_> {
     }
 
     /// Counts what could not be set, and reports what should have been.
-    pub(super) fn take_unset(&mut self, path: &Path, unset: &Unset) {
+    pub(super) fn take_unset(&mut self, path: &Path, unset: Unset) {
         self.report.unprivileged += unset.unprivileged;
-        for reason in &unset.failures {
-            self.fail(&Path::new("/").join(path), &Error::invalid(reason));
+        for reason in unset.failures {
+            self.fail(&Path::new("/").join(path), &Error::MetadataUnset { reason });
         }
     }
 
@@ -336,8 +336,7 @@ impl Run<'_> {
         let path = &walk.relative_path().to_path_buf();
         let shown = Path::new("/").join(path);
         if self.folds_case && walk.state().is_some_and(|directory| directory.is_folded(&hinted.entry)) {
-            let reason = "the target cannot tell this name from another one in its directory";
-            self.fail_once(&*visitor, path, &Error::invalid(reason));
+            self.fail_once(&*visitor, path, &Error::NameFolded);
             return Ok(());
         }
         let selected = self.request.filter.selects(&shown);

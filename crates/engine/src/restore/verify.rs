@@ -15,43 +15,19 @@ use crate::types::{Chunk, ChunkKind};
 /// Bytes of a hole that are compared at a time.
 const HOLE_STEP: u64 = 64 << 10;
 
-/// How the bytes of a file compare with those of its entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Comparison {
-    /// They are equal.
-    Equal,
-    /// They are not, for this reason.
-    Differs(String),
-}
-
-/// Compares a file with its entry. Bytes that differ are an error.
-pub fn verify_file(
+/// Compares a file with its entry, chunk by chunk. Returns the difference, if there is one.
+pub(super) fn compare_file(
     keys: &Keys,
     reader: &mut MetadataReader,
     target: &dyn TargetTree,
     path: &Path,
     hinted: &HintedEntry,
     monitor: &dyn Monitor,
-) -> Result<()> {
-    match compare_file(keys, reader, target, path, hinted, monitor)? {
-        Comparison::Equal => Ok(()),
-        Comparison::Differs(reason) => Err(Error::invalid(reason)),
-    }
-}
-
-/// Compares a file with its entry, chunk by chunk.
-pub fn compare_file(
-    keys: &Keys,
-    reader: &mut MetadataReader,
-    target: &dyn TargetTree,
-    path: &Path,
-    hinted: &HintedEntry,
-    monitor: &dyn Monitor,
-) -> Result<Comparison> {
-    let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(Comparison::Equal) };
+) -> Result<Option<Error>> {
+    let Content::File { recipe, .. } = &hinted.entry.content else { return Ok(None) };
     let file = target.open_to_read(path)?;
     if file.len()? != hinted.entry.size() {
-        return Ok(Comparison::Differs("was restored with a wrong length".to_owned()));
+        return Ok(Some(Error::WrongLength));
     }
     let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
     let mut offset = 0;
@@ -69,12 +45,11 @@ pub fn compare_file(
             FileExtent::Hole { len } => (offset + len, is_empty(&*file, offset..offset + len, &mut buffer, monitor)?),
         };
         if !is_equal {
-            let len = end - offset;
-            return Ok(Comparison::Differs(format!("the {len} bytes at {offset} differ from the snapshot")));
+            return Ok(Some(Error::Differs { offset, len: end - offset }));
         }
         offset = end;
     }
-    Ok(Comparison::Equal)
+    Ok(None)
 }
 
 /// Returns true if a range of a file reads as zeros.

@@ -15,7 +15,7 @@ use crate::io::tree::{EntryKind, Identity, Renamed, TargetFile, TargetTree, Trus
 use crate::monitor::Monitor;
 use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
-use crate::restore::partial::{TAKEN, make_locked_file, make_partial, onto};
+use crate::restore::partial::{make_locked_file, make_partial, onto};
 use crate::restore::pending::{Handle, PartialFile, PendingFile};
 use crate::restore::removal::Clearing;
 
@@ -192,8 +192,7 @@ impl Writing {
     }
 
     fn partial_is_gone(&self, path: &Path) -> Error {
-        let shown = self.shown(path);
-        Error::invalid(format!("another program removed or replaced {shown} while it was written"))
+        Error::PartialReplaced { partial: self.shown(path) }
     }
 
     /// Closes every file that is kept open and that nobody writes to at the moment.
@@ -256,8 +255,8 @@ impl Writing {
             match self.complete(pending) {
                 Ok(None) => self.give_up(pending),
                 Ok(Some(unset)) => {
-                    for reason in &unset.failures {
-                        self.fail(pending, Error::invalid(reason), false);
+                    for reason in unset.failures {
+                        self.fail(pending, Error::MetadataUnset { reason }, false);
                     }
                     self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged += unset.unprivileged;
                     self.files.fetch_add(1, Ordering::Relaxed);
@@ -304,12 +303,13 @@ impl Writing {
     fn publish(&self, pending: &PendingFile, identity: Identity) -> Result<()> {
         let path = match &pending.lock().partial {
             PartialFile::Made(path, _) => path.clone(),
-            PartialFile::NotMade | PartialFile::Gone(_) => return Err(Error::invalid("has no partial file")),
+            PartialFile::NotMade => unreachable!("a file is made before it is complete"),
+            PartialFile::Gone(path) => return Err(self.partial_is_gone(path)),
         };
         // Without its lock, which may be needed to close others.
         let plan = &pending.plan;
         match self.with_handle(|| self.target.rename(&path, &plan.path, Some(identity), onto(plan.replaced)))? {
-            Renamed::Taken => Err(Error::invalid(TAKEN)),
+            Renamed::Taken => Err(Error::NameTaken),
             Renamed::Done => {
                 self.partials.fetch_sub(1, Ordering::Relaxed);
                 Ok(())
@@ -321,8 +321,8 @@ impl Writing {
     /// Adds to an error where the bytes of the file are.
     fn with_partial(&self, pending: &PendingFile, error: Error) -> Error {
         match &pending.lock().partial {
-            PartialFile::Made(path, _) => Error::invalid(format!("{error}; all bytes are in {}", self.shown(path))),
-            PartialFile::Gone(_) => Error::invalid(format!("{error}; nothing of it was restored")),
+            PartialFile::Made(path, _) => Error::Unnamed { partial: self.shown(path), source: Box::new(error) },
+            PartialFile::Gone(_) => Error::Unrestored { source: Box::new(error) },
             PartialFile::NotMade => error,
         }
     }
@@ -345,11 +345,9 @@ impl Writing {
             },
         };
         let all = pending.chunks.load(Ordering::Relaxed);
-        let shown = Path::new("/").join(&pending.plan.path);
-        let losses = pending.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = format!("{}: {}; {rest}", shown.display(), losses.describe(all));
-        drop(losses);
-        self.fail(pending, Error::invalid(text), true);
+        let losses = pending.losses.lock().unwrap_or_else(PoisonError::into_inner).describe(all);
+        let path = Path::new("/").join(&pending.plan.path);
+        self.fail(pending, Error::FileIncomplete { path, losses, rest }, true);
     }
 
     fn shown(&self, path: &Path) -> String {
@@ -419,10 +417,7 @@ impl Sink for WindowSink {
             match self.write(file, plain, of_file) {
                 Ok(()) => self.writing.finish_chunks(file, of_file.len()),
                 Err(error) => {
-                    let text = error.to_string();
-                    let (first, rest) = of_file.split_at(1);
-                    failed.extend(first.iter().map(|(number, _)| *number).zip([error]));
-                    failed.extend(rest.iter().map(|(number, _)| (*number, Error::invalid(&text))));
+                    failed.extend(of_file.iter().map(|(number, _)| (*number, error.clone())));
                 }
             }
         }

@@ -186,11 +186,7 @@ fn lock_creation(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>> {
         }
         created => created?,
     };
-    if file.try_lock()? {
-        Ok(file)
-    } else {
-        Err(Error::invalid(format!("another init is at work in {}", disk.display(Path::new("")))))
-    }
+    if file.try_lock()? { Ok(file) } else { Err(Error::CreationBusy { root: disk.display(Path::new("")) }) }
 }
 
 /// Refuses a directory that is a repository, or was one: nothing of it may be lost to a new one.
@@ -202,9 +198,7 @@ fn refuse_existing(disk: &dyn Disk) -> Result<()> {
     for name in [SESSIONS, COMMITS, CONTAINERS] {
         let directory = Path::new(name);
         if disk.exists(directory)? && !disk.list(directory)?.is_empty() {
-            return Err(Error::invalid(format!(
-                "{root} holds a repository whose `{CONFIG}` is gone: bring it back with `cp {CONFIG_COPY} {CONFIG}`"
-            )));
+            return Err(Error::ConfigMissing { root, config: CONFIG, copy: CONFIG_COPY });
         }
     }
     Ok(())
@@ -245,12 +239,7 @@ fn probe(disk: &dyn Disk, writer: &ObjectWriter, session: SessionId) -> Result<(
 }
 
 fn probe_at(disk: &dyn Disk, writer: &ObjectWriter, target: &Path) -> Result<()> {
-    let refuse = |what: &str| {
-        Err(Error::invalid(format!(
-            "the file system of {} cannot hold a repository: {what}",
-            disk.display(Path::new(""))
-        )))
-    };
+    let refuse = |reason| Err(Error::UnfitFileSystem { root: disk.display(Path::new("")), reason });
     match writer.create(target, b"probe") {
         Ok(Linked::Created) => {}
         Ok(Linked::Existed) => return refuse("a name that was just drawn stands already"),

@@ -119,7 +119,7 @@ fn decode(body: &[u8]) -> Decoded<(Pin, Vec<u8>)> {
 /// Remembers what stands at a path, instead of what was seen there before.
 pub fn write_pin(disk: &dyn Disk, host: &dyn Host, path: &[u8], pin: &Pin) -> Result<()> {
     if PATH_LEN_MAX < path.len() {
-        return Err(Error::invalid(format!("a path of {} bytes is too long to be remembered", path.len())));
+        return Err(Error::PathTooLong { len: path.len(), undone: "remembered" });
     }
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
