@@ -15,17 +15,6 @@ use crate::rust::{self, Path};
 const KNOWN: &[&[&str]] = &[
     &["crates/cli/src/open.rs", "crates/cli/src/trust.rs"],
     &["crates/cli/src/output.rs", "crates/cli/src/settings.rs"],
-    &[
-        "crates/engine/src/restore/decide.rs",
-        "crates/engine/src/restore/files.rs",
-        "crates/engine/src/restore/partial.rs",
-        "crates/engine/src/restore/passes.rs",
-        "crates/engine/src/restore/pending.rs",
-        "crates/engine/src/restore/removal.rs",
-        "crates/engine/src/restore/run.rs",
-        "crates/engine/src/restore/writing.rs",
-    ],
-    &["crates/engine/src/restore/fetch.rs", "crates/engine/src/restore/region.rs"],
     &["crates/lab/src/advise/predict.rs", "crates/lab/src/advise/regions.rs", "crates/lab/src/advise/scan.rs"],
     &["crates/lab/src/mapped/buffer.rs", "crates/lab/src/mapped/cache.rs", "crates/lab/src/mapped/lru.rs"],
 ];

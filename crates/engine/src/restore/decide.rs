@@ -1,7 +1,7 @@
 //! What becomes of an entry: one decision, which a restore carries out and a dry run only reports.
 
 use crate::io::tree::{EntryKind, Metadata, Trust};
-use crate::restore::run::Overwrite;
+use crate::restore::policy::Overwrite;
 use crate::tree::Entry;
 
 /// Bits of a mode that run a program with the rights of its owner or group.

@@ -1,14 +1,20 @@
 //! The directories of a restore: which of them are made, and when.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Onto};
 use crate::monitor::Action;
 use crate::restore::decide::keeps_directory_out;
-use crate::restore::partial::{make_directory, make_partial, publish};
-use crate::restore::run::{Effect, Levels, Overwrite, Run};
+use crate::restore::partial::{
+    Leftovers, PARTIAL_NUMBERS_MAX, Partial, make_directory, make_partial, partial_name, publish,
+};
+use crate::restore::policy::{Effect, Overwrite};
+use crate::restore::walk::{Levels, Run};
+use crate::store::cursor::DirectoryCursor;
 
 impl Run<'_> {
     /// Returns true if something that is to be left as it is stands where a directory would have to be: the last of `levels`,
@@ -77,5 +83,31 @@ impl Run<'_> {
                 Ok(true)
             }
         }
+    }
+
+    /// Returns under which name an entry is made before it gets its own. The directories above it are `levels`.
+    pub(super) fn partial(&mut self, levels: &Levels, path: &Path) -> Result<Partial> {
+        let name = path.file_name().unwrap_or_default();
+        for number in 0..PARTIAL_NUMBERS_MAX {
+            let leftovers = match self.holds(levels, name, &partial_name(name, number)) {
+                Some(true) => continue,
+                Some(false) => Leftovers::Removed,
+                None => Leftovers::Kept,
+            };
+            return Ok(Partial { number, leftovers });
+        }
+        Err(Error::PartialNamesTaken)
+    }
+
+    /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
+    /// be known.
+    fn holds(&mut self, levels: &Levels, entry: &OsStr, name: &OsStr) -> Option<bool> {
+        // What is restored alone has no directory.
+        let Some(level) = levels.last() else { return Some(false) };
+        if entry < name && level.cursor.rules_out(name.as_bytes()) {
+            return Some(false);
+        }
+        let found = DirectoryCursor::new(level.state.node).find(name.as_bytes(), self.reader);
+        found.ok().map(|found| found.is_some())
     }
 }

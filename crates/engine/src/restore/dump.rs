@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::restore::fetch::{Failures, Fetcher, Sink};
+use crate::restore::fetch::Fetcher;
+use crate::restore::sink::{Failures, Sink};
 use crate::store::MetadataReader;
 use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
 use crate::tree::Content;

@@ -1,6 +1,5 @@
 //! Fetching chunks: each region that a window of references needs is read once, several at a time.
 
-use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::container::ContainerReader;
@@ -10,30 +9,13 @@ use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
 use crate::restore::locate::{Locator, Near};
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
+use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::containers::Listing;
 use crate::store::cursor::HintedChunk;
 use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
 use crate::types::{Chunk, ContainerId};
-
-/// Chunks of a window by their numbers, and why each of them failed.
-pub type Failures = Vec<(usize, Error)>;
-
-/// Takes the chunks of a window.
-pub trait Sink: Send + Sync {
-    /// Takes chunks of one region: each by its number in the window, ascending, and the place of its bytes in `plain`.
-    /// Returns those that could not be taken. Called from any thread, in any order.
-    fn take(&self, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Failures;
-    /// Takes note of a chunk that could not be had, or not be taken. Called from the thread that fetches.
-    fn lose(&self, number: usize, error: Error);
-    /// Closes files that nobody needs right now, since no more can be opened.
-    fn relieve(&self) {}
-    /// Returns true if nothing more is to be fetched.
-    fn is_interrupted(&self) -> bool {
-        false
-    }
-}
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;

@@ -19,7 +19,7 @@ const WINDOW_CHUNKS_FIRST: usize = 1 << 12;
 const WINDOW_FILES: usize = 2048;
 
 /// Writes the contents of files, then their metadata.
-pub struct FileWriter {
+pub(super) struct FileWriter {
     fetcher: Fetcher,
     writing: Arc<Writing>,
     monitor: Arc<dyn Monitor>,
@@ -76,43 +76,43 @@ impl FileWriter {
     }
 
     /// Returns how many regions were read.
-    pub fn regions_read(&self) -> u64 {
+    pub(super) fn regions_read(&self) -> u64 {
         self.fetcher.regions_read
     }
 
     /// Returns how many chunks were read from another copy than the first.
-    pub fn chunks_recovered(&self) -> u64 {
+    pub(super) fn chunks_recovered(&self) -> u64 {
         self.fetcher.chunks_recovered
     }
 
     /// Returns how many files are whole, and their bytes.
-    pub fn restored(&self) -> (u64, u64) {
+    pub(super) fn restored(&self) -> (u64, u64) {
         self.writing.restored()
     }
 
     /// Returns how many partial files stand in the target.
-    pub fn partials(&self) -> u64 {
+    pub(super) fn partials(&self) -> u64 {
         self.writing.partials()
     }
 
     /// Returns what could not be set on files for want of privileges.
-    pub fn unprivileged(&self) -> Unprivileged {
+    pub(super) fn unprivileged(&self) -> Unprivileged {
         self.writing.unprivileged()
     }
 
     /// Returns the inodes of files that turned out to be not whole since the last call, and that other names share.
-    pub fn take_incomplete_links(&mut self) -> Vec<SharedInode> {
+    pub(super) fn take_incomplete_links(&mut self) -> Vec<SharedInode> {
         std::mem::take(&mut self.incomplete_links)
     }
 
     /// Begins a file.
-    pub fn begin(&mut self, plan: FilePlan) {
+    pub(super) fn begin(&mut self, plan: FilePlan) {
         self.monitor.begin(&plan.path);
         self.current = Some(Arc::new(PendingFile::new(plan)));
     }
 
     /// Appends a chunk of the open file.
-    pub fn chunk(&mut self, offset: u64, wanted: HintedChunk) -> Result<()> {
+    pub(super) fn chunk(&mut self, offset: u64, wanted: HintedChunk) -> Result<()> {
         if let Some(file) = &self.current {
             file.expect();
             self.wanted.push(wanted);
@@ -122,21 +122,21 @@ impl FileWriter {
     }
 
     /// Says that not every byte of the open file is written.
-    pub fn skip(&mut self) {
+    pub(super) fn skip(&mut self) {
         if let Some(file) = &self.current {
             file.skip();
         }
     }
 
     /// Says that the list of the open file's chunks cannot be read from this byte on.
-    pub fn cut(&mut self, offset: u64, error: &Error) {
+    pub(super) fn cut(&mut self, offset: u64, error: &Error) {
         if let Some(file) = &self.current {
             file.cut(offset, error);
         }
     }
 
     /// Ends the open file.
-    pub fn end(&mut self) -> Result<()> {
+    pub(super) fn end(&mut self) -> Result<()> {
         let Some(file) = self.current.take() else { return Ok(()) };
         self.writing.finish_chunks(&file, 1);
         self.files += 1;
@@ -144,7 +144,7 @@ impl FileWriter {
     }
 
     /// Writes everything that was begun.
-    pub fn flush(&mut self) -> Result<()> {
+    pub(super) fn flush(&mut self) -> Result<()> {
         self.submit()?;
         self.fetcher.finish();
         self.report()
@@ -163,7 +163,7 @@ impl FileWriter {
     }
 
     /// Waits for what is under way, and reports it as far as that is not the end of the restore by itself.
-    pub fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.fetcher.finish();
         // The error that ends the restore is reported already.
         let _ = self.report();
@@ -190,4 +190,4 @@ impl FileWriter {
 
 /// Memory of a reference as a target, as what is wanted and as a place in a region, in the window under way and in the
 /// one that is gathered.
-pub const REFERENCE_BYTES: usize = 256;
+pub(super) const REFERENCE_BYTES: usize = 256;

@@ -1,29 +1,34 @@
 //! Restore: from a snapshot to files.
 
-pub mod apart;
+mod apart;
 mod decide;
-pub mod delete;
+mod delete;
 mod directories;
-pub mod dump;
+mod dump;
 pub mod fetch;
-pub mod files;
+mod files;
 pub mod links;
 mod locate;
-pub mod partial;
+mod partial;
 mod passes;
-pub mod pending;
+mod pending;
+mod policy;
 mod region;
 mod rehearsal;
 mod removal;
-pub mod run;
-pub mod select;
+mod request;
+mod run;
+mod select;
+mod sink;
 mod verify;
-pub mod writing;
+mod walk;
+mod writing;
 
 pub use apart::ensure_apart;
 pub use delete::{DeleteReport, DeleteRequest, PartialFiles, delete};
 pub use dump::dump;
 pub use partial::PARTIAL_SUFFIX;
-pub use removal::FullDirectories;
-pub use run::{Effect, Overwrite, RestoreReport, RestoreRequest, restore};
+pub use policy::{Effect, FullDirectories, Overwrite};
+pub use request::{RestoreReport, RestoreRequest};
+pub use run::restore;
 pub use select::{Filter, find_entry};

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Onto, Renamed, TargetFile, TargetTree};
-use crate::restore::run::{Levels, Run};
-use crate::store::cursor::DirectoryCursor;
 
 /// End of the name of a partial file.
 pub const PARTIAL_SUFFIX: &str = ".onefold-partial";
@@ -20,11 +18,11 @@ const NAME_LEN_MAX: usize = 255;
 const HASH_LEN: usize = 8;
 
 /// Other names that are tried for a partial file before its entry counts as failed.
-const PARTIAL_NUMBERS_MAX: u32 = 100;
+pub(super) const PARTIAL_NUMBERS_MAX: u32 = 100;
 
 /// Under which name a file or another entry is made before it gets its own, in its own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Partial {
+pub(super) struct Partial {
     /// Number of the first name that the directory of the snapshot does not have.
     pub number: u32,
     /// Treatment of partial files that stand there.
@@ -33,7 +31,7 @@ pub struct Partial {
 
 /// Treatment of partial files of earlier runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leftovers {
+pub(super) enum Leftovers {
     /// They are removed.
     Removed,
     /// They stay: the directory of the snapshot cannot be read, so that they may be files of the snapshot.
@@ -179,34 +177,6 @@ fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
         // No restore puts anything into a directory before it has its own name.
         Err(error) if error.io_kind() == Some(ErrorKind::DirectoryNotEmpty) => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-impl Run<'_> {
-    /// Returns under which name an entry is made before it gets its own. The directories above it are `levels`.
-    pub(super) fn partial(&mut self, levels: &Levels, path: &Path) -> Result<Partial> {
-        let name = path.file_name().unwrap_or_default();
-        for number in 0..PARTIAL_NUMBERS_MAX {
-            let leftovers = match self.holds(levels, name, &partial_name(name, number)) {
-                Some(true) => continue,
-                Some(false) => Leftovers::Removed,
-                None => Leftovers::Kept,
-            };
-            return Ok(Partial { number, leftovers });
-        }
-        Err(Error::PartialNamesTaken)
-    }
-
-    /// Returns whether the snapshot's directory has a name next to that of an entry just handed out; `None` if that cannot
-    /// be known.
-    fn holds(&mut self, levels: &Levels, entry: &OsStr, name: &OsStr) -> Option<bool> {
-        // What is restored alone has no directory.
-        let Some(level) = levels.last() else { return Some(false) };
-        if entry < name && level.cursor.rules_out(name.as_bytes()) {
-            return Some(false);
-        }
-        let found = DirectoryCursor::new(level.state.node).find(name.as_bytes(), self.reader);
-        found.ok().map(|found| found.is_some())
     }
 }
 

@@ -12,8 +12,9 @@ use crate::restore::decide::{Decision, decide, may_be_linked_to};
 use crate::restore::links::{Origin, SharedInode};
 use crate::restore::partial::{make_partial, onto, publish};
 use crate::restore::pending::FilePlan;
-use crate::restore::run::{Levels, Overwrite, Run, Visitor};
+use crate::restore::policy::Overwrite;
 use crate::restore::verify::compare_file;
+use crate::restore::walk::{Levels, Run, Visitor};
 use crate::restore::writing::is_fatal_at;
 use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
@@ -32,10 +33,6 @@ impl Visitor for Fill {
             return Ok(());
         }
         run.create_above(levels, path)
-    }
-
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
-        Ok(())
     }
 
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
@@ -103,14 +100,6 @@ enum Role {
 pub(super) struct LinkNames;
 
 impl Visitor for LinkNames {
-    fn enter(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
-        Ok(())
-    }
-
     fn entry(&mut self, run: &mut Run<'_>, levels: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
         let Some(inode) = SharedInode::of(&hinted.entry) else { return Ok(()) };
         // Those before it in the order of the walk were left as they stand.
@@ -389,14 +378,6 @@ impl Visitor for SetDirectories {
 pub(super) struct Verify;
 
 impl Visitor for Verify {
-    fn enter(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    fn leave(&mut self, _: &mut Run<'_>, _: &mut Levels, _: &Path) -> Result<()> {
-        Ok(())
-    }
-
     fn entry(&mut self, run: &mut Run<'_>, _: &mut Levels, path: &Path, hinted: HintedEntry) -> Result<()> {
         let target = Arc::clone(&run.target);
         if hinted.entry.kind == EntryKind::File {

@@ -11,7 +11,7 @@ use crate::restore::partial::Partial;
 
 /// A file to be restored.
 #[derive(Debug)]
-pub struct FilePlan {
+pub(super) struct FilePlan {
     /// Where, relative to the target.
     pub path: PathBuf,
     /// Under which name its bytes go until all of them are right.

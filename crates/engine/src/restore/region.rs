@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::DiskFile;
 use crate::pipeline::{BufferPool, Task};
-use crate::restore::fetch::{Failures, Sink};
+use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::cursor::HintedChunk;
 use crate::types::{ContainerId, Fingerprint};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, TargetTree};
 use crate::monitor::Monitor;
-use crate::restore::run::Effect;
+use crate::restore::policy::{Effect, FullDirectories};
 use crate::restore::select::Filter;
 use crate::store::walk::DEPTH_MAX;
 
@@ -142,19 +142,6 @@ impl Removal<'_> {
             Err(error) => Outcome::Failed(error),
         }
     }
-}
-
-/// Treatment of a directory that is not empty and stands where the snapshot has something else.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FullDirectories {
-    /// It stays, and what the snapshot has there is a failure.
-    Keep,
-    /// It is deleted with everything in it. If something in it has to stay, all of it does, and that is a failure.
-    Delete {
-        /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and
-        /// its index.
-        keep: Arc<BTreeSet<(u64, u64)>>,
-    },
 }
 
 /// Clears away the directories in whose place something else is restored.

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Identity, Renamed, TargetFile, TargetTree, Trust, Unprivileged, Unset};
 use crate::monitor::Monitor;
-use crate::restore::fetch::{Failures, Sink};
 use crate::restore::links::SharedInode;
 use crate::restore::partial::{make_locked_file, make_partial, onto};
 use crate::restore::pending::{Handle, PartialFile, PendingFile};
 use crate::restore::removal::Clearing;
+use crate::restore::sink::{Failures, Sink};
 
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
@@ -467,8 +467,8 @@ mod tests {
     use crate::monitor::Silent;
     use crate::restore::partial::{Leftovers, Partial};
     use crate::restore::pending::FilePlan;
-    use crate::restore::removal::FullDirectories;
-    use crate::restore::run::Effect;
+    use crate::restore::policy::Effect;
+    use crate::restore::policy::FullDirectories;
     use crate::restore::select::Filter;
     use crate::testing::mem_tree::MemTree;
     use crate::types::{Fingerprint, Timestamp};

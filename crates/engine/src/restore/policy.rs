@@ -1,0 +1,41 @@
+//! Treatment of the entries that stand in the target of a restore.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What happens to what stands in the target already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overwrite {
+    /// Nothing may stand there: a target that is not empty is refused.
+    Refuse,
+    /// It is replaced.
+    Always,
+    /// Files of the same size and modification time are left as they are.
+    IfChanged,
+    /// Files that are not older are left as they are.
+    IfNewer,
+    /// Whatever stands there is left as it is.
+    Never,
+}
+
+/// Whether a restore changes anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// It restores.
+    Write,
+    /// It reports what it would restore, skip and refuse, and changes nothing.
+    DryRun,
+}
+
+/// Treatment of a directory that is not empty and stands where the snapshot has something else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FullDirectories {
+    /// It stays, and what the snapshot has there is a failure.
+    Keep,
+    /// It is deleted with everything in it. If something in it has to stay, all of it does, and that is a failure.
+    Delete {
+        /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and
+        /// its index.
+        keep: Arc<BTreeSet<(u64, u64)>>,
+    },
+}

@@ -1,0 +1,74 @@
+//! The request of a restore, and its report.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::io::tree::{TargetTree, Trust, Unprivileged};
+use crate::monitor::Monitor;
+use crate::pipeline::Driver;
+use crate::restore::policy::{Effect, FullDirectories, Overwrite};
+use crate::restore::select::Filter;
+use crate::store::metadata::Scratch;
+use crate::types::Fingerprint;
+
+/// What to restore, where and how.
+#[derive(Clone, Debug)]
+pub struct RestoreRequest<'a> {
+    /// Root of the snapshot's tree.
+    pub tree: Fingerprint,
+    /// Part of the tree: a directory whose contents, or a file which alone, is restored.
+    pub path: &'a Path,
+    /// What of it.
+    pub filter: Filter,
+    /// Where to.
+    pub target: Arc<dyn TargetTree>,
+    /// Whether anything is written there.
+    pub effect: Effect,
+    /// What happens to what stands there.
+    pub overwrite: Overwrite,
+    /// Treatment of a directory that is not empty and stands where the snapshot has something else.
+    pub full_directories: FullDirectories,
+    /// Whether everything is read back and compared.
+    pub verify: bool,
+    /// Whether set-id bits, capabilities and devices come back.
+    pub trust: Trust,
+    /// Where spilled state may go.
+    pub scratch: Scratch,
+    /// Memory for reading.
+    pub memory_bytes: usize,
+    /// How stages run.
+    pub driver: Driver,
+    /// Who listens.
+    pub monitor: Arc<dyn Monitor>,
+}
+
+/// What was restored.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct RestoreReport {
+    /// Regular files written whole.
+    pub files: u64,
+    /// Regular files that could not be restored whole. Their names are not touched; what could be read is in partial files.
+    pub files_incomplete: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links, hard links, FIFOs, sockets and devices.
+    pub others: u64,
+    /// Bytes of the files written.
+    pub bytes: u64,
+    /// Files left as they stood.
+    pub files_skipped: u64,
+    /// Bytes of those.
+    pub bytes_skipped: u64,
+    /// Files read back and found right.
+    pub files_verified: u64,
+    /// Regions read from the repository.
+    pub regions_read: u64,
+    /// Chunks that were read from another container since the copy in the first is damaged.
+    pub chunks_recovered: u64,
+    /// Entries that were in a directory that stood where the snapshot has something else, and are deleted.
+    pub deleted: u64,
+    /// Things that could not be set since this process is not root. No failures.
+    pub unprivileged: Unprivileged,
+    /// Things that went wrong.
+    pub failures: u64,
+}
