@@ -88,7 +88,11 @@ fn a_path_of_a_list_that_cannot_be_looked_at_is_named_and_exits_3() {
     fixture.run(["backup", "--files-from", "list", "-q"]).code(3).says("source/loop/data");
     assert!(fixture.run(["ls", "latest"]).code(0).stdout().contains("/source/one/data"));
     fs::write(fixture.path("list"), b"source/loop/data\n").unwrap();
-    fixture.run(["backup", "--files-from", "list", "-q"]).code(1).says("source/loop/data").says("can be looked at");
+    fixture
+        .run(["backup", "--files-from", "list", "-q"])
+        .code(1)
+        .says("source/loop/data")
+        .says("exists and can be read");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_damaged_pin_is_reported_and_made_again() {
     let pins: Vec<_> = fs::read_dir(fixture.path("cache/pins")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(pins.len(), 1, "{pins:?}");
     fs::write(&pins[0], b"nonsense").unwrap();
-    fixture.run(["snapshots", "-q"]).code(0).says("is not known").says(pins[0].to_str().unwrap());
+    fixture.run(["snapshots", "-q"]).code(0).says("cannot read which repository").says(pins[0].to_str().unwrap());
     assert_eq!(fixture.run(["snapshots", "-q"]).code(0).stderr(), "");
 }
 
