@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
+use crate::backup::container_writer::StoredUnit;
 use crate::backup::cut::CutBlock;
-use crate::backup::pack::{ContainerWriter, StoredUnit};
+use crate::backup::pack::PackStage;
 use crate::container::RegionChunk;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
@@ -79,7 +80,7 @@ pub struct ChunkCounts {
 pub struct IdentifyStage<'a> {
     keys: Arc<Keys>,
     identifier: &'a mut dyn Identifier,
-    pack: ContainerWriter,
+    pack: PackStage,
     /// Sequence of the next chunk.
     next: u64,
     held: HashMap<u64, Held, BySequence>,
@@ -108,7 +109,7 @@ impl std::fmt::Debug for IdentifyStage<'_> {
 
 impl<'a> IdentifyStage<'a> {
     /// Starts before the first chunk.
-    pub fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: ContainerWriter, budget: &Budget) -> Self {
+    pub(super) fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: PackStage, budget: &Budget) -> Self {
         Self {
             keys,
             identifier,
@@ -151,7 +152,7 @@ impl<'a> IdentifyStage<'a> {
         }
         self.resolved = resolved;
         self.hold_pending(first, block);
-        self.take_placed();
+        self.take_assigned();
         self.record_stored()
     }
 
@@ -187,15 +188,15 @@ impl<'a> IdentifyStage<'a> {
         for verdict in resolved {
             self.resolve_held(verdict)?;
         }
-        self.take_placed();
+        self.take_assigned();
         self.record_stored()
     }
 
     /// Makes the containers of all references so far known.
     pub fn resolve_all(&mut self) -> Result<()> {
         self.drain()?;
-        self.pack.place_all()?;
-        self.take_placed();
+        self.pack.assign_all()?;
+        self.take_assigned();
         self.record_stored()
     }
 
@@ -208,13 +209,13 @@ impl<'a> IdentifyStage<'a> {
     pub fn finish(&mut self) -> Result<()> {
         self.resolve_all()?;
         self.pack.finish()?;
-        self.take_placed();
+        self.take_assigned();
         self.record_stored()
     }
 
     /// Returns how many bytes the session's containers take so far.
     pub fn stored_bytes(&self) -> u64 {
-        self.pack.stored_bytes
+        self.pack.stored_bytes()
     }
 
     /// Returns what the identifier counted.
@@ -266,8 +267,8 @@ impl<'a> IdentifyStage<'a> {
         }
     }
 
-    fn take_placed(&mut self) {
-        for (container, chunks) in self.pack.take_placed() {
+    fn take_assigned(&mut self) {
+        for (container, chunks) in self.pack.take_assigned() {
             let data = chunks.iter().filter(|chunk| chunk.kind == ChunkKind::Data).map(|chunk| chunk.sequence.0);
             let unrecorded = self.unrecorded.entry(container).or_default();
             for sequence in data {
@@ -279,10 +280,10 @@ impl<'a> IdentifyStage<'a> {
 
     /// Records what became durable, and only that (at a barrier): what the index shows is durable.
     fn record_stored(&mut self) -> Result<()> {
-        for StoredUnit { id, len, chunks } in self.pack.take_stored() {
-            self.identifier.record(Unit { container: id, len, chunks: &chunks })?;
+        for StoredUnit { container, len, chunks } in self.pack.take_stored() {
+            self.identifier.record(Unit { container, len, chunks: &chunks })?;
             // Verdicts from now on name the container; those given before may name a sequence.
-            let sequences = self.unrecorded.remove(&id).unwrap_or_default();
+            let sequences = self.unrecorded.remove(&container).unwrap_or_default();
             self.retiring.push_back((self.next, sequences));
         }
         self.retire();
@@ -319,7 +320,7 @@ impl MetadataSink for IdentifyStage<'_> {
         for verdict in resolved {
             self.resolve_held(verdict)?;
         }
-        self.take_placed();
+        self.take_assigned();
         self.record_stored()?;
         Ok(fingerprint)
     }

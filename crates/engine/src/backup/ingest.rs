@@ -59,33 +59,14 @@ impl Ingest {
     /// Hands every block over, in stream order.
     pub fn run(self, monitor: &dyn Monitor, each: &mut dyn FnMut(CutBlock) -> Result<()>) -> Result<()> {
         let Self { prefetcher, mut search, mut cutter, mut name } = self;
+        let mut take = |searched| name.push(cutter.cut(searched)).map_or(Ok(()), &mut *each);
         for block in prefetcher {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            if search.is_full()
-                && let Some(searched) = search.pop()
-            {
-                if name.is_full()
-                    && let Some(named) = name.pop()
-                {
-                    each(named)?;
-                }
-                name.push(cutter.cut(searched));
-            }
-            search.push(block);
+            search.push(block).map_or(Ok(()), &mut take)?;
         }
-        while let Some(searched) = search.pop() {
-            if name.is_full()
-                && let Some(named) = name.pop()
-            {
-                each(named)?;
-            }
-            name.push(cutter.cut(searched));
-        }
-        while let Some(named) = name.pop() {
-            each(named)?;
-        }
-        Ok(())
+        search.drain().try_for_each(&mut take)?;
+        name.drain().try_for_each(each)
     }
 }

@@ -2,10 +2,11 @@
 
 pub mod assemble;
 pub mod block;
+mod container_writer;
 pub mod cut;
 pub mod identify;
 pub mod ingest;
-pub mod pack;
+mod pack;
 pub mod parent;
 pub mod preview;
 pub mod read;

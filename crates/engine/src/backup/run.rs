@@ -9,7 +9,7 @@ use crate::backup::assemble::{Assembler, BuiltTree};
 use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
-use crate::backup::pack::ContainerWriter;
+use crate::backup::pack::PackStage;
 use crate::backup::parent::{Comparison, Parent};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::compress::Compression;
@@ -108,7 +108,7 @@ pub fn backup(
     let file_clock = store.host.file_clock();
     // Before anything is written: what the snapshot will say must be sayable.
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
-    let pack = ContainerWriter::new(store, session, driver, options.compression, &options.budget);
+    let pack = PackStage::new(store, session, driver, options.compression, &options.budget);
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
     let heads = store.read_commits()?.heads();
     let files = FileReader::new(store.config.entry_bytes_max());

@@ -14,7 +14,6 @@ use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
-use crate::pipeline::TaskQueue;
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
@@ -131,44 +130,24 @@ impl Inventory {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            if sample.takes(name.id) {
-                if read.is_full() {
-                    self.pass_on(&mut read, &mut verify, store, findings, monitor)?;
-                }
-                read.push(*name);
+            let examined = if sample.takes(name.id) {
+                read.push(*name).and_then(|whole| verify.push(whole))
             } else {
-                if inspect.is_full() {
-                    self.take(store, findings, inspect.pop(), monitor)?;
-                }
-                inspect.push(*name);
+                inspect.push(*name)
+            };
+            if let Some(examined) = examined {
+                self.take(store, findings, examined, monitor)?;
             }
         }
-        while !read.is_empty() {
-            self.pass_on(&mut read, &mut verify, store, findings, monitor)?;
+        for whole in read.drain() {
+            if let Some(examined) = verify.push(whole) {
+                self.take(store, findings, examined, monitor)?;
+            }
         }
-        while let Some(examined) = verify.pop() {
-            self.take(store, findings, Some(examined), monitor)?;
-        }
-        while let Some(examined) = inspect.pop() {
-            self.take(store, findings, Some(examined), monitor)?;
+        for examined in verify.drain().chain(inspect.drain()) {
+            self.take(store, findings, examined, monitor)?;
         }
         self.counts.chunks = self.chunks.compact()?;
-        Ok(())
-    }
-
-    fn pass_on(
-        &mut self,
-        read: &mut TaskQueue<ReadWhole>,
-        verify: &mut TaskQueue<Verify>,
-        store: &Store,
-        findings: &mut Findings,
-        monitor: &dyn Monitor,
-    ) -> Result<()> {
-        let Some(whole) = read.pop() else { return Ok(()) };
-        if verify.is_full() {
-            self.take(store, findings, verify.pop(), monitor)?;
-        }
-        verify.push(whole);
         Ok(())
     }
 
@@ -176,10 +155,9 @@ impl Inventory {
         &mut self,
         store: &Store,
         findings: &mut Findings,
-        examined: Option<Examined>,
+        Examined { name, contents }: Examined,
         monitor: &dyn Monitor,
     ) -> Result<()> {
-        let Some(Examined { name, contents }) = examined else { return Ok(()) };
         self.counts.containers += 1;
         monitor.advance(0, 1);
         let object = || store.display(&name.path());

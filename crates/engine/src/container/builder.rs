@@ -111,7 +111,7 @@ pub struct ContainerBuilder {
 #[derive(Debug, Default)]
 pub struct Packed {
     /// Which container took which chunks, in order.
-    pub placed: Vec<(ContainerId, Vec<RegionChunk>)>,
+    pub assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
     /// Containers that are full now.
     pub full: Vec<ContainerBuilder>,
 }
@@ -147,13 +147,13 @@ impl Packer {
         while !region.chunks.is_empty() {
             let id = self.open_container(ordinals);
             if self.fits(&region) {
-                self.place(id, region, &mut packed);
+                self.assign(id, region, &mut packed);
                 break;
             }
             let rest = self.fill(region, compressor);
             match rest {
                 Filled::Cut { head, rest } => {
-                    self.place(id, head, &mut packed);
+                    self.assign(id, head, &mut packed);
                     region = rest;
                 }
                 Filled::Full(whole) => region = whole,
@@ -184,11 +184,11 @@ impl Packer {
             .id
     }
 
-    fn place(&mut self, id: ContainerId, mut region: Region, packed: &mut Packed) {
+    fn assign(&mut self, id: ContainerId, mut region: Region, packed: &mut Packed) {
         self.regions_len += region.stored().len() + TAG_LEN;
         self.chunk_count += region.chunks.len();
         region.shed();
-        packed.placed.push((id, region.chunks.clone()));
+        packed.assigned.push((id, region.chunks.clone()));
         self.open.as_mut().expect("a container was opened").regions.push(region);
     }
 
@@ -318,7 +318,7 @@ mod tests {
             }
             region.compress(&mut compressor, Compression::Off);
             let packed = packer.push(region, &mut compressor, &mut ordinals);
-            let placed = packed.placed.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.sequence.0);
+            let placed = packed.assigned.iter().flat_map(|(_, chunks)| chunks).map(|chunk| chunk.sequence.0);
             assert!(placed.eq(0..count));
             assert!(packed.full.iter().all(|builder| !builder.regions.is_empty()));
             assert!(packed.full.len() < 16, "{} containers", packed.full.len());
@@ -350,7 +350,8 @@ mod tests {
         let (mut placed, mut full) = (Vec::new(), Vec::new());
         for step in 0..100 {
             let packed = packer.push(region(step * 8, 8, 4096, step % 3 == 0), &mut compressor, &mut ordinals);
-            placed.extend(packed.placed.into_iter().flat_map(|(id, chunks)| chunks.into_iter().map(move |c| (id, c))));
+            placed
+                .extend(packed.assigned.into_iter().flat_map(|(id, chunks)| chunks.into_iter().map(move |c| (id, c))));
             full.extend(packed.full);
         }
         let open = packer.finish().unwrap();

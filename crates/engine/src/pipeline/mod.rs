@@ -1,8 +1,13 @@
-//! How stages run: work that can be done aside goes through lanes, in order.
+//! Ordered work queues, and the drivers that run their tasks.
 //!
-//! A stage is a plain function of its input; it knows neither threads nor queues. A [`TaskQueue`] hands jobs to workers and
-//! gives the results back in the order the jobs went in, at most `depth` of them under way. What is done with results
-//! happens on one thread, at points that the input alone decides, so that every driver writes the same bytes.
+//! A stage is a function of its input and knows neither threads nor queues. A [`TaskQueue`] hands at most `depth` tasks to
+//! workers and returns their results in order: one result from [`TaskQueue::push`] when the queue is full, the others from
+//! [`TaskQueue::drain`]. One thread takes the results, at points that the input alone decides, so that every driver writes
+//! the same bytes.
+//!
+//! There are two job systems. A `TaskQueue` serves the stages of an operation: many short tasks whose results are needed in
+//! order. [`Host::background`](crate::io::Host::background) serves state that outlives the operation's loop, such as the
+//! flush of a table: one long job that owns its inputs, and whose result is taken when it is due.
 
 pub mod buffer_pool;
 pub mod driver;

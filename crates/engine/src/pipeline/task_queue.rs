@@ -1,4 +1,4 @@
-//! Lanes: jobs in, results out, in order.
+//! Ordered work queues: tasks in, results out, in the same order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,17 +8,17 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::pipeline::driver::{Driver, Kind, Pool};
 
-/// A stage that can run aside: a function of its input.
+/// A stage that runs on workers: a function of its input.
 pub trait Task: Send + Sync + 'static {
-    /// What a job takes.
+    /// Input of a task.
     type In: Send + 'static;
-    /// What a job gives.
+    /// Result of a task.
     type Out: Send + 'static;
-    /// Does one job.
+    /// Runs one task.
     fn run(&self, input: Self::In) -> Self::Out;
 }
 
-/// Jobs of one kind under way, at most `depth` of them.
+/// Tasks of one kind, at most `depth` at a time.
 pub struct TaskQueue<W: Task> {
     driver: Driver,
     task: Arc<W>,
@@ -35,12 +35,12 @@ enum Slot<W: Task> {
 
 impl<W: Task> fmt::Debug for TaskQueue<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lane").field("depth", &self.depth).field("jobs", &self.jobs.len()).finish_non_exhaustive()
+        f.debug_struct("TaskQueue").field("depth", &self.depth).field("jobs", &self.jobs.len()).finish_non_exhaustive()
     }
 }
 
 impl Driver {
-    /// Opens a lane for one kind of work.
+    /// Creates a queue for one kind of task.
     pub fn queue<W: Task>(&self, task: W, pool: Pool, depth: usize) -> TaskQueue<W> {
         TaskQueue::new(self.clone(), task, pool, depth)
     }
@@ -51,19 +51,10 @@ impl<W: Task> TaskQueue<W> {
         Self { driver, task: Arc::new(task), pool, depth, jobs: VecDeque::with_capacity(depth) }
     }
 
-    /// Says whether a result must be taken before the next job can go in.
-    pub fn is_full(&self) -> bool {
-        self.depth <= self.jobs.len()
-    }
-
-    /// Says whether no job is under way.
-    pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
-    }
-
-    /// Puts a job in. The lane must not be full.
-    pub fn push(&mut self, input: W::In) {
-        assert!(!self.is_full(), "a result must be taken before the next job goes in");
+    /// Adds a task. If the queue is full, waits for the oldest task and returns its result.
+    #[must_use]
+    pub fn push(&mut self, input: W::In) -> Option<W::Out> {
+        let oldest = if self.depth <= self.jobs.len() { self.pop() } else { None };
         let slot = match self.driver.kind() {
             Kind::Inline { .. } => Slot::Waiting(input),
             Kind::Threads { compute, read, wait } => {
@@ -75,7 +66,7 @@ impl<W: Task> TaskQueue<W> {
                     Pool::Wait => wait,
                 };
                 workers.submit(Box::new(move || {
-                    // Nobody waits for the result any more when the operation has failed.
+                    // After an error of the operation, nothing receives the result.
                     let _abandoned = sender.send(task.run(input));
                 }));
                 Slot::Running(receiver)
@@ -88,9 +79,10 @@ impl<W: Task> TaskQueue<W> {
             let at = self.driver.draw(self.jobs.len());
             self.run_inline(at);
         }
+        oldest
     }
 
-    /// Takes the result of the oldest job if it is there already.
+    /// Takes the result of the oldest task if it is done.
     pub fn pop_done(&mut self) -> Option<W::Out> {
         match self.jobs.front()? {
             Slot::Running(receiver) if receiver.is_empty() => None,
@@ -99,7 +91,12 @@ impl<W: Task> TaskQueue<W> {
         }
     }
 
-    /// Takes the result of the oldest job, waiting for it. `None`: no job is under way.
+    /// Takes the results of all tasks, oldest first, and waits for each.
+    pub fn drain(&mut self) -> impl Iterator<Item = W::Out> {
+        std::iter::from_fn(|| self.pop())
+    }
+
+    /// Waits for the oldest task and takes its result; `None` if the queue is empty.
     pub fn pop(&mut self) -> Option<W::Out> {
         while let Some(Slot::Waiting(_)) = self.jobs.front() {
             let at = self.driver.draw(self.jobs.len());
@@ -142,13 +139,10 @@ mod tests {
             let mut queue = driver.queue(Square, Pool::Compute, 4);
             let mut results = Vec::new();
             for number in 0..100 {
-                if queue.is_full() {
-                    results.extend(queue.pop());
-                }
-                queue.push(number);
+                results.extend(queue.push(number));
                 results.extend(queue.pop_done());
             }
-            results.extend(std::iter::from_fn(|| queue.pop()));
+            results.extend(queue.drain());
             assert_eq!(results, (0..100).map(|number| number * number).collect::<Vec<_>>());
             let mut numbers = 0..10;
             assert_eq!(driver.prefetch(move || numbers.next(), 2).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());

@@ -176,12 +176,10 @@ impl Fetcher {
     }
 
     fn submit(&mut self, job: RegionJob) {
-        if self.queue.is_full() {
-            self.wait();
-        }
-        self.queue.push(job);
-        while let Some(done) = self.queue.pop_done() {
+        let mut next = self.queue.push(job);
+        while let Some(done) = next {
             self.take_done(done);
+            next = self.queue.pop_done();
         }
     }
 
