@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backup::block::{Change, DirectoryStart, FileStart, InputEvent};
+use crate::backup::block::{Change, DirectoryStart, FileEnd, FileStart, Step};
 use crate::backup::identify::IdentifyStage;
 use crate::error::{Error, Result};
 use crate::monitor::{Action, Monitor};
@@ -22,7 +22,9 @@ pub struct Assembler {
     /// Whose containers are new.
     session: SessionId,
     cut: TreeCut,
-    stack: Vec<OpenDirectory>,
+    root: TreeBuilder,
+    /// Open directories below the root, the innermost last.
+    open: Vec<OpenDirectory>,
     recipe: RecipeBuilder,
     file: Option<OpenFile>,
     monitor: Arc<dyn Monitor>,
@@ -46,8 +48,7 @@ pub struct BuiltTree {
 #[derive(Debug)]
 struct OpenDirectory {
     builder: TreeBuilder,
-    /// `None` at the root of the snapshot.
-    start: Option<Box<DirectoryStart>>,
+    start: Box<DirectoryStart>,
 }
 
 #[derive(Debug)]
@@ -60,7 +61,7 @@ struct OpenFile {
 
 impl std::fmt::Debug for Assembler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Assembler").field("depth", &self.stack.len()).finish_non_exhaustive()
+        f.debug_struct("Assembler").field("depth", &self.open.len()).finish_non_exhaustive()
     }
 }
 
@@ -73,7 +74,8 @@ impl Assembler {
             store: store.clone(),
             session,
             cut,
-            stack: vec![OpenDirectory { builder: TreeBuilder::new(cut), start: None }],
+            root: TreeBuilder::new(cut),
+            open: Vec::new(),
             recipe: RecipeBuilder::new(config.recipe_cut, config.recipe_inline_max),
             file: None,
             monitor,
@@ -98,58 +100,37 @@ impl Assembler {
     }
 
     /// Takes the next step of the walk.
-    pub fn step(&mut self, event: InputEvent, sink: &mut IdentifyStage<'_>) -> Result<()> {
-        match event {
-            InputEvent::Enter(start) => {
-                self.stack.push(OpenDirectory { builder: TreeBuilder::new(self.cut), start: Some(start) });
-            }
-            InputEvent::Leave => self.leave(sink)?,
-            InputEvent::Entry(path, entry) => {
+    pub fn step(&mut self, step: Step, sink: &mut IdentifyStage<'_>) -> Result<()> {
+        match step {
+            Step::Enter(start) => self.open.push(OpenDirectory { builder: TreeBuilder::new(self.cut), start }),
+            Step::Leave => self.leave(sink)?,
+            Step::Entry(path, entry) => {
                 self.monitor.entry(&path, Action::Other);
                 self.push(&entry, &[], sink)?;
             }
-            InputEvent::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
-            InputEvent::File(start) => {
+            Step::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
+            Step::File(start) => {
                 self.monitor.begin(&start.path);
                 self.file = Some(OpenFile { start, bytes: 0, added: 0 });
             }
-            InputEvent::Hole(len) => {
+            Step::Hole(len) => {
                 self.recipe.hole(len, sink)?;
                 if let Some(file) = &mut self.file {
                     file.bytes += len;
                 }
                 self.monitor.advance(len, 0);
             }
-            InputEvent::FileEnd => self.end_file(sink)?,
-            InputEvent::FileAgain => {
-                // What was stored of it stays: most of it will be found again.
-                self.recipe.finish(sink)?;
-                self.file = None;
-            }
-            InputEvent::FileFailed(error) => {
-                // What was stored of it stays for a later run to find; the entry is left out.
-                self.recipe.finish(sink)?;
-                if let Some(file) = self.file.take() {
-                    self.fail(&file.start.path, &error);
-                }
-            }
-            InputEvent::Failed(path, error) => self.fail(&path, &error),
-            InputEvent::Bytes { .. } | InputEvent::Unread(_) => {
-                return Err(Error::invalid("a file that was not read and cut"));
-            }
+            Step::FileEnd(end) => self.end_file(end, sink)?,
+            Step::Failed(path, error) => self.fail(&path, &error),
         }
         Ok(())
     }
 
     /// Ends the tree and returns its root.
-    pub fn finish(mut self, sink: &mut IdentifyStage<'_>) -> Result<BuiltTree> {
-        match (self.stack.pop(), self.stack.is_empty()) {
-            (Some(root), true) => {
-                let tree = root.builder.finish(&self.store.keys, sink)?;
-                Ok(BuiltTree { tree, summary: self.summary, failures: self.failures })
-            }
-            _ => Err(Error::invalid("the walk ended inside a directory")),
-        }
+    pub fn finish(self, sink: &mut IdentifyStage<'_>) -> Result<BuiltTree> {
+        assert!(self.open.is_empty(), "the walk leaves every directory that it entered");
+        let tree = self.root.finish(&self.store.keys, sink)?;
+        Ok(BuiltTree { tree, summary: self.summary, failures: self.failures })
     }
 
     fn fail(&mut self, path: &Path, error: &Error) {
@@ -158,14 +139,12 @@ impl Assembler {
     }
 
     fn push(&mut self, entry: &Entry, hints: &[Option<ContainerId>], sink: &mut IdentifyStage<'_>) -> Result<()> {
-        let top = self.stack.last_mut().ok_or_else(|| Error::invalid("an entry outside of every directory"))?;
-        top.builder.push(entry, hints, &self.store.keys, sink)
+        let builder = self.open.last_mut().map_or(&mut self.root, |directory| &mut directory.builder);
+        builder.push(entry, hints, &self.store.keys, sink)
     }
 
     fn leave(&mut self, sink: &mut IdentifyStage<'_>) -> Result<()> {
-        let Some(OpenDirectory { builder, start: Some(start) }) = self.stack.pop() else {
-            return Err(Error::invalid("the walk left a directory that it had not entered"));
-        };
+        let OpenDirectory { builder, start } = self.open.pop().expect("the walk leaves a directory that it entered");
         let node = builder.finish(&self.store.keys, sink)?;
         let DirectoryStart { path, mut entry, parent } = *start;
         entry.content = Content::Directory { node };
@@ -190,11 +169,19 @@ impl Assembler {
         self.push(&hinted.entry, &hinted.hints, sink)
     }
 
-    fn end_file(&mut self, sink: &mut IdentifyStage<'_>) -> Result<()> {
+    fn end_file(&mut self, end: FileEnd, sink: &mut IdentifyStage<'_>) -> Result<()> {
         let built = self.recipe.finish(sink)?;
-        let Some(OpenFile { start, bytes, added }) = self.file.take() else {
-            return Err(Error::invalid("the end of a file that had not begun"));
-        };
+        let OpenFile { start, bytes, added } = self.file.take().expect("a file begins before it ends");
+        match end {
+            FileEnd::Whole => {}
+            // The repository keeps what was stored of the file. The next reading finds most of it.
+            FileEnd::Changed => return Ok(()),
+            // A later backup finds what was stored; this snapshot leaves the entry out.
+            FileEnd::Failed(error) => {
+                self.fail(&start.path, &error);
+                return Ok(());
+            }
+        }
         let FileStart { path, mut entry, change } = *start;
         let BuiltRecipe { recipe, hints } = built;
         if let Content::File { recipe: empty, .. } = &mut entry.content {

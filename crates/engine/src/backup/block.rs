@@ -14,7 +14,7 @@ use crate::types::Fingerprint;
 /// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 /// Most pieces in a block, so that a tree of empty files comes in blocks too.
-pub const BLOCK_PIECES_MAX: usize = 1024;
+pub const BLOCK_EVENTS_MAX: usize = 1024;
 
 /// Room for blocks that was given back, so that it is neither asked for nor set to zero again.
 #[derive(Clone, Debug, Default)]
@@ -107,13 +107,55 @@ impl Drop for BlockBytes {
     }
 }
 
-/// A stretch of the source.
+/// A range of the source: bytes, and the events around them. `B` is what is known of bytes of the open file.
 #[derive(Debug)]
-pub struct Block {
+pub struct Block<B> {
     /// Bytes of all streams in the block, one after the other, halos between.
     pub bytes: BlockBytes,
-    /// What happens, in order.
-    pub events: Vec<InputEvent>,
+    /// The events in order.
+    pub events: Vec<Event<B>>,
+}
+
+impl<B> Block<B> {
+    /// Appends a step of the walk.
+    pub fn push(&mut self, step: Step) {
+        self.events.push(Event::Step(step));
+    }
+}
+
+/// One event of a block.
+#[derive(Debug)]
+pub enum Event<B> {
+    /// A step of the walk.
+    Step(Step),
+    /// Bytes of the open file.
+    Bytes(B),
+}
+
+/// Bytes of the open file that were read into the block.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteRange {
+    /// First byte in the block.
+    pub start: usize,
+    /// Number of bytes.
+    pub len: u32,
+    /// Bytes of the stream before `start`, to warm up the hash.
+    pub halo: u32,
+}
+
+/// Bytes as the walk leaves them.
+#[derive(Debug)]
+pub enum Input {
+    /// They were read.
+    Read(ByteRange),
+    /// A small file, which one of several readers replaces by its steps and bytes.
+    Unread(Box<Unread>),
+}
+
+impl From<ByteRange> for Input {
+    fn from(range: ByteRange) -> Self {
+        Self::Read(range)
+    }
 }
 
 /// How an entry compares with the parent snapshot.
@@ -171,9 +213,20 @@ pub struct ParentDirectory {
     pub same_metadata: bool,
 }
 
-/// One step of a walk, or some bytes.
+/// How the open file ends.
 #[derive(Debug)]
-pub enum InputEvent {
+pub enum FileEnd {
+    /// It was read to its end.
+    Whole,
+    /// It changed while it was read. What was read of it is dropped, and it begins again.
+    Changed,
+    /// It cannot be read any further and is left out.
+    Failed(Error),
+}
+
+/// One step of a walk.
+#[derive(Debug)]
+pub enum Step {
     /// A directory begins.
     Enter(Box<DirectoryStart>),
     /// The directory entered last ends.
@@ -182,27 +235,12 @@ pub enum InputEvent {
     Entry(PathBuf, Box<Entry>),
     /// A file that has not changed since the parent, with the parent's references.
     Reused(PathBuf, Box<HintedEntry>),
-    /// A small file, to be read by one of several readers, who put what follows in its place.
-    Unread(Box<Unread>),
     /// A file begins; its bytes and holes follow up to its end.
     File(Box<FileStart>),
-    /// Bytes of the open file.
-    Bytes {
-        /// Where they begin in the block.
-        start: usize,
-        /// How many.
-        len: u32,
-        /// How many bytes of the stream stand before `start`, to warm up the hash.
-        halo: u32,
-    },
     /// Zeros that need not be stored.
     Hole(u64),
     /// The open file ends.
-    FileEnd,
-    /// The open file has changed while it was read: what there was of it is dropped, and it begins again.
-    FileAgain,
-    /// The open file cannot be read any further: it is left out.
-    FileFailed(Error),
+    FileEnd(FileEnd),
     /// Something cannot be read and is left out.
     Failed(PathBuf, Error),
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{Block, BlockBytes, InputEvent};
+use crate::backup::block::{Block, BlockBytes, ByteRange, Event, Input, Step};
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
 use crate::fingerprint::Fingerprinter;
@@ -20,49 +20,55 @@ pub struct FindCandidates {
     pub table: Option<GearTable>,
 }
 
-/// A block and the candidates of each of its stretches of bytes.
+/// Bytes of the open file with their candidates.
 #[derive(Debug)]
 pub struct Searched {
-    block: Block,
-    candidates: Vec<Vec<u32>>,
+    start: usize,
+    len: u32,
+    candidates: Vec<u32>,
 }
 
-impl Task for FindCandidates {
-    type In = Block;
-    type Out = Searched;
-
-    fn run(&self, mut block: Block) -> Searched {
-        self.files.read_small(&mut block);
+impl FindCandidates {
+    fn search(&self, bytes: &BlockBytes, ByteRange { start, len, halo }: ByteRange) -> Searched {
         let mut candidates = Vec::new();
-        for event in &block.events {
-            if let InputEvent::Bytes { start, len, halo } = event {
-                let mut found = Vec::new();
-                if let Some(table) = &self.table {
-                    let bytes = block.bytes.get(start - *halo as usize..start + *len as usize).unwrap_or_default();
-                    table.candidates(bytes, *halo as usize, &mut found);
-                }
-                candidates.push(found);
-            }
+        if let Some(table) = &self.table {
+            let bytes = bytes.get(start - halo as usize..start + len as usize).unwrap_or_default();
+            table.candidates(bytes, halo as usize, &mut candidates);
         }
-        Searched { block, candidates }
+        Searched { start, len, candidates }
     }
 }
 
-/// Where a chunk's bytes are.
+impl Task for FindCandidates {
+    type In = Block<Input>;
+    type Out = Block<Searched>;
+
+    fn run(&self, block: Block<Input>) -> Block<Searched> {
+        let Block { bytes, events } = self.files.read_small(block);
+        let searched = |event| match event {
+            Event::Step(step) => Event::Step(step),
+            Event::Bytes(range) => Event::Bytes(self.search(&bytes, range)),
+        };
+        let events = events.into_iter().map(searched).collect();
+        Block { bytes, events }
+    }
+}
+
+/// Location of a chunk's bytes.
 #[derive(Clone, Debug)]
-enum Place {
+enum Location {
     Block(Range<usize>),
     /// A chunk that began in an earlier block.
     Joined(Range<usize>),
 }
 
-/// One step after cutting.
+/// One event after cutting.
 #[derive(Debug)]
 pub enum CutEvent {
-    /// The next chunk of the block, which is of the open file.
+    /// The next chunk of the block; it belongs to the open file.
     Chunk,
-    /// Anything else, as it came.
-    Other(InputEvent),
+    /// A step of the walk.
+    Step(Step),
 }
 
 /// A block in chunks.
@@ -70,8 +76,8 @@ pub enum CutEvent {
 pub struct CutBlock {
     bytes: BlockBytes,
     joined: Vec<u8>,
-    places: Vec<Place>,
-    /// What happens, in order.
+    locations: Vec<Location>,
+    /// The events in order.
     pub events: Vec<CutEvent>,
     /// Names of the chunks, in order; empty until they were computed.
     pub fingerprints: Vec<Fingerprint>,
@@ -80,9 +86,9 @@ pub struct CutBlock {
 impl CutBlock {
     /// Returns a chunk's bytes.
     pub fn chunk(&self, number: usize) -> &[u8] {
-        let bytes = match self.places.get(number) {
-            Some(Place::Block(range)) => self.bytes.get(range.clone()),
-            Some(Place::Joined(range)) => self.joined.get(range.clone()),
+        let bytes = match self.locations.get(number) {
+            Some(Location::Block(range)) => self.bytes.get(range.clone()),
+            Some(Location::Joined(range)) => self.joined.get(range.clone()),
             None => None,
         };
         bytes.expect("chunks lie inside their block")
@@ -90,7 +96,7 @@ impl CutBlock {
 
     /// Returns how many chunks there are.
     pub fn chunk_count(&self) -> usize {
-        self.places.len()
+        self.locations.len()
     }
 }
 
@@ -137,25 +143,22 @@ impl CutStage {
     }
 
     /// Cuts the next block.
-    pub fn cut(&mut self, searched: Searched) -> CutBlock {
-        let Searched { block: Block { bytes, events }, candidates } = searched;
-        let (joined, places, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
-        let mut cut = CutBlock { bytes, joined, places, events: Vec::with_capacity(events.len()), fingerprints };
-        let mut candidates = candidates.into_iter();
+    pub fn cut(&mut self, Block { bytes, events }: Block<Searched>) -> CutBlock {
+        let (joined, locations, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cut = CutBlock { bytes, joined, locations, events: Vec::with_capacity(events.len()), fingerprints };
         let mut cuts = Vec::new();
-        // What is open of the last stretch of bytes.
+        // The open end of the last range of bytes.
         let mut open = 0..0;
         for event in events {
             match event {
-                InputEvent::Bytes { start, len, .. } => {
+                Event::Bytes(Searched { start, len, candidates }) => {
                     self.keep(&mut open, &cut.bytes);
                     cuts.clear();
-                    let found = candidates.next().unwrap_or_default();
                     match &mut self.cutter {
-                        Cuts::OfCandidates(cutter) => cutter.advance(len, &found, &mut cuts),
+                        Cuts::OfCandidates(cutter) => cutter.advance(len, &candidates, &mut cuts),
                         Cuts::OfBytes(cutter) => {
-                            let stretch = cut.bytes.get(start..start + len as usize);
-                            cutter.advance(stretch.expect("a piece lies inside its block"), &mut cuts);
+                            let range = cut.bytes.get(start..start + len as usize);
+                            cutter.advance(range.expect("a range lies inside its block"), &mut cuts);
                         }
                     }
                     open = start..start;
@@ -165,12 +168,13 @@ impl CutStage {
                     }
                     open.end = start + len as usize;
                 }
-                InputEvent::Hole(_) | InputEvent::FileEnd | InputEvent::FileAgain | InputEvent::FileFailed(_) => {
-                    self.take_chunk(&mut open, &mut cut);
-                    self.cutter.finish();
-                    cut.events.push(CutEvent::Other(event));
+                Event::Step(step) => {
+                    if let Step::Hole(_) | Step::FileEnd(_) = step {
+                        self.take_chunk(&mut open, &mut cut);
+                        self.cutter.finish();
+                    }
+                    cut.events.push(CutEvent::Step(step));
                 }
-                event => cut.events.push(CutEvent::Other(event)),
             }
         }
         self.keep(&mut open, &cut.bytes);
@@ -179,18 +183,18 @@ impl CutStage {
 
     /// Makes a chunk of what is open, if anything is.
     fn take_chunk(&mut self, open: &mut Range<usize>, cut: &mut CutBlock) {
-        let place = if self.carry.is_empty() {
-            Place::Block(open.clone())
+        let location = if self.carry.is_empty() {
+            Location::Block(open.clone())
         } else {
             let start = cut.joined.len();
             cut.joined.append(&mut self.carry);
             cut.joined.extend_from_slice(cut.bytes.get(open.clone()).unwrap_or_default());
-            Place::Joined(start..cut.joined.len())
+            Location::Joined(start..cut.joined.len())
         };
         open.start = open.end;
-        let (Place::Block(range) | Place::Joined(range)) = &place;
+        let (Location::Block(range) | Location::Joined(range)) = &location;
         if !range.is_empty() {
-            cut.places.push(place);
+            cut.locations.push(location);
             cut.events.push(CutEvent::Chunk);
         }
     }
@@ -223,7 +227,7 @@ impl Task for FingerprintChunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backup::block::Buffers;
+    use crate::backup::block::{Buffers, FileEnd};
 
     /// Cuts before each zero, so that a chunk's end is known with the first byte behind it only.
     #[derive(Debug)]
@@ -237,17 +241,17 @@ mod tests {
         fn finish(&mut self) {}
     }
 
-    fn block(events: &[&[u8]], ends: bool) -> Searched {
+    fn block(ranges: &[&[u8]], ends: bool) -> Block<Searched> {
         let mut block = Block { bytes: Buffers::default().take(), events: Vec::new() };
-        for event in events {
-            let (start, len) = (block.bytes.len(), u32::try_from(event.len()).unwrap());
-            block.bytes.extend_from_slice(event);
-            block.events.push(InputEvent::Bytes { start, len, halo: 0 });
+        for range in ranges {
+            let (start, len) = (block.bytes.len(), u32::try_from(range.len()).unwrap());
+            block.bytes.extend_from_slice(range);
+            block.events.push(Event::Bytes(Searched { start, len, candidates: Vec::new() }));
         }
         if ends {
-            block.events.push(InputEvent::FileEnd);
+            block.push(Step::FileEnd(FileEnd::Whole));
         }
-        Searched { block, candidates: Vec::new() }
+        block
     }
 
     #[test]
@@ -267,8 +271,8 @@ mod tests {
                     let chunks =
                         cut.iter().flat_map(|block| (0..block.chunk_count()).map(|number| block.chunk(number)));
                     assert_eq!(chunks.collect::<Vec<_>>(), expected, "cut at {first} and {second}");
-                    let told = cut.iter().flat_map(|block| &block.events);
-                    assert_eq!(told.filter(|event| matches!(event, CutEvent::Chunk)).count(), expected.len());
+                    let events = cut.iter().flat_map(|block| &block.events);
+                    assert_eq!(events.filter(|event| matches!(event, CutEvent::Chunk)).count(), expected.len());
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::backup::cut::CutBlock;
 use crate::backup::pack::PackStage;
 use crate::container::RegionChunk;
 use crate::crypto::Keys;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
 use crate::recipe::MetadataSink;
@@ -224,9 +224,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     fn resolve_held(&mut self, resolved: Resolved) -> Result<()> {
-        let Some(held) = self.held.remove(&resolved.sequence.0) else {
-            return Err(Error::invalid("the identifier gave a verdict on a chunk that waits for none"));
-        };
+        let held = self.held.remove(&resolved.sequence.0).expect("an identifier gives one verdict on each chunk");
         self.resolve(resolved, held.fingerprint, held.kind, held.hints_len, &held.bytes)
     }
 

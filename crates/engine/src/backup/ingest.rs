@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backup::block::Block;
+use crate::backup::block::{Block, Input};
 use crate::backup::cut::{CutBlock, CutStage, Cuts, FindCandidates, FingerprintChunks, StreamCutter};
 use crate::backup::read::{FileReader, SourceReader};
 use crate::chunk::{Chunking, Cutter, GearTable};
@@ -40,7 +40,7 @@ impl ChunkRule {
 /// The stages before identification.
 #[derive(Debug)]
 pub struct Ingest {
-    prefetcher: Prefetcher<Block>,
+    prefetcher: Prefetcher<Block<Input>>,
     search: TaskQueue<FindCandidates>,
     cutter: CutStage,
     name: TaskQueue<FingerprintChunks>,

@@ -4,7 +4,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::backup::block::{
-    BLOCK_PIECES_MAX, Block, Buffers, Change, DirectoryStart, FileStart, InputEvent, ParentDirectory, Unread, entry_of,
+    BLOCK_EVENTS_MAX, Block, Buffers, ByteRange, Change, DirectoryStart, Event, FileEnd, FileStart, Input,
+    ParentDirectory, Step, Unread, entry_of,
 };
 use crate::backup::parent::Parent;
 use crate::backup::source_file::{Advance, OpenFile, Stability};
@@ -12,7 +13,7 @@ use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile, Xattr};
 use crate::recipe::Recipe;
-use crate::source::walk::{Event, Item, Walk};
+use crate::source::walk::{Event as WalkEvent, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
@@ -22,7 +23,7 @@ const SMALL_BYTES_MAX: u64 = 128 << 10;
 /// A file that was small when it was found, and is longer when it is opened, is read among the small ones up to this length.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 /// What becomes of a file that is read: its beginning, its bytes, its end.
-const PIECES_OF_SMALL_FILE: usize = 3;
+const EVENTS_OF_SMALL_FILE: usize = 3;
 /// Times that a file is read which changes meanwhile.
 const READS_MAX: u32 = 3;
 /// A file that changes while it is read is read again up to this length. A larger one is a database or the disk of a virtual
@@ -52,33 +53,33 @@ impl FileReader {
     }
 
     /// Reads the files of a block that are not read yet, each as it is when it is opened.
-    pub fn read_small(self, block: &mut Block) {
-        if !block.events.iter().any(|event| matches!(event, InputEvent::Unread(_))) {
-            return;
-        }
-        let room = block.events.len() * PIECES_OF_SMALL_FILE;
-        for event in std::mem::replace(&mut block.events, Vec::with_capacity(room)) {
-            let InputEvent::Unread(unread) = event else {
-                block.events.push(event);
-                continue;
-            };
-            block.bytes.release(unread.len);
-            match open(&unread) {
-                Ok(file) => self.read_whole(file, &unread, block),
-                Err(error) => block.events.push(InputEvent::Failed(unread.path, error)),
+    pub fn read_small(self, Block { bytes, events }: Block<Input>) -> Block<ByteRange> {
+        let mut block = Block { bytes, events: Vec::with_capacity(events.len() * EVENTS_OF_SMALL_FILE) };
+        for event in events {
+            match event {
+                Event::Step(step) => block.push(step),
+                Event::Bytes(Input::Read(range)) => block.events.push(Event::Bytes(range)),
+                Event::Bytes(Input::Unread(unread)) => {
+                    block.bytes.release(unread.len);
+                    match open(&unread) {
+                        Ok(file) => self.read_whole(file, &unread, &mut block),
+                        Err(error) => block.push(Step::Failed(unread.path, error)),
+                    }
+                }
             }
         }
+        block
     }
 
     /// Reads a small file, from its beginning if it changes meanwhile.
-    fn read_whole(self, mut file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block) {
+    fn read_whole(self, mut file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<ByteRange>) {
         let (bytes, events) = (block.bytes.len(), block.events.len());
         for reads in 1.. {
             let size = file.opened().size;
             if GROWN_BYTES_MAX < size && (unread.len as u64) < size {
                 let found = unread.len;
                 let reason = format!("it grew from {found} to {size} bytes after it was found, and is left out");
-                block.events.push(InputEvent::Failed(unread.path.clone(), Error::invalid(reason)));
+                block.push(Step::Failed(unread.path.clone(), Error::invalid(reason)));
                 return;
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
@@ -102,27 +103,27 @@ impl FileReader {
     }
 
     /// Tells that a file begins, with what it is now that it is open.
-    fn begin(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block) -> OpenFile {
+    fn begin<B>(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<B>) -> OpenFile {
         let Unread { path, name, change, .. } = unread;
         let metadata = file.opened();
         let content = Content::File { ctime: metadata.ctime, inode: metadata.inode, recipe: Recipe::default() };
         let mut entry = entry_of(name.clone(), &Metadata { kind: EntryKind::File, ..metadata.clone() }, content);
         match file.xattrs() {
             Ok(xattrs) => self.attach(&mut entry, xattrs, path, block),
-            Err(error) => block.events.push(InputEvent::Failed(path.clone(), error)),
+            Err(error) => block.push(Step::Failed(path.clone(), error)),
         }
-        block.events.push(InputEvent::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
+        block.push(Step::File(Box::new(FileStart { path: path.clone(), entry, change: *change })));
         OpenFile::new(file)
     }
 
     /// Gives an entry its attributes, or none if they are more than an entry can hold, which is told.
-    fn attach(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block) {
+    fn attach<B>(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block<B>) {
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
         // Half for the attributes leaves the other half for name, link target and references.
         if self.entry_bytes_max / 2 < bytes {
             let reason =
                 format!("its extended attributes, {bytes} bytes, are more than can be stored and are left out");
-            block.events.push(InputEvent::Failed(path.to_path_buf(), Error::invalid(reason)));
+            block.push(Step::Failed(path.to_path_buf(), Error::invalid(reason)));
         } else {
             entry.xattrs = xattrs;
         }
@@ -172,14 +173,14 @@ fn times(reads: u32) -> String {
 }
 
 /// Ends a file.
-fn finish(outcome: Result<Verdict>, unread: &Unread, block: &mut Block) {
+fn finish<B>(outcome: Result<Verdict>, unread: &Unread, block: &mut Block<B>) {
     match outcome {
-        Ok(Verdict::Store | Verdict::Again(_)) => block.events.push(InputEvent::FileEnd),
+        Ok(Verdict::Store | Verdict::Again(_)) => block.push(Step::FileEnd(FileEnd::Whole)),
         Ok(Verdict::Report(error)) => {
-            block.events.push(InputEvent::FileEnd);
-            block.events.push(InputEvent::Failed(unread.path.clone(), error));
+            block.push(Step::FileEnd(FileEnd::Whole));
+            block.push(Step::Failed(unread.path.clone(), error));
         }
-        Err(error) => block.events.push(InputEvent::FileFailed(error)),
+        Err(error) => block.push(Step::FileEnd(FileEnd::Failed(error))),
     }
 }
 
@@ -203,9 +204,9 @@ impl SourceReader {
     }
 
     /// Returns the next block, small files not read yet; `None` at the end.
-    pub fn next_block(&mut self) -> Option<Block> {
+    pub fn next_block(&mut self) -> Option<Block<Input>> {
         let mut block = Block { bytes: self.buffers.take(), events: Vec::new() };
-        while WINDOW < block.bytes.free() && block.events.len() < BLOCK_PIECES_MAX / PIECES_OF_SMALL_FILE {
+        while WINDOW < block.bytes.free() && block.events.len() < BLOCK_EVENTS_MAX / EVENTS_OF_SMALL_FILE {
             if self.open.is_some() {
                 self.read_some(&mut block);
             } else if self.is_finished {
@@ -220,21 +221,25 @@ impl SourceReader {
         if block.events.is_empty() { None } else { Some(block) }
     }
 
-    fn take(&mut self, event: Event, block: &mut Block) {
+    fn take(&mut self, event: WalkEvent, block: &mut Block<Input>) {
         match event {
-            Event::Error { path, error } => block.events.push(InputEvent::Failed(path, error)),
-            Event::LeaveDirectory => {
+            WalkEvent::Error { path, error } => block.push(Step::Failed(path, error)),
+            WalkEvent::LeaveDirectory => {
                 if let Some(parent) = &mut self.parent {
                     parent.leave();
                 }
-                block.events.push(InputEvent::Leave);
+                block.push(Step::Leave);
             }
-            Event::EnterDirectory(item) => self.enter(item, block),
-            Event::Entry(item) => {
+            WalkEvent::EnterDirectory(item) => self.enter(item, block),
+            WalkEvent::Entry(item) => {
                 let is_stream = match item.metadata.kind {
                     EntryKind::File => true,
                     EntryKind::BlockDevice => self.roots.contains(&item.path),
-                    _ => false,
+                    EntryKind::Directory
+                    | EntryKind::Symlink
+                    | EntryKind::Fifo
+                    | EntryKind::Socket
+                    | EntryKind::CharDevice => false,
                 };
                 if is_stream {
                     self.take_file(item, block);
@@ -245,7 +250,7 @@ impl SourceReader {
         }
     }
 
-    fn enter(&mut self, item: Item, block: &mut Block) {
+    fn enter(&mut self, item: Item, block: &mut Block<Input>) {
         let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_bytes()));
         if let Some(parent) = &mut self.parent {
             parent.enter(found.as_ref().map(|found| &found.entry));
@@ -261,10 +266,10 @@ impl SourceReader {
             }
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
         });
-        block.events.push(InputEvent::Enter(Box::new(DirectoryStart { path, entry, parent })));
+        block.push(Step::Enter(Box::new(DirectoryStart { path, entry, parent })));
     }
 
-    fn take_other(&mut self, item: Item, block: &mut Block) {
+    fn take_other(&mut self, item: Item, block: &mut Block<Input>) {
         let Item { path, name, metadata, xattrs, link_target, .. } = item;
         let content = match link_target {
             Some(target) => Content::Symlink { target: target.into_os_string().into_vec() },
@@ -272,10 +277,10 @@ impl SourceReader {
         };
         let mut entry = entry_of(name.into_vec(), &metadata, content);
         self.files.attach(&mut entry, xattrs, &path, block);
-        block.events.push(InputEvent::Entry(path, Box::new(entry)));
+        block.push(Step::Entry(path, Box::new(entry)));
     }
 
-    fn take_file(&mut self, item: Item, block: &mut Block) {
+    fn take_file(&mut self, item: Item, block: &mut Block<Input>) {
         let name = item.name.as_bytes();
         let found = self.parent.as_mut().and_then(|parent| parent.find(name));
         if let (Some(parent), Some(found)) = (&mut self.parent, &found)
@@ -291,17 +296,17 @@ impl SourceReader {
         let unread = Unread { path, name: name.into_vec(), location, change, len };
         if is_small {
             block.bytes.reserve(len);
-            block.events.push(InputEvent::Unread(Box::new(unread)));
+            block.events.push(Event::Bytes(Input::Unread(Box::new(unread))));
             return;
         }
         match open(&unread) {
             Ok(file) => self.open = Some(Streamed { open: self.files.begin(file, &unread, block), unread, reads: 1 }),
-            Err(error) => block.events.push(InputEvent::Failed(unread.path, error)),
+            Err(error) => block.push(Step::Failed(unread.path, error)),
         }
     }
 
     /// Takes a file as the parent has it. False: it was replaced since it was looked at.
-    fn reuse(&self, item: &Item, found: &HintedEntry, block: &mut Block) -> bool {
+    fn reuse(&self, item: &Item, found: &HintedEntry, block: &mut Block<Input>) -> bool {
         let HintedEntry { entry: old, hints } = found.clone();
         let read = |expected: Vec<Xattr>| {
             if item.location.has_xattrs(&expected)? {
@@ -315,7 +320,7 @@ impl SourceReader {
             Ok(Some(xattrs)) => xattrs,
             Ok(None) => return false,
             Err(error) => {
-                block.events.push(InputEvent::Failed(item.path.clone(), error));
+                block.push(Step::Failed(item.path.clone(), error));
                 Vec::new()
             }
         };
@@ -325,12 +330,12 @@ impl SourceReader {
             *inode = item.metadata.inode;
         }
         self.files.attach(&mut entry, xattrs, &item.path, block);
-        block.events.push(InputEvent::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
+        block.push(Step::Reused(item.path.clone(), Box::new(HintedEntry { entry, hints })));
         true
     }
 
     /// Reads into the rest of the block, up to the end of the open file.
-    fn read_some(&mut self, block: &mut Block) {
+    fn read_some(&mut self, block: &mut Block<Input>) {
         let Some(mut streamed) = self.open.take() else { return };
         let Streamed { open, unread, reads } = &mut streamed;
         let outcome = match open.advance(block) {
@@ -343,7 +348,7 @@ impl SourceReader {
         };
         match outcome {
             Ok(Verdict::Again(file)) => {
-                block.events.push(InputEvent::FileAgain);
+                block.push(Step::FileEnd(FileEnd::Changed));
                 *open = self.files.begin(file, unread, block);
                 *reads += 1;
                 self.open = Some(streamed);

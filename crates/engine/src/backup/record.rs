@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::block::InputEvent;
+use crate::backup::block::{FileEnd, Step};
 use crate::backup::cut::CutEvent;
 use crate::backup::ingest::{ChunkRule, Ingest};
 use crate::backup::read::{FileReader, SourceReader};
@@ -72,21 +72,20 @@ pub fn record(
                     number += 1;
                     each(Recorded::Chunk(Chunk { fingerprint, len }))?;
                 }
-                CutEvent::Other(InputEvent::File(start)) => {
+                CutEvent::Step(Step::File(start)) => {
                     open = start.path;
                     each(Recorded::Begin(&open))?;
                 }
-                CutEvent::Other(InputEvent::FileEnd) => {
-                    monitor.entry(&open, Action::New);
+                CutEvent::Step(Step::FileEnd(end)) => {
+                    match end {
+                        FileEnd::Whole => monitor.entry(&open, Action::New),
+                        FileEnd::Changed => {}
+                        FileEnd::Failed(error) => fail(&open, &error),
+                    }
                     each(Recorded::End)?;
                 }
-                CutEvent::Other(InputEvent::FileAgain) => each(Recorded::End)?,
-                CutEvent::Other(InputEvent::FileFailed(error)) => {
-                    fail(&open, &error);
-                    each(Recorded::End)?;
-                }
-                CutEvent::Other(InputEvent::Failed(path, error)) => fail(&path, &error),
-                CutEvent::Other(_) => {}
+                CutEvent::Step(Step::Failed(path, error)) => fail(&path, &error),
+                CutEvent::Step(Step::Enter(_) | Step::Leave | Step::Entry(..) | Step::Reused(..) | Step::Hole(_)) => {}
             }
         }
         Ok(())

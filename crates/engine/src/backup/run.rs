@@ -229,7 +229,7 @@ impl Sequencer {
     fn advance(&mut self, identify: &mut IdentifyStage<'_>) -> Result<()> {
         while let Some(event) = self.waiting.pop_front() {
             match event {
-                CutEvent::Other(event) => self.assembler.step(event, identify)?,
+                CutEvent::Step(step) => self.assembler.step(step, identify)?,
                 CutEvent::Chunk => {
                     let Some(reference) = identify.next_reference() else {
                         self.waiting.push_front(CutEvent::Chunk);

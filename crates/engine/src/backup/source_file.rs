@@ -1,6 +1,6 @@
 //! A file that is read: its bytes and holes as pieces, and whether it stayed the same meanwhile.
 
-use crate::backup::block::{Block, InputEvent};
+use crate::backup::block::{Block, ByteRange, Event, Step};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile};
@@ -60,7 +60,7 @@ impl OpenFile {
     }
 
     /// Reads into the rest of the block.
-    pub(super) fn advance(&mut self, block: &mut Block) -> Result<Advance> {
+    pub(super) fn advance<B: From<ByteRange>>(&mut self, block: &mut Block<B>) -> Result<Advance> {
         if self.offset == self.data_end
             && let Advance::End = self.find_data(block)?
         {
@@ -79,7 +79,7 @@ impl OpenFile {
         let read = block.bytes.fill(wanted, |next| self.file.read_at(self.offset, next))?;
         if read > 0 {
             let len = u32::try_from(read).expect("a block is far below 4 GiB");
-            block.events.push(InputEvent::Bytes { start, len, halo });
+            block.events.push(Event::Bytes(ByteRange { start, len, halo }.into()));
             if self.head.is_none() {
                 let head = block.bytes.get(start..start + read.min(HEAD_BYTES)).unwrap_or_default();
                 self.head = Some((self.offset, head.to_vec()));
@@ -94,7 +94,7 @@ impl OpenFile {
     }
 
     /// Finds the next data, and tells of the hole before it.
-    fn find_data(&mut self, block: &mut Block) -> Result<Advance> {
+    fn find_data<B>(&mut self, block: &mut Block<B>) -> Result<Advance> {
         if self.end == 0 {
             if self.offset == 0 {
                 self.data_end = self.file.next_data(0)?.map_or(UNSIZED_BYTES_MAX, |range| range.end);
@@ -116,7 +116,7 @@ impl OpenFile {
         let range = self.file.next_data(self.offset)?;
         let next = range.as_ref().map_or(self.end, |range| range.start.clamp(self.offset, self.end));
         if self.offset < next {
-            block.events.push(InputEvent::Hole(next - self.offset));
+            block.push(Step::Hole(next - self.offset));
             self.halo.clear();
             self.offset = next;
         }
@@ -231,7 +231,7 @@ mod tests {
         let mut open = OpenFile::new(Box::new(Unsized { len, metadata }));
         let buffers = Buffers::default();
         loop {
-            let mut block = Block { bytes: buffers.take(), events: Vec::new() };
+            let mut block = Block::<ByteRange> { bytes: buffers.take(), events: Vec::new() };
             if let Advance::End = open.advance(&mut block)? {
                 assert_eq!(open.stability()?, Stability::Same);
                 return Ok(open.offset());
