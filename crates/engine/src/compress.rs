@@ -6,7 +6,7 @@ use zstd::zstd_safe::CParameter;
 
 use crate::error::{Error, Result};
 
-/// How new regions are compressed. What is stored says for itself how it was.
+/// Method that compresses new regions. Each stored region records its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compression {
     /// Stored as they are.
@@ -15,8 +15,7 @@ pub enum Compression {
     Lz4,
     /// Zstandard at a level from 1 to 19.
     Zstd(i32),
-    /// The same, the length of what is stored rounded up to a multiple of 2,048 bytes, so that it tells less about the
-    /// contents.
+    /// The same with the stored length rounded up to a multiple of 2,048 bytes, so that it reveals less about the contents.
     PaddedZstd(i32),
 }
 
@@ -24,8 +23,8 @@ pub enum Compression {
 pub const PADDED_STEP: usize = 2048;
 
 impl Compression {
-    /// Returns the method that rounds lengths; `None` for LZ4, which has no room for padding. What is not compressed has a length
-    /// that does not depend on its contents.
+    /// Returns the method that rounds lengths; `None` for LZ4, which cannot pad. The length of an uncompressed region does
+    /// not depend on its contents.
     pub fn padded(self) -> Option<Self> {
         match self {
             Self::Off => Some(Self::Off),
@@ -112,8 +111,8 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `plain` into `out`, which is replaced and takes no more room than what is put into it; where compression
-    /// would not shrink it, `out` stays empty, and what is stored is `plain` itself.
+    /// Replaces `out` by the compressed form of `plain`, without spare capacity. If compression does not shrink `plain`, `out`
+    /// stays empty, and `plain` itself is to be stored.
     pub fn compress(&mut self, compression: Compression, plain: &[u8], out: &mut Vec<u8>) -> Algorithm {
         out.clear();
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -139,7 +138,7 @@ impl Compressor {
         };
         let shrinks = algorithm != Algorithm::None && scratch.len() < plain.len();
         if shrinks {
-            // A copy of the little that is left, so that what waits to be sealed does not hold room for the worst case.
+            // A copy, so that a region that waits to be sealed does not hold a buffer for the worst case.
             out.reserve_exact(scratch.len());
             out.extend_from_slice(&scratch);
         }

@@ -13,15 +13,15 @@ use crate::types::Fingerprint;
 
 /// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
-/// Most pieces in a block, so that a tree of empty files comes in blocks too.
+/// Most events in a block, so that a tree of empty files comes in blocks too.
 pub const BLOCK_EVENTS_MAX: usize = 1024;
 
-/// Room for blocks that was given back, so that it is neither asked for nor set to zero again.
+/// Buffers of dropped blocks, which later blocks use without another allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
-    /// Returns empty room for one block.
+    /// Returns an empty buffer for one block.
     pub fn take(&self) -> BlockBytes {
         let buffer = self.0.lock().ok().and_then(|mut free| free.pop());
         BlockBytes {
@@ -33,7 +33,7 @@ impl Buffers {
     }
 }
 
-/// The bytes of a block. When it is dropped its room goes back to where it came from.
+/// The bytes of a block. Dropping them returns the buffer to its [`Buffers`].
 #[derive(Debug)]
 pub struct BlockBytes {
     /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
@@ -45,41 +45,41 @@ pub struct BlockBytes {
 }
 
 impl BlockBytes {
-    /// Returns how many bytes fit yet, without what is reserved.
+    /// Returns the free bytes that are not reserved.
     pub fn free(&self) -> usize {
         self.buffer.len() - self.filled - self.reserved
     }
 
-    /// Keeps room for so many bytes, of which there must be no more than fit.
+    /// Reserves `len` free bytes.
     pub fn reserve(&mut self, len: usize) {
         assert!(len <= self.free(), "no more than fit");
         self.reserved += len;
     }
 
-    /// Gives back what was reserved, to be filled now or not at all.
+    /// Releases reserved bytes.
     pub fn release(&mut self, len: usize) {
         self.reserved -= len;
     }
 
-    /// Sees to it that so many bytes fit without what is reserved. A block grows for this only where a file has grown.
+    /// Grows the buffer until `len` bytes are free. Only a file that has grown makes a block grow.
     pub fn make_free(&mut self, len: usize) {
         let lacking = len.saturating_sub(self.free());
         self.buffer.resize(self.buffer.len() + lacking, 0);
     }
 
-    /// Drops what follows the first so many bytes.
+    /// Drops all but the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.filled = self.filled.min(len);
     }
 
-    /// Appends bytes, of which there must be no more than fit.
+    /// Appends bytes, which must fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
         self.buffer.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
         self.filled = end;
     }
 
-    /// Appends what `fill` puts into the next `len` bytes; it returns how many it did.
+    /// Lets `fill` write into the next `len` bytes and appends as many as it reports.
     pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
         let next = self.buffer.get_mut(self.filled..self.filled + len).expect("no more than fit");
         let count = fill(next)?;
@@ -93,7 +93,7 @@ impl Deref for BlockBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buffer.get(..self.filled).expect("what is filled lies in the room")
+        self.buffer.get(..self.filled).expect("the filled part lies in the buffer")
     }
 }
 

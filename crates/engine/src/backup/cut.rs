@@ -1,4 +1,4 @@
-//! From bytes to named chunks: candidates aside, cuts in order, fingerprints aside.
+//! From bytes to fingerprinted chunks. Workers find candidates and fingerprint chunks; one thread cuts in order.
 
 use std::fmt;
 use std::ops::Range;
@@ -100,7 +100,7 @@ impl CutBlock {
     }
 }
 
-/// Cuts streams in a way that no repository has. Whatever the pieces in which a stream comes, the cuts are the same.
+/// A way to cut streams that no repository has. The cuts do not depend on how a stream is divided into calls.
 pub trait StreamCutter: fmt::Debug {
     /// Takes the next bytes of the stream and appends the cuts among them: how many of them come before each, ascending.
     /// What follows the last cut stays open; 0 cuts before the first of them, at the end of what came before.
@@ -110,10 +110,10 @@ pub trait StreamCutter: fmt::Debug {
     fn finish(&mut self);
 }
 
-/// What says where streams are cut.
+/// The source of cut positions.
 #[derive(Debug)]
 pub enum Cuts {
-    /// Minimum and maximum, applied to candidates that were found aside: as in a repository.
+    /// Candidates that workers found; the cutter applies minimum and maximum, as in a repository.
     OfCandidates(Cutter),
     /// The bytes themselves.
     OfBytes(Box<dyn StreamCutter>),
@@ -199,7 +199,7 @@ impl CutStage {
         }
     }
 
-    /// Keeps what stays open for the next stretch of the stream.
+    /// Keeps the open chunk for the next range of the stream.
     fn keep(&mut self, open: &mut Range<usize>, bytes: &[u8]) {
         self.carry.extend_from_slice(bytes.get(open.clone()).unwrap_or_default());
         open.start = open.end;

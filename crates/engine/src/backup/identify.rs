@@ -167,7 +167,7 @@ impl<'a> IdentifyStage<'a> {
         }
     }
 
-    /// Returns the reference whose turn it is, if its container is known.
+    /// Takes the next reference of the stream, if its container is known.
     pub fn next_reference(&mut self) -> Option<ChunkRef> {
         let Slot { arrival: SequencedChunk { sequence, chunk }, verdict } = self.slots.front()?;
         let container = match (*verdict)? {
@@ -200,7 +200,7 @@ impl<'a> IdentifyStage<'a> {
         self.record_stored()
     }
 
-    /// Says whether so many references wait that they must be settled before more come.
+    /// Returns true if so many references wait that they must be resolved before more are submitted.
     pub fn is_congested(&self) -> bool {
         self.slots_max <= self.slots.len()
     }

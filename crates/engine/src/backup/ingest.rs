@@ -1,4 +1,4 @@
-//! From a source to named chunks in stream order: reading ahead, finding candidates and naming aside, cutting in order.
+//! From a source to fingerprinted chunks in stream order. Only cutting is serial; the other stages run on workers.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct ChunkRule {
 }
 
 impl ChunkRule {
-    /// Cuts streams so, with this key where their content says where, and names chunks so.
+    /// Cuts as a repository with this chunking does; `key` keys the hash that finds cut points.
     pub fn new(chunking: Chunking, key: &[u8; 32], fingerprinter: Arc<dyn Fingerprinter>) -> Self {
         let table = match chunking {
             Chunking::Gear(sizes) => Some(GearTable::expand(key, sizes)),
@@ -31,7 +31,7 @@ impl ChunkRule {
         Self { cutter: Cuts::OfCandidates(Cutter::new(chunking)), table, fingerprinter }
     }
 
-    /// Cuts streams in a way that no repository has, and names chunks so.
+    /// Cuts with a cutter that no repository has.
     pub fn with_cutter(cutter: Box<dyn StreamCutter>, fingerprinter: Arc<dyn Fingerprinter>) -> Self {
         Self { cutter: Cuts::OfBytes(cutter), table: None, fingerprinter }
     }

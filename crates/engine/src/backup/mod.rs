@@ -21,12 +21,12 @@ pub use parent::Comparison;
 pub use preview::{Preview, preview};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
 
-/// How a memory budget is divided among the queues and buffers of a backup. Each limit bounds what its name says.
+/// Division of a memory budget among the queues and buffers of a backup.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Threads that compute.
     pub threads: usize,
-    /// Blocks read ahead, and in each of the two lanes behind; 512 KiB each.
+    /// Blocks read ahead, and in each of the two queues after that; 512 KiB each.
     pub blocks_in_flight: usize,
     /// Regions being compressed, of each kind.
     pub regions_in_flight: usize,
@@ -55,16 +55,16 @@ const CONTAINER_BYTES: usize = 4 * MIB;
 const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
 /// A region being compressed, of the default size: its plaintext and its stored form.
 const REGION_BYTES: usize = MIB;
-/// A reference that waits, with its place in the stream and in the map of locations.
+/// A waiting reference, with its entries in the queue and in the map of locations.
 const REFERENCE_BYTES: usize = 200;
 /// A step of the walk that waits: a file's path, name and metadata.
 const STEP_BYTES: usize = 600;
 /// A block with the steps of the walk that came with it, where files are small.
 const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
-/// State of a compressor at the default level and of the one that probes, and room for the worst case; one for each thread
-/// that computes and one for the sequencer.
+/// State of a compressor at the default level and of the one that probes, and buffers for the worst case; one for each
+/// thread that computes and one for the sequencer.
 const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
-/// What a thread that computes is given work from: its compressor, blocks, regions and a container.
+/// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.
 const CONTAINER_CHUNKS: usize = 1536;
@@ -73,9 +73,9 @@ const UNRECORDED_BYTES: usize = 320;
 
 impl Budget {
     /// Divides `bytes`, which must be at least [`Budget::BYTES_MIN`]. Queues get what their depth needs, at most as much as
-    /// keeps `threads` busy; the index gets what is left, at most half. Containers and regions are reckoned at their
-    /// default sizes: a repository made with larger ones takes more. The program itself, its stacks and what its allocator
-    /// cannot use are not in it: they are what a command takes beside its budget, 64 MiB at most.
+    /// keeps `threads` busy; the index gets the rest, at most half. Containers and regions count with their default sizes: a
+    /// repository with larger ones takes more. The budget does not cover the program, its stacks and the allocator's
+    /// overhead; these take at most 64 MiB more.
     pub fn of(bytes: usize, threads: usize) -> Self {
         let barrier_bytes = 2 * CONTAINER_CHUNKS * UNRECORDED_BYTES;
         let threads = Self::threads(bytes, threads);

@@ -19,7 +19,7 @@ pub enum Comparison {
     Full,
     /// Inode, but not the ctime, which programs change that set attributes or make links.
     IgnoreCtime,
-    /// Neither: some network file systems change the inode, and their ctime says nothing.
+    /// Neither: some network file systems change the inode, and their ctime is meaningless.
     IgnoreInode,
 }
 

@@ -1,4 +1,4 @@
-//! What a backup would do, found out without writing anything: no session, no container, no index.
+//! A dry run of a backup: it writes no session, no container and no index.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::store::metadata::{MetadataMemory, MetadataReader};
 use crate::tree::Content;
 
-/// What a backup would do.
+/// The expected effect of a backup.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Preview {
     /// Files, directories and bytes as a backup would count them; nothing is known of chunks. A directory that the parent

@@ -1,4 +1,4 @@
-//! Reading the source: a walk and the files it comes across, as blocks.
+//! Reading the source: a walk and its files, as blocks.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub struct FileReader {
     entry_bytes_max: usize,
 }
 
-/// What is done with a file that was read to its end.
+/// Outcome for a file that was read to its end.
 enum Verdict {
     /// It is stored.
     Store,
@@ -52,7 +52,7 @@ impl FileReader {
         Self { entry_bytes_max: entry_bytes_max as usize }
     }
 
-    /// Reads the files of a block that are not read yet, each as it is when it is opened.
+    /// Reads the unread files of a block, each as it is when it is opened.
     pub fn read_small(self, Block { bytes, events }: Block<Input>) -> Block<ByteRange> {
         let mut block = Block { bytes, events: Vec::with_capacity(events.len() * EVENTS_OF_SMALL_FILE) };
         for event in events {
@@ -102,7 +102,7 @@ impl FileReader {
         }
     }
 
-    /// Tells that a file begins, with what it is now that it is open.
+    /// Begins a file with the metadata of its open handle.
     fn begin<B>(self, file: Box<dyn SourceFile>, unread: &Unread, block: &mut Block<B>) -> OpenFile {
         let Unread { path, name, change, .. } = unread;
         let metadata = file.opened();
@@ -116,7 +116,7 @@ impl FileReader {
         OpenFile::new(file)
     }
 
-    /// Gives an entry its attributes, or none if they are more than an entry can hold, which is told.
+    /// Sets the attributes of an entry. If they exceed what an entry can hold, reports that and leaves them out.
     fn attach<B>(self, entry: &mut Entry, xattrs: Vec<Xattr>, path: &Path, block: &mut Block<B>) {
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
         // Half for the attributes leaves the other half for name, link target and references.
@@ -140,7 +140,7 @@ fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
     })
 }
 
-/// Decides what is done with a file that was read to its end so many times.
+/// Decides about a file that was read to its end `reads` times.
 fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
     let stability = open.stability()?;
     let reason = match stability {
@@ -154,7 +154,7 @@ fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
     if reads < READS_MAX && open.offset() <= READ_AGAIN_BYTES_MAX {
         match unread.location.open() {
             Ok(again) => return Ok(Verdict::Again(again)),
-            // It was removed or given another name: what it held was read.
+            // It was removed or renamed after it was read whole.
             Err(_) if stability == Stability::Touched => return Ok(Verdict::Store),
             Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! The chunks of a source, found out without a repository: what a trace is made of.
+//! The chunks of a source without a repository, as a trace records them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

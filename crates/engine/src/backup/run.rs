@@ -82,7 +82,7 @@ pub struct BackupReport {
     pub session: SessionId,
     /// Whether no snapshot was made, since it would have been equal to its parent.
     pub is_skipped: bool,
-    /// What it says.
+    /// The snapshot, as it is or would have been committed.
     pub snapshot: Snapshot,
     /// What the identifier counted.
     pub counters: Counters,

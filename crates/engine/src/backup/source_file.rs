@@ -1,16 +1,16 @@
-//! A file that is read: its bytes and holes as pieces, and whether it stayed the same meanwhile.
+//! Reading one file: its bytes and holes as events, and whether it changed meanwhile.
 
 use crate::backup::block::{Block, ByteRange, Event, Step};
 use crate::chunk::WINDOW;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Metadata, SourceFile};
 
-/// A file that says it is empty is still read, up to this length: files of /proc and /sys say so.
+/// Most bytes read of a file that reports a size of 0, as files of /proc and /sys do.
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;
-/// Of a file that has grown, so many bytes at the beginning are compared, to tell appending from rewriting.
+/// Bytes compared at the beginning of a file that has grown, to distinguish appending from rewriting.
 const HEAD_BYTES: usize = 4096;
 
-/// What reading led to.
+/// Result of reading a part.
 pub(super) enum Advance {
     /// There is more to read.
     More,
@@ -21,14 +21,14 @@ pub(super) enum Advance {
 /// How a file compares, after it was read, with itself before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stability {
-    /// What was read is what it held when it was opened.
+    /// Its contents are those at the time of opening.
     Same,
-    /// Something was appended since, so that the same holds.
+    /// Something was appended since; what was read is still what it held.
     Appended,
     /// Neither its length nor its modification time shows a change, but its change time does: it was renamed, say, or its
     /// modification time was set back.
     Touched,
-    /// What was read may be in parts what it held before, and in parts what it holds now.
+    /// What was read may mix old contents and new ones.
     Changed(&'static str),
 }
 
@@ -93,7 +93,7 @@ impl OpenFile {
         if read < wanted { Ok(Advance::End) } else { Ok(Advance::More) }
     }
 
-    /// Finds the next data, and tells of the hole before it.
+    /// Finds the next data and reports the hole before it.
     fn find_data<B>(&mut self, block: &mut Block<B>) -> Result<Advance> {
         if self.end == 0 {
             if self.offset == 0 {

@@ -13,7 +13,7 @@ pub struct ContainerBytes {
 }
 
 impl ContainerBytes {
-    /// Makes `len` bytes in the room of another container, or in an empty one. What they are is left over from that.
+    /// Takes `len` bytes of a buffer, which may have held another container. Their values are arbitrary.
     pub fn within(mut buffer: AlignedBuffer, len: usize) -> Self {
         buffer.resize(len.next_multiple_of(DIRECT_ALIGN));
         buffer.get_mut(len..).unwrap_or_default().fill(0);
@@ -30,7 +30,7 @@ impl ContainerBytes {
         &self.buffer
     }
 
-    /// Gives the room back.
+    /// Returns the buffer.
     pub fn into_buffer(self) -> AlignedBuffer {
         self.buffer
     }

@@ -1,4 +1,4 @@
-//! Packing: regions go into the container that is open until the next one does not fit.
+//! Packing: regions go into the open container until the next one does not fit.
 //!
 //! Serial and a function of the order of its input alone, so that every driver fills the same containers.
 
@@ -28,7 +28,7 @@ pub struct RegionChunk {
 pub struct Region {
     /// The chunks in order.
     pub chunks: Vec<RegionChunk>,
-    /// Their bytes, one after the other. Dropped once the region is placed, unless they are what is stored.
+    /// Their bytes, one after the other. Dropped once the region is packed, unless they are stored as they are.
     pub plain: Vec<u8>,
     /// Compressed form, where that is shorter; empty until compressed.
     compressed: Vec<u8>,
@@ -39,7 +39,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes an empty region with room for so many bytes of chunks.
+    /// Creates an empty region with a buffer for `bytes` bytes of chunks.
     pub fn with_buffer(bytes: u32) -> Self {
         Self { plain: Vec::with_capacity(bytes as usize), ..Self::default() }
     }
@@ -73,7 +73,7 @@ impl Region {
         }
     }
 
-    /// Gives back the room of everything that is not stored.
+    /// Frees the form that is not stored.
     fn shed(&mut self) {
         if self.algorithm == Some(Algorithm::None) {
             self.compressed = Vec::new();
@@ -107,10 +107,10 @@ pub struct ContainerBuilder {
     pub regions: Vec<Region>,
 }
 
-/// What packing a region led to.
+/// Result of packing a region.
 #[derive(Debug, Default)]
 pub struct Packed {
-    /// Which container took which chunks, in order.
+    /// Containers and the chunks assigned to them, in order.
     pub assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
     /// Containers that are full now.
     pub full: Vec<ContainerBuilder>,
@@ -141,7 +141,7 @@ impl Packer {
         Self { session, kind, container_bytes, compression, open: None, regions_len: 0, chunk_count: 0 }
     }
 
-    /// Places a compressed region. `ordinals` gives out the next container's number.
+    /// Packs a compressed region. `ordinals` gives out the next container's number.
     pub fn push(&mut self, mut region: Region, compressor: &mut Compressor, ordinals: &mut u32) -> Packed {
         let mut packed = Packed::default();
         while !region.chunks.is_empty() {
@@ -215,7 +215,7 @@ impl Packer {
         region.stored().len() <= self.buffer(region.chunks.len())
     }
 
-    /// Cuts a region that does not fit so that its head does, where enough room is left to be worth it.
+    /// Cuts a region that does not fit so that its head does, if enough space is left to be worth it.
     fn fill(&self, mut region: Region, compressor: &mut Compressor) -> Filled {
         let buffer = self.buffer(region.chunks.len());
         if self.region_count() > 0 && buffer < self.container_bytes / FREE_MIN_FRACTION {

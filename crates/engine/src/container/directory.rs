@@ -1,7 +1,7 @@
 //! The directory of a container: its regions and its chunks in order. Stored twice.
 //!
-//! The front directory names every chunk; the back directory leaves the fingerprints out, since they follow from the
-//! plaintext, and tells the same otherwise.
+//! The front directory holds the fingerprint of every chunk. The back directory omits the fingerprints, since they follow
+//! from the plaintext, and is equal otherwise.
 
 use crate::codec::{Decoded, Reader, len_u32};
 use crate::compress::Algorithm;
@@ -140,7 +140,7 @@ impl Directory {
         regions_fit && count == self.chunks.len() as u64
     }
 
-    /// Says whether two directories describe the same contents, fingerprints aside.
+    /// Returns true if two directories describe the same contents, apart from fingerprints.
     pub fn agrees_with(&self, other: &Self) -> bool {
         let bare = |chunk: &DirectoryChunk| (chunk.kind, chunk.len, chunk.hints_len);
         self.regions == other.regions && self.chunks.iter().map(bare).eq(other.chunks.iter().map(bare))

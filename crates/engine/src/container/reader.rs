@@ -45,7 +45,7 @@ pub struct ContainerReader {
     by_fingerprint: Vec<u32>,
 }
 
-/// What the header of a container told.
+/// A container's header, checked.
 #[derive(Debug)]
 pub struct OpenHeader {
     /// The header's bytes, which every seal in the container authenticates.

@@ -25,7 +25,7 @@ pub struct SealedContainer {
     pub chunks: Vec<Chunk>,
 }
 
-/// Returns the bytes that a region's seal authenticates beside the region itself.
+/// Returns the additional bytes that a region's seal authenticates.
 pub fn region_aad(header: &[u8], algorithm: Algorithm, plain_len: u32) -> Vec<u8> {
     let mut aad = header.to_vec();
     aad.push(algorithm.code());
@@ -45,7 +45,7 @@ pub fn padme(len: usize) -> usize {
     (len + mask) & !mask
 }
 
-/// Seals drafts, one after another, in room that is kept from one to the next.
+/// Seals containers one after another and reuses its buffers.
 #[derive(Default, Debug)]
 pub struct Sealer {
     compressor: Compressor,
@@ -56,10 +56,9 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// Seals a draft into `buffer` and verifies the result: every region is opened, decompressed and fingerprinted again from
-    /// the bytes that will be written, so that a fault of memory or of a compressor is caught while the source is still
-    /// there. That is done region by region: what changes in one after its turn, until it is written, the container's digest
-    /// tells, to whoever reads it.
+    /// Seals a container into `buffer` and verifies the result. Each region is opened, decompressed and fingerprinted again,
+    /// right after it is sealed, from the bytes that will be written: a fault of memory or of a compressor is caught while
+    /// the source still exists. A bit that flips later is caught by the container digest when the container is read.
     pub fn seal(
         &mut self,
         keys: &Keys,
@@ -117,7 +116,7 @@ impl Sealer {
         Ok(SealedContainer { name, bytes, chunks: chunks.map(|packed| packed.chunk).collect() })
     }
 
-    /// Reads a sealed region back and compares its chunks with their names; otherwise says what is wrong.
+    /// Reads a sealed region back and compares its chunks with their fingerprints.
     fn verify(
         &mut self,
         reading: &Reading<'_>,
@@ -157,7 +156,7 @@ fn faulty(container: ContainerId, what: &str) -> Error {
     Error::damaged(format!("container {container}"), reason)
 }
 
-/// What reading back takes beside a region.
+/// The parts of a container that verifying a region needs.
 struct Reading<'a> {
     keys: &'a Keys,
     key: &'a ObjectKey,
@@ -165,7 +164,7 @@ struct Reading<'a> {
     kind: ContainerKind,
 }
 
-/// A container that is being laid out from its beginning to its end.
+/// A container that is written from its beginning to its end.
 struct Layout<'a> {
     bytes: &'a mut [u8],
     end: usize,
@@ -179,19 +178,19 @@ impl<'a> Layout<'a> {
         Self { bytes, end: 0, digest: blake3::Hasher::new(), digested: 0 }
     }
 
-    /// Appends bytes and leaves so much room behind them; returns both.
+    /// Appends bytes and `buffer` free bytes; returns both.
     fn append(&mut self, bytes: &[u8], buffer: usize) -> &mut [u8] {
         let part = self.leave(bytes.len() + buffer);
         part.get_mut(..bytes.len()).expect("the part is no shorter").copy_from_slice(bytes);
         part
     }
 
-    /// Appends zeros up to a place.
+    /// Appends zeros up to an offset.
     fn pad(&mut self, end: usize) {
         self.leave(end - self.end).fill(0);
     }
 
-    /// Appends room, whatever is in it; returns it.
+    /// Appends `len` arbitrary bytes and returns them.
     fn leave(&mut self, len: usize) -> &mut [u8] {
         let start = self.end;
         self.end += len;

@@ -38,7 +38,7 @@ impl Domain {
     }
 }
 
-/// A message was not sealed under this key, in this place.
+/// A message was not sealed under this key, domain and counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAuthentic;
 
@@ -87,7 +87,7 @@ impl ObjectKey {
         );
     }
 
-    /// Encrypts a message in place; it ends where the last [`TAG_LEN`] bytes of the room begin, which take the tag.
+    /// Encrypts a message in place. The last [`TAG_LEN`] bytes of the buffer follow the message and take the tag.
     pub fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut [u8]) {
         let (message, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         let tag = self
@@ -97,7 +97,7 @@ impl ObjectKey {
         tail.copy_from_slice(tag.as_ref());
     }
 
-    /// Encrypts a message into room that is as long as the message and the tag.
+    /// Encrypts a message into a buffer that is as long as the message and the tag.
     pub fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], buffer: &mut [u8]) {
         let (sealed, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         self.cipher
@@ -105,7 +105,7 @@ impl ObjectKey {
             .expect("the room is as long as the message, which is far below the limit of the cipher");
     }
 
-    /// Checks and decrypts a message into room that is shorter by the tag; after an error nothing in it means anything.
+    /// Checks and decrypts a message into a buffer that is shorter by the tag. After an error its contents are arbitrary.
     pub fn open_into(
         &self,
         domain: Domain,

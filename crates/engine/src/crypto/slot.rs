@@ -37,7 +37,7 @@ pub const SLOT_LANES_MAX: u32 = 64;
 /// The longest sealed body of a slot in bytes.
 pub const SLOT_BODY_LEN_MAX: usize = 4096;
 
-/// What a slot says of itself once it is open.
+/// Contents of an open slot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SlotLabel {
     /// Who made it.
@@ -141,8 +141,8 @@ fn wrapping_key(slot: &Slot, repository: RepositoryId, password: &[u8]) -> Resul
     Ok(ObjectKey::from_bytes(hasher.finalize().as_bytes()))
 }
 
-/// Derives a key with a thread for each lane, as far as there are processors: every command waits for this. Where threads
-/// are refused, the caller's thread computes all lanes.
+/// Derives a key with one thread for each lane of Argon2, at most one for each processor, since every command waits for
+/// this. If the system refuses threads, the calling thread computes all lanes.
 fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> argon2::Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = processors.min(params.p_cost() as usize);

@@ -60,7 +60,7 @@ pub fn container_dir(session: SessionId) -> PathBuf {
     PathBuf::from(format!("{CONTAINERS}/{session}"))
 }
 
-/// What a container holds, as its name tells.
+/// Contents of a container, which its name shows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ContainerKind {
     /// Bytes of sources.

@@ -1,8 +1,8 @@
-//! What jobs use again.
+//! Buffers that tasks reuse.
 
 use std::sync::Mutex;
 
-/// What one job needs at a time and the next can use again; as many as jobs run at a time.
+/// Reusable buffers, as many as tasks run at a time.
 #[derive(Debug)]
 pub struct BufferPool<T>(Mutex<Vec<T>>);
 

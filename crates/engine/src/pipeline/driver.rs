@@ -12,18 +12,18 @@ use crate::random::{GOLDEN_GAMMA, mix64};
 /// A job without its types.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// What kind of worker a lane's jobs want.
+/// The workers that run the tasks of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pool {
-    /// Jobs that compute.
+    /// Tasks that compute.
     Compute,
-    /// Jobs that wait for a source, then compute a little.
+    /// Tasks that wait for a source, then compute a little.
     Read,
-    /// Jobs that wait for a disk.
+    /// Tasks that wait for a disk.
     Wait,
 }
 
-/// Runs the jobs of all lanes of one operation.
+/// Runs the tasks of all queues of one operation.
 #[derive(Clone, Debug)]
 pub struct Driver(Arc<Kind>);
 
@@ -108,7 +108,7 @@ impl Workers {
                 let inbox: Receiver<Job> = inbox.clone();
                 spawn(&format!("{name}-{number}"), move || inbox.iter().for_each(|job| job()))
             })
-            // A thread that was refused is not asked for again: the next one would be refused as well.
+            // The system that refused a thread would refuse the next one as well.
             .map_while(Result::ok)
             .collect();
         Self::of(threads, jobs)
@@ -118,7 +118,7 @@ impl Workers {
         Self { count: threads.len().max(1), jobs: Some(jobs), threads: Mutex::new(threads) }
     }
 
-    /// Lanes bound how many jobs wait here. Without a thread the channel has no receiver: the job runs here and now.
+    /// Task queues bound the jobs that wait here. Without a thread the channel has no receiver, and the job runs at once.
     pub(crate) fn submit(&self, job: Job) {
         let jobs = self.jobs.as_ref().expect("workers take jobs until they are dropped");
         if let Err(refused) = jobs.send(job) {
@@ -157,7 +157,7 @@ pub enum Prefetcher<T> {
 
 impl<T> std::fmt::Debug for Prefetcher<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Feed")
+        f.write_str("Prefetcher")
     }
 }
 
@@ -215,7 +215,7 @@ impl<T> Drop for Prefetcher<T> {
         if let Self::Threaded { items, thread } = self {
             *items = None;
             if let Some(thread) = thread.take() {
-                // Whoever drops the feed early has an error of its own to report.
+                // The caller that drops the prefetcher early has an error of its own to report.
                 let _panicked = thread.join();
             }
         }

@@ -8,7 +8,7 @@ use crate::types::{Chunk, FINGERPRINT_LEN, Fingerprint};
 
 /// Deepest recipe: at two items a node, 2^40 chunks.
 pub const LEVELS_MAX: u8 = 40;
-/// Longest hole in bytes; one bit of its length tells it from a chunk.
+/// Longest hole in bytes; one bit of its encoded length marks a hole.
 pub const HOLE_BYTES_MAX: u64 = 1 << 62;
 
 /// One item of a recipe.
@@ -39,7 +39,7 @@ impl RecipeItem {
         }
     }
 
-    /// Says whether the item stands for nothing; no stored item does.
+    /// Returns true if the item stands for no bytes; no stored item does.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
-//! Hints: in which container each referenced chunk was when the reference was written.
+//! Hints: the container of each referenced chunk when the reference was written.
 //!
-//! They stand beside the fingerprinted contents, so that equal contents stay equal when chunks move. A reader tries the
-//! hint first and looks further where it is stale.
+//! The fingerprint does not cover hints, so that equal contents stay equal when chunks move. A reader tries the hint first
+//! and searches elsewhere if it is stale.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 

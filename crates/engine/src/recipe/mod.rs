@@ -14,7 +14,7 @@ pub use hints::{HintTable, decode_hints};
 use crate::error::Result;
 use crate::types::{ChunkKind, Fingerprint};
 
-/// Takes metadata chunks as they are finished: contents, and hints beside them that the fingerprint does not cover.
+/// Consumer of finished metadata chunks: contents, and hints that the fingerprint does not cover.
 pub trait MetadataSink {
     /// Takes a chunk and returns its name.
     fn store(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Result<Fingerprint>;

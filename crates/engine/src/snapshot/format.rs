@@ -87,7 +87,7 @@ pub struct Summary {
 pub struct Snapshot {
     /// When the backup began.
     pub time: Timestamp,
-    /// What the kernel's file clock said then: a file whose ctime is not older must be read again.
+    /// The kernel's file clock at that time. A file whose ctime is not older must be read again.
     pub file_clock: Timestamp,
     /// Root of the tree.
     pub tree: Fingerprint,

@@ -15,7 +15,7 @@ use crate::source::glob::{NamePattern, refuse};
 /// First bytes of a `CACHEDIR.TAG` file, by the Cache Directory Tagging Specification.
 pub const CACHE_SIGNATURE: &[u8; 43] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
-/// Whether patterns tell upper from lower case.
+/// Whether patterns distinguish upper from lower case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Case {
     /// `--exclude`.
@@ -108,14 +108,14 @@ impl PathPattern {
         Ok(Self { negated, anchored: cleaned.starts_with(b"/"), runs })
     }
 
-    /// Says whether names below these may match. Only the first run of an anchored pattern is bound to a place.
+    /// Returns true if names below these may match. Only the first run of an anchored pattern has a fixed position.
     fn reaches(&self, names: &[&[u8]]) -> bool {
         let first = self.runs.first().map_or(&[][..], Vec::as_slice);
         !self.anchored || first.iter().zip(names).all(|(pattern, name)| pattern.matches(name))
     }
 
-    /// Says whether the runs are found in order. Taking each as early as possible leaves the most to the next, and
-    /// what follows the last does not matter, since a match of a directory covers what is in it.
+    /// Returns true if the runs occur in order. The earliest match of each leaves the most to the next. Names after the last
+    /// run do not matter, since a match of a directory covers its contents.
     fn matches(&self, names: &[&[u8]]) -> bool {
         let mut rest = names;
         for (number, run) in self.runs.iter().enumerate() {

@@ -33,7 +33,7 @@ impl NamePattern {
         Self::compile(pattern).map_err(|reason| refuse(pattern, reason))
     }
 
-    /// Compiles a pattern; says what is wrong with one that is refused. [`refuse`] makes an error of it.
+    /// Compiles a pattern; returns what is wrong with it otherwise. [`refuse`] makes an error of that.
     pub(super) fn compile(pattern: &[u8]) -> std::result::Result<Self, &'static str> {
         let mut tokens = Vec::new();
         let mut rest = pattern;

@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) explicit: bool,
     /// Device that it and what is below may lie on; `None`: the one that counts above it, or its own if it was named.
     pub(super) device: Option<u64>,
-    /// Directory at the top of the path, which tells equal names apart.
+    /// Directory at the top of the path, which distinguishes equal names.
     origin: Vec<u8>,
 }
 

@@ -29,10 +29,10 @@ pub struct Item {
     pub name: OsString,
     /// What opens it.
     pub location: Location,
-    /// What the file system says of it.
+    /// Its metadata in the file system.
     pub metadata: Metadata,
-    /// Extended attributes of what is not a regular file, sorted by name; none if they cannot be read, which an error
-    /// before tells. Those of a file are read from the open file.
+    /// Extended attributes of an entry that is not a regular file, sorted by name; none if they cannot be read, which an
+    /// earlier event reports. Those of a file are read from the open file.
     pub xattrs: Vec<Xattr>,
     /// Where it points, if it is a symbolic link.
     pub link_target: Option<PathBuf>,
@@ -56,7 +56,7 @@ impl Location {
         self.directory.open(&self.name)
     }
 
-    /// Returns what the file system says of the entry now.
+    /// Returns the entry's current metadata.
     pub fn metadata(&self) -> Result<Metadata> {
         self.directory.metadata_of(&self.name)
     }

@@ -24,7 +24,7 @@ const FLAG_EXTENSION: u8 = 4;
 /// Which inode an entry with several hard links shares.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Link {
-    /// Device that held the inode.
+    /// Device of the inode.
     pub device: u64,
     /// The inode.
     pub inode: u64,
@@ -37,9 +37,9 @@ pub struct Link {
 pub enum Content {
     /// A regular file.
     File {
-        /// When its inode last changed; tells whether it must be read again.
+        /// Time of the last change of its inode. A later one means that the file must be read again.
         ctime: Timestamp,
-        /// Its inode; tells whether it is still the same file.
+        /// Its inode. Another one means another file.
         inode: u64,
         /// Its bytes.
         recipe: Recipe,
