@@ -1,4 +1,4 @@
-//! The map: a table in memory, runs below it, and the shares of the limit.
+//! The map: a table in memory, runs on disk, and the shares of the memory limit.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,35 +11,35 @@ use crate::error::{Error, Result};
 use crate::io::{Disk, Host};
 use crate::spill::filter::{BITS_PER_ENTRY, BITS_PER_ENTRY_HALF, Filter};
 use crate::spill::page::{Key, PAGE_LEN, PageBuilder, Sealer, VALUE_LEN_MAX, pages_max};
-use crate::spill::run::{Cursor, PageCache, Run, RunWriter, Scratch, merge};
+use crate::spill::run::{Cursor, PageCache, Run, RunWriter, ScratchDir, merge};
 use crate::spill::table::Table;
 
-/// The smallest limit in bytes: merging needs a page of each run.
+/// Smallest memory limit in bytes: a merge needs a page of each run.
 pub const MEMORY_BYTES_MIN: usize = 512 * 1024;
-/// The most runs that lookups go through.
+/// Most runs that a lookup visits.
 pub const RUNS_MAX: usize = 8;
-/// Pages that are kept open at most (1 MiB): keys are uniform, so a larger cache would still catch next to nothing.
+/// Most pages of the cache (1 MiB): keys are uniform, so a larger cache would have hardly more hits.
 const CACHE_PAGES_MAX: usize = 64;
-/// What the map takes beside its shares, in bytes: itself, the list of runs, their files, the page being written.
+/// Memory of the map outside of its shares, in bytes: itself, the list of runs, their files, the page being written.
 const FIXED_BYTES: usize = PageBuilder::MEMORY_BYTES + 16 * 1024;
 
-/// How the limit is shared out, in bytes.
+/// Shares of the memory limit, in bytes.
 #[derive(Debug)]
 struct Shares {
-    /// The table; while runs are merged, the pages being read instead.
+    /// The table; during a merge, the pages being read instead.
     table: usize,
     /// Filters of all runs.
     filters: usize,
-    /// Fences of all runs; while runs are merged, once more as much for the new run.
+    /// Page fences of all runs; during a merge, as much again for the new run.
     fences: usize,
-    /// Pages kept open.
+    /// Pages of the cache.
     cache_pages: usize,
 }
 
 impl Shares {
     fn new(memory_bytes: usize) -> Self {
-        // A quarter holds full-size filters for one entry per 5 bytes of the limit: some twelve tables of empty
-        // values. A sixteenth holds a fence for every page of a spill of 128 times the limit.
+        // A quarter holds full-size filters for one entry per 5 bytes of the limit: about twelve tables of empty
+        // values. A sixteenth holds a fence for every page of runs of 128 times the limit.
         let filters = memory_bytes / 4;
         let fences = memory_bytes / 16;
         let cache_pages = (memory_bytes / 16 / PageCache::SLOT_BYTES).clamp(1, CACHE_PAGES_MAX);
@@ -53,23 +53,23 @@ const _: () = {
     assert!((RUNS_MAX + 1) * Cursor::MEMORY_BYTES <= MEMORY_BYTES_MIN - taken);
 };
 
-/// A map from 32-byte keys to short values that keeps within a memory limit and spills what exceeds it.
+/// Map from 32-byte keys to short values that keeps a memory limit and spills the rest to disk.
 ///
-/// The keys need not be uniform: they are hashed under the map's own key, and only 160 bits of the hash are kept
-/// (two of 2^40 keys agree with odds of 2^-81). A later value of a key replaces an earlier one; nothing is deleted.
+/// Keys need not be uniform: the map hashes them under its own key, and keeps 160 bits of the hash (two of 2^40 keys
+/// collide with a probability of 2^-81). A later value of a key replaces an earlier one; no key is removed.
 ///
-/// After an error the map holds what it held before, and the operation may be tried again.
+/// After an error the map has the same entries as before, and the caller may repeat the operation.
 ///
-/// Cost: an entry takes 22 bytes with its value, and 9 to 15 for finding it, while in memory; each is written once
-/// when it spills and about log2(spill / memory) times more, at the most, when runs are merged. A hit reads one page,
-/// a miss one page per run whose filter fails (1.2%) or had to be given up; filters of young runs are kept longest,
-/// since a bit per entry buys most there.
+/// In memory an entry takes 22 bytes, its value, and 9 to 15 bytes of the hash table. An entry is written once when it
+/// spills, and at most about log2(spilled / memory) times again by merges. A hit reads one page. A miss reads one page per
+/// run whose filter errs (1.2%) or was dropped. The map keeps the filters of recent runs longest, where a bit per entry
+/// saves most.
 pub struct SpillMap {
-    /// Whose map it is, for messages.
+    /// Name of the limit, for messages.
     name: &'static str,
     memory_bytes: usize,
     shares: Shares,
-    scratch: Option<Scratch>,
+    scratch: Option<ScratchDir>,
     host: Arc<dyn Host>,
     hash_key: Zeroizing<[u8; 32]>,
     sealer: Sealer,
@@ -92,11 +92,10 @@ impl fmt::Debug for SpillMap {
 }
 
 impl SpillMap {
-    /// Makes an empty map that takes at most `memory_bytes` and spills to nameless files in `dir`, which must exist
-    /// on the scratch disk once something spills. Without a scratch disk the map refuses to outgrow its limit.
+    /// Makes an empty map that takes at most `memory_bytes` and spills to unlinked files in `dir`, which must exist on the
+    /// scratch disk by then. Without a scratch disk, an insertion beyond the limit fails.
     ///
-    /// `name` says in messages whose limit it is. Fails if the limit is below [`MEMORY_BYTES_MIN`] or the host has no
-    /// randomness.
+    /// Messages name the limit `name`. Fails if the limit is below [`MEMORY_BYTES_MIN`] or the host has no randomness.
     pub fn new(
         scratch: Option<Arc<dyn Disk>>,
         dir: PathBuf,
@@ -113,12 +112,12 @@ impl SpillMap {
         host.random(&mut *key)?;
         let sealing_key = Zeroizing::new(blake3::derive_key("onefold v1 spill seal", &*key));
         let shares = Shares::new(memory_bytes);
-        // Without runs, nothing else needs memory.
+        // Without runs, only the table needs memory.
         let table_bytes = if scratch.is_some() { shares.table } else { memory_bytes - FIXED_BYTES };
         let mut map = Self {
             name,
             memory_bytes,
-            scratch: scratch.map(|disk| Scratch { disk, dir }),
+            scratch: scratch.map(|disk| ScratchDir::new(disk, dir)),
             host,
             hash_key: Zeroizing::new(blake3::derive_key("onefold v1 spill hash", &*key)),
             sealer: Sealer::new(ObjectKey::from_bytes(&sealing_key), name),
@@ -141,7 +140,7 @@ impl SpillMap {
         self.insert_hashed(&key, value)
     }
 
-    /// Sets the value of a key that is not in the map, and says whether it was not; else leaves its value.
+    /// Sets the value of a key if the key is not in the map. Returns true if it was not.
     ///
     /// Fails as [`SpillMap::insert`] and [`SpillMap::get`] do.
     pub fn insert_new(&mut self, key: [u8; 32], value: &[u8]) -> Result<bool> {
@@ -159,21 +158,20 @@ impl SpillMap {
         self.find(&key, <[u8]>::to_vec)
     }
 
-    /// Says whether a key is in the map. Fails as [`SpillMap::get`] does.
+    /// Returns true if a key is in the map. Fails as [`SpillMap::get`] does.
     pub fn contains(&mut self, key: &[u8; 32]) -> Result<bool> {
         let key = self.hash(key);
         Ok(self.find(&key, |_| ())?.is_some())
     }
 
-    /// Merges everything that spilled into one run, which lookups then find with one page, and returns how many keys the
-    /// map holds.
+    /// Merges all runs into one, so that a lookup reads one page, and returns the number of keys.
     ///
-    /// While it merges, the scratch disk holds what spilled twice. Fails if the disk fails; then nothing is lost.
+    /// During the merge, the scratch disk holds the spilled entries twice. Fails if the disk fails; then nothing is lost.
     pub fn compact(&mut self) -> Result<u64> {
         if self.runs.is_empty() {
             return Ok(self.table.count() as u64);
         }
-        // A merge that failed before leaves one run too many, and an empty table.
+        // An earlier merge that failed has left one run too many, and an empty table.
         if self.table.count() != 0 {
             self.spill()?;
         }
@@ -183,27 +181,27 @@ impl SpillMap {
         Ok(self.runs.iter().map(Run::entries).sum())
     }
 
-    /// Returns how many keys the map holds at most: a key that was replaced after it spilled counts twice until its
-    /// runs are merged.
+    /// Returns an upper bound of the number of keys: a key that was replaced after it spilled counts twice until its runs
+    /// are merged.
     pub fn len_upper_bound(&self) -> u64 {
         self.table.count() as u64 + self.runs.iter().map(Run::entries).sum::<u64>()
     }
 
-    /// Returns the memory that the map takes now, in bytes.
+    /// Returns the memory of the map, in bytes.
     pub fn memory_bytes_used(&self) -> usize {
         let runs: usize = self.runs.iter().map(Run::memory_bytes).sum();
         let list = self.runs.capacity() * size_of::<Run>();
         size_of::<Self>() + self.table.memory_bytes() + self.cache.memory_bytes() + list + runs
     }
 
-    /// Returns the most memory that the map ever took, in bytes, buffers for spilling and merging included.
+    /// Returns the peak memory of the map, in bytes, with the buffers of spills and merges.
     pub fn memory_bytes_peak(&self) -> usize {
         self.memory_bytes_peak.max(self.memory_bytes_used())
     }
 
     fn hash(&self, key: &[u8; 32]) -> Key {
         let hash = blake3::keyed_hash(&self.hash_key, key);
-        *hash.as_bytes().first_chunk().expect("a hash is longer than a key as it is kept")
+        *hash.as_bytes().first_chunk().expect("a hash is longer than a hashed key")
     }
 
     fn find<T>(&mut self, key: &Key, take: impl Fn(&[u8]) -> T) -> Result<Option<T>> {
@@ -227,7 +225,7 @@ impl SpillMap {
         if !self.table.has_space(value.len()) {
             self.spill()?;
         }
-        // Also after a merge that failed: the table is still empty then.
+        // Also after a merge that failed: the table is still empty.
         if RUNS_MAX < self.runs.len() {
             self.merge_runs()?;
         }
@@ -235,12 +233,12 @@ impl SpillMap {
         Ok(())
     }
 
-    /// Writes the table as a run and empties it. On failure the table is left as it is.
+    /// Writes the table as a run and empties it. A failure leaves the table as it is.
     fn spill(&mut self) -> Result<()> {
         assert!(self.runs.len() <= RUNS_MAX, "runs are merged before more are written");
         let scratch = self.scratch.clone().ok_or_else(|| self.no_scratch())?;
-        let filter = self.space_for_filter(self.table.count() as u64);
-        let fences = self.space_for_fences(self.runs.len(), pages_max(self.table.memory_bytes()));
+        let filter = self.filter_for(self.table.count() as u64);
+        let fences = self.fences_for(self.runs.len(), pages_max(self.table.memory_bytes()));
         self.note_memory(writer_bytes(filter.as_ref(), fences));
         let mut writer = RunWriter::create(&scratch, &*self.host, &mut self.sealer, fences, filter)?;
         for (key, value) in self.table.sorted() {
@@ -252,15 +250,15 @@ impl SpillMap {
         Ok(())
     }
 
-    /// Merges the newest runs into one, as many as it pays to.
+    /// Merges the newest runs into one, as many as [`first_to_merge`] chooses.
     fn merge_runs(&mut self) -> Result<()> {
         let pages: Vec<u64> = self.runs.iter().map(Run::pages).collect();
         self.merge_from(first_to_merge(&pages))
     }
 
-    /// Merges the runs from `first` on into one. On failure they are left as they are, without their filters.
+    /// Merges the runs from `first` on into one. A failure leaves them as they are, without their filters.
     fn merge_from(&mut self, first: usize) -> Result<()> {
-        assert_eq!(self.table.count(), 0, "the table's share is lent to the pages of the runs");
+        assert_eq!(self.table.count(), 0, "the pages of the runs take the memory of the table");
         let scratch = self.scratch.clone().ok_or_else(|| self.no_scratch())?;
         let (mut entries, mut pages) = (0, 0_u64);
         for run in self.runs.iter_mut().skip(first) {
@@ -268,9 +266,9 @@ impl SpillMap {
             entries += run.entries();
             pages += run.pages();
         }
-        let filter = self.space_for_filter(entries);
+        let filter = self.filter_for(entries);
         let record_bytes = usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(PAGE_LEN);
-        let fences = self.space_for_fences(first, pages_max(record_bytes));
+        let fences = self.fences_for(first, pages_max(record_bytes));
         let cursors = (self.runs.len() - first) * Cursor::MEMORY_BYTES;
         self.note_memory(writer_bytes(filter.as_ref(), fences) + cursors);
         let mut writer = RunWriter::create(&scratch, &*self.host, &mut self.sealer, fences, filter)?;
@@ -281,8 +279,8 @@ impl SpillMap {
         Ok(())
     }
 
-    /// Makes an empty filter for a new run and room for it, which larger filters give up; `None` if they cannot.
-    fn space_for_filter(&mut self, entries: u64) -> Option<Filter> {
+    /// Makes an empty filter for a new run, and halves larger filters to free its memory; `None` if that is not enough.
+    fn filter_for(&mut self, entries: u64) -> Option<Filter> {
         for bits in [BITS_PER_ENTRY, BITS_PER_ENTRY_HALF] {
             let Some(wanted) = Filter::bytes_for(entries, bits) else { continue };
             loop {
@@ -299,18 +297,18 @@ impl SpillMap {
         None
     }
 
-    /// Returns how many fences a new run of at most so many pages may keep beside those of the first `kept` runs,
-    /// which give up some of theirs if they take more than half of the share.
-    fn space_for_fences(&mut self, kept: usize, pages: usize) -> usize {
+    /// Returns how many page fences a new run of at most so many pages may have. The first `kept` runs stay; they drop
+    /// fences if they have more than half of the share.
+    fn fences_for(&mut self, kept: usize, pages: usize) -> usize {
         let share = self.shares.fences / size_of::<u64>();
         let wanted = pages.clamp(1, share / 2);
         loop {
             let kept = self.runs.get_mut(..kept).unwrap_or_default();
-            let room = share.saturating_sub(kept.iter().map(Run::fences).sum());
-            if wanted <= room {
-                return pages.clamp(1, room);
+            let free = share.saturating_sub(kept.iter().map(Run::fences).sum());
+            if wanted <= free {
+                return pages.clamp(1, free);
             }
-            // With one fence per run there is room: the share is far larger than the number of runs.
+            // The loop ends: the share is far larger than one fence per run.
             kept.iter_mut().max_by_key(|run| run.fences()).into_iter().for_each(Run::thin_fences);
         }
     }
@@ -323,23 +321,22 @@ impl SpillMap {
         ))
     }
 
-    /// Notes the memory taken at a moment when `more` bytes are added to what is counted anyway.
+    /// Records the peak of memory when buffers take `more` bytes.
     fn note_memory(&mut self, more: usize) {
         self.memory_bytes_peak = self.memory_bytes_peak.max(self.memory_bytes_used() + more);
     }
 }
 
-/// Returns what writing a run takes, in bytes.
+/// Returns the memory of a writer of a run, in bytes.
 fn writer_bytes(filter: Option<&Filter>, fences: usize) -> usize {
     filter.map_or(0, Filter::memory_bytes) + fences * size_of::<u64>() + PageBuilder::MEMORY_BYTES
 }
 
-/// Chooses which runs to merge, given their sizes from oldest to newest: from the one returned to the newest.
+/// Returns the first run to merge, given the sizes of all runs from oldest to newest; the merge takes all newer ones too.
 ///
-/// At least the two newest, and each older one that is not larger than all those together. So a large run waits until
-/// what is newer has reached its size, and an entry is merged a number of times that grows with the logarithm of the
-/// spill: of n spills and r runs, with C(r + w, w) = n, about w times (Mathieu et al., "Bigtable merge compaction",
-/// arXiv 1407.3008; theirs decides by counting spills, this by size, since replaced entries vanish).
+/// A merge takes at least the two newest runs, and each older one that is not larger than all newer ones together. So an
+/// entry is merged about w times for n spills into r runs, where C(r + w, w) = n (Mathieu et al., "Bigtable merge
+/// compaction", arXiv 1407.3008). They decide by the number of spills, this by size, since replaced entries vanish.
 fn first_to_merge(pages: &[u64]) -> usize {
     let mut first = pages.len();
     let mut sum = 0;
@@ -513,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn lookups_stay_right_when_fences_and_filters_are_given_up() {
+    fn lookups_stay_right_when_fences_and_filters_are_dropped() {
         let mut map = map(Arc::new(SimDisk::new()), MEMORY_BYTES_MIN);
         map.shares.fences = 20 * size_of::<u64>();
         map.shares.filters = 8192;
@@ -551,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named_and_never_believed() {
+    fn damage_is_an_error_that_names_the_file() {
         let disk = Arc::new(KeepingDisk::default());
         let mut map = map(Arc::clone(&disk) as Arc<dyn Disk>, MEMORY_BYTES_MIN);
         let mut number = 0;
@@ -587,7 +584,7 @@ mod tests {
                     assert!(may_fail && error.io_kind() == Some(ErrorKind::Other), "{error}");
                     failures += 1;
                     if 0 < number {
-                        // What cannot be read now can be read later.
+                        // The same read succeeds later.
                         assert!(map.get(&key(number - 1)).is_ok_and(|value| value.is_some()));
                     }
                 }

@@ -1,8 +1,13 @@
-//! Sets and maps that grow with the repository, in a set amount of memory.
+//! Sets and maps that grow with the repository, in a fixed amount of memory.
 //!
-//! A [`SpillMap`] is a map in memory until its limit, then a log-structured merge tree of a few sorted runs in files
-//! of the cache directory. The files hold nothing that outlives the process: each map draws a key that is never
-//! stored, seals every page under it, and unlinks its files as soon as they are created.
+//! A [`SpillMap`] is a map in memory up to its limit, and beyond it a log-structured merge tree of a few sorted runs in
+//! files of the cache directory. No file outlives the process: each map draws a key that is never stored, seals every page
+//! under it, and unlinks its files right after their creation.
+//!
+//! The bucket table of `kv` is a log-structured table too, but shares no code: its entries have 32 bytes, merge as slices
+//! in memory, and go to pages of one durable file in batches of concurrent reads and writes. Here records have any length,
+//! pages are sealed, and each run is one file that is written once and read page by page; shared writers, merges and page
+//! fences would need a parameter for each of these differences, and more lines than they save.
 
 mod filter;
 mod map;

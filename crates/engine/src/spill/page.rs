@@ -11,38 +11,37 @@ use crate::crypto::{Domain, ObjectKey, TAG_LEN};
 pub(super) const PAGE_LEN: usize = 16 * 1024;
 /// Bytes of a page in the file.
 pub(super) const SEALED_LEN: usize = PAGE_LEN + TAG_LEN;
-/// Bytes of a key as it is kept: 160 keyed bits, as in the bucket table. Two of 2^40 keys agree with odds of 2^-81.
+/// Bytes of a hashed key: 160 keyed bits, as in the bucket table. Two of 2^40 keys collide with a probability of 2^-81.
 pub(super) const KEY_LEN: usize = 20;
-/// The longest value in bytes: a node of a tree or a page of a table, and a few fields with it.
+/// Longest value in bytes: a node of a tree or a page of a table, and a few fields.
 pub const VALUE_LEN_MAX: usize = 4096 + 64;
 
 const HEADER_LEN: usize = 2;
 const END_LEN: usize = 2;
 const _: () = assert!(HEADER_LEN + END_LEN + KEY_LEN + VALUE_LEN_MAX <= PAGE_LEN && PAGE_LEN <= u16::MAX as usize);
-/// The most records that fit a page.
+/// Most records of a page.
 const RECORDS_MAX: usize = (PAGE_LEN - HEADER_LEN) / (KEY_LEN + END_LEN);
 
-/// Returns how many pages records of so many bytes need at most, an end for each counted in.
+/// Returns the most pages that records of so many bytes need, including two bytes per record for its end.
 pub(super) fn pages_max(bytes: usize) -> usize {
-    // A page is closed when a record does not fit, so it holds all but the largest record.
+    // A page ends when a record does not fit, so at most the bytes of the largest record are free.
     bytes / (PAGE_LEN - HEADER_LEN - KEY_LEN - VALUE_LEN_MAX - END_LEN) + 1
 }
 
-/// A key as it is kept: uniform, whatever the caller's keys are.
+/// Hashed key: uniform, whatever the caller's keys are.
 pub(super) type Key = [u8; KEY_LEN];
 
-/// Returns the first 8 bytes of a key as an integer that sorts as the key does.
+/// Returns the first 8 bytes of a key as an integer with the order of keys.
 pub(super) fn prefix_of(key: &Key) -> u64 {
     u64::from_be_bytes(*key.first_chunk().expect("a key is longer than 8 bytes"))
 }
 
-/// Seals and opens the pages of one map.
+/// Key under which the pages of one map are sealed.
 pub(super) struct Sealer {
     key: ObjectKey,
-    /// Tells maps apart in case a random generator repeats itself.
+    /// Separates maps if a random generator repeats itself.
     name: &'static str,
-    /// Counter of the next page. It only grows, so that no nonce is used twice, and a page that was not written
-    /// wholly leaves a gap.
+    /// Counter of the next page. It only grows, so that no nonce is used twice; a page that failed to write leaves a gap.
     next_counter: u64,
 }
 
@@ -60,20 +59,20 @@ impl Sealer {
         self.next_counter = self.next_counter.checked_add(1).expect("2^64 pages are never written");
     }
 
-    /// Opens the page that was sealed with this counter in place; false if it was not.
+    /// Opens a page in its buffer; returns false if it was not sealed with this counter.
     fn is_opened(&self, counter: u64, sealed: &mut [u8]) -> bool {
         self.key.open(Domain::Spill, counter, self.name.as_bytes(), sealed).is_ok()
     }
 }
 
-/// Fills pages.
+/// Builder of pages.
 pub(super) struct PageBuilder {
     bytes: Vec<u8>,
     ends: Vec<u16>,
 }
 
 impl PageBuilder {
-    /// Memory that a builder takes, in bytes.
+    /// Memory of a builder, in bytes.
     pub(super) const MEMORY_BYTES: usize = SEALED_LEN + RECORDS_MAX * size_of::<u16>();
 
     pub(super) fn new() -> Self {
@@ -93,12 +92,12 @@ impl PageBuilder {
         self.ends.is_empty()
     }
 
-    /// Says whether a record with a value of this length still fits.
+    /// Returns true if a record with a value of this length fits.
     pub(super) fn fits(&self, value_len: usize) -> bool {
         self.bytes.len() + KEY_LEN + value_len + (self.ends.len() + 1) * END_LEN <= PAGE_LEN
     }
 
-    /// Appends a record that fits and whose key is larger than all before.
+    /// Appends a record, which must fit and have a larger key than all before.
     pub(super) fn push(&mut self, key: &Key, value: &[u8]) {
         assert!(self.fits(value.len()), "callers ask first");
         self.bytes.extend_from_slice(key);
@@ -106,7 +105,7 @@ impl PageBuilder {
         self.ends.push(u16::try_from(self.bytes.len()).expect("ends lie within the page"));
     }
 
-    /// Seals the page and returns it as it stands in the file.
+    /// Seals the page; returns its bytes for the file.
     pub(super) fn seal(&mut self, sealer: &mut Sealer) -> &[u8] {
         let count = u16::try_from(self.ends.len()).expect("a page holds fewer records than bytes");
         self.bytes[..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
@@ -119,7 +118,7 @@ impl PageBuilder {
     }
 }
 
-/// Where a key belongs, as one page knows it.
+/// Position of a key relative to a page.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum PagePosition<'a> {
     /// On the page, with this value.
@@ -132,18 +131,18 @@ pub(super) enum PagePosition<'a> {
     Absent,
 }
 
-/// A page does not hold what it must.
+/// Reason why a page is damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BadPage(pub(super) &'static str);
 
-/// An opened page. The buffer is reused for the next one.
+/// Opened page, with a buffer that the next one reuses.
 pub(super) struct Page {
     bytes: Vec<u8>,
     count: usize,
 }
 
 impl Page {
-    /// Memory that a page takes beside the struct, in bytes.
+    /// Memory of the buffer, in bytes.
     pub(super) const MEMORY_BYTES: usize = SEALED_LEN;
 
     /// Makes a page without records.
@@ -151,13 +150,13 @@ impl Page {
         Self { bytes: vec![0; SEALED_LEN], count: 0 }
     }
 
-    /// Empties the page and returns its buffer, to be filled with a page as it stands in the file.
+    /// Empties the page and returns its buffer, for a page from the file.
     pub(super) fn buffer(&mut self) -> &mut [u8] {
         self.count = 0;
         &mut self.bytes
     }
 
-    /// Opens what was put into the buffer. After an error the page has no records.
+    /// Opens the page in the buffer. After an error the page has no records.
     pub(super) fn open(&mut self, sealer: &Sealer, counter: u64) -> Result<(), BadPage> {
         if !sealer.is_opened(counter, &mut self.bytes) {
             return Err(BadPage("a page does not open"));
@@ -199,7 +198,7 @@ impl Page {
         self.bytes.get(position..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
     }
 
-    /// Says where a key belongs. The page must have records.
+    /// Searches for a key. The page must have records.
     pub(super) fn find(&self, key: &Key) -> Result<PagePosition<'_>, BadPage> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_and_other_keys_are_placed() {
+    fn records_are_found_and_other_keys_get_a_position() {
         let mut builder = PageBuilder::new();
         let mut sealer = sealer();
         for _ in 0..2 {
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_opens_only_in_its_place_and_unchanged() {
+    fn a_page_opens_only_with_its_counter_and_unchanged() {
         let mut builder = PageBuilder::new();
         builder.push(&[2; 20], b"two");
         let sealed = builder.seal(&mut sealer()).to_vec();

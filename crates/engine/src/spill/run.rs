@@ -1,4 +1,4 @@
-//! Runs: sorted pages in a file of their own that has no name any more.
+//! Runs: sorted pages, each run in a file of its own without a name.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,43 +9,47 @@ use crate::io::{Disk, DiskFile, Host};
 use crate::spill::filter::Filter;
 use crate::spill::page::{BadPage, Key, Page, PageBuilder, PagePosition, SEALED_LEN, Sealer, prefix_of};
 
-/// What an open file takes beside the run, in bytes: handle, path and allocation.
+/// Memory of an open file, in bytes: handle, path and allocation.
 const FILE_BYTES: usize = 512;
 
-/// Where runs are written.
+/// Directory in which runs are written.
 #[derive(Clone, Debug)]
-pub(super) struct Scratch {
-    pub(super) disk: Arc<dyn Disk>,
-    pub(super) dir: PathBuf,
+pub(super) struct ScratchDir {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
 }
 
-impl Scratch {
-    /// Creates a file and takes its name away at once, so that nothing is left of it when the process ends, however it
-    /// ends. Returns it with the name it had, for messages.
+impl ScratchDir {
+    pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
+        Self { disk, path }
+    }
+
+    /// Creates a file and unlinks it at once, so that it vanishes with the process. Returns it with its former name, for
+    /// messages.
     fn create(&self, host: &dyn Host) -> Result<(Arc<dyn DiskFile>, String)> {
         let mut random = [0; 16];
         host.random(&mut random)?;
-        let path = self.dir.join(format!("spill-{}", hex(&random)));
+        let path = self.path.join(format!("spill-{}", hex(&random)));
         let file = self.disk.create(&path)?;
         self.disk.remove(&path)?;
         Ok((file, self.disk.display(&path)))
     }
 }
 
-/// The first keys of pages, by their prefixes: of every page, or of every 2^shift-th where memory is short.
+/// Page fences: prefixes of the first keys of all pages, or of every 2^shift-th page if memory is short.
 #[derive(Debug)]
-pub(super) struct Fences {
+struct Fences {
     prefixes: Vec<u64>,
     shift: u32,
 }
 
 impl Fences {
     fn new(count_max: usize) -> Self {
-        // Its final size at once: growing would need half as much again for a moment.
+        // The final size at once: a list that grows exists twice.
         Self { prefixes: Vec::with_capacity(count_max.max(1)), shift: 0 }
     }
 
-    /// Notes the first key of the next page, never growing above the number of fences agreed on.
+    /// Adds the first key of the next page. Drops every other fence instead of exceeding the capacity.
     fn push(&mut self, page: u64, first: &Key) {
         if self.is_fenced(page) && self.prefixes.len() == self.prefixes.capacity() {
             self.thin();
@@ -75,11 +79,11 @@ impl Fences {
     }
 }
 
-/// One sorted run.
+/// Sorted run.
 #[derive(Debug)]
 pub(super) struct Run {
     file: Arc<dyn DiskFile>,
-    /// The name that the file had.
+    /// Former name of the file.
     name: String,
     first_counter: u64,
     pages: u64,
@@ -97,7 +101,7 @@ impl Run {
         self.entries
     }
 
-    /// Returns the memory that the run takes, in bytes.
+    /// Returns the memory of the run, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         FILE_BYTES + self.name.capacity() + self.fences() * size_of::<u64>() + self.filter_bytes()
     }
@@ -107,28 +111,28 @@ impl Run {
         self.filter.as_ref().map_or(0, Filter::memory_bytes)
     }
 
-    /// Gives up half of the filter, or all of it if that was done before.
+    /// Halves the filter, or drops it if it was halved before.
     pub(super) fn shrink_filter(&mut self) {
         self.filter = self.filter.take().and_then(Filter::fold);
     }
 
-    /// Gives up the filter.
+    /// Drops the filter.
     pub(super) fn drop_filter(&mut self) {
         self.filter = None;
     }
 
-    /// Returns how many fences the run keeps.
+    /// Returns the number of page fences in memory.
     pub(super) fn fences(&self) -> usize {
         self.fences.prefixes.capacity()
     }
 
-    /// Gives up every other fence: lookups read one page more.
+    /// Drops every other page fence: lookups read one page more.
     pub(super) fn thin_fences(&mut self) {
         self.fences.thin();
         self.fences.prefixes.shrink_to_fit();
     }
 
-    /// Looks a key up and returns what `take` makes of its value.
+    /// Looks a key up. Returns the result of `take` for its value.
     pub(super) fn find<T>(
         &self,
         key: &Key,
@@ -145,14 +149,14 @@ impl Run {
             if let Some(found) = self.find_in_group(index, key, sealer, cache, take)? {
                 return Ok(Some(found));
             }
-            // Where the prefixes are equal, the key may also be at the end of the group before.
+            // With equal prefixes, the key may also be at the end of the group before.
             let may_be_before = self.fences.prefixes.get(index).is_some_and(|fence| *fence == prefix);
             group = if may_be_before { index.checked_sub(1) } else { None };
         }
         Ok(None)
     }
 
-    /// Searches the pages of one group, halving it with each page read.
+    /// Bisects the pages of one group.
     fn find_in_group<T>(
         &self,
         group: usize,
@@ -191,24 +195,24 @@ impl Run {
 }
 
 fn offset_of(page: u64) -> u64 {
-    page.checked_mul(SEALED_LEN as u64).expect("a file system bounds files long before")
+    page.checked_mul(SEALED_LEN as u64).expect("a file system limits files to less")
 }
 
-/// A few opened pages, found by their counters: no two pages of a map share one.
+/// Cache of opened pages by their counters, which are unique in a map.
 pub(super) struct PageCache {
-    /// Each page has one slot where it may be: with uniform keys, no order of eviction is better than another.
+    /// A page has one possible slot: with uniform keys, no order of eviction is better than another.
     slots: Vec<Option<(u64, Page)>>,
 }
 
 impl PageCache {
-    /// Memory that a slot takes when it is filled, in bytes.
+    /// Memory of a slot with a page, in bytes.
     pub(super) const SLOT_BYTES: usize = Page::MEMORY_BYTES + size_of::<Option<(u64, Page)>>();
 
     pub(super) fn new(slots: usize) -> Self {
         Self { slots: std::iter::repeat_with(|| None).take(slots.max(1)).collect() }
     }
 
-    /// Returns the memory that the cache takes, in bytes.
+    /// Returns the memory of the cache, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let filled = self.slots.iter().flatten().count();
         filled * Page::MEMORY_BYTES + self.slots.capacity() * size_of::<Option<(u64, Page)>>()
@@ -229,7 +233,7 @@ impl PageCache {
     }
 }
 
-/// Writes a run, its keys in ascending order.
+/// Writer of a run, with keys in ascending order.
 pub(super) struct RunWriter<'a> {
     sealer: &'a mut Sealer,
     run: Run,
@@ -239,9 +243,9 @@ pub(super) struct RunWriter<'a> {
 }
 
 impl<'a> RunWriter<'a> {
-    /// Begins a run that keeps at most `fences_max` fences and fills the filter.
+    /// Starts a run with at most `fences_max` page fences, and fills the filter.
     pub(super) fn create(
-        scratch: &Scratch,
+        scratch: &ScratchDir,
         host: &dyn Host,
         sealer: &'a mut Sealer,
         fences_max: usize,
@@ -253,7 +257,7 @@ impl<'a> RunWriter<'a> {
         Ok(Self { sealer, run, builder: PageBuilder::new(), last: None })
     }
 
-    /// Appends a record; its key is larger than all before.
+    /// Appends a record, whose key is larger than all before.
     pub(super) fn push(&mut self, key: &Key, value: &[u8]) -> Result<()> {
         assert!(self.last.is_none_or(|last| last < *key), "runs are written in ascending order");
         if !self.builder.fits(value.len()) {
@@ -279,7 +283,7 @@ impl<'a> RunWriter<'a> {
         Ok(())
     }
 
-    /// Writes what is left and returns the run. Nothing is synced: after a crash nobody could read it.
+    /// Writes the last page and returns the run. A sync is pointless: nobody can open the pages after a crash.
     pub(super) fn finish(mut self) -> Result<Run> {
         if !self.builder.is_empty() {
             self.write_page()?;
@@ -289,7 +293,7 @@ impl<'a> RunWriter<'a> {
     }
 }
 
-/// Goes through the records of a run.
+/// Cursor over the records of a run.
 pub(super) struct Cursor<'a> {
     run: &'a Run,
     page: Page,
@@ -298,18 +302,18 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Memory that a cursor takes, in bytes.
+    /// Memory of a cursor, in bytes.
     pub(super) const MEMORY_BYTES: usize = Page::MEMORY_BYTES + size_of::<Self>();
 
     /// Starts at the first record.
     fn new(run: &'a Run, sealer: &Sealer) -> Result<Self> {
         let mut cursor = Self { run, page: Page::new(), next_page: 0, record: 0 };
-        cursor.compact(sealer)?;
+        cursor.refill(sealer)?;
         Ok(cursor)
     }
 
-    /// Goes on to the next page if this one is used up. At the end of the run the page stays empty.
-    fn compact(&mut self, sealer: &Sealer) -> Result<()> {
+    /// Loads the next page after the last record of this one. At the end of the run the page stays empty.
+    fn refill(&mut self, sealer: &Sealer) -> Result<()> {
         if self.page.count() <= self.record {
             self.record = 0;
             // Empties the page.
@@ -324,10 +328,10 @@ impl<'a> Cursor<'a> {
 
     fn advance(&mut self, sealer: &Sealer) -> Result<()> {
         self.record += 1;
-        self.compact(sealer)
+        self.refill(sealer)
     }
 
-    /// Returns the present record; `None` after the last.
+    /// Returns the current record; `None` after the last.
     fn record(&self) -> Result<Option<(&Key, &[u8])>> {
         if self.page.count() == 0 {
             return Ok(None);
@@ -336,7 +340,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Merges runs, given from oldest to newest, into the writer. Of several values of a key the newest is kept.
+/// Merges runs, from oldest to newest, into the writer. Of several values of a key it keeps the newest.
 pub(super) fn merge(runs: &[Run], writer: &mut RunWriter<'_>) -> Result<()> {
     let mut cursors = Vec::with_capacity(runs.len());
     for run in runs {
@@ -370,7 +374,7 @@ mod tests {
     use crate::testing::sim::{SimDisk, SimHost};
 
     #[test]
-    fn fences_stay_within_their_number_and_point_at_the_right_pages() {
+    fn fences_keep_their_limit_and_name_the_right_pages() {
         for count_max in [1, 2, 3, 7, 100] {
             let mut fences = Fences::new(count_max);
             for page in 0..60_u64 {
@@ -389,7 +393,7 @@ mod tests {
 
     #[test]
     fn keys_with_equal_prefixes_are_found_across_pages_and_groups() {
-        let scratch = Scratch { disk: Arc::new(SimDisk::new()), dir: PathBuf::new() };
+        let scratch = ScratchDir::new(Arc::new(SimDisk::new()), PathBuf::new());
         let mut sealer = Sealer::new(ObjectKey::from_bytes(&[7; 32]), "test");
         // Three prefixes, each over several pages; even numbers are in the run.
         let key = |number: u32| {

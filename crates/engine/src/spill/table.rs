@@ -1,44 +1,44 @@
-//! The part of a map that is in memory: a hash table over records in segments, all of it accounted for.
+//! The part of a map that is in memory: a hash table over records in segments. Its memory is counted to the byte.
 
 use std::num::NonZeroU32;
 
 use crate::spill::page::{KEY_LEN, Key, VALUE_LEN_MAX, prefix_of};
 
-/// Bytes of a segment: records never move and never straddle segments, so growing copies nothing.
+/// Bytes of a segment. Records never move and never cross segments, so growth copies nothing.
 const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
 const SEGMENT_BITS: u32 = 16;
-/// The most segments that a record's reference can tell apart: 4 GiB of records, whatever the limit.
+/// Most segments that a [`RecordRef`] can address: 4 GiB of records, whatever the limit.
 const SEGMENTS_MAX: usize = (1 << (32 - SEGMENT_BITS)) - 1;
 const RECORD_HEADER_LEN: usize = KEY_LEN + 2;
 const _: () = assert!(RECORD_HEADER_LEN + VALUE_LEN_MAX <= SEGMENT_LEN && VALUE_LEN_MAX <= u16::MAX as usize);
 /// Slots of the smallest table.
 const SLOTS_MIN: usize = 64;
-/// How large the list of segments starts, in segments.
+/// Initial capacity of the list of segments.
 const SEGMENTS_CAPACITY_MIN: usize = 4;
 
-/// Where a record begins: segment and offset in it, plus one.
+/// Position of a record: its segment and the offset in it, plus one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RecordRef(NonZeroU32);
 
 impl RecordRef {
     fn new(segment: usize, offset: usize) -> Self {
-        let place = u32::try_from(segment << SEGMENT_BITS | offset).expect("the number of segments is bounded");
-        Self(NonZeroU32::MIN.checked_add(place).expect("the last segment is never used"))
+        let position = u32::try_from(segment << SEGMENT_BITS | offset).expect("the number of segments is bounded");
+        Self(NonZeroU32::MIN.checked_add(position).expect("the last segment is never used"))
     }
 
-    fn place(self) -> (usize, usize) {
-        let place = self.0.get() as usize - 1;
-        (place >> SEGMENT_BITS, place & (SEGMENT_LEN - 1))
+    fn segment_and_offset(self) -> (usize, usize) {
+        let position = self.0.get() as usize - 1;
+        (position >> SEGMENT_BITS, position & (SEGMENT_LEN - 1))
     }
 }
 
-/// Open addressing with linear probing; keys are uniform, so their first bytes are the hash.
+/// Hash table with open addressing and linear probing. Keys are uniform, so their first bytes are the hash.
 pub(super) struct Table {
-    /// The most memory that the table may take, in bytes.
+    /// Most memory of the table, in bytes.
     bytes_max: usize,
-    /// Each filled from the front; only the last takes more records.
+    /// Records. Only the last segment takes more.
     segments: Vec<Vec<u8>>,
-    /// A power of two, or none at all.
+    /// A power of two of slots, or none.
     slots: Vec<Option<RecordRef>>,
     count: usize,
 }
@@ -52,17 +52,17 @@ impl Table {
         self.count
     }
 
-    /// Returns the memory that the table takes, in bytes, with the list that [`Table::sorted`] will need.
+    /// Returns the memory of the table, in bytes, with the list that [`Table::sorted`] will need.
     pub(super) fn memory_bytes(&self) -> usize {
         memory_bytes(self.segments.len(), self.segments.capacity(), self.slots.len(), self.count)
     }
 
-    /// Says whether one more record with a value of this length stays within the limit, also while the table grows.
+    /// Returns true if one more record with a value of this length keeps the limit, also while the table grows.
     pub(super) fn has_space(&self, value_len: usize) -> bool {
         let fits_last =
             self.segments.last().is_some_and(|last| last.len() + RECORD_HEADER_LEN + value_len <= SEGMENT_LEN);
         let segments = self.segments.len() + usize::from(!fits_last);
-        // Lists grow by copying: for a moment the old one and the new one, twice as large, exist together.
+        // A list that grows is copied: the old one and the new one, twice as large, exist together.
         let capacity = match self.segments.capacity() {
             capacity if segments <= capacity => capacity,
             capacity => capacity + (2 * capacity).max(SEGMENTS_CAPACITY_MIN),
@@ -74,7 +74,7 @@ impl Table {
         segments <= SEGMENTS_MAX && memory_bytes(segments, capacity, slots, self.count + 1) <= self.bytes_max
     }
 
-    /// At most three quarters of the slots are taken, so that probing stays short.
+    /// Returns true if three quarters of the slots are in use: with more, probing gets long.
     fn needs_slots(&self) -> bool {
         self.slots.len() / 4 * 3 <= self.count
     }
@@ -85,14 +85,14 @@ impl Table {
         Some(self.record(record).1)
     }
 
-    /// Sets the value of a key, which must not be longer than [`VALUE_LEN_MAX`]. There must be room.
+    /// Sets the value of a key, at most [`VALUE_LEN_MAX`] bytes. Call [`Table::has_space`] first.
     pub(super) fn insert(&mut self, key: &Key, value: &[u8]) {
         if self.needs_slots() {
             self.grow_slots();
         }
         let slot = self.slot_of(key).expect("there are free slots");
         if let Some(record) = self.slots[slot] {
-            let (segment, offset) = record.place();
+            let (segment, offset) = record.segment_and_offset();
             if self.record(record).1.len() == value.len() {
                 let start = offset + RECORD_HEADER_LEN;
                 self.segments[segment][start..start + value.len()].copy_from_slice(value);
@@ -101,7 +101,7 @@ impl Table {
         } else {
             self.count += 1;
         }
-        // A replaced value of another length stays where it is, unreachable, until the table is cleared.
+        // A replaced value of another length keeps its memory, unreachable, until the table is cleared.
         self.slots[slot] = Some(self.append(key, value));
     }
 
@@ -131,23 +131,23 @@ impl Table {
         records.into_iter().map(|record| self.record(record))
     }
 
-    /// Forgets all records and gives their memory back.
+    /// Removes all records and frees their memory.
     pub(super) fn clear(&mut self) {
         *self = Self::new(self.bytes_max);
     }
 
     fn record(&self, record: RecordRef) -> (&Key, &[u8]) {
-        let (segment, offset) = record.place();
+        let (segment, offset) = record.segment_and_offset();
         let (key, rest) = self.segments[segment][offset..].split_first_chunk().expect("a record begins here");
         let (len, rest) = rest.split_first_chunk().expect("a length follows the key");
         (key, &rest[..usize::from(u16::from_le_bytes(*len))])
     }
 
-    /// Returns the slot that holds the key, or else the free slot where it belongs; `None` if there are no slots.
+    /// Returns the slot of the key, or the free slot where it belongs; `None` if there are no slots.
     fn slot_of(&self, key: &Key) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;
         let mut slot = first_slot(key, mask);
-        // Ends: there are always free slots.
+        // The loop ends: there are always free slots.
         while let Some(record) = self.slots[slot] {
             if self.record(record).0 == key {
                 break;
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_a_map_until_it_is_full_and_counts_what_it_takes() {
+    fn a_table_is_a_map_until_it_is_full_and_counts_its_memory() {
         let mut table = Table::new(600_000);
         let mut model = BTreeMap::new();
         let mut number = 0_u64;
@@ -209,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_place_of_the_last_segment_has_a_reference() {
+    fn the_last_offset_of_the_last_segment_has_a_reference() {
         let last = RecordRef::new(SEGMENTS_MAX - 1, SEGMENT_LEN - 1);
-        assert_eq!(last.place(), (SEGMENTS_MAX - 1, SEGMENT_LEN - 1));
-        assert_eq!(RecordRef::new(0, 0).place(), (0, 0));
+        assert_eq!(last.segment_and_offset(), (SEGMENTS_MAX - 1, SEGMENT_LEN - 1));
+        assert_eq!(RecordRef::new(0, 0).segment_and_offset(), (0, 0));
         assert_eq!(size_of::<Option<RecordRef>>(), 4);
     }
 }
