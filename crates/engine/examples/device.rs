@@ -1,5 +1,5 @@
-//! Reads of 4 KiB at random places of a file of 2 GiB, past the page cache: through `io_uring` and on threads, at several
-//! depths, taking turns. `cargo run --release -p onefold-engine --example device DIR`
+//! Measures random reads of 4 KiB from a file of 2 GiB without the page cache: through `io_uring` and on threads in
+//! alternation, at several queue depths. `cargo run --release -p onefold-engine --example device DIR`
 #![expect(clippy::print_stdout, reason = "a program that prints")]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, AlignedBuffer, BatchRead, DIRECT_ALIGN, Disk, DiskFile, Host};
 
 const FILE_BYTES: u64 = 2 << 30;
-const PIECE_BYTES: usize = 8 << 20;
+const BUFFER_BYTES: usize = 8 << 20;
 const DEPTHS: [usize; 5] = [1, 8, 32, 64, 128];
 const ROUNDS: usize = 3;
 const ROUND: Duration = Duration::from_secs(1);
@@ -28,18 +28,18 @@ fn main() -> Result<()> {
 }
 
 fn fill(file: &dyn DiskFile) -> Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
-    for offset in (0..FILE_BYTES).step_by(PIECE_BYTES) {
-        OsHost::new().random(&mut piece)?;
-        file.write_at(offset, &piece)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    for offset in (0..FILE_BYTES).step_by(BUFFER_BYTES) {
+        OsHost::new().random(&mut buffer)?;
+        file.write_at(offset, &buffer)?;
     }
     file.sync()
 }
 
 fn measure(disk: &OsDisk, disks: &[OsDisk; 2], name: &Path) -> Result<()> {
     let file = disk.open(name, Access::Direct)?;
-    println!("direct: {}, what opening an index would find: {:?}", file.is_direct(), disk.measure(name)?);
-    println!("reads of 4 KiB each second, the best of {ROUNDS} rounds of one second");
+    println!("direct: {}, device profile: {:?}", file.is_direct(), disk.measure(name)?);
+    println!("reads of 4 KiB per second, the best of {ROUNDS} rounds of one second");
     println!("| in flight | io_uring | threads |");
     println!("|---|---|---|");
     for depth in DEPTHS {

@@ -1,8 +1,8 @@
-//! How fast the bucket table takes entries, and what lookups cost it.
+//! Measures insertions into the bucket table, and lookups.
 //!
-//! `cargo run --release -p onefold-engine --example table -- DIR COUNT MEMORY` inserts COUNT entries with random keys, in
-//! a table with MEMORY MiB of staging and half as much for young filters and merge buffers together, past the page cache,
-//! the flushes on a second thread. Then it looks up keys that are there and keys that are not, 128 at a time.
+//! `cargo run --release -p onefold-engine --example table -- DIR COUNT MEMORY` inserts COUNT entries with random keys into
+//! a table with a memtable of MEMORY MiB, and half as much for recent filters and merge buffers together. The file bypasses
+//! the page cache, and flushes run on a second thread. Then the program looks up present and absent keys, 128 at a time.
 
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 
@@ -16,7 +16,7 @@ use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::kv::{Entry, FlushDone, FlushJob, Key, Live, Lookup, Ordinal, Position, Table, TableSpec};
 use onefold_engine::random::SplitMix64;
 
-/// Intervals that are reported, in millions of entries.
+/// Ends of the reported intervals, in millions of entries.
 const REPORTED: [u64; 9] = [1, 10, 25, 50, 75, 100, 125, 150, 200];
 const BATCH: u16 = 64;
 const LOOKUPS: u64 = 128 * 1_000;
@@ -24,14 +24,14 @@ const LOOKUPS: u64 = 128 * 1_000;
 fn key(number: u64) -> Key {
     let mut bytes = [0; 20];
     let mut state = number;
-    for piece in bytes.chunks_mut(8) {
+    for word in bytes.chunks_mut(8) {
         state = SplitMix64::new(state).next_u64();
-        piece.copy_from_slice(&state.to_be_bytes()[..piece.len()]);
+        word.copy_from_slice(&state.to_be_bytes()[..word.len()]);
     }
     Key(bytes)
 }
 
-/// Hands flushes to a second thread and takes them back.
+/// A second thread that runs flushes.
 struct Flusher {
     jobs: SyncSender<Vec<FlushJob>>,
     done: Receiver<Vec<FlushDone>>,
@@ -86,7 +86,7 @@ fn insert(table: &mut Table, flusher: &mut Flusher, count: u64, out: &mut impl W
             writeln!(
                 out,
                 "{:>4} M: {:5.2} M/s, {:6.1} bytes written and {:6.1} read per insert, {:4.1} % waiting for flushes, \
-                 {} runs, {:.1} MiB of young filters, {:.1} MiB in all",
+                 {} runs, {:.1} MiB of recent filters, {:.1} MiB in all",
                 number / 1_000_000,
                 inserted / taken / 1e6,
                 (now.bytes_written - before.bytes_written) as f64 / inserted,
@@ -125,7 +125,7 @@ fn look_up(table: &mut Table, disk: &dyn Disk, numbers: impl Iterator<Item = u64
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().collect();
     let [_, dir, count, memory] = &arguments[..] else {
-        return Err(Error::other("usage: table DIR COUNT MEMORY (staging in MiB)"));
+        return Err(Error::other("usage: table DIR COUNT MEMORY (memtable in MiB)"));
     };
     let number = |text: &str| text.parse::<u64>().map_err(Error::other);
     let (count, mebibytes) = (number(count)?, usize::try_from(number(memory)?).map_err(Error::other)?);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::index::SequencedChunk;
 use crate::index::cycle::Membership;
 use crate::index::slot::Slot;
-use crate::kv::Key;
+use crate::kv::{Key, part_of};
 use crate::types::{Chunk, Fingerprint, Sequence};
 
 /// A pending chunk and those equal to it.
@@ -83,8 +83,8 @@ impl Pending {
     /// Adds a chunk that differs from all that wait; returns its slot and its bucket.
     pub(super) fn push(&mut self, first: SequencedChunk, membership: Option<Membership>, extent: u64) -> (Slot, u32) {
         let SequencedChunk { sequence, chunk: Chunk { fingerprint, len } } = first;
-        let count = u32::try_from(self.buckets.len()).expect("made from a u32");
-        let (bucket, _) = Key::from(&fingerprint).spread(count);
+        let bucket = part_of(Key::from(&fingerprint).head(), self.buckets.len());
+        let bucket = u32::try_from(bucket).expect("the number of buckets is a u32");
         let members = &mut self.buckets[bucket as usize];
         let index = u32::try_from(members.len()).expect("fewer than 2^32 chunks wait");
         let chunk = PendingChunk { first, membership, followers: Vec::new() };

@@ -116,7 +116,7 @@ fn halves_to_join(buckets: &Buckets, name: BucketName) -> Option<[BucketName; 2]
 
 /// Decides how many runs of a chain, from the oldest, stay as they are when `staged` entries are written out.
 ///
-/// A short chain stays whole. Otherwise the youngest runs are merged, back to a run that is more than f times the sum of
+/// A short chain stays whole. Otherwise the newest runs are merged, back to a run that is more than f times the sum of
 /// all younger ones. f of 1..=4 and the longest chain are drawn per bucket, to spread merges over time.
 fn kept_runs(name: BucketName, runs_max: u32, staged: u64, chain: &[Run]) -> usize {
     let drawn = name.prefix().wrapping_mul(0x9e37_79b9); // 2^32 / golden ratio: neighbors draw differently

@@ -121,7 +121,7 @@ impl DiskRuns {
         }
     }
 
-    /// Adds a run as the youngest of a bucket, unless it is empty.
+    /// Adds a run as the newest of a bucket, unless it is empty.
     pub(super) fn add(&mut self, bucket: BucketName, run: Run, counters: &mut TableCounters) {
         if run.entries == 0 {
             return;

@@ -1,7 +1,7 @@
-//! Which pages of the table file are free.
+//! Free pages of the table file.
 //!
-//! Runs are never written over: a run that a merge replaced keeps its pages until the next checkpoint is durable,
-//! so that the last checkpoint always describes intact runs.
+//! Runs are never overwritten: a run that a merge replaced keeps its pages until the next checkpoint is durable. So the last
+//! checkpoint always describes intact runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ impl Extent {
     }
 }
 
-/// Free pages, by place and by size.
+/// Free pages of a file, by position and by size, and pages that become free with the next checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Extents {
     end: u64,
@@ -28,12 +28,12 @@ pub(super) struct Extents {
     by_size: BTreeSet<(u64, u64)>,
     retired: Vec<Extent>,
     retired_pages: u64,
-    /// How many of the retired ones, the first, the last save does not refer to.
+    /// Number of the first retired extents that the last save does not refer to.
     marked: usize,
 }
 
 impl Extents {
-    /// Starts with a file of `end` pages of which `used` are taken; `None` if these overlap or pass the end.
+    /// Starts with a file of `end` pages of which `used` are in use; `None` if these overlap or pass the end.
     pub(super) fn with_used(end: u64, mut used: Vec<Extent>) -> Option<Self> {
         used.sort_unstable();
         let mut extents = Self { end, ..Self::default() };
@@ -56,17 +56,17 @@ impl Extents {
         Some(extents)
     }
 
-    /// Returns one past the last page in use.
+    /// Returns the number of the page after the last one in use.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns how many pages wait for the next checkpoint.
+    /// Returns the number of pages that the next checkpoint frees.
     pub(super) fn retired_pages(&self) -> u64 {
         self.retired_pages
     }
 
-    /// Takes `pages` consecutive pages: the smallest free extent that fits, else new ones at the end of the file.
+    /// Allocates consecutive pages: the smallest free extent that fits, or new pages at the end of the file.
     pub(super) fn allocate(&mut self, pages: u64) -> Extent {
         let fit = self.by_size.range((pages, 0)..).next().copied();
         let Some((size, start)) = fit else {
@@ -81,7 +81,7 @@ impl Extents {
         Extent { start, pages }
     }
 
-    /// Gives pages back that no checkpoint refers to.
+    /// Frees pages that no checkpoint refers to.
     pub(super) fn release(&mut self, extent: Extent) {
         if extent.pages == 0 {
             return;
@@ -106,18 +106,18 @@ impl Extents {
         }
     }
 
-    /// Gives pages back that the last checkpoint refers to: they become free with the next.
+    /// Frees pages that the last checkpoint refers to, as soon as the next one is durable.
     pub(super) fn retire(&mut self, extent: Extent) {
         self.retired_pages += extent.pages;
         self.retired.push(extent);
     }
 
-    /// Notes that a checkpoint is made that does not refer to what was retired so far.
+    /// Notes that a new checkpoint refers to none of the pages retired so far.
     pub(super) fn mark_retired(&mut self) {
         self.marked = self.retired.len();
     }
 
-    /// Frees what was retired and marked: the checkpoint is durable.
+    /// Frees the marked pages: the checkpoint is durable.
     pub(super) fn free_retired(&mut self) {
         let later = self.retired.split_off(std::mem::take(&mut self.marked));
         for extent in std::mem::replace(&mut self.retired, later) {

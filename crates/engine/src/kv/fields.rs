@@ -1,6 +1,6 @@
-//! Reading fixed-width fields one after the other out of untrusted bytes.
+//! Decoding of consecutive fixed-width fields from untrusted bytes.
 
-/// A cursor over bytes. Every read is `None` once the bytes are used up.
+/// Cursor over bytes. Every read returns `None` if too few bytes are left.
 #[derive(Debug)]
 pub(crate) struct Fields<'a>(&'a [u8]);
 

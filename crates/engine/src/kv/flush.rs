@@ -14,7 +14,7 @@ use crate::kv::extent::Extent;
 use crate::kv::file::TableFile;
 use crate::kv::merge::{MergeBuffers, POOL_SHARE, merge_ready, sort_entries};
 use crate::kv::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES};
-use crate::kv::run::{Run, RunLocation};
+use crate::kv::run::Run;
 use crate::kv::run_source::{RunIo, RunSource};
 use crate::kv::run_writer::{RunToWrite, RunsWriter};
 
@@ -28,7 +28,7 @@ pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
 #[derive(Debug)]
 pub(super) struct MergeTask {
     /// Runs to be merged, oldest first.
-    runs: Vec<RunLocation>,
+    sources: Vec<RunSource>,
     /// Entries of the memtable, in no particular order, younger than all runs.
     staged: Vec<EntryBytes>,
     /// Pages of the new runs: enough if no entry is dropped.
@@ -39,24 +39,22 @@ pub(super) struct MergeTask {
 
 impl MergeTask {
     pub(super) fn new(
-        runs: Vec<RunLocation>,
+        sources: Vec<RunSource>,
         staged: Vec<EntryBytes>,
         extent: Extent,
         outputs: Vec<RunToWrite>,
     ) -> Self {
-        Self { runs, staged, extent, outputs }
+        Self { sources, staged, extent, outputs }
     }
 
     /// Returns the bytes of all inputs.
     pub(super) fn bytes(&self) -> usize {
-        let pages: usize = self.runs.iter().map(|run| run.pages as usize).sum();
-        pages * PAGE_BYTES + self.staged.len() * ENTRY_BYTES
+        self.sources.iter().map(RunSource::bytes).sum::<usize>() + self.staged.len() * ENTRY_BYTES
     }
 
     fn start(self, file: &TableFile) -> Merge {
-        let Self { runs, mut staged, extent, outputs } = self;
+        let Self { mut sources, mut staged, extent, outputs } = self;
         sort_entries(&mut staged);
-        let mut sources: Vec<_> = runs.into_iter().map(RunSource::of_run).collect();
         sources.push(RunSource::of_entries(staged));
         Merge { sources, writer: RunsWriter::new(file.clone(), extent, outputs) }
     }

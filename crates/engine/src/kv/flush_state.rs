@@ -10,6 +10,7 @@ use crate::kv::extent::Extent;
 use crate::kv::flush::{FlushDone, MergeTask, MergeTaskDone, Plan};
 use crate::kv::memtable::{Frozen, Memtable};
 use crate::kv::merge::MergeBuffers;
+use crate::kv::run_source::RunSource;
 
 /// Parts of a flush that run at the same time, with a share of the memory each: one merges while another waits for the
 /// disk.
@@ -113,7 +114,7 @@ impl FlushState {
 
 fn start_change(change: Change, runs: &mut DiskRuns, memtable: &mut Memtable) -> (Pending, MergeTask) {
     let kept = change.kept();
-    let (mut frozen, mut staged, mut merged) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut frozen, mut staged, mut sources) = (Vec::new(), Vec::new(), Vec::new());
     let mut entries = 0;
     // Two halves that join have no key in common, so the order of their runs does not matter.
     for &bucket in change.sources() {
@@ -121,12 +122,12 @@ fn start_change(change: Change, runs: &mut DiskRuns, memtable: &mut Memtable) ->
         frozen.push((bucket, memtable.freeze(number, &mut staged)));
         for run in &runs.buckets().get(number).runs[kept..] {
             entries += run.entries;
-            merged.push(run.location());
+            sources.push(RunSource::of_run(run));
         }
     }
     entries += staged.len() as u64;
     let (extent, outputs) = runs.allocate(change.outputs(), entries, kept != 0);
-    (Pending { change, frozen, extent }, MergeTask::new(merged, staged, extent, outputs))
+    (Pending { change, frozen, extent }, MergeTask::new(sources, staged, extent, outputs))
 }
 
 impl Target<'_> {

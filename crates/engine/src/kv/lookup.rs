@@ -52,8 +52,6 @@ struct Reader<'a> {
     file: &'a TableFile,
     buckets: &'a Buckets,
     spans: Spans,
-    /// Most pages of one batch, unless a single read has more.
-    batch_pages: usize,
     pool: &'a mut BufferPool,
     batch: Batch<'a>,
     effects: LookupEffects,
@@ -78,7 +76,7 @@ impl Reader<'_> {
                 let mut pages = 0;
                 let fits = |span: &&Span| {
                     pages += span.pages();
-                    pages <= self.batch_pages
+                    pages <= self.spans.batch_pages()
                 };
                 let count = waiting.iter().take_while(fits).count().max(1);
                 let (now, later) = waiting.split_at(count);
@@ -175,7 +173,7 @@ struct SearchStream<'a> {
 
 impl ReadStream for SearchStream<'_> {
     fn next(&mut self) -> Option<OwnedRead> {
-        let fits = |span: &mut Span| self.pages == 0 || self.pages + span.pages() <= self.reader.batch_pages;
+        let fits = |span: &mut Span| self.pages == 0 || self.pages + span.pages() <= self.reader.spans.batch_pages();
         let span = self.waiting.pop_if(fits)?;
         let (page, buffer) = self.reader.start_read(&span);
         self.pages += span.pages();
@@ -260,7 +258,6 @@ impl Lookups {
             file: runs.file(),
             buckets: runs.buckets(),
             spans: Spans::new(self.reads, BATCH_PAGES_MAX),
-            batch_pages: BATCH_PAGES_MAX,
             pool: &mut self.pool,
             batch: Batch { keys, live, answers },
             effects: LookupEffects::default(),
@@ -348,7 +345,6 @@ impl LookupJob {
             file: &file,
             buckets: &buckets,
             spans: Spans::new(reads, JOB_PAGES),
-            batch_pages: JOB_PAGES,
             pool: &mut pool,
             batch: Batch { keys: &keys, live: &*live, answers: &mut answers },
             effects: LookupEffects::default(),

@@ -1,10 +1,10 @@
-//! Entries that are not written out yet: searchable by key, listed by bucket, in a fixed amount of memory.
+//! Entries that no flush has written yet: searchable by key, listed by bucket, in a fixed amount of memory.
 //!
-//! The entries of a bucket stand in a list of small slabs, encoded as they will stand on a page, so that listing them
-//! is reading in order. A hash of lines, each one cache line of fifteen slots and a count of the entries that found it
-//! full, leads to them: a key that is not staged costs one access to memory as a rule, and nothing moves when entries go.
+//! The entries of a bucket are in a list of small slabs, encoded as on a page, so that a bucket is listed in order of
+//! memory. A hash table of lines leads to them. Each line is one cache line: fifteen slots, and a count of the entries that
+//! found it full. An absent key usually costs one memory access, and no entry moves when others are removed.
 //!
-//! A bucket that is being written out has its slabs frozen: its entries are still found, and later ones go to new slabs.
+//! A flush freezes the slabs of a bucket: their entries are still found, and later ones go to new slabs.
 
 use onefold_accel::memory::will_need;
 
@@ -14,42 +14,42 @@ use crate::kv::{Entry, KEY_LEN, Key, part_of};
 /// Ends a list of slabs.
 const END: u32 = u32::MAX;
 
-/// Entries of a slab: half a slab of each bucket is wasted, 8 of about 500 entries.
+/// Entries of a slab. Half a slab of each bucket is empty on average: 8 of about 500 entries.
 const SLAB_ENTRIES: u32 = 16;
 const SLAB_LEN: usize = SLAB_ENTRIES as usize;
 const FULL: u8 = SLAB_ENTRIES.to_le_bytes()[0];
 
-/// Slots of a line beside its count.
+/// Slots of a line.
 const LINE_SLOTS: usize = 15;
 
-/// Entries per line when staging is full: at two thirds one line in twenty has been passed by, at four fifths one in
-/// seven, and going on to the next one costs an access to memory.
+/// Entries per line of a full memtable: two thirds of the slots. One line in twenty then overflows into the next, which
+/// costs a memory access; at four fifths it is one in seven.
 const LINE_ENTRIES: usize = 10;
 
-/// Most entries that are staged, whatever the memory: beyond, a slot has too few bits left to tell keys apart.
+/// Most entries of a memtable: with more, a slot has too few bits left to distinguish keys.
 const CAPACITY_MAX: usize = 1 << 28;
 
-/// Memory that one entry costs: itself, its share of line and slab, and of the copies that a flush takes of what it
-/// writes out (of the fullest [`FLUSH_SHARE`](crate::kv::table::FLUSH_SHARE) of the buckets).
+/// Memory of one entry: the entry, its share of a line and of a slab, and of the copies that a flush makes of a
+/// twenty-fourth of the buckets (see `kv::change`).
 pub const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
 
-/// Returns the slots that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.
+/// Compares all slots at once. Returns one bit for each that equals `wanted` in the bits of `mask`.
 fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
     let mut same = 0;
-    for (place, slot) in slots.iter().enumerate() {
-        same |= u32::from((slot ^ wanted) & mask == 0) << place;
+    for (index, slot) in slots.iter().enumerate() {
+        same |= u32::from((slot ^ wanted) & mask == 0) << index;
     }
-    // The count is no slot.
+    // The last element is the count.
     same & ((1 << LINE_SLOTS) - 1)
 }
 
-/// Fifteen slots and the number of entries that were put further on because this line was full. A slot is 0 or one more
-/// than the index of an entry, with bits of its key above.
+/// Fifteen slots, and the number of entries that went to a later line because this one was full. A slot is 0, or the index
+/// of an entry plus one with bits of its key above.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Line([u32; LINE_SLOTS + 1]);
 
-/// The entries of a slab: two to a cache line.
+/// Entries of a slab: two to a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Entries([EntryBytes; SLAB_LEN]);
@@ -61,7 +61,7 @@ struct Slab {
     frozen: bool,
 }
 
-/// The slabs of a bucket. The last one's fill stands here.
+/// Slabs of a bucket. `fill` is that of the last slab.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: u32,
@@ -72,11 +72,11 @@ struct List {
 
 const EMPTY: List = List { first: END, last: END, fill: FULL, count: 0 };
 
-/// The slabs of a bucket that is being written out.
+/// Slabs of a bucket that a flush writes.
 #[derive(Debug)]
 pub(super) struct Frozen(List);
 
-/// The entries that were staged.
+/// Entries that no flush has written yet.
 pub(super) struct Memtable {
     entries: Vec<Entries>,
     slabs: Vec<Slab>,
@@ -91,12 +91,12 @@ pub(super) struct Memtable {
 impl std::fmt::Debug for Memtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { len, slabs, free_slabs, .. } = self;
-        write!(f, "Staging {{ len: {len}, slabs: {}, free_slabs: {free_slabs} }}", slabs.len())
+        write!(f, "Memtable {{ len: {len}, slabs: {}, free_slabs: {free_slabs} }}", slabs.len())
     }
 }
 
 impl Memtable {
-    /// Makes room for as many entries as fit into `bytes`, at least one slab.
+    /// Makes an empty memtable for as many entries as fit into `bytes`, at least one slab.
     pub(super) fn new(bytes: usize, buckets: usize) -> Self {
         let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
@@ -116,22 +116,22 @@ impl Memtable {
         memtable
     }
 
-    /// Says whether there is no room that an entry of any bucket could take.
+    /// Returns true if an entry of some bucket could find no free slab.
     pub(super) fn is_full(&self) -> bool {
         self.free_slabs == 0
     }
 
-    /// Returns the share of memory that is left, as a fraction of two numbers of slabs.
+    /// Returns the number of free slabs, and of all.
     pub(super) fn space(&self) -> (usize, usize) {
         (self.free_slabs, self.slabs.len())
     }
 
-    /// Returns how many entries of a bucket are staged and not frozen.
+    /// Returns the number of entries of a bucket that are not frozen.
     pub(super) fn bucket_count(&self, bucket: u32) -> u32 {
         self.lists[bucket as usize].count
     }
 
-    /// Returns the memory taken.
+    /// Returns the memory of the memtable, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let lists = self.lists.capacity() * size_of::<List>();
         size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
@@ -153,6 +153,11 @@ impl Memtable {
         key.tail() << self.index_bits
     }
 
+    /// Returns the slot that leads to an index.
+    fn slot_value(&self, key: &Key, index: u32) -> u32 {
+        self.tag(key) | (index + 1)
+    }
+
     fn index_mask(&self) -> u32 {
         (1 << self.index_bits) - 1
     }
@@ -161,12 +166,12 @@ impl Memtable {
         if line + 1 == self.lines.len() { 0 } else { line + 1 }
     }
 
-    /// Asks for the memory of what leads to a key, to be looked for soon.
+    /// Prefetches the line of a key that will be looked up soon.
     pub(super) fn prefetch(&self, key: &Key) {
         will_need(&self.lines[self.home(key)]);
     }
 
-    /// Asks for the memory of where the next entry of a bucket will be put.
+    /// Prefetches the memory of the next entry of a bucket.
     pub(super) fn prefetch_end(&self, bucket: u32) {
         let List { last, fill, .. } = self.lists[bucket as usize];
         if let Some(Entries(entries)) = self.entries.get(last as usize) {
@@ -174,20 +179,18 @@ impl Memtable {
         }
     }
 
-    /// Returns line, slot and index of a staged key.
-    fn find(&self, key: &Key) -> Option<(usize, usize, u32)> {
-        let (tag, mask) = (self.tag(key), self.index_mask());
+    /// Returns the line and the slot of the first slot on the path of a key that equals `wanted` in the bits of `mask` and
+    /// matches.
+    fn find_slot(&self, key: &Key, wanted: u32, mask: u32, is_match: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
         let mut line = self.home(key);
         for _ in 0..self.lines.len() {
             let Line(slots) = &self.lines[line];
-            let mut same = equal_slots(slots, tag, !mask);
+            let mut same = equal_slots(slots, wanted, mask);
             while same != 0 {
-                let place = same.trailing_zeros() as usize;
+                let slot = same.trailing_zeros() as usize;
                 same &= same - 1;
-                if let Some(index) = (slots[place] & mask).checked_sub(1)
-                    && key_of(self.entry(index)) == &key.0
-                {
-                    return Some((line, place, index));
+                if is_match(slots[slot]) {
+                    return Some((line, slot));
                 }
             }
             if slots[LINE_SLOTS] == 0 {
@@ -198,23 +201,32 @@ impl Memtable {
         None
     }
 
-    /// Returns the staged entry of a key.
+    /// Returns the line and the slot of a key, and the index of its entry.
+    fn find(&self, key: &Key) -> Option<(usize, usize, u32)> {
+        let mask = self.index_mask();
+        let index_of = |slot: u32| (slot & mask).checked_sub(1);
+        let is_key = |slot| index_of(slot).is_some_and(|index| key_of(self.entry(index)) == &key.0);
+        let (line, slot) = self.find_slot(key, self.tag(key), !mask, is_key)?;
+        Some((line, slot, index_of(self.lines[line].0[slot])?))
+    }
+
+    /// Returns the entry of a key.
     pub(super) fn get(&self, key: &Key) -> Option<Entry> {
         self.find(key).map(|(_, _, index)| decode_entry(self.entry(index)))
     }
 
-    /// Adds an entry, or replaces the one that has the same key. Staging must not be full.
+    /// Adds an entry, or replaces the one that has the same key. The memtable must not be full.
     pub(super) fn insert(&mut self, bucket: u32, entry: &Entry) {
-        assert!(!self.is_full(), "the table flushes before it stages more");
+        assert!(!self.is_full(), "the table flushes before it adds more");
         let bytes = encode_entry(entry);
         match self.find(&entry.key) {
             Some((_, _, index)) if !self.slabs[index as usize / SLAB_LEN].frozen => {
                 *self.entry_mut(index) = bytes;
             }
             Some((line, slot, _)) => {
-                // The frozen one is being written out; when it goes, this one is found in its place.
+                // A flush writes the frozen one. Lookups find this one from now on.
                 let index = self.append(bucket, bytes);
-                self.lines[line].0[slot] = self.tag(&entry.key) | (index + 1);
+                self.lines[line].0[slot] = self.slot_value(&entry.key, index);
                 self.len += 1;
             }
             None => {
@@ -225,9 +237,9 @@ impl Memtable {
         }
     }
 
-    /// Lets a slot of a key's first line that has a free one lead to an index.
+    /// Puts an index into the first free slot on the path of a key.
     fn link(&mut self, key: &Key, index: u32) {
-        let value = self.tag(key) | (index + 1);
+        let value = self.slot_value(key, index);
         let mut line = self.home(key);
         loop {
             let Line(slots) = &mut self.lines[line];
@@ -241,34 +253,20 @@ impl Memtable {
         }
     }
 
-    /// Returns line and slot that lead to an index; none if a later entry of the key took its place.
+    /// Returns the line and the slot of an index; none if a later entry of the key replaced it.
     fn slot_of(&self, key: &Key, index: u32) -> Option<(usize, usize)> {
-        let value = self.tag(key) | (index + 1);
-        let mut line = self.home(key);
-        for _ in 0..self.lines.len() {
-            let Line(slots) = &self.lines[line];
-            let same = equal_slots(slots, value, u32::MAX);
-            if same != 0 {
-                return Some((line, same.trailing_zeros() as usize));
-            }
-            if slots[LINE_SLOTS] == 0 {
-                return None;
-            }
-            line = self.after(line);
-        }
-        None
+        self.find_slot(key, self.slot_value(key, index), u32::MAX, |_| true)
     }
 
-    /// Undoes [`Memtable::link`]; false if a later entry of the key took the slot.
-    fn unlink(&mut self, key: &Key, index: u32) -> bool {
-        let Some((found, place)) = self.slot_of(key, index) else { return false };
-        self.lines[found].0[place] = 0;
+    /// Undoes [`Memtable::link`], unless a later entry of the key has the slot.
+    fn unlink(&mut self, key: &Key, index: u32) {
+        let Some((found, slot)) = self.slot_of(key, index) else { return };
+        self.lines[found].0[slot] = 0;
         let mut line = self.home(key);
         while line != found {
             self.lines[line].0[LINE_SLOTS] -= 1;
             line = self.after(line);
         }
-        true
     }
 
     fn append(&mut self, bucket: u32, bytes: EntryBytes) -> u32 {
@@ -299,7 +297,7 @@ impl Memtable {
         self.free_slabs += 1;
     }
 
-    /// Returns the slabs of a list.
+    /// Returns the slabs of a list with their entries.
     fn slabs_of(&self, list: List) -> impl Iterator<Item = (u32, &[EntryBytes])> {
         let mut next = list.first;
         std::iter::from_fn(move || {
@@ -311,14 +309,15 @@ impl Memtable {
         })
     }
 
-    /// Appends the entries of a bucket that are not frozen, in no order.
+    /// Appends the entries of a bucket that are not frozen, in no particular order.
     pub(super) fn list(&self, bucket: u32, out: &mut Vec<EntryBytes>) {
         for (_, entries) in self.slabs_of(self.lists[bucket as usize]) {
             out.extend_from_slice(entries);
         }
     }
 
-    /// Freezes the entries of a bucket and appends them, in no order. They are found until they are thawed or dropped.
+    /// Freezes the entries of a bucket and appends them, in no particular order. Lookups find them until they are thawed or
+    /// dropped.
     pub(super) fn freeze(&mut self, bucket: u32, out: &mut Vec<EntryBytes>) -> Frozen {
         self.list(bucket, out);
         let list = std::mem::replace(&mut self.lists[bucket as usize], EMPTY);
@@ -330,7 +329,7 @@ impl Memtable {
         Frozen(list)
     }
 
-    /// Drops entries that were written out. Those that came later under the same keys stay.
+    /// Drops entries that a flush wrote. Later entries of the same keys stay.
     pub(super) fn drop_frozen(&mut self, Frozen(list): Frozen) {
         let mut slab = list.first;
         let mut keys = self.keys_ahead(slab);
@@ -347,8 +346,8 @@ impl Memtable {
         }
     }
 
-    /// Returns the keys of a slab, whose lines will be wanted once those of the slab before it are done with; asks for the
-    /// memory of the slab after it.
+    /// Returns the keys of a slab. Prefetches their lines, for the caller that is still busy with the slab before, and the
+    /// slab after it.
     fn keys_ahead(&self, slab: u32) -> [Key; SLAB_LEN] {
         let (Some(&Slab { next, .. }), Some(Entries(entries))) =
             (self.slabs.get(slab as usize), self.entries.get(slab as usize))
@@ -365,7 +364,7 @@ impl Memtable {
         })
     }
 
-    /// Gives frozen entries back to their bucket: they could not be written out.
+    /// Returns frozen entries to their bucket after a failed flush.
     pub(super) fn thaw(&mut self, bucket: u32, Frozen(mut list): Frozen) {
         let mut slab = list.first;
         while slab != END {
@@ -385,15 +384,15 @@ impl Memtable {
         self.chain(bucket, later);
     }
 
-    /// Takes entries whose key has a later entry out of a slab; returns how many are left.
+    /// Removes the entries of a slab whose key has a later entry; returns how many are left.
     fn drop_replaced(&mut self, slab: u32, mut fill: u8) -> u8 {
         let start = slab * SLAB_ENTRIES;
-        let mut place = 0;
-        while place < fill {
-            let index = start + u32::from(place);
+        let mut next = 0;
+        while next < fill {
+            let index = start + u32::from(next);
             let key = Key(*key_of(self.entry(index)));
             if self.slot_of(&key, index).is_some() {
-                place += 1;
+                next += 1;
                 continue;
             }
             fill -= 1;
@@ -403,7 +402,7 @@ impl Memtable {
                 let key = Key(*key_of(&moved));
                 *self.entry_mut(index) = moved;
                 if let Some((line, slot)) = self.slot_of(&key, last) {
-                    self.lines[line].0[slot] = self.tag(&key) | (index + 1);
+                    self.lines[line].0[slot] = self.slot_value(&key, index);
                 }
             }
         }
@@ -426,8 +425,8 @@ impl Memtable {
         }
     }
 
-    /// Divides the list of a bucket as the bucket was: entries whose heads are not below `boundary` go to a new last
-    /// list. There must be room for one slab.
+    /// Splits the list of a bucket: entries whose heads are not below `boundary` go to a new last list. One slab must be
+    /// free.
     pub(super) fn split(&mut self, bucket: u32, boundary: u64) {
         let other = u32::try_from(self.lists.len()).expect("fewer than 2^32 buckets");
         self.lists.push(EMPTY);
@@ -437,7 +436,7 @@ impl Memtable {
             let Slab { next, fill, .. } = self.slabs[slab as usize];
             let fill = usize::from(if slab == list.last { list.fill } else { fill });
             let Entries(entries) = self.entries[slab as usize];
-            // Before its entries find their new places, so that two slabs are never short.
+            // Before its entries are appended, which may need two slabs.
             self.release(slab);
             let keys = entries.map(|entry| Key(*key_of(&entry)));
             let old = (slab * SLAB_ENTRIES..).zip(&keys[..fill]);
@@ -446,14 +445,14 @@ impl Memtable {
                 let half = if head_of(entry) < boundary { bucket } else { other };
                 let index = self.append(half, *entry);
                 if let Some((line, slot)) = slot {
-                    self.lines[line].0[slot] = self.tag(key) | (index + 1);
+                    self.lines[line].0[slot] = self.slot_value(key, index);
                 }
             }
             slab = next;
         }
     }
 
-    /// Puts the lists of two buckets together, under the number of the first; that of the second goes to the last.
+    /// Joins the lists of two buckets under the number of the first. The last bucket gets the number of the second.
     pub(super) fn join(&mut self, first: u32, second: u32) {
         let later = self.lists[second as usize];
         self.chain(first, later);

@@ -10,7 +10,7 @@ fn eprintln_seed(seed: u64) {
     eprintln!("seed {seed}");
 }
 
-fn place(key: &Key, boundaries: &[u64]) -> u32 {
+fn bucket_of(key: &Key, boundaries: &[u64]) -> u32 {
     u32::try_from(boundaries.partition_point(|&boundary| boundary <= key.head())).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn listed(memtable: &Memtable, bucket: u32) -> Vec<Entry> {
 }
 
 #[test]
-fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() {
+fn a_memtable_equals_a_map_while_buckets_are_frozen_dropped_and_thawed() {
     let seed = 11;
     eprintln_seed(seed);
     let mut random = SplitMix64::new(seed);
@@ -67,7 +67,7 @@ fn staging_finds_what_a_map_finds_while_buckets_are_frozen_dropped_and_thawed() 
             continue;
         }
         let entry = Entry { key, ordinal: Ordinal(1), position: Position(step) };
-        memtable.insert(place(&key, &boundaries), &entry);
+        memtable.insert(bucket_of(&key, &boundaries), &entry);
         model.insert(key, entry);
     }
     assert!(100 < dropped.min(thawed).min(replaced), "{dropped} {thawed} {replaced}");

@@ -35,7 +35,7 @@ impl MergeBuffers {
 }
 
 /// Merges the entries of sources, oldest first, as far as all of them are read, and hands them to the writer in order.
-/// Of equal keys it keeps the youngest live entry.
+/// Of equal keys it keeps the newest live entry.
 pub(super) fn merge_ready(
     sources: &mut [RunSource],
     live: &dyn Fn(Ordinal) -> bool,
@@ -60,18 +60,18 @@ pub(super) fn merge_ready(
     }
 }
 
-/// Merges sorted entries, youngest first.
+/// Merges sorted entries, newest first.
 fn merge_parts<'a>(
     parts: impl Iterator<Item = &'a [EntryBytes]>,
     live: &dyn Fn(Ordinal) -> bool,
     [first, second]: &'a mut [Vec<EntryBytes>; 2],
 ) -> &'a [EntryBytes] {
     let mut parts = parts.filter(|part| !part.is_empty());
-    let Some(youngest) = parts.next() else { return &[] };
-    let Some(older) = parts.next() else { return youngest };
+    let Some(newest) = parts.next() else { return &[] };
+    let Some(older) = parts.next() else { return newest };
     // Runs mostly grow with age: this order copies the largest run once.
     let (mut merged, mut spare) = (first, second);
-    merge_two(older, youngest, live, merged);
+    merge_two(older, newest, live, merged);
     for older in parts {
         merge_two(older, merged, live, spare);
         std::mem::swap(&mut merged, &mut spare);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_keys_the_youngest_that_is_live_stays() {
+    fn of_equal_keys_the_newest_that_is_live_stays() {
         let live = |ordinal: Ordinal| ordinal.0 < 10;
         let older: Vec<_> = [(1, 1), (2, 2), (3, 13), (5, 5)].map(|(head, ordinal)| entry(head, ordinal)).to_vec();
         let younger: Vec<_> = [(2, 3), (3, 4), (5, 15), (6, 6)].map(|(head, ordinal)| entry(head, ordinal)).to_vec();

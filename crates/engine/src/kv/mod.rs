@@ -1,8 +1,8 @@
-//! The key-value store under the exact index: fingerprint to place, on disk, in bounded memory.
+//! The key-value store under the exact index: from fingerprint to container and log position, on disk, in bounded memory.
 //!
-//! A [`filter::Filter`] in memory answers for most fingerprints that were never seen; a [`table::Table`] of buckets on
-//! disk answers for the rest. Fingerprints are keyed and therefore uniform: everything here places them by their own
-//! bits and hashes nothing. Only the first [`KEY_LEN`] bytes are used, so that the filter can be rebuilt from the table.
+//! A [`filter::Filter`] in memory answers for most fingerprints that are not stored; a [`Table`] on disk answers for the
+//! rest. Fingerprints are keyed and therefore uniform: their own bits choose buckets and filter bits, without a hash. Only
+//! the first [`KEY_LEN`] bytes count, so that the filter can be rebuilt from the table.
 
 use crate::types::Fingerprint;
 
@@ -77,21 +77,12 @@ impl Key {
     pub fn tail(&self) -> u32 {
         u32::from_le_bytes(*self.0.last_chunk().expect("a key has 20 bytes"))
     }
-
-    /// Returns the bucket out of `buckets` that holds the key, and where in the bucket it falls, in units of 1/65,536.
-    /// Both grow with the key.
-    pub fn spread(&self, buckets: u32) -> (u32, u16) {
-        let product = u128::from(self.head()) * u128::from(buckets);
-        let bucket = u32::try_from(product >> 64).expect("the bucket is below the number of buckets");
-        let [.., high, low] = u64::try_from(product >> 48 & 0xffff).expect("16 bits").to_be_bytes();
-        (bucket, u16::from_be_bytes([high, low]))
-    }
 }
 
-/// Returns which of `count` equal parts of all 64-bit numbers a number falls into; 0 if there are none.
+/// Returns the index of a number's part if all 64-bit numbers are divided into `count` equal parts; 0 for no parts.
 pub(crate) fn part_of(bits: u64, count: usize) -> usize {
     let product = u128::from(bits) * count as u128;
-    usize::try_from(product >> 64).expect("a part is below their number")
+    usize::try_from(product >> 64).expect("the index is below the number of parts")
 }
 
 /// Host-local number of a container.
@@ -102,14 +93,14 @@ pub struct Ordinal(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Position(pub u64);
 
-/// What the table holds of a chunk.
+/// Entry of a chunk in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Which chunk.
+    /// Key of the chunk.
     pub key: Key,
-    /// The container that holds it.
+    /// Container of the chunk.
     pub ordinal: Ordinal,
-    /// Where it stands in the arrival log.
+    /// Position of the chunk in the arrival log.
     pub position: Position,
 }
 
@@ -118,16 +109,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_and_fences_grow_with_the_key() {
-        let mut last = (0, 0);
-        for step in 0..=255_u8 {
-            let mut key = [0xff; KEY_LEN];
-            key[0] = step;
-            let place = Key(key).spread(7);
-            assert!(last <= place);
-            last = place;
-        }
-        assert_eq!(last, (6, 0xffff));
-        assert_eq!(Key([0; KEY_LEN]).spread(7), (0, 0));
+    fn parts_grow_with_the_number_and_are_all_used() {
+        let parts: Vec<usize> = (0..=255_u64).map(|step| part_of(step << 56 | step, 7)).collect();
+        assert!(parts.is_sorted());
+        assert_eq!((parts[0], parts[255], part_of(u64::MAX, 7)), (0, 6, 6));
+        assert_eq!((0..7).filter(|part| parts.contains(part)).count(), 7);
+        assert_eq!(part_of(u64::MAX, 0), 0);
     }
 }

@@ -5,19 +5,19 @@
 //! | 0 | 4 | CRC32C of all that follows |
 //! | 4 | 4 | index of the page in the run |
 //! | 8 | 8 | number of the run |
-//! | 16 | 8 | life of the table |
+//! | 16 | 8 | epoch of the table |
 //! | 24 | 2 | number of entries |
 //! | 26 | 6 | zero |
 //! | 32 | 32 each | entries: key 20, container ordinal 4, log position 8 |
 //!
-//! Life, run and index make a page that was written elsewhere, or long ago, as bad as a torn one.
+//! Epoch, run and index expose a page that was written elsewhere or long ago: it counts as damaged, like a torn one.
 #![deny(clippy::indexing_slicing)]
 
 use std::cmp::Ordering;
 
 use crate::kv::{Entry, Fields, KEY_LEN, Key, Ordinal, Position};
 
-/// Bytes of a page: what an SSD reads at once.
+/// Bytes of a page: the unit that an SSD reads.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Bytes of an entry.
@@ -29,24 +29,24 @@ pub(super) const HEADER_BYTES: usize = 32;
 /// Entries that fit into a page.
 pub(super) const PAGE_ENTRIES: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES;
 
-/// An entry as it stands on a page. Merges compare and copy entries without decoding them.
+/// Encoded entry. Merges compare and copy entries without decoding them.
 pub(super) type EntryBytes = [u8; ENTRY_BYTES];
 
-/// Which page of the table it is.
+/// Identity of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PageName {
-    /// Number drawn when the table was created.
+    /// Epoch of the table, drawn at its creation.
     pub epoch: u64,
-    /// Number of its run, never used twice between two checkpoints of a table.
+    /// Number of its run, unique between two checkpoints of a table.
     pub run: u64,
     /// Index of the page in the run.
     pub index: u32,
 }
 
-/// Where a key lies relative to a page.
+/// Position of a key relative to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// In it.
+    /// On the page.
     Here(Entry),
     /// Before its first key.
     Before,
@@ -56,7 +56,7 @@ pub(super) enum Found {
     Absent,
 }
 
-/// A page whose header and checksum are right.
+/// Page with a valid header and checksum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page<'a> {
     entries: &'a [EntryBytes],
@@ -71,7 +71,7 @@ pub(super) fn encode_entry(entry: &Entry) -> EntryBytes {
     bytes
 }
 
-/// Decodes an entry. Every bit pattern is one.
+/// Decodes an entry. Every bit pattern is valid.
 pub(super) fn decode_entry(bytes: &EntryBytes) -> Entry {
     let mut fields = Fields::new(bytes);
     let mut decode = || {
@@ -101,8 +101,7 @@ pub(super) fn compare_keys(left: &EntryBytes, right: &EntryBytes) -> Ordering {
     head_of(left).cmp(&head_of(right)).then_with(|| key_of(left).cmp(key_of(right)))
 }
 
-/// Makes a page of what stands where its entries belong: writes the header of a page of `count` entries sorted by key,
-/// and empties the rest.
+/// Completes a page whose `count` entries, sorted by key, are in position: writes the header, and zeros after the entries.
 pub(super) fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
     assert!((1..=PAGE_ENTRIES).contains(&count), "a page holds 1 to {PAGE_ENTRIES} entries");
     let page: &mut [u8; PAGE_BYTES] = page.try_into().expect("a page has its length");
@@ -120,7 +119,7 @@ pub(super) fn seal_page(name: PageName, count: usize, page: &mut [u8]) {
 }
 
 impl<'a> Page<'a> {
-    /// Checks a page that was read. `None`: damaged, or another page than the one asked for.
+    /// Checks a page; `None` if it is damaged or another one than `name`.
     pub(super) fn decode(name: PageName, bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() != PAGE_BYTES {
             return None;
@@ -139,7 +138,7 @@ impl<'a> Page<'a> {
         Some(Self { entries: entries.get(..count)? })
     }
 
-    /// Looks for a key.
+    /// Searches for a key.
     pub(super) fn find(&self, key: &Key) -> Found {
         let head = key.head();
         let order = |entry: &EntryBytes| head_of(entry).cmp(&head).then_with(|| key_of(entry).cmp(&key.0));
@@ -168,15 +167,15 @@ mod tests {
 
     fn page(name: PageName, entries: &[Entry]) -> Vec<u8> {
         let mut bytes = vec![0xaa; PAGE_BYTES];
-        for (place, entry) in bytes[HEADER_BYTES..].chunks_mut(ENTRY_BYTES).zip(entries) {
-            place.copy_from_slice(&encode_entry(entry));
+        for (slot, entry) in bytes[HEADER_BYTES..].chunks_mut(ENTRY_BYTES).zip(entries) {
+            slot.copy_from_slice(&encode_entry(entry));
         }
         seal_page(name, entries.len(), &mut bytes);
         bytes
     }
 
     #[test]
-    fn pages_hold_what_was_put_in_and_any_changed_bit_shows() {
+    fn pages_return_their_entries_and_any_changed_bit_is_detected() {
         let name = PageName { epoch: 3, run: 1 << 33, index: 5 };
         let mut bytes = page(name, &[entry(2), entry(4), entry(9)]);
         let decoded = Page::decode(name, &bytes).unwrap();

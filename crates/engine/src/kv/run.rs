@@ -20,17 +20,6 @@ pub(super) struct Run {
     pub recent: Vec<u64>,
 }
 
-/// Number and pages of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RunLocation {
-    /// Number of the run.
-    pub id: u64,
-    /// First page in the table file.
-    pub start: u64,
-    /// Number of pages.
-    pub pages: u32,
-}
-
 impl Run {
     /// Returns the number of pages.
     pub(super) fn pages(&self) -> u32 {
@@ -40,11 +29,6 @@ impl Run {
     /// Returns the pages of the run.
     pub(super) fn extent(&self) -> Extent {
         Extent { start: self.start, pages: u64::from(self.pages()) }
-    }
-
-    /// Returns the number and the pages of the run.
-    pub(super) fn location(&self) -> RunLocation {
-        RunLocation { id: self.id, start: self.start, pages: self.pages() }
     }
 
     /// Returns false if the filter excludes the key.

@@ -6,7 +6,7 @@ use crate::kv::counters::TableCounters;
 use crate::kv::file::TableFile;
 use crate::kv::page::{EntryBytes, PAGE_BYTES, PAGE_ENTRIES};
 use crate::kv::pool::BufferPool;
-use crate::kv::run::{Run, RunLocation};
+use crate::kv::run::Run;
 
 /// Pages that a merge or a scan reads or writes in one call: 128 KiB.
 pub(super) const CALL_PAGES: u32 = 32;
@@ -17,7 +17,11 @@ const SCAN_CALLS: u32 = 8;
 /// Sorted entries of a run, read part by part, or of the memtable.
 #[derive(Debug)]
 pub(super) struct RunSource {
-    location: RunLocation,
+    /// Number of the run.
+    run: u64,
+    /// First page in the table file.
+    start: u64,
+    pages: u32,
     next_page: u32,
     entries: Vec<EntryBytes>,
     taken: usize,
@@ -26,18 +30,23 @@ pub(super) struct RunSource {
 
 impl RunSource {
     /// Starts at the first entry of a run; reads nothing.
-    pub(super) fn of_run(location: RunLocation) -> Self {
-        Self { location, next_page: 0, entries: Vec::new(), taken: 0, damaged_pages: 0 }
+    pub(super) fn of_run(run: &Run) -> Self {
+        Self { run: run.id, start: run.start, pages: run.pages(), ..Self::of_entries(Vec::new()) }
     }
 
     /// Starts at the first of sorted entries.
     pub(super) fn of_entries(entries: Vec<EntryBytes>) -> Self {
-        Self { entries, ..Self::of_run(RunLocation { id: 0, start: 0, pages: 0 }) }
+        Self { run: 0, start: 0, pages: 0, next_page: 0, entries, taken: 0, damaged_pages: 0 }
     }
 
     /// Returns true if all entries were read and taken.
     pub(super) fn is_done(&self) -> bool {
         !self.has_unread() && self.ready().is_empty()
+    }
+
+    /// Returns the bytes of its pages.
+    pub(super) fn bytes(&self) -> usize {
+        self.pages as usize * PAGE_BYTES
     }
 
     /// Returns true if a page was unreadable or bad.
@@ -47,7 +56,7 @@ impl RunSource {
 
     /// Returns true if pages are left to read.
     pub(super) fn has_unread(&self) -> bool {
-        self.next_page < self.location.pages
+        self.next_page < self.pages
     }
 
     /// Returns the entries that were read and not taken.
@@ -64,12 +73,12 @@ impl RunSource {
     fn pages_wanted(&self, pages_max: u32) -> u32 {
         let ready = self.ready().len().div_ceil(PAGE_ENTRIES);
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        if pages_max / 2 < ready { 0 } else { (self.location.pages - self.next_page).min(pages_max - ready) }
+        if pages_max / 2 < ready { 0 } else { (self.pages - self.next_page).min(pages_max - ready) }
     }
 
     fn push_pages(&mut self, file: &TableFile, bytes: &[u8], is_readable: bool) {
         for bytes in bytes.chunks_exact(PAGE_BYTES) {
-            let page = file.decode(self.location.id, self.next_page, bytes);
+            let page = file.decode(self.run, self.next_page, bytes);
             self.next_page += 1;
             match page.filter(|_| is_readable) {
                 Some(page) => self.entries.extend_from_slice(page.entries()),
@@ -118,7 +127,7 @@ impl<'a> RunIo<'a> {
             for page in (first..first + wanted).step_by(CALL_PAGES as usize) {
                 let pages = (first + wanted - page).min(CALL_PAGES);
                 let buffer = pool.take(pages as usize * PAGE_BYTES);
-                reads.push(self.file.read(source.location.start + u64::from(page), buffer));
+                reads.push(self.file.read(source.start + u64::from(page), buffer));
             }
             if wanted != 0 {
                 source.entries.reserve_exact(wanted as usize * PAGE_ENTRIES);
@@ -141,7 +150,7 @@ impl<'a> RunIo<'a> {
 
     /// Calls `each` with every entry of a run. Returns false if a page was unreadable or bad.
     pub(super) fn scan(&mut self, run: &Run, pool: &mut BufferPool, each: &mut dyn FnMut(&EntryBytes)) -> bool {
-        let mut source = RunSource::of_run(run.location());
+        let mut source = RunSource::of_run(run);
         while !source.is_done() {
             self.fill(std::iter::once(&mut source), SCAN_CALLS * CALL_PAGES, pool);
             source.ready().iter().for_each(&mut *each);

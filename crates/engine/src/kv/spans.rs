@@ -45,13 +45,18 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spans {
     reads: BucketReads,
-    batch_pages: u32,
+    batch_pages: usize,
 }
 
 impl Spans {
     /// Makes rules for batches of at most `batch_pages` pages.
     pub(super) fn new(reads: BucketReads, batch_pages: usize) -> Self {
-        Self { reads, batch_pages: u32::try_from(batch_pages).unwrap_or(u32::MAX) }
+        Self { reads, batch_pages }
+    }
+
+    /// Returns the most pages of a batch, unless a single read has more.
+    pub(super) fn batch_pages(self) -> usize {
+        self.batch_pages
     }
 
     /// Returns true if all pages of a run are read.
@@ -115,7 +120,7 @@ impl Spans {
     }
 
     fn whole_pages_max(self) -> u32 {
-        WHOLE_PAGES_MAX.min(self.batch_pages)
+        WHOLE_PAGES_MAX.min(u32::try_from(self.batch_pages).unwrap_or(u32::MAX))
     }
 
     /// Returns the most pages between two needed ones that one read includes: fewer than take as long as another read.

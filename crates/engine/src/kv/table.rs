@@ -2,7 +2,7 @@
 //!
 //! Fingerprints are uniform, so each single insert would read and write a page. The table collects entries in a memtable
 //! instead. When it is nearly full, a flush writes the fullest buckets, each as one sequential run. A chain that exceeds
-//! its limit is merged from its youngest runs on (the chain of a bucket in the paper, kept searchable: Ma et al., "Lazy
+//! its limit is merged from its newest runs on (the chain of a bucket in the paper, kept searchable: Ma et al., "Lazy
 //! Exact Deduplication", section 4). The limits are drawn per bucket: buckets fill evenly, and with equal limits all would
 //! merge in the same second.
 //!
