@@ -163,7 +163,7 @@ impl Index {
         self.store.close()
     }
 
-    fn arrive(&mut self, chunk: &SequencedChunk, resolved: &mut Vec<Resolved>) {
+    fn arrive(&mut self, chunk: &SequencedChunk) {
         let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
         self.counters.submitted += 1;
         self.session.next_sequence = Sequence(sequence.0 + 1);
@@ -171,7 +171,7 @@ impl Index {
             Some(InFlight::Unique(first)) => {
                 self.counters.in_flight_hits += 1;
                 self.arrivals.arrive_decided(sequence, Outcome::Elsewhere);
-                resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
+                self.session.resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
                 return;
             }
             Some(InFlight::Pending(slot)) => {
@@ -185,7 +185,7 @@ impl Index {
         }
         let was_asked = self.options.order == Order::CacheFirst && self.prelookup.is_on();
         // What the cache holds was stored, so the filter has its bits.
-        if was_asked && self.pre_look_up(sequence, &fingerprint, resolved) {
+        if was_asked && self.pre_look_up(sequence, &fingerprint) {
             self.session.cycles.pass_candidate();
             return;
         }
@@ -194,23 +194,23 @@ impl Index {
             self.rounds.pass_unique();
             self.arrivals.arrive_decided(sequence, Outcome::Unique);
             self.session.set_unique(fingerprint, sequence);
-            resolved.push(Resolved { sequence, verdict: Verdict::Unique });
+            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
             return;
         }
         self.session.cycles.pass_candidate();
-        if self.prelookup.is_on() && !was_asked && self.pre_look_up(sequence, &fingerprint, resolved) {
+        if self.prelookup.is_on() && !was_asked && self.pre_look_up(sequence, &fingerprint) {
             return;
         }
         if self.immediate {
             let expected = self.arrivals.expected().filter(|_| self.options.follows_successors);
             self.arrivals.arrive(sequence);
             let chunk = PendingChunk { first: *chunk, membership: None, followers: Vec::new() };
-            self.look_up_immediately(chunk, expected, resolved);
+            self.look_up_immediately(chunk, expected);
             return;
         }
         self.arrivals.arrive(sequence);
         let (slot, bucket) = self.session.wait(chunk, self.rounds.join_run(sequence));
-        self.schedule_lookup(slot, chunk, bucket, resolved);
+        self.schedule_lookup(slot, chunk, bucket);
     }
 
     /// Adds the chunk to the filter; returns true if the table may hold it.
@@ -225,7 +225,7 @@ impl Index {
     }
 
     /// Looks a chunk up in the cache as it arrives; returns true if that resolved it.
-    fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint, resolved: &mut Vec<Resolved>) -> bool {
+    fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint) -> bool {
         let start = self.timer.sample();
         let cached = self.cache.get(fingerprint);
         if let Some(start) = start {
@@ -237,7 +237,7 @@ impl Index {
             self.counters.prelookup_hits += 1;
             self.prelookup.note_hit();
             self.arrivals.arrive_decided(sequence, Outcome::At(position));
-            resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
+            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
             return true;
         }
         self.counters.dead_hits += u64::from(cached.is_some());
@@ -246,25 +246,25 @@ impl Index {
     }
 
     /// Looks up while too many chunks or bytes wait, or one has waited too long.
-    fn bound_pending(&mut self, resolved: &mut Vec<Resolved>) {
+    fn bound_pending(&mut self) {
         while let Some((sequence, bucket)) = self.session.pending.oldest() {
             let age = self.session.next_sequence.0.saturating_sub(sequence.0);
             if self.options.pending_age_max < age {
-                self.look_up_bucket(bucket, resolved);
+                self.look_up_bucket(bucket);
             } else if self.options.pending_max < self.session.pending.len()
                 || self.options.pending_bytes_max < self.session.pending.bytes()
             {
                 let fullest = self.session.pending.fullest_bucket();
-                self.look_up_bucket(fullest, resolved);
+                self.look_up_bucket(fullest);
             } else {
                 break;
             }
         }
-        self.keep_advancing(resolved);
+        self.keep_advancing();
     }
 
     /// Decides whether chunks are looked up as they arrive from now on.
-    fn adapt(&mut self, resolved: &mut Vec<Resolved>) {
+    fn adapt(&mut self) {
         if !matches!(self.options.schedule, Schedule::Adaptive { .. }) {
             return;
         }
@@ -280,7 +280,7 @@ impl Index {
             self.immediate = immediate;
             if immediate {
                 // The pending chunks are among the first of their run: the others need not wait for them.
-                self.look_up_pool(resolved);
+                self.look_up_pool();
             }
         }
     }
@@ -308,23 +308,25 @@ impl Identifier for Index {
             }
             self.timer.begin_batch();
             for chunk in batch {
-                self.arrive(chunk, resolved);
+                self.arrive(chunk);
             }
-            self.bound_pending(resolved);
+            self.bound_pending();
             self.arrivals.advance();
-            self.adapt(resolved);
+            self.adapt();
             self.log_duplicate_runs();
         }
+        resolved.append(&mut self.session.resolved);
         Ok(())
     }
 
     fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()> {
         if !self.session.pending.is_empty() {
             self.counters.drains += 1;
-            self.look_up_all(resolved);
+            self.look_up_all();
         }
         self.arrivals.finish();
         self.log_duplicate_runs();
+        resolved.append(&mut self.session.resolved);
         Ok(())
     }
 

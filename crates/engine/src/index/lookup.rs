@@ -12,92 +12,81 @@ use crate::types::{Chunk, ContainerId};
 
 impl Index {
     /// Takes note of a chunk that begins to wait; looks up once as many do in its bucket, or in a pool, as the schedule says.
-    pub(super) fn schedule_lookup(
-        &mut self,
-        slot: Slot,
-        chunk: &SequencedChunk,
-        bucket: u32,
-        resolved: &mut Vec<Resolved>,
-    ) {
+    pub(super) fn schedule_lookup(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32) {
         let threshold = self.options.threshold();
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk, resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk),
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 if threshold <= self.session.pending.bucket_len(bucket) {
-                    self.look_up_bucket(bucket, resolved);
+                    self.look_up_bucket(bucket);
                 }
             }
         }
     }
 
     /// Looks a bucket's chunks up. For a pool, which has one bucket, it may do to take the answers that are due.
-    pub(super) fn look_up_bucket(&mut self, bucket: u32, resolved: &mut Vec<Resolved>) {
+    pub(super) fn look_up_bucket(&mut self, bucket: u32) {
         match self.options.schedule {
             Schedule::Pool { .. } | Schedule::Adaptive { .. } => {
-                if !self.take_answers(resolved) {
-                    self.look_up_pool(resolved);
+                if !self.take_answers() {
+                    self.look_up_pool();
                 }
             }
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 let mut slots = Vec::new();
                 self.session.pending.list_bucket(bucket, &mut slots);
-                self.look_up_slots(&slots, resolved);
+                self.look_up_slots(&slots);
             }
         }
     }
 
     /// Brings everything that waits to a verdict: the first of each cycle before the others, since what its hit brings in
     /// answers most of them; what is left in the order of the table.
-    pub(super) fn look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
-        self.take_answers(resolved);
+    pub(super) fn look_up_all(&mut self) {
+        self.take_answers();
         let mut slots = Vec::new();
         self.session.pending.list_heads(&mut slots);
-        self.look_up_slots(&slots, resolved);
+        self.look_up_slots(&slots);
         match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(resolved),
+            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(),
             Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
                 self.session.pending.list(&mut slots);
-                self.look_up_slots(&slots, resolved);
+                self.look_up_slots(&slots);
             }
         }
     }
 
-    pub(super) fn look_up_slots(&mut self, slots: &[Slot], resolved: &mut Vec<Resolved>) {
+    pub(super) fn look_up_slots(&mut self, slots: &[Slot]) {
         for piece in slots.chunks(BATCH_PAGES_MAX) {
             // A window that was read for an earlier piece may have answered for some of these.
             let chunks: Vec<PendingChunk> = piece.iter().filter_map(|&slot| self.session.take(slot)).collect();
-            self.look_up(&chunks, resolved);
+            self.look_up(&chunks);
             // What this has shown about runs decides how much the next hits read.
             self.arrivals.advance();
         }
     }
 
     /// Looks up a chunk that has just arrived. Where it was expected in the log, the log is read on instead.
-    pub(super) fn look_up_immediately(
-        &mut self,
-        chunk: PendingChunk,
-        expected: Option<Position>,
-        resolved: &mut Vec<Resolved>,
-    ) {
+    pub(super) fn look_up_immediately(&mut self, chunk: PendingChunk, expected: Option<Position>) {
         if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
-            self.read_ahead(start, resolved);
+            self.read_ahead(start);
             let cached = self.cache.get(&chunk.first.chunk.fingerprint);
             let found =
                 cached.and_then(|(ordinal, position)| Some((self.store.registry.live_container(ordinal)?, position)));
             if let Some((container, position)) = found {
                 self.counters.postlookup_hits += 1;
-                self.resolve(&chunk, Some((container, position)), resolved);
+                self.resolve(&chunk, Some((container, position)));
                 // The next chunk of the run is expected from here on.
                 self.arrivals.advance();
                 return;
             }
         }
-        self.look_up(&[chunk], resolved);
+        self.look_up(&[chunk]);
         self.arrivals.advance();
     }
 
     /// Looks chunks up together, then reads around the hits, which may answer for others that wait.
-    fn look_up(&mut self, chunks: &[PendingChunk], resolved: &mut Vec<Resolved>) {
+    fn look_up(&mut self, chunks: &[PendingChunk]) {
         if chunks.is_empty() {
             return;
         }
@@ -108,17 +97,12 @@ impl Index {
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
-        let hits = self.resolve_all(chunks, answers, resolved);
-        self.prefetch(hits, resolved);
+        let hits = self.resolve_all(chunks, answers);
+        self.prefetch(hits);
     }
 
     /// Brings chunks that were looked up to their verdicts; returns the hits.
-    pub(super) fn resolve_all(
-        &mut self,
-        chunks: &[PendingChunk],
-        answers: Vec<Lookup>,
-        resolved: &mut Vec<Resolved>,
-    ) -> Vec<Hit> {
+    pub(super) fn resolve_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>) -> Vec<Hit> {
         let newest = chunks.iter().map(|chunk| chunk.first.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
@@ -130,7 +114,7 @@ impl Index {
                 let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = first;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
-            self.resolve(chunk, found, resolved);
+            self.resolve(chunk, found);
             if Some(chunk.first.sequence) == newest {
                 self.prelookup.note_last_of_batch(found.is_some());
             }
@@ -160,7 +144,7 @@ impl Index {
     }
 
     /// Brings a chunk that was undecided, and those that joined it, to their verdicts.
-    fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>, resolved: &mut Vec<Resolved>) {
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>) {
         let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk.first;
         let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
             if chunk.membership.is_some() {
@@ -173,27 +157,21 @@ impl Index {
             (Verdict::Unique, Verdict::SameAs(sequence), Outcome::FalsePositive, Outcome::Elsewhere)
         };
         self.arrivals.decide(sequence, outcome);
-        resolved.push(Resolved { sequence, verdict: first });
+        self.session.resolved.push(Resolved { sequence, verdict: first });
         for &sequence in &chunk.followers {
             self.arrivals.decide(sequence, rest_outcome);
-            resolved.push(Resolved { sequence, verdict: rest });
+            self.session.resolved.push(Resolved { sequence, verdict: rest });
         }
     }
 
-    pub(super) fn answer(
-        &mut self,
-        slot: Slot,
-        container: Option<ContainerId>,
-        position: Position,
-        resolved: &mut Vec<Resolved>,
-    ) {
+    pub(super) fn answer(&mut self, slot: Slot, container: Option<ContainerId>, position: Position) {
         let Some(container) = container else {
             self.counters.dead_hits += 1;
             return;
         };
         if let Some(chunk) = self.session.take(slot) {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, Some((container, position)), resolved);
+            self.resolve(&chunk, Some((container, position)));
         }
     }
 }

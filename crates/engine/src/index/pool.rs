@@ -3,13 +3,13 @@
 //! A lookup round probes the first pending chunk of each run; the log window around each hit usually resolves the rest of
 //! the run. Later rounds probe the chunks that are left, in shorter strides. Lookups and windows run in the background.
 
+use crate::index::SequencedChunk;
 use crate::index::identify::Index;
 use crate::index::options::Schedule;
 use crate::index::pending::PendingChunk;
 use crate::index::rounds::STRIDE_DIVISOR;
 use crate::index::slot::Slot;
 use crate::index::windows::Hit;
-use crate::index::{Resolved, SequencedChunk};
 use crate::kv::{Key, Lookup};
 
 /// Longest stride, however long runs are: as many chunks as a window has records.
@@ -24,39 +24,39 @@ const RUN_AHEAD_MIN: u64 = 128;
 impl Index {
     /// Looks up the first chunk of a run of pending chunks once a run of duplicates is likely and runs are long. Chunks of it
     /// that are yet to come then find the log window in the cache and need not wait.
-    fn look_ahead_in_run(&mut self, resolved: &mut Vec<Resolved>) {
+    fn look_ahead_in_run(&mut self) {
         let run = self.rounds.run();
         if run.len != RUN_BEGUN || self.arrivals.runs().mean_run() < RUN_AHEAD_MIN {
             return;
         }
         if let Some((slot, _)) = run.first.filter(|(slot, _)| !self.session.pending.is_asked(*slot)) {
-            self.look_up_slots(&[slot], resolved);
+            self.look_up_slots(&[slot]);
         }
     }
 
     /// Notes that a chunk has begun to wait. Begins a round once enough chunks do; looks ahead in a run that has begun.
-    pub(super) fn note_waiting(&mut self, slot: Slot, chunk: &SequencedChunk, resolved: &mut Vec<Resolved>) {
+    pub(super) fn note_waiting(&mut self, slot: Slot, chunk: &SequencedChunk) {
         let first = self.rounds.run().first;
         let first_waits = first.is_some_and(|(slot, sequence)| self.session.pending.get(slot, sequence).is_some());
         self.rounds.push(slot, chunk, first_waits);
         // Smaller rounds where it takes more of them.
         let threshold = self.options.threshold() >> u32::from(self.rounds.is_dense());
         if threshold <= self.rounds.fresh() {
-            self.advance_pool(resolved);
+            self.advance_pool();
         } else {
-            self.look_ahead_in_run(resolved);
+            self.look_ahead_in_run();
         }
     }
 
     /// Begins a round if the last one was long ago, however few chunks wait.
-    pub(super) fn keep_advancing(&mut self, resolved: &mut Vec<Resolved>) {
+    pub(super) fn keep_advancing(&mut self) {
         let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
         let passed = self.session.next_sequence.0.saturating_sub(self.rounds.last_start());
         // A chunk is looked up within six rounds: before it is too old.
         let is_due =
             self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.rounds.fresh_bytes();
         if is_pool && is_due && !self.session.pending.is_empty() {
-            self.advance_pool(resolved);
+            self.advance_pool();
         }
     }
 
@@ -66,8 +66,8 @@ impl Index {
     /// chunks of the round before, because windows around the first of their runs are being read. The next round probes
     /// those that the windows do not answer, in shorter strides, and two rounds later one by one. So the disk is always
     /// busy while identification continues.
-    fn advance_pool(&mut self, resolved: &mut Vec<Resolved>) {
-        self.take_windows(resolved);
+    fn advance_pool(&mut self) {
+        self.take_windows();
         let start = self.timer.now();
         let answers = self.store.table.end_lookup();
         self.counters.lookup_nanos += self.timer.nanos_since(start);
@@ -75,9 +75,9 @@ impl Index {
         self.rounds.note_left(left, self.options.threshold());
         if self.options.pending_max / 2 < left {
             // The windows answer few chunks: round by round would be too slow.
-            let hits = self.resolve_asked(answers, resolved);
-            self.prefetch(hits, resolved);
-            return self.look_up_pool(resolved);
+            let hits = self.resolve_asked(answers);
+            self.prefetch(hits);
+            return self.look_up_pool();
         }
         let stride = self.stride();
         let mut slots = Vec::new();
@@ -90,32 +90,32 @@ impl Index {
             self.counters.lookup_batches += 1;
             self.store.start_lookup(keys);
         }
-        let hits = self.resolve_asked(answers, resolved);
+        let hits = self.resolve_asked(answers);
         self.session.asked = slots;
-        self.prefetch_in_background(hits, resolved);
+        self.prefetch_in_background(hits);
         self.arrivals.advance();
     }
 
     /// Waits for the reads and the lookup in the background, resolves their chunks and reads around the hits. Returns true if
     /// a lookup was running.
-    pub(super) fn take_answers(&mut self, resolved: &mut Vec<Resolved>) -> bool {
-        self.take_windows(resolved);
+    pub(super) fn take_answers(&mut self) -> bool {
+        self.take_windows();
         let start = self.timer.now();
         let Some(answers) = self.store.table.end_lookup() else { return false };
         self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let hits = self.resolve_asked(Some(answers), resolved);
-        self.prefetch(hits, resolved);
+        let hits = self.resolve_asked(Some(answers));
+        self.prefetch(hits);
         self.arrivals.advance();
         true
     }
 
     /// Resolves the chunks of the lookup in the background; returns the hits.
-    fn resolve_asked(&mut self, answers: Option<Vec<Lookup>>, resolved: &mut Vec<Resolved>) -> Vec<Hit> {
+    fn resolve_asked(&mut self, answers: Option<Vec<Lookup>>) -> Vec<Hit> {
         let answers = answers.unwrap_or_default();
         let asked = std::mem::take(&mut self.session.asked);
         let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.session.take(slot)).collect();
         assert_eq!(chunks.len(), answers.len(), "only a lookup answers for its chunks");
-        let hits = self.resolve_all(&chunks, answers, resolved);
+        let hits = self.resolve_all(&chunks, answers);
         // The runs seen so far decide how much the hits read.
         self.arrivals.advance();
         hits
@@ -135,14 +135,14 @@ impl Index {
     }
 
     /// Looks all pending chunks up, in as many rounds as it takes.
-    pub(super) fn look_up_pool(&mut self, resolved: &mut Vec<Resolved>) {
-        self.take_answers(resolved);
+    pub(super) fn look_up_pool(&mut self) {
+        self.take_answers();
         let mut stride = STRIDE_MAX;
         let mut slots = Vec::new();
         while !self.session.pending.is_empty() {
             stride = stride.min(self.stride());
             self.session.pending.list_strided(&mut slots, |_| Some(stride));
-            self.look_up_slots(&slots, resolved);
+            self.look_up_slots(&slots);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
         self.rounds.forget_fresh();

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::index::SequencedChunk;
 use crate::index::cycle::{CycleRule, Cycles};
 use crate::index::identity_hasher::BuildIdentityHasher;
 use crate::index::pending::{Pending, PendingChunk};
 use crate::index::slot::Slot;
+use crate::index::{Resolved, SequencedChunk};
 use crate::types::{Chunk, Fingerprint, Sequence};
 
 /// State of a chunk that this session has met and that is not recorded.
@@ -26,6 +26,8 @@ pub(super) struct SessionChunks {
     pub(super) cycles: Cycles,
     /// Chunks that a lookup in the background is for.
     pub(super) asked: Vec<Slot>,
+    /// Verdicts that the caller has not taken yet.
+    pub(super) resolved: Vec<Resolved>,
     /// Position of the next chunk in the stream.
     pub(super) next_sequence: Sequence,
     /// Unique chunks of this session that were recorded.
@@ -40,6 +42,7 @@ impl SessionChunks {
             pending: Pending::new(buckets),
             cycles: Cycles::new(cycles, keeps_members),
             asked: Vec::new(),
+            resolved: Vec::new(),
             next_sequence: Sequence(0),
             recorded: 0,
         }

@@ -8,7 +8,6 @@
 //! that waits (both Ma et al.); all others probe the window's records in the map of pending chunks, which costs less for each
 //! record and answers those of other cycles too, but not what has come to wait since an earlier window was read.
 
-use crate::index::Resolved;
 use crate::index::cycle::Membership;
 use crate::index::identify::Index;
 use crate::index::log::{LOG_PAGE_RECORDS, LogExtent, LogWindow};
@@ -69,14 +68,14 @@ impl Index {
     }
 
     /// Reads the log around those hits whose neighbors may be waiting, or are yet to come.
-    pub(super) fn prefetch(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
-        let windows = self.windows_for(hits, resolved);
-        self.read_all(&windows, resolved);
+    pub(super) fn prefetch(&mut self, hits: Vec<Hit>) {
+        let windows = self.windows_for(hits);
+        self.read_all(&windows);
     }
 
     /// Does the same beside, as far as that is one read; what it answers shows once the windows are taken.
-    pub(super) fn prefetch_in_background(&mut self, hits: Vec<Hit>, resolved: &mut Vec<Resolved>) {
-        let windows = self.windows_for(hits, resolved);
+    pub(super) fn prefetch_in_background(&mut self, hits: Vec<Hit>) {
+        let windows = self.windows_for(hits);
         let (background, rest) = windows.split_at(batch_of(&windows));
         if !background.is_empty() {
             let start = self.timer.now();
@@ -86,32 +85,28 @@ impl Index {
             self.successors.reading = followed;
             self.counters.prefetch_nanos += self.timer.nanos_since(start);
         }
-        self.read_all(rest, resolved);
+        self.read_all(rest);
     }
 
     /// Waits for the windows that are being read beside, if any are, and takes them.
-    pub(super) fn take_windows(&mut self, resolved: &mut Vec<Resolved>) {
+    pub(super) fn take_windows(&mut self) {
         let start = self.timer.now();
         let Some(extents) = self.store.log.end_read() else { return };
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
         let followed = std::mem::take(&mut self.successors.reading);
-        self.take_extents(&extents, &followed, &[], resolved);
+        self.take_extents(&extents, &followed, &[]);
     }
 
-    fn read_all(&mut self, mut windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
+    fn read_all(&mut self, mut windows: &[(LogWindow, Option<Membership>)]) {
         while !windows.is_empty() {
             let (batch, rest) = windows.split_at(batch_of(windows));
-            self.read_windows(batch, resolved);
+            self.read_windows(batch);
             windows = rest;
         }
     }
 
     /// Returns the windows around those hits for which one is to be read, with the hits' cycles.
-    fn windows_for(
-        &mut self,
-        mut hits: Vec<Hit>,
-        resolved: &mut Vec<Resolved>,
-    ) -> Vec<(LogWindow, Option<Membership>)> {
+    fn windows_for(&mut self, mut hits: Vec<Hit>) -> Vec<(LogWindow, Option<Membership>)> {
         let records = self.window_records();
         let mut windows = Vec::new();
         if records == 0 {
@@ -140,7 +135,7 @@ impl Index {
                     // Chunks that arrived since were not asked for in it unless that is done at arrival.
                     let asks = self.options.prelookup != Prelookup::Always;
                     if asks && !std::mem::replace(&mut has_asked_for_all, is_exhaustive) {
-                        self.post_look_up_cached(&hit, resolved);
+                        self.post_look_up_cached(&hit);
                     }
                     continue;
                 }
@@ -190,32 +185,26 @@ impl Index {
     }
 
     /// Reads windows of the log into the cache and answers pending chunks by them.
-    fn read_windows(&mut self, windows: &[(LogWindow, Option<Membership>)], resolved: &mut Vec<Resolved>) {
+    fn read_windows(&mut self, windows: &[(LogWindow, Option<Membership>)]) {
         let start = self.timer.now();
         let cycles: Vec<Membership> = windows.iter().filter_map(|(_, membership)| *membership).collect();
         let windows: Vec<LogWindow> = windows.iter().map(|(window, _)| *window).collect();
         let followed = self.successors_of(&windows);
         let extents = self.store.read_log([&followed[..], &windows].concat());
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
-        self.take_extents(&extents, &followed, &cycles, resolved);
+        self.take_extents(&extents, &followed, &cycles);
     }
 
     /// Reads the log on from a position and takes what comes.
-    pub(super) fn read_ahead(&mut self, start: Position, resolved: &mut Vec<Resolved>) {
+    pub(super) fn read_ahead(&mut self, start: Position) {
         let window = LogWindow { start, records: self.window_records() };
         self.counters.read_aheads += 1;
-        self.read_windows(&[(window, None)], resolved);
+        self.read_windows(&[(window, None)]);
     }
 
     /// Puts records of the log into the cache, and answers pending chunks by them. `followed`: what a repeat led to;
     /// `cycles`: of the hits that the others are for.
-    fn take_extents(
-        &mut self,
-        extents: &[LogExtent],
-        followed: &[LogWindow],
-        cycles: &[Membership],
-        resolved: &mut Vec<Resolved>,
-    ) {
+    fn take_extents(&mut self, extents: &[LogExtent], followed: &[LogWindow], cycles: &[Membership]) {
         let start = self.timer.now();
         for LogExtent { start, records } in extents {
             let is_followed = followed.iter().any(|window| window.holds(*start));
@@ -229,9 +218,9 @@ impl Index {
         }
         if !self.session.pending.is_empty() {
             match self.options.schedule {
-                Schedule::Lazy { .. } => self.post_look_up_cycles(cycles, resolved),
-                Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
-                _ => extents.iter().for_each(|extent| self.post_look_up_records(extent, resolved)),
+                Schedule::Lazy { .. } => self.post_look_up_cycles(cycles),
+                Schedule::Exhaustive { .. } => self.post_look_up_all(),
+                _ => extents.iter().for_each(|extent| self.post_look_up_records(extent)),
             }
         }
         self.counters.postlookup_nanos += self.timer.nanos_since(start);
@@ -269,7 +258,7 @@ impl Index {
     }
 
     /// Asks the cache for all that wait in some cycles.
-    fn post_look_up_cycles(&mut self, cycles: &[Membership], resolved: &mut Vec<Resolved>) {
+    fn post_look_up_cycles(&mut self, cycles: &[Membership]) {
         let mut members = Vec::new();
         for membership in cycles {
             self.session.cycles.members(membership.cycle, &mut members);
@@ -284,12 +273,12 @@ impl Index {
                 (!chunk.membership.is_some_and(is_exhausted)).then_some((slot, chunk.first.chunk.fingerprint))
             });
             let waiting: Vec<(Slot, Fingerprint)> = waiting.collect();
-            self.ask_cache_for(waiting, resolved);
+            self.ask_cache_for(waiting);
         }
     }
 
     /// Asks the cache for some that wait.
-    fn ask_cache_for(&mut self, waiting: Vec<(Slot, Fingerprint)>, resolved: &mut Vec<Resolved>) {
+    fn ask_cache_for(&mut self, waiting: Vec<(Slot, Fingerprint)>) {
         for (_, fingerprint) in &waiting {
             self.cache.prefetch(fingerprint);
         }
@@ -297,30 +286,30 @@ impl Index {
         for (slot, fingerprint) in waiting {
             if let Some((ordinal, position)) = self.cache.get(&fingerprint) {
                 let container = self.store.registry.live_container(ordinal);
-                self.answer(slot, container, position, resolved);
+                self.answer(slot, container, position);
             }
         }
     }
 
     /// Asks the cache for all that wait.
-    fn post_look_up_all(&mut self, resolved: &mut Vec<Resolved>) {
+    fn post_look_up_all(&mut self) {
         let mut slots = Vec::new();
         self.session.pending.list(&mut slots);
         for piece in slots.chunks(PREFETCH_CHUNKS) {
             let waiting = piece.iter().filter_map(|&slot| Some((slot, *self.session.pending.fingerprint(slot)?)));
-            self.ask_cache_for(waiting.collect(), resolved);
+            self.ask_cache_for(waiting.collect());
         }
     }
 
     /// Answers by the cached window of a hit what waits for it: its cycle, or all that waits.
-    fn post_look_up_cached(&mut self, hit: &Hit, resolved: &mut Vec<Resolved>) {
+    fn post_look_up_cached(&mut self, hit: &Hit) {
         let start = self.timer.now();
         match self.options.schedule {
-            Schedule::Lazy { .. } => self.post_look_up_cycles(hit.membership.as_slice(), resolved),
-            Schedule::Exhaustive { .. } => self.post_look_up_all(resolved),
+            Schedule::Lazy { .. } => self.post_look_up_cycles(hit.membership.as_slice()),
+            Schedule::Exhaustive { .. } => self.post_look_up_all(),
             _ => {
                 if let Some(extent) = self.cache.window_of(&hit.fingerprint) {
-                    self.post_look_up_records(&extent, resolved);
+                    self.post_look_up_records(&extent);
                 }
             }
         }
@@ -328,7 +317,7 @@ impl Index {
     }
 
     /// Answers all that wait and are among the records.
-    fn post_look_up_records(&mut self, extent: &LogExtent, resolved: &mut Vec<Resolved>) {
+    fn post_look_up_records(&mut self, extent: &LogExtent) {
         self.counters.postlookup_probes += extent.records.len() as u64;
         let mut is_useful = false;
         for (position, record) in (extent.start.0..).map(Position).zip(&extent.records) {
@@ -341,7 +330,7 @@ impl Index {
                 // Notes that the window has answered something.
                 self.cache.get(&record.chunk.fingerprint);
             }
-            self.answer(slot, container, position, resolved);
+            self.answer(slot, container, position);
         }
     }
 }
