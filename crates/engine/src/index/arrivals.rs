@@ -1,55 +1,55 @@
-//! Verdicts in the order of the stream, whatever the order they come in.
+//! Verdicts in stream order, although they come in any order.
 //!
-//! Where duplicates stand in the log, one after the other in stream order, says how long runs of duplicates are (and so
-//! how much to read around a hit and when deferring pays), and which stretch of the log was repeated. In any other
-//! order runs would seem to be of one chunk.
+//! The positions of consecutive duplicates in the log show the lengths of duplicate runs, and which run was repeated.
+//! The lengths decide how much a hit reads and when deferring pays. In any other order all runs would seem to have one
+//! chunk.
 
 use std::collections::VecDeque;
 
 use crate::kv::Position;
 use crate::types::Sequence;
 
-/// Forward steps in the log that do not end a run: chunks of the old stream that the new one leaves out. A quarter of the
-/// mean run is as little: reading on takes no longer than reading anew.
+/// Forward steps in the log that do not end a run: the new stream leaves out chunks of the old one. A quarter of the
+/// mean run does not end it either: to read across the gap takes no longer than to read again.
 const SKIP: std::ops::RangeInclusive<u64> = 16..=512;
 
 /// Runs after which older ones count half.
 const HEADS_PER_HALVING: u64 = 64;
-/// False positives after which the same happens.
+/// False positives after which older ones count half.
 const FALSE_POSITIVES_PER_HALVING: u64 = 1 << 10;
-/// Duplicates after which the same happens, so that one long run does not outweigh a change for ever.
+/// Duplicates after which older ones count half, so that one long run does not outweigh a change for ever.
 const DUPLICATES_PER_HALVING: u64 = 1 << 16;
 
-/// What became of a chunk, as far as runs are concerned.
+/// The verdict on a chunk, as far as runs depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// A duplicate, recorded at a position of the log.
     At(Position),
-    /// A duplicate of which no position is known.
+    /// A duplicate at an unknown position.
     Elsewhere,
-    /// Proved unique by the filter.
+    /// Unique according to the filter.
     Unique,
-    /// Unique, found out by a lookup.
+    /// Unique according to a lookup.
     FalsePositive,
 }
 
-/// A stretch of the log that the stream repeated.
+/// A run of log records that the stream repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DuplicateRun {
     /// First record.
     pub start: Position,
     /// Number of records.
     pub len: u32,
-    /// Chunks declared unique before it in the stream of this session.
+    /// Unique chunks before it in the stream of this session.
     pub uniques_before: u64,
 }
 
-/// Positions and outcomes in 64 bits each: there is one for every chunk behind the oldest that waits.
+/// A position or outcome in 64 bits: there is one for each chunk from the oldest pending one on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packed(u64);
 
 impl Packed {
-    const WAITING: Self = Self(u64::MAX);
+    const PENDING: Self = Self(u64::MAX);
     const ELSEWHERE: Self = Self(u64::MAX - 1);
     const UNIQUE: Self = Self(u64::MAX - 2);
     const FALSE_POSITIVE: Self = Self(u64::MAX - 3);
@@ -65,7 +65,7 @@ impl Packed {
 
     fn outcome(self) -> Option<Outcome> {
         match self {
-            Self::WAITING => None,
+            Self::PENDING => None,
             Self::ELSEWHERE => Some(Outcome::Elsewhere),
             Self::UNIQUE => Some(Outcome::Unique),
             Self::FALSE_POSITIVE => Some(Outcome::FalsePositive),
@@ -74,15 +74,16 @@ impl Packed {
     }
 }
 
-/// Bytes that each chunk takes between the oldest that waits and the newest.
+/// Memory of each chunk from the oldest pending one on.
 pub(super) const ARRIVAL_BYTES: usize = size_of::<Packed>();
 
-/// The verdicts behind the oldest chunk that waits, and what those before it showed.
+/// The verdicts from the oldest pending chunk on, and the runs before it.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     first: u64,
-    waiting: VecDeque<Packed>,
-    runs: RunMeter,
+    pending: VecDeque<Packed>,
+    /// Statistics of runs.
+    pub runs: RunMeter,
     duplicate_run: Option<DuplicateRun>,
     /// Runs that have ended, until they are taken.
     ended: Vec<DuplicateRun>,
@@ -92,41 +93,41 @@ pub(super) struct Arrivals {
 impl Arrivals {
     /// Takes the next chunk of the stream, undecided.
     pub(super) fn arrive(&mut self, sequence: Sequence) {
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             self.first = sequence.0;
         }
-        debug_assert_eq!(self.first + self.waiting.len() as u64, sequence.0, "arrivals have no gaps");
-        self.waiting.push_back(Packed::WAITING);
+        debug_assert_eq!(self.first + self.pending.len() as u64, sequence.0, "arrivals have no gaps");
+        self.pending.push_back(Packed::PENDING);
     }
 
     /// Takes the next chunk of the stream together with its outcome.
     pub(super) fn arrive_decided(&mut self, sequence: Sequence, outcome: Outcome) {
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             self.first = sequence.0 + 1;
             self.pass(outcome);
         } else {
-            self.waiting.push_back(Packed::of(outcome));
+            self.pending.push_back(Packed::of(outcome));
         }
     }
 
-    /// Notes what became of a chunk that was undecided.
+    /// Notes the outcome of an undecided chunk.
     pub(super) fn decide(&mut self, sequence: Sequence, outcome: Outcome) {
         let index = sequence.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
-        if let Some(waiting) = index.and_then(|index| self.waiting.get_mut(index)) {
-            *waiting = Packed::of(outcome);
+        if let Some(pending) = index.and_then(|index| self.pending.get_mut(index)) {
+            *pending = Packed::of(outcome);
         }
     }
 
-    /// Processes the outcomes up to the oldest chunk that waits.
+    /// Processes the outcomes before the oldest pending chunk.
     pub(super) fn advance(&mut self) {
-        while let Some(outcome) = self.waiting.front().and_then(|packed| packed.outcome()) {
-            self.waiting.pop_front();
+        while let Some(outcome) = self.pending.front().and_then(|packed| packed.outcome()) {
+            self.pending.pop_front();
             self.first += 1;
             self.pass(outcome);
         }
     }
 
-    /// Ends the current run, as at the end of the stream.
+    /// Ends the current run at the end of the stream.
     pub(super) fn finish(&mut self) {
         self.advance();
         self.ended.extend(self.duplicate_run.take());
@@ -137,37 +138,28 @@ impl Arrivals {
         std::mem::take(&mut self.ended)
     }
 
-    /// Returns the statistics of runs.
-    pub(super) fn runs(&self) -> &RunMeter {
-        &self.runs
-    }
-
-    /// Returns the position that follows the last duplicate if nothing waits: where the next one is expected.
+    /// Returns the position after the last duplicate, where the next one is expected; `None` while chunks are pending.
     pub(super) fn expected(&self) -> Option<Position> {
-        self.waiting.is_empty().then(|| self.runs.ends[0].map(|last| Position(last + 1))).flatten()
+        self.pending.is_empty().then(|| self.runs.ends[0].map(|last| Position(last + 1))).flatten()
     }
 
-    /// Says whether a chunk between two places of the stream, both counted in, is undecided or yet to come.
-    pub(super) fn waits_between(&self, from: Sequence, to: Sequence) -> bool {
+    /// Returns true if a chunk from one position in the stream to another, both included, is undecided or has yet to
+    /// arrive.
+    pub(super) fn is_undecided_between(&self, from: Sequence, to: Sequence) -> bool {
         let index = |sequence: u64| usize::try_from(sequence.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let end = self.first + self.waiting.len() as u64;
-        let is_decided = |packed: &Packed| *packed != Packed::WAITING;
-        end <= to.0 || (self.first <= to.0 && !self.waiting.range(index(from.0)..=index(to.0)).all(is_decided))
+        let end = self.first + self.pending.len() as u64;
+        let is_decided = |packed: &Packed| *packed != Packed::PENDING;
+        end <= to.0 || (self.first <= to.0 && !self.pending.range(index(from.0)..=index(to.0)).all(is_decided))
     }
 
     fn pass(&mut self, outcome: Outcome) {
         self.runs.pass(outcome);
         match outcome {
             Outcome::At(position) => match &mut self.duplicate_run {
-                Some(duplicate_run)
-                    if duplicate_run.start.0 + u64::from(duplicate_run.len) == position.0
-                        && duplicate_run.len < u32::MAX =>
-                {
-                    duplicate_run.len += 1;
-                }
-                duplicate_run => {
+                Some(run) if run.start.0 + u64::from(run.len) == position.0 && run.len < u32::MAX => run.len += 1,
+                run => {
                     let begun = DuplicateRun { start: position, len: 1, uniques_before: self.uniques };
-                    self.ended.extend(duplicate_run.replace(begun));
+                    self.ended.extend(run.replace(begun));
                 }
             },
             Outcome::Elsewhere => self.ended.extend(self.duplicate_run.take()),
@@ -179,15 +171,16 @@ impl Arrivals {
     }
 }
 
-/// How long runs of duplicates are, the younger counting more.
+/// The lengths of duplicate runs; recent runs count more.
 ///
-/// A run may leave its place in the log for another and come back: chunks that the filter let pass when they were new were
-/// recorded after their neighbors, together with others of their kind. To come back is not to begin.
+/// A run may leave its position in the log for another one and return. This happens around chunks that were false
+/// positives when they were new: they were recorded after their neighbors, together with other false positives. A
+/// return begins no run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunMeter {
-    /// Where the run goes on, and where it may come back to: the last position there.
+    /// The last position of the current run, and of the run to which it may return.
     ends: [Option<u64>; 2],
-    /// Whether the second was left for the first, which counted as a beginning.
+    /// Whether the current run left the second one and counted as a beginning.
     has_left: bool,
     duplicates: u64,
     heads: u64,
@@ -199,11 +192,11 @@ impl RunMeter {
         match outcome {
             Outcome::At(Position(position)) => {
                 let skip = (self.mean_run() / 4).clamp(*SKIP.start(), *SKIP.end());
-                let successor_prefetches =
+                let continues =
                     |end: &Option<u64>| end.is_some_and(|end| (1..=skip).contains(&position.wrapping_sub(end)));
-                let location = self.ends.iter().position(successor_prefetches);
+                let continued = self.ends.iter().position(continues);
                 self.duplicates += 1;
-                match location {
+                match continued {
                     Some(0) => {}
                     Some(1) if self.has_left => {
                         self.heads = self.heads.saturating_sub(1);
@@ -211,10 +204,10 @@ impl RunMeter {
                     }
                     _ => {
                         self.heads += 1;
-                        self.has_left = location.is_some();
+                        self.has_left = continued.is_some();
                     }
                 }
-                if location != Some(0) {
+                if continued != Some(0) {
                     self.ends.swap(0, 1);
                 }
                 self.ends[0] = Some(position);
@@ -237,8 +230,8 @@ impl RunMeter {
         self.duplicates / self.heads.max(1)
     }
 
-    /// Returns the mean number of duplicates for each lookup that cannot be spared, were windows as long as runs: one for
-    /// every run, and one for every false positive, which brings nothing.
+    /// Returns the mean number of duplicates for each unavoidable lookup, if windows were as long as runs: one lookup
+    /// for each run, and one for each false positive, which resolves no other chunk.
     pub(super) fn duplicates_per_lookup(&self) -> u64 {
         self.duplicates / (self.heads + self.false_positives).max(1)
     }
@@ -248,12 +241,12 @@ impl RunMeter {
         self.false_positives / self.heads.max(1)
     }
 
-    /// Says whether most candidates are false positives: each has to be looked up, and no window answers it.
+    /// Returns true if most candidates are false positives: each needs a lookup, and no window resolves it.
     pub(super) fn is_misled(&self) -> bool {
         self.duplicates < self.false_positives
     }
 
-    /// Says whether too little was learned to act on.
+    /// Returns true if too little is known to act on.
     pub(super) fn is_blank(&self) -> bool {
         self.heads + self.false_positives < 4 && self.duplicates < 512
     }
@@ -278,7 +271,7 @@ mod tests {
             arrivals.decide(Sequence(sequence), at(500 + sequence));
             arrivals.advance();
         }
-        assert_eq!(arrivals.runs().mean_run(), 100);
+        assert_eq!(arrivals.runs.mean_run(), 100);
         assert_eq!(arrivals.expected(), Some(Position(600)));
         assert_eq!(arrivals.take_ended(), []);
         arrivals.finish();
@@ -295,8 +288,9 @@ mod tests {
             arrivals.decide(Sequence(sequence), Outcome::Unique);
         }
         arrivals.advance();
-        for (from, to, waits) in [(0, 19, false), (3, 20, true), (20, 49, true), (21, 49, false), (30, 50, true)] {
-            assert_eq!(arrivals.waits_between(Sequence(from), Sequence(to)), waits, "{from} to {to}");
+        for (from, to, is_undecided) in [(0, 19, false), (3, 20, true), (20, 49, true), (21, 49, false), (30, 50, true)]
+        {
+            assert_eq!(arrivals.is_undecided_between(Sequence(from), Sequence(to)), is_undecided, "{from} to {to}");
         }
     }
 
@@ -324,8 +318,8 @@ mod tests {
                 sequence += 1;
             }
         }
-        assert!((8..=12).contains(&arrivals.runs().mean_run()), "{:?}", arrivals.runs());
-        assert!(arrivals.runs().duplicates_per_lookup() <= 1);
+        assert!((8..=12).contains(&arrivals.runs.mean_run()), "{:?}", arrivals.runs);
+        assert!(arrivals.runs.duplicates_per_lookup() <= 1);
     }
 
     #[test]
@@ -335,7 +329,7 @@ mod tests {
         let mut pass = |position: u64| {
             arrivals.arrive_decided(Sequence(sequence), at(position));
             sequence += 1;
-            arrivals.runs().mean_run()
+            arrivals.runs.mean_run()
         };
         // One chunk in ten was recorded elsewhere.
         let mut mean = 0;
@@ -364,10 +358,10 @@ mod tests {
         for sequence in 0..1_000_000 {
             arrivals.arrive_decided(Sequence(sequence), at(sequence));
         }
-        assert!(10_000 < arrivals.runs().mean_run());
+        assert!(10_000 < arrivals.runs.mean_run());
         for sequence in 1_000_000..1_000_400 {
             arrivals.arrive_decided(Sequence(sequence), at((sequence * 7_919) % 100_003));
         }
-        assert!(arrivals.runs().mean_run() < 600, "{:?}", arrivals.runs());
+        assert!(arrivals.runs.mean_run() < 600, "{:?}", arrivals.runs);
     }
 }

@@ -8,13 +8,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::index::log::{ArrivalLog, LogExtent, LogReadDone, LogRecord, LogWindow};
+use crate::index::log::{ArrivalLog, LogExtent, LogReadDone, LogWindow};
 use crate::index::registry::Registry;
 use crate::io::background::Background;
 use crate::io::{Disk, Host};
-use crate::kv::{BucketName, Entry, FlushDone, Key, Live, Lookup, LookupDone, Position, SealedWriter, Table};
+use crate::kv::{BucketName, FlushDone, Key, Live, Lookup, LookupDone, Table};
 
-/// A flush of the table, in parts.
+/// A flush of the table, in several jobs.
 #[derive(Debug, Default)]
 struct BackgroundFlush {
     running: VecDeque<Background<Result<FlushDone>>>,
@@ -30,10 +30,10 @@ impl BackgroundFlush {
         !self.running.is_empty()
     }
 
-    /// Waits for its end; returns the results of its parts, in their order.
+    /// Waits for its end; returns the results of its parts in order.
     fn wait(self) -> Result<Vec<FlushDone>> {
         let Self { running, mut done } = self;
-        // All of them, before an error is looked at: until then they may write.
+        // All parts end before an error is returned: until then they may write.
         done.extend(running.into_iter().map(|part| part.wait().flatten()));
         done.into_iter().collect()
     }
@@ -42,9 +42,9 @@ impl BackgroundFlush {
 /// A lookup of the table in the background.
 #[derive(Debug)]
 enum BackgroundLookup {
-    /// Its jobs run.
+    /// Its parts run.
     Running(Vec<Background<LookupDone>>),
-    /// It has ended, and nobody has taken its answers yet.
+    /// It has ended; its answers are not taken yet.
     Ended(Vec<Lookup>),
 }
 
@@ -56,10 +56,12 @@ enum BackgroundLookup {
 pub(super) struct BackgroundTable {
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
-    table: Table,
+    /// Not to be flushed or looked up directly.
+    pub table: Table,
     flush: Option<BackgroundFlush>,
     lookup: Option<BackgroundLookup>,
-    flush_wait_nanos: u64,
+    /// Nanoseconds for which [`BackgroundTable::make_space`] has waited.
+    pub flush_wait_nanos: u64,
 }
 
 impl BackgroundTable {
@@ -67,24 +69,11 @@ impl BackgroundTable {
         Self { disk, host, table, flush: None, lookup: None, flush_wait_nanos: 0 }
     }
 
-    /// Returns the table, as far as reading it needs no job.
-    pub(super) fn table(&self) -> &Table {
-        &self.table
-    }
-
-    /// Returns the nanoseconds for which [`BackgroundTable::make_space`] has waited.
-    pub(super) fn flush_wait_nanos(&self) -> u64 {
-        self.flush_wait_nanos
-    }
-
-    /// Adds an entry to the memtable, which must have space.
-    pub(super) fn insert(&mut self, entry: &Entry) {
-        self.table.insert(entry);
-    }
-
-    /// Looks keys up; `out` gets one answer per key, in live containers only.
-    pub(super) fn lookup(&mut self, keys: &[Key], registry: &Registry, out: &mut Vec<Lookup>) {
-        self.table.lookup(&*self.disk, keys, &|ordinal| registry.is_live(ordinal), out);
+    /// Looks keys up in live containers; returns one answer for each key.
+    pub(super) fn lookup(&mut self, keys: &[Key], registry: &Registry) -> Vec<Lookup> {
+        let mut answers = Vec::with_capacity(keys.len());
+        self.table.lookup(&*self.disk, keys, &|ordinal| registry.live.contains(ordinal), &mut answers);
+        answers
     }
 
     /// Starts to look keys up in the background.
@@ -98,7 +87,7 @@ impl BackgroundTable {
         self.lookup = Some(BackgroundLookup::Running(running));
     }
 
-    /// Waits for the lookup in the background and returns one answer for each key; `None` if none was started.
+    /// Waits for the lookup in the background; returns one answer for each key, or `None` if none was started.
     pub(super) fn end_lookup(&mut self) -> Option<Vec<Lookup>> {
         self.wait_for_lookup();
         match self.lookup.take()? {
@@ -191,26 +180,11 @@ impl BackgroundTable {
         self.table.scan(&*self.disk, heads, each);
         Ok(())
     }
-
-    /// Writes the manifest and the memtable for a checkpoint. No flush may run.
-    pub(super) fn save(
-        &mut self,
-        generation: u64,
-        manifest: &mut SealedWriter,
-        staged: &mut SealedWriter,
-    ) -> Result<()> {
-        self.table.save(generation, manifest, staged)
-    }
-
-    /// Notes that the checkpoint is durable.
-    pub(super) fn saved(&mut self) {
-        self.table.saved();
-    }
 }
 
 impl Drop for BackgroundTable {
     fn drop(&mut self) {
-        // The flush writes into the table: the lock of the index must not be released before.
+        // The flush writes into the table file: the index keeps its lock until the flush ends.
         if let Some(flush) = self.flush.take() {
             let _ = flush.wait();
         }
@@ -219,7 +193,7 @@ impl Drop for BackgroundTable {
 
 /// Returns a test for live containers that a job can take with it.
 fn live_in(registry: &Registry) -> Live {
-    let live = registry.live().clone();
+    let live = registry.live.clone();
     Arc::new(move |ordinal| live.contains(ordinal))
 }
 
@@ -228,7 +202,8 @@ fn live_in(registry: &Registry) -> Live {
 pub(super) struct BackgroundLog {
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
-    log: ArrivalLog,
+    /// Not to be written or read directly.
+    pub log: ArrivalLog,
     writing: Option<Background<Result<()>>>,
     reading: Option<Background<LogReadDone>>,
 }
@@ -238,17 +213,7 @@ impl BackgroundLog {
         Self { disk, host, log, writing: None, reading: None }
     }
 
-    /// Returns the log, as far as reading it needs no job.
-    pub(super) fn log(&self) -> &ArrivalLog {
-        &self.log
-    }
-
-    /// Appends a record and returns its position. The log must have space.
-    pub(super) fn append(&mut self, record: LogRecord) -> Position {
-        self.log.append(record)
-    }
-
-    /// Makes space for another record: the whole pages in memory are written in the background.
+    /// Makes space for another record: writes the whole pages in memory in the background.
     pub(super) fn make_space(&mut self, registry: &mut Registry) -> Result<()> {
         if self.log.has_space() {
             return Ok(());
@@ -257,7 +222,7 @@ impl BackgroundLog {
         let (synced, records) = registry.begin_sync()?;
         let write = self.log.start_write();
         // Registry before log: an ordinal in it must mean the same container after a power cut.
-        let write = move || synced.sync(records).and_then(|()| write.run());
+        let write = move || synced.sync(records).and_then(|()| write());
         self.writing = Some(Background::start(&self.host, write));
         Ok(())
     }
@@ -266,11 +231,6 @@ impl BackgroundLog {
     pub(super) fn finish_write(&mut self) -> Result<()> {
         let Some(done) = self.writing.take() else { return Ok(()) };
         self.log.finish_write(done.wait().flatten())
-    }
-
-    /// Writes everything out and makes it durable.
-    pub(super) fn sync(&mut self) -> Result<()> {
-        self.log.sync()
     }
 
     /// Reads windows.
@@ -283,10 +243,10 @@ impl BackgroundLog {
         assert!(self.reading.is_none(), "windows of the log are taken before the next are read");
         let read = self.log.start_read(windows);
         let disk = Arc::clone(&self.disk);
-        self.reading = Some(Background::start(&self.host, move || read.run(&*disk)));
+        self.reading = Some(Background::start(&self.host, move || read(&*disk)));
     }
 
-    /// Waits for the windows that are being read and returns what exists of them; `None` if none are.
+    /// Waits for the read in the background; returns its records, or `None` if none was started.
     pub(super) fn end_read(&mut self) -> Option<Vec<LogExtent>> {
         let read = self.reading.take()?;
         Some(self.log.finish_read(read.wait().expect("a read ends with its records")))
@@ -295,7 +255,7 @@ impl BackgroundLog {
 
 impl Drop for BackgroundLog {
     fn drop(&mut self) {
-        // The write goes into the log: the lock of the index must not be released before.
+        // The write goes into the log file: the index keeps its lock until the write ends.
         let _ = self.finish_write();
     }
 }

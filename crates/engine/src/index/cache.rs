@@ -1,12 +1,12 @@
-//! The fingerprint cache: prefetched windows of the arrival log, least recently used first to go.
+//! The fingerprint cache: prefetched windows of the arrival log, replaced by least recent use.
 //!
-//! Windows come and go as wholes. Their records stand in blocks of one size, so that what the cache takes is what it was
-//! given, however long windows are. Lines of eight places, one cache line each and in pairs, lead from a fingerprint to its
-//! record. Where both lines of a pair are full, one of their places is lost: what it led to is not found, and is looked up
-//! in the table.
+//! Whole windows enter and leave. Their records lie in blocks of one size, so that the cache takes exactly its memory,
+//! however long windows are. Buckets of eight tagged entries, one cache line each, lead from a fingerprint to its record. A
+//! fingerprint has two buckets, which form a pair. If both are full, a new entry replaces an old one, whose record is then
+//! looked up in the table instead.
 //!
-//! The cache has the memory that the filter has not grown to, and gives it back as the filter grows ([`Cache::shrink`]): what
-//! lies beyond is moved forward, and the vectors end earlier.
+//! The cache has the memory that the filter has not grown to, and returns it as the filter grows ([`Cache::shrink`]): it
+//! moves later blocks to the front and truncates its vectors.
 
 use onefold_accel::memory::will_need;
 
@@ -14,59 +14,53 @@ use crate::index::log::{LogExtent, LogRecord};
 use crate::kv::{Key, Ordinal, Position, part_of};
 use crate::types::{Chunk, Fingerprint};
 
-/// Records of a block: the last of a window has fewer.
+/// Records of a block; the last block of a window may have fewer.
 const BLOCK_RECORDS: usize = 16;
-/// Places of a line.
-const LINE_PLACES: usize = 8;
-/// Records for each line of a full cache, at which not one record in a thousand stands nowhere.
-const LINE_RECORDS: usize = 4;
-/// Lines for each block.
-const BLOCK_LINES: usize = BLOCK_RECORDS / LINE_RECORDS;
-/// Fewest lines that there are.
-const LINES_MIN: usize = 1 << 10;
-/// Most blocks, whatever the memory, so that their records are numbered by a `u32`.
+/// Entries of a bucket.
+const BUCKET_ENTRIES: usize = 8;
+/// Records for each bucket of a full cache: fewer than one record in a thousand has no entry.
+const BUCKET_RECORDS: usize = 4;
+/// Buckets for each block.
+const BLOCK_BUCKETS: usize = BLOCK_RECORDS / BUCKET_RECORDS;
+/// Fewest buckets.
+const BUCKETS_MIN: usize = 1 << 10;
+/// Most blocks, whatever the memory, so that a `u32` numbers their records.
 const BLOCKS_MAX: usize = 1 << 27;
 
-/// What a block costs: its records, its lines, and the window that it may be all of.
-pub(super) const BLOCK_BYTES: usize = size_of::<Block>() + size_of::<Window>() + BLOCK_LINES * size_of::<Line>();
+/// Memory of a block: its records, its buckets, and the window that it may be all of.
+pub(super) const BLOCK_BYTES: usize = size_of::<Block>() + size_of::<Window>() + BLOCK_BUCKETS * size_of::<Bucket>();
 
-/// Where a record is: a set bit, 15 bits of its fingerprint, and 48 for its block and its number there. 0 is free.
-type Place = u64;
+/// A tag and a location: a set bit, 15 bits of the fingerprint, and 48 for the block and the record in it.
+type Entry = u64;
 
 const TAG_SHIFT: u32 = 48;
 const TAG_MASK: u64 = u64::MAX << TAG_SHIFT;
 const RECORD_SHIFT: u32 = BLOCK_RECORDS.trailing_zeros();
-const FREE: Place = 0;
+const EMPTY: Entry = 0;
 
 fn tag_of(fingerprint: &Fingerprint) -> u64 {
     u64::from(Key::from(fingerprint).tail()) << TAG_SHIFT | 1 << (u64::BITS - 1)
 }
 
-/// Returns the first of the two lines, of so many, that lead to a fingerprint; the other is its pair.
-fn line_of(fingerprint: &Fingerprint, lines: usize) -> usize {
-    part_of(Key::from(fingerprint).middle(), lines)
+/// Returns the first bucket, of so many, of a fingerprint; the other one is its pair.
+fn bucket_of(fingerprint: &Fingerprint, buckets: usize) -> usize {
+    part_of(Key::from(fingerprint).middle(), buckets)
 }
 
-fn place_of(fingerprint: &Fingerprint, block: u32, record: usize) -> Place {
-    tag_of(fingerprint) | u64::from(block) << RECORD_SHIFT | record as u64
-}
-
-/// Eight places: one cache line.
+/// Eight entries: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Line([Place; LINE_PLACES]);
+struct Bucket([Entry; BUCKET_ENTRIES]);
 
-impl Line {
-    /// Returns the places that equal `wanted` in the bits of `mask`, one bit each; all are compared at once.
-    fn equal(&self, wanted: Place, mask: u64) -> u32 {
-        self.0
-            .iter()
-            .enumerate()
-            .fold(0, |same, (at, location)| same | u32::from((location ^ wanted) & mask == 0) << at)
+impl Bucket {
+    /// Returns the entries that equal `wanted` in the bits of `mask`, one bit each; compares all at once.
+    fn equal(&self, wanted: Entry, mask: u64) -> u32 {
+        let equal = |entry: &Entry| u32::from((entry ^ wanted) & mask == 0);
+        self.0.iter().enumerate().fold(0, |same, (index, entry)| same | equal(entry) << index)
     }
 
-    /// Gives the first place that equals `old` to `new`; says whether there was one.
-    fn replace(&mut self, old: Place, new: Place) -> bool {
+    /// Replaces the first entry that equals `old`; returns true if there was one.
+    fn replace(&mut self, old: Entry, new: Entry) -> bool {
         let same = self.equal(old, u64::MAX);
         if same != 0 {
             self.0[same.trailing_zeros() as usize] = new;
@@ -79,12 +73,12 @@ impl Line {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     records: [(Fingerprint, Ordinal); BLOCK_RECORDS],
-    /// How many there are; none in a free block.
+    /// Number of records; 0 in a free block.
     len: u32,
-    /// Number of the first in its window.
+    /// Index of the first record in the window.
     first: u32,
     window: u32,
-    /// The next of its window, or of those that are free.
+    /// The next block of the window, or the next free block.
     next: Option<u32>,
 }
 
@@ -100,9 +94,9 @@ struct Window {
     len: u32,
     /// Its first block.
     block: u32,
-    /// Whether a repeat led to it and it has answered nothing yet.
-    is_unproven: bool,
-    /// The one used after it, or the next of those that are free.
+    /// Whether successor prefetch has read it and it has not been useful yet.
+    is_unused_successor: bool,
+    /// The window used next after it, or the next free window.
     newer: Option<u32>,
     older: Option<u32>,
 }
@@ -112,7 +106,7 @@ fn index(number: u32) -> usize {
 }
 
 fn number(index: usize) -> u32 {
-    u32::try_from(index).expect("blocks are few enough for their records to be numbered")
+    u32::try_from(index).expect("blocks are few enough to number their records")
 }
 
 /// Returns how many blocks fit into `bytes`, at least one.
@@ -120,36 +114,38 @@ fn blocks_of(bytes: usize) -> usize {
     (bytes / BLOCK_BYTES).clamp(1, BLOCKS_MAX)
 }
 
-fn empty_lines(count: usize) -> Vec<Line> {
-    vec![Line([FREE; LINE_PLACES]); count]
+fn empty_buckets(count: usize) -> Vec<Bucket> {
+    vec![Bucket([EMPTY; BUCKET_ENTRIES]); count]
 }
 
-/// The cache.
+/// The fingerprint cache.
 #[derive(Debug)]
 pub(super) struct Cache {
     /// Most blocks.
     capacity: usize,
-    /// Blocks that windows have.
+    /// Blocks in use.
     used: usize,
-    lines: Vec<Line>,
+    buckets: Vec<Bucket>,
     blocks: Vec<Block>,
     free_block: Option<u32>,
     windows: Vec<Window>,
     free_window: Option<u32>,
     newest: Option<u32>,
     oldest: Option<u32>,
-    evictions: u64,
-    useful: u64,
+    /// Windows that left for others so far.
+    pub evictions: u64,
+    /// Windows of successor prefetch that were useful so far.
+    pub useful: u64,
 }
 
 impl Cache {
-    /// Makes a cache that takes at most `bytes`, and room for one block at least. It takes memory as it is filled.
+    /// Makes a cache of at most `bytes`, but at least one block. It allocates memory as it fills.
     pub(super) fn new(bytes: usize) -> Self {
         let capacity = blocks_of(bytes);
         Self {
             capacity,
             used: 0,
-            lines: empty_lines(LINES_MIN.min(capacity * BLOCK_LINES)),
+            buckets: empty_buckets(BUCKETS_MIN.min(capacity * BLOCK_BUCKETS)),
             blocks: Vec::with_capacity(capacity),
             free_block: None,
             windows: Vec::with_capacity(capacity),
@@ -161,58 +157,43 @@ impl Cache {
         }
     }
 
-    /// Lets windows go, the least recently used first, until no more than `bytes` are taken, and gives the rest back; nothing
-    /// where it has no more than that anyway.
+    /// Reduces the cache to `bytes` and frees the rest of its memory; the least recently used windows leave. Does nothing if
+    /// the cache is not larger.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let capacity = blocks_of(bytes);
         if self.capacity <= capacity {
             return;
         }
-        // They are made anew, and need not be emptied record by record.
-        self.lines = Vec::new();
+        // Rebuilding the buckets at the end is cheaper than removing entry by entry.
+        self.buckets = Vec::new();
         self.capacity = capacity;
         while let Some(oldest) = self.oldest.filter(|_| capacity < self.used) {
-            self.drop_window(oldest);
+            self.evict(oldest);
         }
         self.move_forward();
-        self.lines = empty_lines(self.lines_wanted(self.used));
-        self.lead_to_all();
+        self.rebuild_buckets(self.buckets_wanted(self.used));
     }
 
-    /// Returns the memory that it takes when it is full.
+    /// Returns the memory of the full cache.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.capacity * BLOCK_BYTES
     }
 
-    /// Returns how many windows went because there was no room for them.
-    pub(super) fn evictions(&self) -> u64 {
-        self.evictions
-    }
-
-    /// Returns how many windows that a repeat led to have answered something.
-    pub(super) fn useful(&self) -> u64 {
-        self.useful
-    }
-
-    fn line_of(&self, fingerprint: &Fingerprint) -> usize {
-        line_of(fingerprint, self.lines.len())
-    }
-
-    /// Returns the block and the number there of a fingerprint that is cached.
+    /// Returns the block of a cached fingerprint, and the index of the record in it.
     fn find(&self, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
-        let (tag, line) = (tag_of(fingerprint), self.line_of(fingerprint));
-        self.find_in(line, tag, fingerprint).or_else(|| self.find_in(line ^ 1, tag, fingerprint))
+        let (tag, bucket) = (tag_of(fingerprint), bucket_of(fingerprint, self.buckets.len()));
+        self.find_in(bucket, tag, fingerprint).or_else(|| self.find_in(bucket ^ 1, tag, fingerprint))
     }
 
-    fn find_in(&self, line: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
-        let mut same = self.lines[line].equal(tag, TAG_MASK);
+    fn find_in(&self, bucket: usize, tag: u64, fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+        let mut same = self.buckets[bucket].equal(tag, TAG_MASK);
         while same != 0 {
-            let location = self.lines[line].0[same.trailing_zeros() as usize] & !TAG_MASK;
+            let location = self.buckets[bucket].0[same.trailing_zeros() as usize] & !TAG_MASK;
             same &= same - 1;
             let record = (location % BLOCK_RECORDS as u64) as usize;
             let block = usize::try_from(location >> RECORD_SHIFT).expect("a number of a block");
-            // No place leads to a free block.
+            // No entry leads to a free block.
             if self.blocks.get(block).is_some_and(|block| block.records[record].0 == *fingerprint) {
                 return Some((block, record));
             }
@@ -220,12 +201,12 @@ impl Cache {
         None
     }
 
-    /// Asks for the memory of what leads to a fingerprint, to be asked for soon.
+    /// Starts to load the first bucket of a fingerprint into the processor's cache.
     pub(super) fn prefetch(&self, fingerprint: &Fingerprint) {
-        will_need(&self.lines[self.line_of(fingerprint)]);
+        will_need(&self.buckets[bucket_of(fingerprint, self.buckets.len())]);
     }
 
-    /// Returns a fingerprint's container and position in the log, and makes its window the last to go.
+    /// Returns a fingerprint's container and position in the log, and makes its window the most recently used.
     pub(super) fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
         let (block, record) = self.find(fingerprint)?;
         let block = &self.blocks[block];
@@ -233,7 +214,7 @@ impl Cache {
         let (first, number) = (block.first, block.window);
         let window = &mut self.windows[index(number)];
         let position = Position(window.start.0 + u64::from(first) + record as u64);
-        self.useful += u64::from(std::mem::take(&mut window.is_unproven));
+        self.useful += u64::from(std::mem::take(&mut window.is_unused_successor));
         if self.newest != Some(number) {
             self.unlink(number);
             self.link(number);
@@ -246,13 +227,13 @@ impl Cache {
         Some(&self.windows[index(self.blocks[block].window)])
     }
 
-    /// Returns the position that follows the window of a fingerprint that is cached.
+    /// Returns the position after the window of a cached fingerprint.
     pub(super) fn window_end(&self, fingerprint: &Fingerprint) -> Option<Position> {
         let Window { start, len, .. } = self.window_with(fingerprint)?;
         Some(Position(start.0 + u64::from(*len)))
     }
 
-    /// Returns the records of the window of a fingerprint that is cached; lengths are not kept and 0.
+    /// Returns the records of the window of a cached fingerprint; their lengths are not kept and 0.
     pub(super) fn window_of(&self, fingerprint: &Fingerprint) -> Option<LogExtent> {
         let Window { start, len, block, .. } = self.window_with(fingerprint)?;
         let mut records = Vec::with_capacity(index(*len));
@@ -265,30 +246,34 @@ impl Cache {
         Some(LogExtent { start: *start, records })
     }
 
-    /// Adds a window that starts at a position, cut to what fits at all; others go for it. `is_followed`: a repeat led to it.
-    pub(super) fn insert(&mut self, start: Position, records: &[LogRecord], is_followed: bool) {
+    /// Adds a window that starts at a position, truncated to the capacity; others leave for it. `is_successor`: successor
+    /// prefetch has read it.
+    pub(super) fn insert(&mut self, start: Position, records: &[LogRecord], is_successor: bool) {
         let records = &records[..records.len().min(self.capacity * BLOCK_RECORDS)];
         let blocks = records.len().div_ceil(BLOCK_RECORDS);
         if blocks == 0 {
             return;
         }
         while let Some(oldest) = self.oldest.filter(|_| self.capacity < self.used + blocks) {
-            self.drop_window(oldest);
+            self.evict(oldest);
         }
-        self.make_lines_for(self.used + blocks);
+        let wanted = self.buckets_wanted(self.used + blocks);
+        if self.buckets.len() < wanted {
+            self.rebuild_buckets(wanted);
+        }
         let window = self.take_window();
         let (mut first, mut before) = (None, None);
         let mut ahead = records.chunks(BLOCK_RECORDS);
         for (part, records) in records.chunks(BLOCK_RECORDS).enumerate() {
-            // Those of two blocks are on their way while one is led to.
+            // The buckets of the next block load while this one gets its entries.
             let count = if part == 0 { 2 } else { 1 };
             for record in ahead.by_ref().take(count).flatten() {
                 self.prefetch(&record.chunk.fingerprint);
             }
             let taken = self.take_block();
             let block = &mut self.blocks[index(taken)];
-            for (location, record) in block.records.iter_mut().zip(records) {
-                *location = (record.chunk.fingerprint, record.ordinal);
+            for (slot, record) in block.records.iter_mut().zip(records) {
+                *slot = (record.chunk.fingerprint, record.ordinal);
             }
             (block.len, block.first) = (number(records.len()), number(part * BLOCK_RECORDS));
             (block.window, block.next) = (window, None);
@@ -296,11 +281,11 @@ impl Cache {
                 Some(before) => self.blocks[index(before)].next = Some(taken),
                 None => first = Some(taken),
             }
-            self.lead_to(taken);
+            self.add_entries(taken);
         }
-        let block = first.expect("a window has blocks");
-        let len = number(records.len());
-        self.windows[index(window)] = Window { start, len, block, is_unproven: is_followed, newer: None, older: None };
+        let (block, len) = (first.expect("a window has blocks"), number(records.len()));
+        let is_unused_successor = is_successor;
+        self.windows[index(window)] = Window { start, len, block, is_unused_successor, newer: None, older: None };
         self.link(window);
     }
 
@@ -317,27 +302,26 @@ impl Cache {
 
     fn take_window(&mut self) -> u32 {
         let Some(free) = self.free_window else {
-            let start = Position(0);
-            self.windows.push(Window { start, len: 0, block: 0, is_unproven: false, newer: None, older: None });
+            let (start, is_unused_successor) = (Position(0), false);
+            self.windows.push(Window { start, len: 0, block: 0, is_unused_successor, newer: None, older: None });
             return number(self.windows.len() - 1);
         };
         self.free_window = self.windows[index(free)].newer;
         free
     }
 
-    fn drop_window(&mut self, window: u32) {
+    fn evict(&mut self, window: u32) {
         self.unlink(window);
         self.evictions += 1;
-        let mut next = Some(self.windows[index(window)].block);
+        let first = self.windows[index(window)].block;
         self.windows[index(window)].newer = self.free_window.replace(window);
-        if let Some(first) = next {
-            self.prefetch_block(first);
-        }
+        self.prefetch_block(first);
+        let mut next = Some(first);
         while let Some(number) = next {
             if let Some(following) = self.blocks[index(number)].next {
                 self.prefetch_block(following);
             }
-            self.lead_nowhere(number);
+            self.remove_entries(number);
             let block = &mut self.blocks[index(number)];
             block.len = 0;
             next = std::mem::replace(&mut block.next, self.free_block);
@@ -346,65 +330,63 @@ impl Cache {
         }
     }
 
-    // ---- What leads to records ----
+    // ---- Entries ----
 
-    /// Returns how many lines so many blocks have: four times as many each time, up to those of a full cache.
-    fn lines_wanted(&self, blocks: usize) -> usize {
-        let wanted = (blocks * BLOCK_LINES).next_power_of_two();
+    /// Returns the number of buckets for so many blocks: four times as many at each growth, up to those of a full cache.
+    fn buckets_wanted(&self, blocks: usize) -> usize {
+        let wanted = (blocks * BLOCK_BUCKETS).next_power_of_two();
         let of_four = wanted << (wanted.trailing_zeros() % 2);
-        of_four.max(LINES_MIN).min(self.capacity * BLOCK_LINES)
+        of_four.max(BUCKETS_MIN).min(self.capacity * BLOCK_BUCKETS)
     }
 
-    fn make_lines_for(&mut self, blocks: usize) {
-        let wanted = self.lines_wanted(blocks);
-        if self.lines.len() < wanted {
-            self.lines = Vec::new();
-            self.lines = empty_lines(wanted);
-            self.lead_to_all();
-        }
-    }
-
-    fn lead_to_all(&mut self) {
+    fn rebuild_buckets(&mut self, count: usize) {
+        // The old buckets are freed before the new ones are allocated.
+        self.buckets = Vec::new();
+        self.buckets = empty_buckets(count);
         for block in 0..self.blocks.len() {
             if block + 1 < self.blocks.len() {
                 self.prefetch_block(number(block + 1));
             }
-            self.lead_to(number(block));
+            self.add_entries(number(block));
         }
     }
 
-    /// Asks for the lines of a block's fingerprints, to be written soon.
+    /// Starts to load the buckets of a block's fingerprints, which are to be changed soon.
     fn prefetch_block(&self, number: u32) {
-        if !self.lines.is_empty() {
+        if !self.buckets.is_empty() {
             self.blocks[index(number)].records().iter().for_each(|(fingerprint, _)| self.prefetch(fingerprint));
         }
     }
 
-    /// Lets the fingerprints of a block lead to their records.
-    fn lead_to(&mut self, number: u32) {
-        let (block, lines) = (&self.blocks[index(number)], self.lines.len());
-        for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, location) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
-            if !self.lines[line].replace(FREE, location) && !self.lines[line ^ 1].replace(FREE, location) {
-                // Which place has been there longest is not known.
-                self.lines[line].0[record % LINE_PLACES] = location;
+    /// Returns the first bucket and the entry of each record of a block.
+    fn entries(block: &Block, number: u32, buckets: usize) -> impl Iterator<Item = (usize, Entry)> {
+        block.records().iter().enumerate().map(move |(record, (fingerprint, _))| {
+            let location = u64::from(number) << RECORD_SHIFT | record as u64;
+            (bucket_of(fingerprint, buckets), tag_of(fingerprint) | location)
+        })
+    }
+
+    fn add_entries(&mut self, number: u32) {
+        let entries = Self::entries(&self.blocks[index(number)], number, self.buckets.len());
+        for (record, (bucket, entry)) in entries.enumerate() {
+            if !self.buckets[bucket].replace(EMPTY, entry) && !self.buckets[bucket ^ 1].replace(EMPTY, entry) {
+                // The age of an entry is unknown.
+                self.buckets[bucket].0[record % BUCKET_ENTRIES] = entry;
             }
         }
     }
 
-    fn lead_nowhere(&mut self, number: u32) {
-        if self.lines.is_empty() {
+    fn remove_entries(&mut self, number: u32) {
+        if self.buckets.is_empty() {
             return;
         }
-        let (block, lines) = (&self.blocks[index(number)], self.lines.len());
-        for (record, (fingerprint, _)) in block.records().iter().enumerate() {
-            let (line, location) = (line_of(fingerprint, lines), place_of(fingerprint, number, record));
-            // It may have been lost.
-            let _ = self.lines[line].replace(location, FREE) || self.lines[line ^ 1].replace(location, FREE);
+        for (bucket, entry) in Self::entries(&self.blocks[index(number)], number, self.buckets.len()) {
+            // Another entry may have replaced it.
+            let _ = self.buckets[bucket].replace(entry, EMPTY) || self.buckets[bucket ^ 1].replace(entry, EMPTY);
         }
     }
 
-    // ---- What is used before what ----
+    // ---- Order of use ----
 
     fn link(&mut self, window: u32) {
         self.windows[index(window)].older = self.newest;
@@ -429,7 +411,7 @@ impl Cache {
 
     // ---- Less memory ----
 
-    /// Moves the blocks beyond the capacity to free places before it, makes the list of windows anew, and ends the vectors there.
+    /// Moves the blocks beyond the capacity to free blocks before it, rebuilds the list of windows, and truncates both.
     fn move_forward(&mut self) {
         let mut windows: Vec<Window> = Vec::with_capacity(self.capacity);
         let mut free = 0;
@@ -439,7 +421,7 @@ impl Cache {
             let moved = number(windows.len());
             window.older = moved.checked_sub(1);
             window.newer = next.map(|_| moved + 1);
-            // Its blocks in turn, each led to by the window or by the one before.
+            // Its blocks in order; the window or the block before refers to each.
             let mut before: Option<u32> = None;
             let mut block = Some(window.block);
             while let Some(from) = block {
@@ -462,16 +444,14 @@ impl Cache {
             }
             windows.push(window);
         }
-        (self.oldest, self.newest) = match windows.len().checked_sub(1) {
-            Some(last) => (Some(0), Some(number(last))),
-            None => (None, None),
-        };
+        self.newest = windows.len().checked_sub(1).map(number);
+        self.oldest = self.newest.map(|_| 0);
         (self.windows, self.free_window) = (windows, None);
         self.blocks.truncate(self.capacity);
         self.blocks.shrink_to(self.capacity);
         self.free_block = None;
-        for (at, block) in self.blocks.iter_mut().enumerate().filter(|(_, block)| block.len == 0) {
-            block.next = self.free_block.replace(number(at));
+        for (free, block) in self.blocks.iter_mut().enumerate().filter(|(_, block)| block.len == 0) {
+            block.next = self.free_block.replace(number(free));
         }
     }
 }
@@ -487,8 +467,8 @@ mod tests {
         numbers.map(|number| LogRecord { chunk: chunk(number), ordinal: Ordinal(4) }).collect()
     }
 
-    fn places(cache: &Cache) -> usize {
-        cache.lines.iter().flat_map(|Line(places)| places).filter(|location| **location != FREE).count()
+    fn entries(cache: &Cache) -> usize {
+        cache.buckets.iter().flat_map(|Bucket(entries)| entries).filter(|entry| **entry != EMPTY).count()
     }
 
     fn records(cache: &Cache) -> usize {
@@ -499,7 +479,7 @@ mod tests {
         numbers.filter(|&number| cache.get(&fingerprint(number)).is_some()).count()
     }
 
-    /// Checks that what is linked is what there is, and that it takes no more than it should.
+    /// Checks that all windows and blocks are linked, and that they take no more than their memory.
     fn check(cache: &Cache) {
         let (mut windows, mut blocks) = (0, 0);
         let mut next = cache.oldest;
@@ -520,7 +500,7 @@ mod tests {
         assert!(cache.blocks.len() <= cache.capacity && cache.windows.len() <= cache.capacity);
         let held = cache.blocks.capacity() * size_of::<Block>()
             + cache.windows.capacity() * size_of::<Window>()
-            + cache.lines.capacity() * size_of::<Line>();
+            + cache.buckets.capacity() * size_of::<Bucket>();
         assert!(held <= cache.bytes(), "{held} bytes of {}", cache.bytes());
     }
 
@@ -542,7 +522,7 @@ mod tests {
         check(&cache);
         cache.insert(Position(0), &window(200..1_000), false);
         assert_eq!(self::records(&cache), 112);
-        assert_eq!(cache.evictions(), 3);
+        assert_eq!(cache.evictions, 3);
         assert_eq!(cache.get(&fingerprint(0)), None);
         check(&cache);
     }
@@ -554,15 +534,15 @@ mod tests {
         for _ in 0..2_000 {
             let start = random.below(2_000);
             cache.insert(Position(0), &window(start..start + random.below(60)), false);
-            assert!(places(&cache) <= records(&cache));
+            assert!(entries(&cache) <= records(&cache));
             check(&cache);
             let _ = cache.get(&fingerprint(random.below(2_000)));
         }
         cache.insert(Position(0), &window(5_000..5_640), false);
         assert_eq!(records(&cache), 640);
         let found = found(&mut cache, 5_000..5_640);
-        assert_eq!(found, places(&cache));
-        assert!(635 < found, "{found} have a place");
+        assert_eq!(found, entries(&cache));
+        assert!(635 < found, "{found} have an entry");
     }
 
     #[test]
@@ -581,19 +561,19 @@ mod tests {
                 assert!(0 < found(&mut cache, order[at] * len..(order[at] + 1) * len) || len == 1);
             }
             cache.shrink(2_000 * BLOCK_BYTES);
-            assert_eq!((cache.capacity, cache.evictions()), (1_000, 0), "it only shrinks");
+            assert_eq!((cache.capacity, cache.evictions), (1_000, 0), "it only shrinks");
             for blocks in [350, 349, 100, 1] {
                 cache.shrink(blocks * BLOCK_BYTES);
                 check(&cache);
                 let of_one = usize::try_from(len.div_ceil(16)).unwrap();
                 let (left, len) = (cache.used / of_one, usize::try_from(len).unwrap());
                 assert_eq!((left, records(&cache)), (blocks / of_one, left * len));
-                // Those used last; but of a full cache some records have no place.
+                // The windows used last; a full cache lacks some entries.
                 let kept = &order[order.len() - left..];
                 let len = len as u64;
                 let found: usize = kept.iter().map(|kept| found(&mut cache, kept * len..(kept + 1) * len)).sum();
                 assert!(records(&cache) <= found + 1 + records(&cache) / 500, "{found} of {}", records(&cache));
-                assert_eq!(places(&cache), found);
+                assert_eq!(entries(&cache), found);
                 for first in kept.iter().map(|kept| kept * len) {
                     let end = cache.window_end(&fingerprint(first));
                     assert!(end.is_none_or(|end| end == Position(first + len)), "{first}: {end:?}");
@@ -606,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_full_cache_one_record_in_a_thousand_at_most_has_no_place() {
+    fn of_a_full_cache_one_record_in_a_thousand_at_most_has_no_entry() {
         let count = 40_000;
         let mut cache = Cache::new(count / BLOCK_RECORDS * BLOCK_BYTES);
         cache.insert(Position(0), &window(0..count as u64), false);
@@ -615,13 +595,17 @@ mod tests {
     }
 
     #[test]
-    fn lines_grow_with_what_is_cached() {
+    fn buckets_grow_with_the_cache() {
         let mut cache = Cache::new(100_000 * BLOCK_BYTES);
-        let empty = cache.lines.len();
+        let empty = cache.buckets.len();
         for first in (0..200_000).step_by(50) {
             cache.insert(Position(first), &window(first..first + 50), false);
         }
-        assert!(empty < cache.lines.len() && cache.lines.len() < 100_000 * BLOCK_LINES, "{}", cache.lines.len());
+        assert!(
+            empty < cache.buckets.len() && cache.buckets.len() < 100_000 * BLOCK_BUCKETS,
+            "{}",
+            cache.buckets.len()
+        );
         assert!(199_900 < found(&mut cache, 0..200_000));
         check(&cache);
     }

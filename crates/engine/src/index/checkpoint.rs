@@ -1,27 +1,26 @@
-//! The file that says which state of the index holds together.
+//! The checkpoint: a file that names a consistent state of the index.
 //!
-//! It is replaced by renaming, after everything that it refers to is durable. A crash falls back to it: table pages it
-//! refers to are not written over, log and list of containers only grow past it, the other files have two names each
-//! and take turns.
+//! A rename replaces it, after all its files are durable. A crash falls back to it: its table pages are not overwritten, the
+//! logs and the registry only grow, and the other files have two copies, which checkpoints use in turn.
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
 //! | 8 | 2 | version, 3 |
 //! | 10 | 1 | 1 |
-//! | 11 | 1 | which of the two files of repeats, 0 or 1 |
+//! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
 //! | 12 | 4 | zero |
 //! | 16 | 16 | repository |
 //! | 32 | 8 | generation, one more with every checkpoint |
 //! | 40 | 4 | containers registered |
 //! | 44 | 32 | BLAKE3 of their records |
 //! | 76 | 8 | pages of the arrival log |
-//! | 84 | 8 | pages of the log of repeats |
-//! | 92 | 3 x 40 | manifest, staged entries, filter: length 8, BLAKE3 32 |
-//! | 212 | 4 | parts of the table whose entries are missing: number of the next field's items |
+//! | 84 | 8 | pages of the duplicate-run log |
+//! | 92 | 3 x 40 | manifest, memtable, filter: length 8, BLAKE3 32 |
+//! | 212 | 4 | incomplete parts of the table: number of the next items |
 //! | 216 | 16 each | first and last head of the keys of such a part |
 //! | ... | 4 | bytes of the next field |
-//! | ... | ... | containers covered, one bit each |
+//! | ... | ... | covered containers, one bit each |
 //! | end | 32 | BLAKE3 of everything before |
 #![deny(clippy::indexing_slicing)]
 
@@ -36,59 +35,57 @@ const MAGIC: [u8; 8] = *b"OFINDEX\0";
 const VERSION: u16 = 3;
 
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
-pub const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
+pub(super) const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
 
-/// Most parts of the table that are noted as incomplete; with more of them all of it counts as incomplete.
-pub const INCOMPLETE_MAX: usize = 4096;
+/// Most incomplete parts of the table; if there are more, the whole table counts as incomplete.
+pub(super) const INCOMPLETE_MAX: usize = 4096;
 
-/// A state of the index that holds together.
+/// A consistent state of the index.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Checkpoint {
+pub(super) struct Checkpoint {
     /// Repository whose chunks are indexed.
     pub repository: RepositoryId,
-    /// Number of the checkpoint; chooses the names of the files that take turns.
+    /// Number of the checkpoint; chooses between the two copies of its files.
     pub generation: u64,
-    /// Containers that it relies on.
+    /// Number of its containers.
     pub registered: u32,
     /// BLAKE3 of their records.
     pub registry_digest: [u8; 32],
-    /// Length of the arrival log.
+    /// Pages of the arrival log.
     pub log_pages: u64,
-    /// Which file holds the log of repeats, and its length.
+    /// File of the duplicate-run log, 0 or 1.
     pub duplicate_runs_file: u8,
-    /// Length of the log of repeats.
+    /// Pages of the duplicate-run log.
     pub duplicate_run_pages: u64,
-    /// Where the table's runs lie.
+    /// The locations of the table's runs.
     pub manifest: Seal,
-    /// Entries that were not written out.
-    pub staged: Seal,
+    /// The memtable.
+    pub memtable: Seal,
     /// The filter.
     pub filter: Seal,
-    /// Parts of the table whose entries may be missing, since pages were damaged: heads of keys.
+    /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
     pub incomplete: Vec<RangeInclusive<u64>>,
-    /// Containers whose chunks are all in the table or staged, but for those parts.
+    /// Containers whose chunks are all in the table or the memtable, except for those parts.
     pub covered: OrdinalSet,
 }
 
 /// Encodes a checkpoint.
-pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
-    let Checkpoint { covered, .. } = checkpoint;
-    let covered_len = u32::try_from(covered.as_bytes().len()).expect("at most 2^32 ordinals, eight to a byte");
-    let mut bytes = Vec::with_capacity(240 + covered.as_bytes().len());
+pub(super) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
+    let covered = checkpoint.covered.as_bytes();
+    let covered_len = u32::try_from(covered.len()).expect("at most 2^32 ordinals, eight to a byte");
+    let mut bytes = Vec::with_capacity(240 + covered.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.push(1);
-    bytes.push(checkpoint.duplicate_runs_file);
-    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&[1, checkpoint.duplicate_runs_file, 0, 0, 0, 0]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_digest);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for seal in [checkpoint.manifest, checkpoint.staged, checkpoint.filter] {
-        bytes.extend_from_slice(&seal.len.to_le_bytes());
-        bytes.extend_from_slice(&seal.digest);
+    for Seal { len, digest } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&digest);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
     let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
@@ -98,13 +95,13 @@ pub fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
         bytes.extend_from_slice(&heads.end().to_le_bytes());
     }
     bytes.extend_from_slice(&covered_len.to_le_bytes());
-    bytes.extend_from_slice(covered.as_bytes());
+    bytes.extend_from_slice(covered);
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
     bytes
 }
 
 /// Decodes a checkpoint.
-pub fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
+pub(super) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
     let damaged = |reason: &str| Error::damaged("checkpoint of the index", reason);
     let mut fields = Fields::new(bytes);
     if fields.array() != Some(MAGIC) {
@@ -129,35 +126,27 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
     let [1] = fields.array()? else { return None };
     let [duplicate_runs_file] = fields.array()?;
     fields.bytes(4)?;
-    let repository = RepositoryId(fields.array()?);
-    let generation = fields.u64()?;
-    let registered = fields.u32()?;
-    let registry_digest = fields.array()?;
-    let log_pages = fields.u64()?;
-    let duplicate_run_pages = fields.u64()?;
-    let mut seal = || Some(Seal { len: fields.u64()?, digest: fields.array()? });
-    let (manifest, staged, filter) = (seal()?, seal()?, seal()?);
+    let mut checkpoint = Checkpoint {
+        repository: RepositoryId(fields.array()?),
+        generation: fields.u64()?,
+        registered: fields.u32()?,
+        registry_digest: fields.array()?,
+        log_pages: fields.u64()?,
+        duplicate_runs_file,
+        duplicate_run_pages: fields.u64()?,
+        manifest: Seal { len: fields.u64()?, digest: fields.array()? },
+        memtable: Seal { len: fields.u64()?, digest: fields.array()? },
+        filter: Seal { len: fields.u64()?, digest: fields.array()? },
+        incomplete: Vec::new(),
+        covered: OrdinalSet::default(),
+    };
     let count = usize::try_from(fields.u32()?).ok().filter(|&count| count <= INCOMPLETE_MAX)?;
-    let mut incomplete = Vec::with_capacity(count);
     for _ in 0..count {
-        incomplete.push(fields.u64()?..=fields.u64()?);
+        checkpoint.incomplete.push(fields.u64()?..=fields.u64()?);
     }
     let covered_len = fields.u32()?;
-    let covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
-    (fields.left() == 32 && duplicate_runs_file <= 1).then_some(Checkpoint {
-        repository,
-        generation,
-        registered,
-        registry_digest,
-        log_pages,
-        duplicate_runs_file,
-        duplicate_run_pages,
-        manifest,
-        staged,
-        filter,
-        incomplete,
-        covered,
-    })
+    checkpoint.covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
+    (fields.left() == 32 && duplicate_runs_file <= 1).then_some(checkpoint)
 }
 
 #[cfg(test)]
@@ -180,7 +169,7 @@ mod tests {
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
             manifest: seal(1),
-            staged: seal(2),
+            memtable: seal(2),
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
@@ -212,7 +201,7 @@ mod tests {
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
             manifest: Seal::empty(),
-            staged: Seal::empty(),
+            memtable: Seal::empty(),
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,

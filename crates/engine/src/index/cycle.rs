@@ -1,81 +1,62 @@
 //! Buffer cycles and ranks: which pending chunks arrived near each other.
 //!
-//! Chunks that wait form cycles in order of arrival. A chunk's rank is how many arrivals, unique ones included, lie
-//! between it and the first of its cycle. When one is found in the log, the window to read starts so many records
-//! before it, and what it brings in most likely answers the others of the cycle (Ma et al., section 3.3, algorithm 1).
+//! Pending chunks form cycles in order of arrival. A chunk's rank is the number of arrivals, unique ones included,
+//! between it and the first chunk of its cycle. If a lookup finds the chunk in the log, the window to read starts
+//! before it by its rank. Its records most likely resolve the others of the cycle (Ma et al., section 3.3, algorithm
+//! 1).
 //!
 //! Deviations: the first chunk of a cycle has rank 0, as the paper's text says; its algorithm can start higher, with
-//! what was counted after the last cycle was closed. A chunk answered at arrival is in no cycle but counts in
-//! the rank, since ranks are distances.
+//! arrivals counted after the last cycle closed. A chunk resolved at its arrival is in no cycle but counts in ranks,
+//! since ranks are distances.
 
+use crate::index::options::CycleRule;
 use crate::index::slot::Slot;
 use crate::types::Sequence;
 
-/// When cycles end and chunks leave them.
+/// Names a cycle while one of its chunks is pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CycleRule {
-    /// More unique chunks than this in a row close the cycle. Ma et al. take 200.
-    pub unique_run_max: u32,
-    /// Largest rank in a cycle. Ma et al. take 2,048, the length of a window.
-    pub rank_max: u32,
-    /// Windows read for its cycle that leave a chunk unanswered until it leaves the cycle. Ma et al. take 10.
-    pub tries_max: u32,
-}
+pub(super) struct CycleId(u32);
 
-impl Default for CycleRule {
-    fn default() -> Self {
-        Self { unique_run_max: 200, rank_max: 2048, tries_max: 10 }
-    }
-}
-
-/// Names a cycle while one of its chunks waits.
+/// A chunk's cycle, and its rank in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CycleId(u32);
-
-/// A chunk's place in a cycle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Membership {
+pub(super) struct Membership {
     /// The cycle.
     pub cycle: CycleId,
     /// Arrivals since the cycle's first chunk.
     pub rank: u32,
-    /// Windows that had been read for the cycle when the chunk joined.
+    /// Windows read for the cycle before the chunk joined it.
     joined_at: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Cycle {
-    waiting: u32,
+    pending: u32,
     windows: u32,
-    /// Filled only if members are walked.
+    /// Empty unless members are listed.
     members: Vec<(Slot, Sequence)>,
 }
 
-/// The cycles of all chunks that wait.
+/// The cycles of all pending chunks.
 #[derive(Debug)]
-pub struct Cycles {
+pub(super) struct Cycles {
     rule: CycleRule,
     keeps_members: bool,
     slots: Vec<Cycle>,
     free: Vec<u32>,
     open: Option<(u32, Sequence)>,
     unique_run: u32,
-    opened: u64,
+    /// Cycles opened so far.
+    pub opened: u64,
 }
 
 impl Cycles {
-    /// Starts without any. `keeps_members`: [`Cycles::members`] will be asked for.
-    pub fn new(rule: CycleRule, keeps_members: bool) -> Self {
+    /// Starts without cycles. `keeps_members`: the caller uses [`Cycles::members`].
+    pub(super) fn new(rule: CycleRule, keeps_members: bool) -> Self {
         Self { rule, keeps_members, slots: Vec::new(), free: Vec::new(), open: None, unique_run: 0, opened: 0 }
     }
 
-    /// Returns how many cycles were opened.
-    pub fn opened(&self) -> u64 {
-        self.opened
-    }
-
     /// Notes a unique chunk.
-    pub fn pass_unique(&mut self) {
+    pub(super) fn pass_unique(&mut self) {
         self.unique_run += 1;
         if self.rule.unique_run_max < self.unique_run {
             self.unique_run = 0;
@@ -83,13 +64,13 @@ impl Cycles {
         }
     }
 
-    /// Notes a chunk that may be a duplicate, whether it will wait or was answered at once.
-    pub fn pass_candidate(&mut self) {
+    /// Notes a chunk that passed the filter.
+    pub(super) fn pass_candidate(&mut self) {
         self.unique_run = 0;
     }
 
-    /// Gives the place of a chunk that is going to wait.
-    pub fn assign(&mut self, sequence: Sequence) -> Membership {
+    /// Returns the cycle and rank of a chunk that becomes pending.
+    pub(super) fn assign(&mut self, sequence: Sequence) -> Membership {
         if let Some((_, base)) = self.open
             && u64::from(self.rule.rank_max) < sequence.0 - base.0
         {
@@ -99,7 +80,7 @@ impl Cycles {
             self.opened += 1;
             let index = self.free.pop().unwrap_or_else(|| {
                 self.slots.push(Cycle::default());
-                u32::try_from(self.slots.len() - 1).expect("fewer cycles than chunks that wait")
+                u32::try_from(self.slots.len() - 1).expect("fewer cycles than pending chunks")
             });
             (index, sequence)
         });
@@ -107,55 +88,51 @@ impl Cycles {
         Membership { cycle: CycleId(index), rank, joined_at: self.slots[index as usize].windows }
     }
 
-    /// Adds a chunk at the place that [`Cycles::assign`] has just given.
-    pub fn join(&mut self, membership: Membership, slot: Slot, sequence: Sequence) {
+    /// Adds a chunk with the membership that [`Cycles::assign`] has just returned.
+    pub(super) fn join(&mut self, membership: Membership, slot: Slot, sequence: Sequence) {
         let cycle = &mut self.slots[membership.cycle.0 as usize];
-        cycle.waiting += 1;
+        cycle.pending += 1;
         if self.keeps_members {
             cycle.members.push((slot, sequence));
         }
     }
 
-    /// Notes that a chunk waits no more.
-    pub fn leave(&mut self, membership: Membership) {
+    /// Notes that a chunk is no longer pending.
+    pub(super) fn leave(&mut self, membership: Membership) {
         let CycleId(index) = membership.cycle;
         let cycle = &mut self.slots[index as usize];
-        cycle.waiting -= 1;
-        if cycle.waiting == 0 && self.open.is_none_or(|(open, _)| open != index) {
+        cycle.pending -= 1;
+        if cycle.pending == 0 && self.open.is_none_or(|(open, _)| open != index) {
             self.recycle(index);
         }
     }
 
-    /// Says whether others of the cycle of a chunk, which has left, wait: alone it is no reason to read a window.
-    pub fn has_mates(&self, membership: Membership) -> bool {
-        self.slots[membership.cycle.0 as usize].waiting != 0
+    /// Returns true if others of a chunk's cycle are pending; without them the chunk, which has left, needs no window.
+    pub(super) fn has_others_pending(&self, membership: Membership) -> bool {
+        self.slots[membership.cycle.0 as usize].pending != 0
     }
 
-    /// Says whether so many windows were read for a chunk's cycle in vain that it counts as having left the cycle.
-    pub fn is_exhausted(&self, membership: Membership) -> bool {
-        self.is_exhausted_after(membership, 0)
-    }
-
-    /// The same, not counting the last so many windows.
-    pub fn is_exhausted_after(&self, membership: Membership, uncounted: u32) -> bool {
+    /// Returns true if so many windows were read for a chunk's cycle in vain that the chunk counts as having left it. The
+    /// last `uncounted` windows do not count.
+    pub(super) fn is_exhausted(&self, membership: Membership, uncounted: u32) -> bool {
         let windows = self.slots[membership.cycle.0 as usize].windows.saturating_sub(uncounted);
         self.rule.tries_max <= windows.saturating_sub(membership.joined_at)
     }
 
     /// Notes that a window was read for a cycle.
-    pub fn note_window(&mut self, cycle: CycleId) {
+    pub(super) fn note_window(&mut self, cycle: CycleId) {
         self.slots[cycle.0 as usize].windows += 1;
     }
 
-    /// Appends those who joined a cycle; some may wait no more.
-    pub fn members(&self, cycle: CycleId, out: &mut Vec<(Slot, Sequence)>) {
-        out.extend_from_slice(&self.slots[cycle.0 as usize].members);
+    /// Returns the chunks that joined a cycle; some may be resolved.
+    pub(super) fn members(&self, cycle: CycleId) -> &[(Slot, Sequence)] {
+        &self.slots[cycle.0 as usize].members
     }
 
-    /// Ends the open cycle: the next chunk that waits starts another.
+    /// Ends the open cycle: the next pending chunk starts another one.
     fn close(&mut self) {
         if let Some((index, _)) = self.open.take()
-            && self.slots[index as usize].waiting == 0
+            && self.slots[index as usize].pending == 0
         {
             self.recycle(index);
         }
@@ -163,7 +140,7 @@ impl Cycles {
 
     fn recycle(&mut self, index: u32) {
         let cycle = &mut self.slots[index as usize];
-        // The count of windows goes on: a membership of the cycle's former life must not look fresh.
+        // The window count continues: a membership of the cycle's former use must not look recent.
         cycle.members.clear();
         cycle.members.shrink_to(64);
         self.free.push(index);
@@ -177,58 +154,56 @@ mod tests {
 
     const RULE: CycleRule = CycleRule { unique_run_max: 3, rank_max: 10, tries_max: 2 };
 
-    fn wait(cycles: &mut Cycles, sequence: u64) -> Membership {
+    fn add_pending(cycles: &mut Cycles, sequence: u64) -> Membership {
         cycles.pass_candidate();
         let membership = cycles.assign(Sequence(sequence));
-        cycles.join(membership, Slot::numbered(u32::try_from(sequence).unwrap()), Sequence(sequence));
+        cycles.join(membership, Slot(u32::try_from(sequence).unwrap()), Sequence(sequence));
         membership
     }
 
     #[test]
     fn ranks_are_distances_to_the_first_of_the_cycle_uniques_included() {
         let mut cycles = Cycles::new(RULE, false);
-        assert_eq!(wait(&mut cycles, 100).rank, 0);
+        assert_eq!(add_pending(&mut cycles, 100).rank, 0);
         cycles.pass_unique();
-        cycles.pass_candidate(); // answered at arrival
-        assert_eq!(wait(&mut cycles, 103).rank, 3);
+        cycles.pass_candidate(); // resolved at arrival
+        assert_eq!(add_pending(&mut cycles, 103).rank, 3);
     }
 
     #[test]
     fn a_cycle_ends_after_more_uniques_than_allowed_and_beyond_its_largest_rank() {
         let mut cycles = Cycles::new(RULE, false);
-        let first = wait(&mut cycles, 0);
+        let first = add_pending(&mut cycles, 0);
         for _ in 0..3 {
             cycles.pass_unique();
         }
-        assert_eq!(wait(&mut cycles, 4).cycle, first.cycle, "three in a row are allowed");
+        assert_eq!(add_pending(&mut cycles, 4).cycle, first.cycle, "three in a row are allowed");
         for _ in 0..4 {
             cycles.pass_unique();
         }
-        let second = wait(&mut cycles, 9);
+        let second = add_pending(&mut cycles, 9);
         assert_ne!(second.cycle, first.cycle);
         assert_eq!(second.rank, 0);
-        assert_eq!(wait(&mut cycles, 19).cycle, second.cycle, "rank 10 is allowed");
-        assert_ne!(wait(&mut cycles, 20).cycle, second.cycle);
-        assert_eq!(cycles.opened(), 3);
+        assert_eq!(add_pending(&mut cycles, 19).cycle, second.cycle, "rank 10 is allowed");
+        assert_ne!(add_pending(&mut cycles, 20).cycle, second.cycle);
+        assert_eq!(cycles.opened, 3);
     }
 
     #[test]
-    fn mates_are_those_that_wait_and_every_window_wears_out_those_it_did_not_answer() {
+    fn a_cycle_knows_its_pending_chunks_and_windows_exhaust_those_that_they_do_not_resolve() {
         let mut cycles = Cycles::new(RULE, true);
-        let [first, second] = [0, 1].map(|sequence| wait(&mut cycles, sequence));
+        let [first, second] = [0, 1].map(|sequence| add_pending(&mut cycles, sequence));
         cycles.leave(first);
-        assert!(cycles.has_mates(first));
+        assert!(cycles.has_others_pending(first));
         cycles.note_window(first.cycle);
         cycles.note_window(first.cycle);
-        let late = wait(&mut cycles, 2);
-        assert!(cycles.is_exhausted(second));
-        assert!(!cycles.is_exhausted(late));
+        let late = add_pending(&mut cycles, 2);
+        assert!(cycles.is_exhausted(second, 0));
+        assert!(!cycles.is_exhausted(late, 0));
         cycles.leave(late);
-        assert!(cycles.has_mates(late), "the second waits");
+        assert!(cycles.has_others_pending(late), "the second is pending");
         cycles.leave(second);
-        assert!(!cycles.has_mates(second));
-        let mut members = Vec::new();
-        cycles.members(second.cycle, &mut members);
-        assert_eq!(members.iter().map(|(_, sequence)| sequence.0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(!cycles.has_others_pending(second));
+        assert_eq!(cycles.members(second.cycle).iter().map(|(_, sequence)| sequence.0).collect::<Vec<_>>(), [0, 1, 2]);
     }
 }

@@ -1,19 +1,20 @@
-//! What the device under the index can do: measured at the first opening that finds a table to measure on, and kept.
+//! The device profile of the disk under the index, measured at the first opening that finds a table.
 //!
-//! File `device` of the index; without it, or once it is removed, the device is measured again.
+//! The file `device` of the index keeps it; if the file is missing, the device is measured again.
 //!
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 8 | `OFDEVICE` |
-//! | 8 | 8 | reads of 4 KiB a second, one after the other |
-//! | 16 | 8 | the same, many in flight |
-//! | 24 | 8 | bytes a second, in order |
+//! | 8 | 8 | single reads of 4 KiB a second |
+//! | 16 | 8 | concurrent reads of 4 KiB a second |
+//! | 24 | 8 | sequential bytes a second |
 //! | 32 | 4 | CRC32C of all that precedes |
 #![deny(clippy::indexing_slicing)]
 
 use std::path::Path;
 
-use crate::error::Result;
+use crate::index::directory::open_or_create;
+use crate::index::frame::with_checksum;
 use crate::io::{Access, DeviceProfile, Disk};
 use crate::kv::Fields;
 
@@ -21,12 +22,9 @@ const MAGIC: [u8; 8] = *b"OFDEVICE";
 const BYTES: usize = 36;
 
 fn encode(profile: &DeviceProfile) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    for rate in [profile.random_reads_per_s_single, profile.random_reads_per_s_deep, profile.sequential_bytes_per_s] {
-        bytes.extend_from_slice(&rate.to_le_bytes());
-    }
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-    bytes
+    let rates = [profile.random_reads_per_s_single, profile.random_reads_per_s_deep, profile.sequential_bytes_per_s];
+    let [single, deep, sequential] = rates.map(u64::to_le_bytes);
+    with_checksum(&[&MAGIC, &single, &deep, &sequential])
 }
 
 fn decode(bytes: &[u8]) -> Option<DeviceProfile> {
@@ -43,30 +41,21 @@ fn decode(bytes: &[u8]) -> Option<DeviceProfile> {
     (fields.u32()? == checksum && fields.left() == 0).then_some(profile)
 }
 
-/// Returns the profile of the device under the index in `dir`; `None` if there is nothing to measure on yet.
+/// Returns the profile of the device under the index in `dir`; `None` if there is no table to measure yet.
 pub(super) fn profile(disk: &dyn Disk, dir: &Path) -> Option<DeviceProfile> {
     let path = dir.join("device");
-    // Whatever fails here costs a measurement, or the knowledge.
-    recorded(disk, &path).ok().flatten().or_else(|| {
+    // A failure costs another measurement, or the profile.
+    recorded(disk, &path).or_else(|| {
         let profile = disk.measure(&dir.join("table")).ok().flatten()?;
-        let _ = record(disk, &path, &profile);
+        let _ = open_or_create(disk, &path).and_then(|file| file.write_at(0, &encode(&profile)));
         Some(profile)
     })
 }
 
-fn recorded(disk: &dyn Disk, path: &Path) -> Result<Option<DeviceProfile>> {
-    if !disk.exists(path)? {
-        return Ok(None);
-    }
-    let file = disk.open(path, Access::Read)?;
+fn recorded(disk: &dyn Disk, path: &Path) -> Option<DeviceProfile> {
     let mut bytes = [0; BYTES];
-    file.read_at(0, &mut bytes)?;
-    Ok(decode(&bytes))
-}
-
-fn record(disk: &dyn Disk, path: &Path, profile: &DeviceProfile) -> Result<()> {
-    let file = if disk.exists(path)? { disk.open(path, Access::ReadWrite)? } else { disk.create(path)? };
-    file.write_at(0, &encode(profile))
+    disk.open(path, Access::Read).ok()?.read_at(0, &mut bytes).ok()?;
+    decode(&bytes)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The directory of an index: its lock, its files, the checkpoint that counts, and the marker of an unclean end.
+//! The directory of an index: its lock, its files, the current checkpoint, and the marker of an unclean end.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,29 @@ use crate::io::{Access, Disk, DiskFile};
 use crate::kv::{Seal, SealedReader, SealedWriter};
 use crate::types::RepositoryId;
 
-const CHECKPOINT: &str = "checkpoint";
+/// File of the current checkpoint.
+pub(super) const CHECKPOINT: &str = "checkpoint";
 const NEW_CHECKPOINT: &str = "checkpoint.new";
 const UNCLEAN: &str = "unclean";
 
 /// The locked directory of one repository's index.
 #[derive(Debug)]
 pub(super) struct IndexDirectory {
-    disk: Arc<dyn Disk>,
-    path: PathBuf,
+    pub disk: Arc<dyn Disk>,
+    pub path: PathBuf,
     /// Held for its lock.
     _lock: Arc<dyn DiskFile>,
-    repository: RepositoryId,
-    /// Number of the checkpoint that counts.
-    generation: u64,
-    /// Whether the marker of an unclean end exists.
-    is_marked: bool,
-    /// Whether the checkpoint is out of date, or the marker says so.
-    is_changed: bool,
+    pub repository: RepositoryId,
+    /// Number of the current checkpoint; 0 before the first.
+    pub generation: u64,
+    /// Whether the marker of an unclean end exists: the last writer did not close the index.
+    pub is_unclean: bool,
+    /// Whether the checkpoint is out of date, or may be according to the marker.
+    pub is_changed: bool,
 }
 
 impl IndexDirectory {
-    /// Creates the last component of `path` where it is missing, and takes the lock.
+    /// Creates the last component of `path` if it is missing, and takes the lock.
     ///
     /// Fails with [`Error::IndexBusy`] if another writer holds the lock.
     pub(super) fn lock(disk: Arc<dyn Disk>, path: &Path, repository: RepositoryId) -> Result<Self> {
@@ -50,33 +51,7 @@ impl IndexDirectory {
     /// Makes a directory whose lock is held already.
     pub(super) fn new(disk: Arc<dyn Disk>, path: &Path, lock: Arc<dyn DiskFile>, repository: RepositoryId) -> Self {
         let path = path.to_path_buf();
-        Self { disk, path, _lock: lock, repository, generation: 0, is_marked: false, is_changed: true }
-    }
-
-    pub(super) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn repository(&self) -> RepositoryId {
-        self.repository
-    }
-
-    /// Returns the number of the checkpoint that counts; 0 before the first.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Returns true if the state differs from the checkpoint, or the marker says that it may.
-    pub(super) fn is_changed(&self) -> bool {
-        self.is_changed
-    }
-
-    pub(super) fn has_checkpoint(&self) -> Result<bool> {
-        self.disk.exists(&self.path.join(CHECKPOINT))
+        Self { disk, path, _lock: lock, repository, generation: 0, is_unclean: false, is_changed: true }
     }
 
     pub(super) fn exists(&self, name: &str) -> Result<bool> {
@@ -91,18 +66,18 @@ impl IndexDirectory {
         open_or_create(&*self.disk, &self.path.join(name))
     }
 
-    /// Opens a file that belongs to a checkpoint.
+    /// Opens a file of a checkpoint.
     pub(super) fn open_sealed(&self, name: &str, generation: u64, seal: Seal) -> Result<SealedReader> {
         let path = self.path.join(slot_name(name, generation));
         SealedReader::open(self.disk.open(&path, Access::Read)?, path, seal)
     }
 
-    /// Starts a file that belongs to a checkpoint to come.
+    /// Starts a file of the next checkpoint.
     pub(super) fn create_sealed(&self, name: &str, generation: u64) -> Result<SealedWriter> {
         SealedWriter::create(self.open_or_create(&slot_name(name, generation))?)
     }
 
-    /// Reads the checkpoint, and whether the marker of an unclean end stands beyond it.
+    /// Reads the checkpoint, and whether the marker of an unclean end exists.
     pub(super) fn load_checkpoint(&mut self) -> Result<Checkpoint> {
         let path = self.path.join(CHECKPOINT);
         let file = self.disk.open(&path, Access::Read)?;
@@ -110,47 +85,37 @@ impl IndexDirectory {
         if CHECKPOINT_BYTES_MAX < len {
             return Err(Error::damaged(self.disk.display(&path), "too long"));
         }
-        let mut bytes = vec![0; usize::try_from(len).map_err(|_| Error::invalid("the index is too large"))?];
+        let mut bytes = vec![0; usize::try_from(len).expect("at most CHECKPOINT_BYTES_MAX")];
         file.read_at(0, &mut bytes)?;
         let checkpoint = decode_checkpoint(&bytes)?;
         if checkpoint.repository != self.repository {
             return Err(Error::invalid(format!("the index is of the repository {}", checkpoint.repository)));
         }
         self.generation = checkpoint.generation;
-        self.is_marked = self.exists(UNCLEAN)?;
-        self.is_changed = self.is_marked;
+        self.is_unclean = self.exists(UNCLEAN)?;
+        self.is_changed = self.is_unclean;
         Ok(checkpoint)
     }
 
-    /// Returns true if the last writer did not close the index.
-    pub(super) fn is_unclean(&self) -> bool {
-        self.is_marked
-    }
-
-    /// Notes that the checkpoint misses something, before anything is written.
-    pub(super) fn note_changed(&mut self) {
-        self.is_changed = true;
-    }
-
-    /// Creates the marker, before anything is written that the checkpoint does not cover. Duplicate runs are exempt: they
-    /// follow what the checkpoint knows of, and the next opening truncates them.
+    /// Creates the marker, before the first write that the checkpoint does not cover. Duplicate runs are exempt: they follow
+    /// the records of the checkpoint, and the next opening truncates them.
     pub(super) fn mark_unclean(&mut self) -> Result<()> {
-        if !self.is_marked {
+        if !self.is_unclean {
             self.open_or_create(UNCLEAN)?;
             self.disk.sync_dir(&self.path)?;
-            self.is_marked = true;
+            self.is_unclean = true;
         }
         self.is_changed = true;
         Ok(())
     }
 
-    /// Replaces the checkpoint. Everything that it refers to must be durable, except for names in this directory.
+    /// Replaces the checkpoint. The contents of its files must be durable; their names become so here.
     pub(super) fn replace_checkpoint(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let file = self.open_or_create(NEW_CHECKPOINT)?;
         file.set_len(0)?;
         file.write_at(0, &encode_checkpoint(checkpoint))?;
         file.sync()?;
-        // The names of everything it refers to before its own: a new name must not be durable alone.
+        // The names of all its files become durable before its own name.
         self.disk.sync_dir(&self.path)?;
         self.disk.rename(&self.path.join(NEW_CHECKPOINT), &self.path.join(CHECKPOINT))?;
         self.disk.sync_dir(&self.path)?;
@@ -163,9 +128,9 @@ impl IndexDirectory {
         if self.exists(UNCLEAN)? { self.remove_durably(&[UNCLEAN]) } else { Ok(()) }
     }
 
-    /// Removes every checkpoint and the marker: none of them may find other files with other contents.
+    /// Removes every checkpoint and the marker, before the contents of the other files change.
     pub(super) fn remove_checkpoints(&mut self) -> Result<()> {
-        (self.generation, self.is_marked, self.is_changed) = (0, false, true);
+        (self.generation, self.is_unclean, self.is_changed) = (0, false, true);
         self.remove_durably(&[CHECKPOINT, NEW_CHECKPOINT, UNCLEAN])
     }
 
@@ -178,22 +143,23 @@ impl IndexDirectory {
         self.sync()
     }
 
+    /// Makes the names in the directory durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.disk.sync_dir(&self.path)
     }
 }
 
-/// Returns the name of a file that two checkpoints in turn have a copy of.
+/// Returns the name of one of the two copies of a file; checkpoints use them in turn.
 fn slot_name(name: &str, generation: u64) -> String {
     format!("{name}.{}", generation % 2)
 }
 
-fn open_or_create(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
+pub(super) fn open_or_create(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
     if disk.exists(path)? {
         return disk.open(path, Access::ReadWrite);
     }
     match disk.create(path) {
-        // Another writer that starts was faster: the lock decides between the two.
+        // Another writer starts at the same time: the lock decides between the two.
         Err(error) if error.io_kind() == Some(ErrorKind::AlreadyExists) => disk.open(path, Access::ReadWrite),
         created => created,
     }

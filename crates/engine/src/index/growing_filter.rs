@@ -12,8 +12,8 @@ const FILTER_FILL_MAX: f64 = 0.25;
 /// Factor by which a segment grows. Each growth reads the segment's share of the table.
 const FILTER_GROWTH: usize = 4;
 
-/// Returns the size to which a part of the filter grows: all of `bytes_max` where little is left beyond [`FILTER_GROWTH`],
-/// since sizes are rounded down.
+/// Returns the size to which a part of the filter grows: [`FILTER_GROWTH`] times its size, or all of `bytes_max` if little
+/// is left beyond that, since sizes are rounded down.
 fn grown_bytes(bytes: usize, bytes_max: usize) -> usize {
     let grown = FILTER_GROWTH * bytes;
     if bytes_max < grown + 2 * bytes { bytes_max } else { grown }
@@ -36,7 +36,7 @@ pub struct FilterState {
 }
 
 impl FilterState {
-    /// Returns true if the filter is fuller than it should be and may not grow.
+    /// Returns true if the filter is too full and may not grow.
     pub fn is_too_small(&self) -> bool {
         0.6 < self.fill && self.bytes_max < grown_bytes_min(self.bytes)
     }
@@ -45,7 +45,7 @@ impl FilterState {
 /// A filter that grows segment by segment within its share of the memory budget.
 #[derive(Debug)]
 pub(super) struct GrowingFilter {
-    filter: Filter,
+    pub filter: Filter,
     bytes_max: usize,
     /// Memory that the filter takes, or will take when all segments have grown as one of them has.
     reserved: usize,
@@ -53,7 +53,8 @@ pub(super) struct GrowingFilter {
     next_segment: usize,
     /// Number of entries from which on the next segment is examined.
     next_growth: u64,
-    growths: u64,
+    /// Growths of segments since the opening.
+    pub growths: u64,
 }
 
 impl GrowingFilter {
@@ -72,21 +73,13 @@ impl GrowingFilter {
         self.filter.prefetch(key);
     }
 
-    /// Returns the memory that the filter may take and has not reserved. Others may use it until then.
+    /// Returns the memory that the filter may take and has not reserved. The fingerprint cache may use it until then.
     pub(super) fn bytes_left(&self) -> usize {
         self.bytes_max.saturating_sub(self.reserved)
     }
 
-    pub(super) fn growths(&self) -> u64 {
-        self.growths
-    }
-
     pub(super) fn state(&self) -> FilterState {
         FilterState { bytes: self.filter.bytes(), bytes_max: self.bytes_max, fill: self.filter.fill() }
-    }
-
-    pub(super) fn filter(&self) -> &Filter {
-        &self.filter
     }
 
     /// Grows the next segment if it is too full and the memory allows it. `entries` counts those entered so far, `records`
@@ -99,7 +92,7 @@ impl GrowingFilter {
         self.next_growth = entries + records / (4 * FILTER_SEGMENTS as u64);
         let width = u64::MAX / FILTER_SEGMENTS as u64 + 1;
         let first = index as u64 * width;
-        // In-flight chunks are not in the table: the map of them is searched before the filter.
+        // In-flight chunks are not in the table; their map is searched before the filter.
         table.scan(first..=first + (width - 1), &mut |key| {
             segment.test_and_set(key);
         })?;

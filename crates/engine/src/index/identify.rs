@@ -1,17 +1,17 @@
-//! The exact identifier: filter, cache, and table lookups at once (eager) or deferred and put together (lazy).
+//! The exact identifier: filter, cache, and table lookups, immediate (eager) or deferred in batches (lazy).
 //!
-//! A chunk that the filter does not know is unique. One that it may know is answered by the cache, or waits; what waits
-//! is looked up together, and every hit brings in the records around it in the arrival log, which answer for other
-//! pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] run here, on one
-//! table, one log, one cache; the eager one has nobody wait, and windows that only look forward.
+//! A chunk that does not pass the filter is unique. The cache resolves a chunk that passes, or the chunk becomes pending.
+//! Pending chunks are looked up in batches. Every hit reads a window of the arrival log, and the window's records resolve
+//! other pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] share one
+//! table, one log and one cache; with the eager one no chunk is pending, and windows only look forward.
 //!
-//! This file takes chunks in and bounds what waits; `lookup.rs` looks up, `windows.rs` reads around hits, `pool.rs` decides
-//! which of a pool.
+//! This file takes chunks in and bounds the pending ones. `lookup.rs` looks up, `windows.rs` reads around hits, and
+//! `pool.rs` chooses from a pool.
 //!
-//! Resolutions where the paper is silent: equal pending chunks are joined and share the verdict of the first. A pending
-//! chunk only ever matches what was recorded, and what is pending cannot have been recorded by this session, so it never
-//! matches its own followers. A chunk answered at arrival is in no cycle and reads no window, but counts in ranks.
-//! A chunk met again after it was declared unique is answered from memory until its container is recorded.
+//! Decisions that the paper leaves open: equal pending chunks are joined and share the verdict of the first. A pending
+//! chunk only ever matches recorded chunks, and this session has not recorded it, so it never matches its own followers.
+//! A chunk that is resolved at its arrival belongs to no cycle and reads no window, but counts in ranks. A chunk that
+//! arrives again after its verdict "unique" is resolved from memory until its container is recorded.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
 use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence};
 
-/// Chunks whose blocks of the filter are loaded together, and after which the schedule is decided again.
+/// Chunks whose blocks of the filter are loaded together. After them the adaptive schedule decides again.
 const BATCH_CHUNKS: usize = 64;
 
-/// Most false positives for each run of duplicates with which chunks are looked up immediately: the stream waits for each.
+/// Most false positives for each run of duplicates with immediate lookups: the stream waits for each.
 const FALSE_POSITIVES_IMMEDIATE: u64 = 1;
 
 /// The exact index of one repository on this host.
@@ -49,9 +49,9 @@ pub struct Index {
     pub(super) rounds: Rounds,
     pub(super) arrivals: Arrivals,
     pub(super) options: IndexOptions,
-    /// Whether chunks are looked up as they arrive, for the time being.
+    /// Whether lookups are immediate at the moment.
     pub(super) immediate: bool,
-    /// End of the last window that looked forward: a stream that continues there continues in the log.
+    /// End of the last window of an immediate lookup: a stream that continues there continues in the log.
     pub(super) read_up_to: Option<Position>,
     pub(super) successors: Successors,
     pub(super) prelookup: PrelookupState,
@@ -60,10 +60,11 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index in the directory `dir` of a disk, creating its last component where it is missing.
+    /// Opens the index in the directory `dir` of a disk; creates its last component if it is missing.
     ///
-    /// Fails with [`crate::Error::IndexBusy`] if another writer holds it, and where nothing can be written. What is
-    /// missing, damaged or another repository's is started anew; the state says so. [`Index::attach`] comes next.
+    /// Fails with [`crate::Error::IndexBusy`] if another writer holds it, and if the disk cannot be written. An index that
+    /// is missing, damaged or another repository's starts empty, and the state gives the reason. Call [`Index::attach`]
+    /// next.
     pub fn open(
         disk: Arc<dyn Disk>,
         host: Arc<dyn Host>,
@@ -75,8 +76,8 @@ impl Index {
         Ok((Self::over(store, host, options), state))
     }
 
-    /// Makes an index in memory only, for want of a place on a disk: it knows as many chunks as its memory for entries
-    /// takes, and says `reason` as why it is degraded. What it does not know is stored again.
+    /// Makes an index in memory only, degraded for `reason`. It holds as many chunks as its memtable does; others are
+    /// stored again.
     pub fn without_disk(
         host: Arc<dyn Host>,
         repository: RepositoryId,
@@ -105,16 +106,16 @@ impl Index {
         }
     }
 
-    /// Begins a session: takes the containers that exist, sorted; hits in others are ignored from now on. What an earlier
-    /// session had not recorded is forgotten, and numbers of chunks may start anew.
+    /// Begins a session over the existing containers, sorted; hits in others are ignored from now on. Chunks that the
+    /// session before has not recorded are forgotten, and sequences may start at 0 again.
     ///
-    /// Returns those that are not covered: the caller reads their directories and [`Identifier::record`]s them. Before
-    /// the first call no container is live.
+    /// Returns the containers that are not covered: the caller reads their directories and [`Identifier::record`]s them.
+    /// Before the first call no container is live.
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
-        // Jobs of the session before have no use.
+        // The results of the session before are useless.
         self.store.table.end_lookup();
         self.store.log.end_read();
-        self.counters.cycles += self.session.cycles.opened();
+        self.counters.cycles += self.session.cycles.opened;
         self.session = new_session(&self.options);
         self.rounds = Rounds::default();
         self.arrivals = Arrivals::default();
@@ -124,19 +125,19 @@ impl Index {
         Ok(self.store.attach(live))
     }
 
-    /// Returns true if the container was recorded, in this run or an earlier one: it was durable then.
+    /// Returns true if a session has recorded the container, which was durable then.
     pub fn knows(&self, container: ContainerId) -> bool {
         self.store.registry.ordinal(container).is_some()
     }
 
-    /// Returns the length of a container's file when it was recorded, where that is known.
+    /// Returns the length that a container's file had when it was recorded, if it is known.
     pub fn stored_len(&self, container: ContainerId) -> Option<u64> {
         self.store.registry.len_of(container)
     }
 
-    /// Returns why the index is incomplete from now on: it could not be written, or it is damaged.
+    /// Returns why the index may miss chunks from now on: it could not be written, or it is damaged.
     ///
-    /// A degraded index answers, but may miss. The next opening falls back to the last checkpoint or starts empty.
+    /// A degraded index continues to give verdicts. The next opening falls back to the last checkpoint or starts empty.
     pub fn degraded(&self) -> Option<String> {
         self.store.degraded()
     }
@@ -148,11 +149,11 @@ impl Index {
 
     /// Returns how lookups read the table.
     pub fn reads(&self) -> BucketReads {
-        self.store.table.table().reads()
+        self.store.table.table.reads()
     }
 
-    /// Makes everything recorded durable, as the state that an unclean end falls back to. Costs a write of the filter and
-    /// of the memtable. A failure degrades the index and is no error; see [`Index::degraded`].
+    /// Makes everything recorded durable: a crash falls back to this state. Costs a write of the filter and of the
+    /// memtable. A failure degrades the index and is no error; see [`Index::degraded`].
     pub fn checkpoint(&mut self) {
         self.store.save();
     }
@@ -183,9 +184,9 @@ impl Index {
             }
             None => {}
         }
-        let was_asked = self.options.order == Order::CacheFirst && self.prelookup.is_on();
-        // What the cache holds was stored, so the filter has its bits.
-        if was_asked && self.pre_look_up(sequence, &fingerprint) {
+        let probes_first = self.options.order == Order::CacheFirst && self.prelookup.is_on;
+        // A chunk in the cache was stored, so the filter has its bits.
+        if probes_first && self.pre_look_up(sequence, &fingerprint) {
             self.session.cycles.pass_candidate();
             return;
         }
@@ -198,7 +199,7 @@ impl Index {
             return;
         }
         self.session.cycles.pass_candidate();
-        if self.prelookup.is_on() && !was_asked && self.pre_look_up(sequence, &fingerprint) {
+        if self.prelookup.is_on && !probes_first && self.pre_look_up(sequence, &fingerprint) {
             return;
         }
         if self.immediate {
@@ -209,7 +210,7 @@ impl Index {
             return;
         }
         self.arrivals.arrive(sequence);
-        let (slot, bucket) = self.session.wait(chunk, self.rounds.join_run(sequence));
+        let (slot, bucket) = self.session.add_pending(chunk, self.rounds.join_run(sequence));
         self.schedule_lookup(slot, chunk, bucket);
     }
 
@@ -224,16 +225,14 @@ impl Index {
         passes
     }
 
-    /// Looks a chunk up in the cache as it arrives; returns true if that resolved it.
+    /// Probes the cache for an arriving chunk; returns true if that resolved it.
     fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint) -> bool {
         let start = self.timer.sample();
         let cached = self.cache.get(fingerprint);
         if let Some(start) = start {
             self.counters.prelookup_nanos += self.timer.nanos_of_sample(start);
         }
-        let found =
-            cached.and_then(|(ordinal, position)| Some((self.store.registry.live_container(ordinal)?, position)));
-        if let Some((container, position)) = found {
+        if let Some((container, position)) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
             self.counters.prelookup_hits += 1;
             self.prelookup.note_hit();
             self.arrivals.arrive_decided(sequence, Outcome::At(position));
@@ -245,14 +244,14 @@ impl Index {
         false
     }
 
-    /// Looks up while too many chunks or bytes wait, or one has waited too long.
+    /// Looks up while too many chunks or bytes are pending, or one is too old.
     fn bound_pending(&mut self) {
         while let Some((sequence, bucket)) = self.session.pending.oldest() {
             let age = self.session.next_sequence.0.saturating_sub(sequence.0);
             if self.options.pending_age_max < age {
                 self.look_up_bucket(bucket);
             } else if self.options.pending_max < self.session.pending.len()
-                || self.options.pending_bytes_max < self.session.pending.bytes()
+                || self.options.pending_bytes_max < self.session.pending.bytes
             {
                 let fullest = self.session.pending.fullest_bucket();
                 self.look_up_bucket(fullest);
@@ -263,12 +262,12 @@ impl Index {
         self.keep_advancing();
     }
 
-    /// Decides whether chunks are looked up as they arrive from now on.
+    /// Lets the adaptive schedule decide whether lookups are immediate from now on.
     fn adapt(&mut self) {
         if !matches!(self.options.schedule, Schedule::Adaptive { .. }) {
             return;
         }
-        let runs = self.arrivals.runs();
+        let runs = &self.arrivals.runs;
         // Hysteresis: immediate lookups end at half the yield at which they begin.
         let hold = u32::from(self.immediate);
         let limit = u64::from(self.options.run_immediately) >> hold;
@@ -279,7 +278,7 @@ impl Index {
             self.counters.schedule_changes += 1;
             self.immediate = immediate;
             if immediate {
-                // The pending chunks are among the first of their run: the others need not wait for them.
+                // The pending chunks are among the first of their run; their windows resolve the others at arrival.
                 self.look_up_pool();
             }
         }
@@ -288,7 +287,7 @@ impl Index {
     /// Hands the runs that have ended to the duplicate-run log.
     fn log_duplicate_runs(&mut self) {
         for run in self.arrivals.take_ended() {
-            self.store.log_duplicate_run(&run, run.uniques_before.saturating_sub(self.session.recorded()));
+            self.store.log_duplicate_run(&run, run.uniques_before.saturating_sub(self.session.recorded));
         }
     }
 }
@@ -352,8 +351,8 @@ impl Identifier for Index {
 
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
-        counters.cycles += self.session.cycles.opened();
-        counters.evictions = self.cache.evictions();
+        counters.cycles += self.session.cycles.opened;
+        counters.evictions = self.cache.evictions;
         self.store.count(&mut counters);
         counters
     }

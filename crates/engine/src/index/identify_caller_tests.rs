@@ -5,8 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use super::*;
-use crate::index::cycle::CycleRule;
-use crate::index::options::{Prelookup, WindowRule};
+use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::kv::STAGED_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
@@ -204,8 +203,8 @@ impl Caller {
     }
 
     /// Feeds a stream of new chunks, runs of old ones, repetitions and zeros, with barriers and drains in between.
-    pub(super) fn run(&mut self, random: &mut SplitMix64, pieces: u64, next_chunk: &mut u64) {
-        for _ in 0..pieces {
+    pub(super) fn run(&mut self, random: &mut SplitMix64, rounds: u64, next_chunk: &mut u64) {
+        for _ in 0..rounds {
             let start = random.below(*next_chunk + 1);
             let len = random.below(120) + 1;
             let numbers: Vec<u64> = match random.below(8) {

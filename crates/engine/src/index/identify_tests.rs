@@ -6,8 +6,7 @@ use super::caller::*;
 use super::*;
 use crate::Error;
 use crate::index::cache::BLOCK_BYTES;
-use crate::index::cycle::CycleRule;
-use crate::index::options::{Prelookup, WindowRule};
+use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::io::os::OsHost;
 use crate::kv::STAGED_BYTES;
 use crate::random::SplitMix64;
@@ -32,7 +31,7 @@ fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold
         assert_eq!(caller.index.degraded(), None);
         for (seed_of, met) in [
             ("disk hit", counters.disk_hits),
-            ("staging hit", counters.memtable_hits),
+            ("memtable hit", counters.memtable_hits),
             ("false positive", counters.filter_false_positives),
             ("filter negative", counters.filter_negatives),
             // A chunk looked up alone has nobody to read a window for.
@@ -81,7 +80,7 @@ fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
             let empty = MemDisk::default();
             let index = std::mem::replace(&mut caller.index, other_index(&empty));
             index.close().unwrap();
-            // The next run has other parameters: less staging, another filter, another schedule.
+            // The next run has other parameters: a smaller memtable, another filter, another schedule.
             let mut options = tiny(schedule_of(seed + round));
             options.memtable_bytes = 100 * STAGED_BYTES * (1 + usize::try_from(round).unwrap());
             options.filter_bytes <<= round % 2;
@@ -168,7 +167,7 @@ fn damage_to_any_file_costs_duplicates_at_most() {
         if file == "table" && !cut {
             // Duplicates are allowed: what is stored is what the index says.
             let old: Vec<_> = (0..next_chunk).map(fingerprint).collect();
-            old.chunks(50).for_each(|piece| caller.submit(piece));
+            old.chunks(50).for_each(|part| caller.submit(part));
             caller.drain();
             let pages = caller.index.counters().damaged_pages;
             assert!(0 < pages);
@@ -178,9 +177,9 @@ fn damage_to_any_file_costs_duplicates_at_most() {
             let (mut caller, state, recorded) = caller.again(&disk, &options);
             assert!(matches!(state, IndexState::Incomplete(_)), "{state:?}");
             assert_eq!(recorded, caller.containers.len());
-            // What was lost is known again.
+            // The lost entries are recorded again.
             let before = caller.packing.len();
-            old.chunks(50).for_each(|piece| caller.submit(piece));
+            old.chunks(50).for_each(|part| caller.submit(part));
             caller.drain();
             assert_eq!(caller.packing.len(), before);
             assert_eq!(caller.index.degraded(), None);
@@ -375,7 +374,7 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
                 // The same source again, in long runs.
                 for _ in 0..3 {
                     let all: Vec<_> = (0..next_chunk).map(fingerprint).collect();
-                    all.chunks(100).for_each(|piece| caller.submit(piece));
+                    all.chunks(100).for_each(|part| caller.submit(part));
                     caller.drain();
                 }
                 caller.barrier_all(&mut random);
@@ -411,10 +410,10 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
         ("follower", met.joined),
         ("eviction", met.evictions),
         ("compaction", met.compactions),
-        ("window at the place of a repeat", met.successor_prefetches),
+        ("successor prefetch", met.successor_prefetches),
         ("read ahead", met.read_aheads),
         ("change of schedule", met.schedule_changes),
-        ("answer by a window", met.postlookup_hits),
+        ("chunk resolved by a window", met.postlookup_hits),
     ] {
         assert!(0 < count, "no {name} occurred");
     }
@@ -440,8 +439,8 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
         let mut random = SplitMix64::new(5);
         let mut store = |numbers: &[u64]| {
             let before = caller.index.counters();
-            for piece in numbers.chunks(100) {
-                caller.submit(&piece.iter().copied().map(fingerprint).collect::<Vec<_>>());
+            for part in numbers.chunks(100) {
+                caller.submit(&part.iter().copied().map(fingerprint).collect::<Vec<_>>());
             }
             caller.drain();
             caller.barrier_all(&mut random);
@@ -465,7 +464,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
 }
 
 #[test]
-fn verdicts_and_their_order_are_the_same_whether_jobs_run_beside_or_at_once() {
+fn verdicts_and_their_order_are_the_same_whether_jobs_are_deferred_or_immediate() {
     for (seed, _) in seeds(900..912) {
         let mut orders: Vec<Vec<u64>> = Vec::new();
         for host in [host(), Arc::new(OsHost::new()), Arc::new(OsHost::new())] {
@@ -556,13 +555,13 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
         for _ in 0..40 {
             caller.submit(&(0..100).map(|_| fingerprint(random.below(count))).collect::<Vec<_>>());
         }
-        let settled = caller.index.counters();
+        let middle = caller.index.counters();
         for _ in 0..40 {
             caller.submit(&(0..100).map(|_| fingerprint(random.below(count))).collect::<Vec<_>>());
         }
         let end = caller.index.counters();
-        let pages = end.prefetches - settled.prefetches + end.pages_read - settled.pages_read;
-        assert_eq!(end.bytes_read - settled.bytes_read, pages * 4096, "{schedule:?}");
+        let pages = end.prefetches - middle.prefetches + end.pages_read - middle.pages_read;
+        assert_eq!(end.bytes_read - middle.bytes_read, pages * 4096, "{schedule:?}");
         assert!(0 < pages);
     }
 }
@@ -579,10 +578,10 @@ fn the_cache_has_what_the_filter_has_not_grown_to_and_gives_it_back() {
         let shared = options.filter_bytes_max + options.cache_bytes;
         let mut random = SplitMix64::new(seed);
         let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
-        let at_first = caller.index.cache.bytes();
-        assert!(shared - options.filter_bytes - BLOCK_BYTES < at_first, "{at_first}");
+        let initial = caller.index.cache.bytes();
+        assert!(shared - options.filter_bytes - BLOCK_BYTES < initial, "{initial}");
         let mut next_chunk = 0;
-        let mut sizes = vec![at_first];
+        let mut sizes = vec![initial];
         for _ in 0..200 {
             caller.run(&mut random, 20, &mut next_chunk);
             let (filter, cache) = (caller.index.filter_state().bytes, caller.index.cache.bytes());

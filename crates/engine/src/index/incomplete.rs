@@ -1,4 +1,4 @@
-//! Parts of the table whose entries are missing because pages were damaged, until every container was recorded again.
+//! Parts of the table that damaged pages left incomplete, until every container is recorded again.
 
 use std::ops::RangeInclusive;
 
@@ -8,11 +8,11 @@ use crate::kv::{BucketName, Key};
 /// The incomplete parts, as ranges of key heads.
 #[derive(Debug, Default)]
 pub(super) struct Incomplete {
-    /// Parts that are being completed, sorted and disjoint.
+    /// Parts that this session completes, sorted and disjoint.
     parts: Vec<RangeInclusive<u64>>,
-    /// Parts found since that began.
+    /// Parts found since the session began.
     found: Vec<RangeInclusive<u64>>,
-    /// Covered containers that are still to be recorded again.
+    /// Covered containers that have yet to be recorded again.
     containers_left: usize,
 }
 
@@ -36,12 +36,12 @@ impl Incomplete {
         !self.parts.is_empty()
     }
 
-    /// Notes buckets that lose the entries of a damaged page.
+    /// Adds buckets that lost the entries of a damaged page.
     pub(super) fn add(&mut self, buckets: &[BucketName]) {
         self.found.extend(buckets.iter().copied().map(heads_of));
     }
 
-    /// Returns true while covered containers are to be recorded again.
+    /// Returns true while covered containers must be recorded again.
     pub(super) fn is_completing(&self) -> bool {
         self.containers_left != 0
     }
@@ -57,12 +57,12 @@ impl Incomplete {
     pub(super) fn complete_container(&mut self) {
         self.containers_left -= 1;
         if self.containers_left == 0 {
-            // Not every container was searched for the parts found meanwhile: the next session does that.
+            // The next session completes the parts found meanwhile.
             self.parts = std::mem::take(&mut self.found);
         }
     }
 
-    /// Returns all parts for a checkpoint, with the buckets that are damaged now.
+    /// Returns all parts for a checkpoint, and the buckets that are damaged now.
     pub(super) fn with(&self, damaged: &[BucketName]) -> Vec<RangeInclusive<u64>> {
         let mut parts = [&self.parts[..], &self.found].concat();
         for heads in damaged.iter().copied().map(heads_of) {

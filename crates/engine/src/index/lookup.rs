@@ -1,99 +1,84 @@
-//! Looking pending chunks up in the table, and bringing them to their verdicts.
+//! Lookups of pending chunks in the table, and their verdicts.
 
 use crate::index::arrivals::Outcome;
 use crate::index::identify::Index;
-use crate::index::options::Schedule;
 use crate::index::pending::PendingChunk;
 use crate::index::slot::Slot;
 use crate::index::windows::Hit;
 use crate::index::{Resolved, SequencedChunk, Verdict};
-use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Position};
+use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Ordinal, Position};
 use crate::types::{Chunk, ContainerId};
 
+/// A chunk's container, which is live, and its record in the arrival log.
+pub(super) type Location = (ContainerId, Position);
+
 impl Index {
-    /// Takes note of a chunk that begins to wait; looks up once as many do in its bucket, or in a pool, as the schedule says.
+    /// Starts the lookup that a new pending chunk makes due: of its bucket, or of the next round of the pool.
     pub(super) fn schedule_lookup(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32) {
-        let threshold = self.options.threshold();
-        match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.note_waiting(slot, chunk),
-            Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                if threshold <= self.session.pending.bucket_len(bucket) {
-                    self.look_up_bucket(bucket);
-                }
-            }
+        if self.options.schedule.is_pool() {
+            self.note_pending(slot, chunk);
+        } else if self.options.threshold() <= self.session.pending.bucket_len(bucket) {
+            self.look_up_bucket(bucket);
         }
     }
 
-    /// Looks a bucket's chunks up. For a pool, which has one bucket, it may do to take the answers that are due.
+    /// Looks up the chunks of a bucket. A pool has one bucket; answers that are due may suffice there.
     pub(super) fn look_up_bucket(&mut self, bucket: u32) {
-        match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => {
-                if !self.take_answers() {
-                    self.look_up_pool();
-                }
-            }
-            Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                let mut slots = Vec::new();
-                self.session.pending.list_bucket(bucket, &mut slots);
-                self.look_up_slots(&slots);
-            }
+        if !self.options.schedule.is_pool() {
+            self.look_up_slots(&self.session.pending.of_bucket(bucket));
+        } else if !self.take_answers() {
+            self.look_up_pool();
         }
     }
 
-    /// Brings everything that waits to a verdict: the first of each cycle before the others, since what its hit brings in
-    /// answers most of them; what is left in the order of the table.
+    /// Resolves all pending chunks. The first chunk of each cycle comes before the others, because the window around its
+    /// hit resolves most of them. The rest follows in the order of the table.
     pub(super) fn look_up_all(&mut self) {
         self.take_answers();
-        let mut slots = Vec::new();
-        self.session.pending.list_heads(&mut slots);
-        self.look_up_slots(&slots);
-        match self.options.schedule {
-            Schedule::Pool { .. } | Schedule::Adaptive { .. } => self.look_up_pool(),
-            Schedule::Eager | Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => {
-                self.session.pending.list(&mut slots);
-                self.look_up_slots(&slots);
-            }
+        self.look_up_slots(&self.session.pending.heads());
+        if self.options.schedule.is_pool() {
+            self.look_up_pool();
+        } else {
+            self.look_up_slots(&self.session.pending.by_bucket());
         }
     }
 
     pub(super) fn look_up_slots(&mut self, slots: &[Slot]) {
-        for piece in slots.chunks(BATCH_PAGES_MAX) {
-            // A window that was read for an earlier piece may have answered for some of these.
-            let chunks: Vec<PendingChunk> = piece.iter().filter_map(|&slot| self.session.take(slot)).collect();
+        for batch in slots.chunks(BATCH_PAGES_MAX) {
+            // The window of an earlier batch may have resolved some of these.
+            let chunks = self.session.take_all(batch);
             self.look_up(&chunks);
-            // What this has shown about runs decides how much the next hits read.
+            // The runs seen so far decide how much the next hits read.
             self.arrivals.advance();
         }
     }
 
-    /// Looks up a chunk that has just arrived. Where it was expected in the log, the log is read on instead.
+    /// Looks up a chunk that has just arrived. If the log was expected to continue with it, reads the log ahead first.
     pub(super) fn look_up_immediately(&mut self, chunk: PendingChunk, expected: Option<Position>) {
+        let mut found = None;
         if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
             self.read_ahead(start);
             let cached = self.cache.get(&chunk.first.chunk.fingerprint);
-            let found =
-                cached.and_then(|(ordinal, position)| Some((self.store.registry.live_container(ordinal)?, position)));
-            if let Some((container, position)) = found {
-                self.counters.postlookup_hits += 1;
-                self.resolve(&chunk, Some((container, position)));
-                // The next chunk of the run is expected from here on.
-                self.arrivals.advance();
-                return;
-            }
+            found = cached.and_then(|(ordinal, position)| self.live(ordinal, position));
         }
-        self.look_up(&[chunk]);
+        if found.is_some() {
+            self.counters.postlookup_hits += 1;
+            self.resolve(&chunk, found);
+        } else {
+            self.look_up(&[chunk]);
+        }
+        // The position that the next chunk of the run is expected at follows this one.
         self.arrivals.advance();
     }
 
-    /// Looks chunks up together, then reads around the hits, which may answer for others that wait.
+    /// Looks chunks up in one batch, then reads windows around the hits, which may resolve other pending chunks.
     fn look_up(&mut self, chunks: &[PendingChunk]) {
         if chunks.is_empty() {
             return;
         }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
-        let mut answers = Vec::with_capacity(keys.len());
         let start = self.timer.now();
-        self.store.lookup(&keys, &mut answers);
+        let answers = self.store.table.lookup(&keys, &self.store.registry);
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
@@ -101,17 +86,18 @@ impl Index {
         self.prefetch(hits);
     }
 
-    /// Brings chunks that were looked up to their verdicts; returns the hits.
+    /// Resolves chunks by their answers; returns the hits.
     pub(super) fn resolve_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>) -> Vec<Hit> {
         let newest = chunks.iter().map(|chunk| chunk.first.sequence).max();
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
-            let entry = self.count_answer(answer);
-            let found =
-                entry.and_then(|entry| Some((self.store.registry.live_container(entry.ordinal)?, entry.position)));
+            let found = self.count_answer(answer).and_then(|entry| self.live(entry.ordinal, entry.position));
             if let Some((_, position)) = found {
-                let PendingChunk { first, membership, .. } = *chunk;
-                let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = first;
+                let PendingChunk {
+                    first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } },
+                    membership,
+                    ..
+                } = *chunk;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
             self.resolve(chunk, found);
@@ -123,28 +109,23 @@ impl Index {
     }
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
-        match answer {
-            Lookup::InMemtable(entry) => {
-                self.counters.memtable_hits += 1;
-                Some(entry)
-            }
-            Lookup::OnDisk(entry) => {
-                self.counters.disk_hits += 1;
-                Some(entry)
-            }
-            Lookup::Dead => {
-                self.counters.dead_hits += 1;
-                None
-            }
-            Lookup::Absent => {
-                self.counters.filter_false_positives += 1;
-                None
-            }
-        }
+        let (counter, entry) = match answer {
+            Lookup::InMemtable(entry) => (&mut self.counters.memtable_hits, Some(entry)),
+            Lookup::OnDisk(entry) => (&mut self.counters.disk_hits, Some(entry)),
+            Lookup::Dead => (&mut self.counters.dead_hits, None),
+            Lookup::Absent => (&mut self.counters.filter_false_positives, None),
+        };
+        *counter += 1;
+        entry
     }
 
-    /// Brings a chunk that was undecided, and those that joined it, to their verdicts.
-    fn resolve(&mut self, chunk: &PendingChunk, found: Option<(ContainerId, Position)>) {
+    /// Returns a record's location; `None` if its container is not live.
+    pub(super) fn live(&self, ordinal: Ordinal, position: Position) -> Option<Location> {
+        Some((self.store.registry.live_container(ordinal)?, position))
+    }
+
+    /// Gives a chunk and its followers their verdicts.
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>) {
         let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk.first;
         let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
             if chunk.membership.is_some() {
@@ -164,14 +145,13 @@ impl Index {
         }
     }
 
-    pub(super) fn answer(&mut self, slot: Slot, container: Option<ContainerId>, position: Position) {
-        let Some(container) = container else {
+    /// Resolves a pending chunk by a record of a log window; `None`: the record's container is not live.
+    pub(super) fn resolve_by_window(&mut self, slot: Slot, found: Option<Location>) {
+        if found.is_none() {
             self.counters.dead_hits += 1;
-            return;
-        };
-        if let Some(chunk) = self.session.take(slot) {
+        } else if let Some(chunk) = self.session.take(slot) {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, Some((container, position)));
+            self.resolve(&chunk, found);
         }
     }
 }

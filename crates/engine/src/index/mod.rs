@@ -1,8 +1,8 @@
 //! Identification: which chunks are already stored.
 //!
-//! An [`Identifier`] is a state machine fed in stream order. It may defer: the verdict of a chunk can come with a
-//! later call. What it answers is a hint that may miss but never invents: a hit names a container that is live.
-//! (Source: Ma et al., "Lazy Exact Deduplication", ACM Trans. Storage 13(2), 2017, sections 3 and 4.)
+//! An [`Identifier`] takes chunks in stream order and returns verdicts, possibly with a later call. It may miss a chunk but
+//! never invents one: a hit names a live container. (Source: Ma et al., "Lazy Exact Deduplication", ACM Trans. Storage
+//! 13(2), 2017, sections 3 and 4.)
 
 use std::fmt::Debug;
 
@@ -12,17 +12,17 @@ use crate::types::{Chunk, ContainerId, Sequence};
 mod arrivals;
 mod background;
 mod cache;
-pub mod checkpoint;
-pub mod cycle;
+mod checkpoint;
+mod cycle;
 mod device;
 mod directory;
-pub mod duplicate_runs;
-pub mod frame;
+mod duplicate_runs;
+mod frame;
 mod growing_filter;
-pub mod identify;
+mod identify;
 pub mod identity_hasher;
 mod incomplete;
-pub mod log;
+mod log;
 mod lookup;
 mod opening;
 pub mod options;
@@ -30,7 +30,7 @@ mod ordinals;
 mod pending;
 mod pool;
 mod prelookup;
-pub mod registry;
+mod registry;
 mod rounds;
 mod session;
 mod slot;
@@ -44,71 +44,71 @@ pub use identify::Index;
 pub use opening::IndexState;
 pub use options::{IndexOptions, Order, Prelookup, Schedule, WindowRule};
 
-/// A chunk of the stream, as the identifier sees it.
+/// A chunk of the stream, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SequencedChunk {
-    /// Position in the stream; every call continues where the last one stopped, without gaps.
+    /// Position in the stream. Every call continues after the last one, without gaps.
     pub sequence: Sequence,
     /// The chunk; the caller holds its bytes until the verdict.
     pub chunk: Chunk,
 }
 
-/// What an identifier found out about a chunk.
+/// The answer of an identifier about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Not stored so far: the caller stores it, then records it.
+    /// Not stored: the caller stores it, then records it.
     Unique,
-    /// The same as an earlier chunk of this session whose container is not recorded yet.
+    /// Equal to an earlier chunk of this session whose container is not recorded yet.
     SameAs(Sequence),
     /// Stored in a live container.
     Stored(ContainerId),
 }
 
-/// A verdict that became final.
+/// A final verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resolved {
     /// The chunk.
     pub sequence: Sequence,
-    /// What it is.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
-/// A container that has become durable, with its chunks in order.
+/// A durable container with its chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'a> {
     /// The container.
     pub container: ContainerId,
-    /// Bytes of its file; 0 where that is not known.
+    /// Bytes of its file; 0 if unknown.
     pub len: u64,
     /// Its chunks in the order of its directory.
     pub chunks: &'a [Chunk],
 }
 
-/// Decides, for every chunk of a stream, whether it is stored already.
+/// Decides for every chunk of a stream whether it is stored already.
 ///
-/// One writer at a time. Exact on an undamaged index: no fingerprint is ever [`Verdict::Unique`] twice unless its container
-/// was forgotten in between. Calls come from one thread. After an error the identifier must not be used again;
-/// everything it was given and had not resolved is lost with it, which costs duplicates at worst.
+/// One writer at a time, from one thread. Exact on an undamaged index: no fingerprint is [`Verdict::Unique`] twice unless
+/// its container was forgotten in between. After an error the identifier must not be used again. Its unresolved chunks are
+/// lost, which costs duplicates at worst.
 pub trait Identifier: Debug + Send {
-    /// Takes the next chunks of the stream; appends every verdict that became final, in any order.
+    /// Takes the next chunks of the stream; appends all verdicts that are final now, in any order.
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()>;
-    /// Brings every pending chunk to a verdict (end of stream, checkpoint, age or memory limit).
+    /// Resolves all pending chunks (end of stream, checkpoint, age or memory limit).
     fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()>;
-    /// Takes note of a unit that has become durable, once per unit. Only what is stored may be recorded.
-    /// A chunk of this session leaves the map of chunks in flight and is found in the table from now on.
+    /// Records a durable unit, once. Its chunks must be stored. The table holds them from now on, and the map of in-flight
+    /// chunks does not.
     fn record(&mut self, unit: Unit<'_>) -> Result<()>;
-    /// Takes back what is known of containers that are about to go.
+    /// Forgets the chunks of containers that are about to go.
     fn forget(&mut self, containers: &[ContainerId]) -> Result<()>;
-    /// Returns how many chunks wait for a verdict.
+    /// Returns the number of pending chunks.
     fn pending(&self) -> usize;
-    /// Returns what has been counted so far.
+    /// Returns the counters so far.
     fn counters(&self) -> Counters;
 }
 
-/// Declares [`Counters`], so that a counter stands in one place only.
+/// Declares [`Counters`], so that each counter has one line.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What every identifier counts.
+        /// The counters of an identifier.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -120,13 +120,13 @@ macro_rules! counters {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
-            /// Returns by how much each has grown since an earlier reading.
+            /// Returns the growth of each counter since an earlier reading.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(before.$name),)* }
             }
 
-            /// Adds another's counts.
+            /// Adds other counters.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name = self.$name.saturating_add(other.$name);)*
             }
@@ -141,70 +141,70 @@ counters! {
     filter_probes,
     /// Probes that proved a chunk unique.
     filter_negatives,
-    /// Chunks that the filter let pass and the table did not hold.
+    /// Chunks that passed the filter although the table did not hold them.
     filter_false_positives,
-    /// Chunks answered by the map of this session's chunks in flight, pending ones included.
+    /// Chunks resolved or joined by the map of in-flight and pending chunks.
     in_flight_hits,
-    /// Chunks joined to an equal chunk that was pending.
+    /// Chunks joined to an equal pending chunk.
     joined,
-    /// Chunks answered by the cache at arrival.
+    /// Chunks that the cache resolved at their arrival.
     prelookup_hits,
-    /// Chunks answered by a window that was read for another, or ahead.
+    /// Chunks resolved by a window that was read for another chunk, or ahead.
     postlookup_hits,
-    /// Accesses to cache or map to find them.
+    /// Probes of cache or map for these hits.
     postlookup_probes,
     /// Buffer cycles opened.
     cycles,
-    /// Windows that went out of the cache for others.
+    /// Windows that left the cache for others.
     evictions,
-    /// Windows read where a run was expected to go on, instead of a lookup.
+    /// Windows read ahead in a run, instead of a lookup.
     read_aheads,
-    /// Changes between looking up at once and together.
+    /// Changes between immediate and deferred lookups.
     schedule_changes,
-    /// Fingerprints looked up in the table, staging included.
+    /// Fingerprints looked up in the table or its memtable.
     lookups,
-    /// Lookups that found the fingerprint among entries not yet written out.
+    /// Lookups that found the fingerprint in the memtable.
     memtable_hits,
     /// Lookups that found the fingerprint on disk.
     disk_hits,
-    /// Batches that the lookups were submitted in.
+    /// Batches of lookups.
     lookup_batches,
     /// Pages of the table read for lookups.
     pages_read,
-    /// Bytes of table and log read.
+    /// Bytes of table and logs read.
     bytes_read,
-    /// Bytes of table and log written.
+    /// Bytes of table and logs written.
     bytes_written,
-    /// Reads of the log: around hits, ahead in a run, and of what repeats led to.
+    /// Reads of the arrival log: around hits, ahead in a run, and of successors.
     prefetches,
-    /// Stretches of the log read because a stream had gone on with them at the place of a window.
+    /// Runs of the arrival log read because they had followed a window the last time.
     successor_prefetches,
     /// Entries added to the table.
     updates,
-    /// Calls of `drain` that found chunks pending.
+    /// Calls of `drain` with pending chunks.
     drains,
     /// Entries ignored because their container is not live.
     dead_hits,
-    /// Repeated stretches of the log that were noted.
+    /// Duplicate runs noted.
     duplicate_runs,
-    /// Compactions of the log of repeats.
+    /// Compactions of the duplicate-run log.
     compactions,
     /// Runs of table buckets that were merged.
     runs_merged,
     /// Buckets of the table that were split or joined.
     buckets_changed,
-    /// Parts of the filter that were made anew, larger.
+    /// Filter segments that have grown.
     filter_growths,
     /// Nanoseconds in lookups of the table.
     lookup_nanos,
-    /// Nanoseconds in reading the log.
+    /// Nanoseconds in reads of the arrival log.
     prefetch_nanos,
-    /// Nanoseconds in asking the cache as chunks arrive, from a sample.
+    /// Nanoseconds in probes of the cache at arrival, from a sample.
     prelookup_nanos,
-    /// Nanoseconds in answering pending chunks by what was read.
+    /// Nanoseconds in resolving pending chunks by windows.
     postlookup_nanos,
-    /// Nanoseconds in waiting for a flush of the table because staging was full.
+    /// Nanoseconds of waiting for a flush while the memtable was full.
     flush_wait_nanos,
-    /// Table pages with a bad checksum, taken as empty.
+    /// Table pages with a bad checksum, which count as empty.
     damaged_pages,
 }

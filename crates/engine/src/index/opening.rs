@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::index::background::{BackgroundLog, BackgroundTable};
 use crate::index::checkpoint::Checkpoint;
 use crate::index::device;
-use crate::index::directory::IndexDirectory;
-use crate::index::duplicate_runs::{DuplicateRunLog, DuplicateRuns};
+use crate::index::directory::{CHECKPOINT, IndexDirectory};
+use crate::index::duplicate_runs::{DuplicateRunCap, DuplicateRunLog};
 use crate::index::growing_filter::GrowingFilter;
 use crate::index::incomplete::Incomplete;
 use crate::index::log::{ArrivalLog, LOG_PAGE_RECORDS};
@@ -22,7 +22,7 @@ use crate::kv::filter::Filter;
 use crate::kv::{BucketReads, Table, TableSpec};
 use crate::types::RepositoryId;
 
-/// Bits of a rebuilt filter for each record of the log: so many that it need not grow immediately.
+/// Bits of a rebuilt filter for each record of the log: enough that it need not grow immediately.
 const FILTER_BITS_REBUILT: usize = 20;
 
 /// State in which an index was found.
@@ -32,19 +32,19 @@ pub enum IndexState {
     New,
     /// As it was closed.
     Clean,
-    /// As it was at the last checkpoint of a run that did not close it.
+    /// As it was at the last checkpoint; the last writer did not close it.
     Unclean,
-    /// As it was closed, but so many parts of its table were damaged: their entries are to be recorded again.
+    /// As it was closed, but so many parts of its table were damaged. The caller must record all containers again.
     Incomplete(usize),
-    /// Empty again, and why.
+    /// Empty again, with the reason.
     Rebuilt(String),
 }
 
-/// Opens the index in `path`, creating the directory's last component where it is missing.
+/// Opens the index in `path`; creates the directory's last component if it is missing.
 ///
-/// Fails with [`Error::IndexBusy`] if another writer holds it, and if it cannot be written or read for a passing reason (a
+/// Fails with [`Error::IndexBusy`] if another writer holds it, and if it cannot be read or written for a passing reason (a
 /// full disk, missing permissions). An index that is missing, damaged, another repository's or of another version starts
-/// empty; the state says why.
+/// empty, and the state gives the reason.
 pub(super) fn open(
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
@@ -75,7 +75,7 @@ pub(super) fn without_disk(
     Ok(Store { degraded: Some(reason), ..opening.assemble(parts) })
 }
 
-/// Returns true if an error is no fault of the index, which must survive it.
+/// Returns true if an error says nothing about the index, which therefore must survive it.
 fn is_passing(error: &Error) -> bool {
     let passing = [
         ErrorKind::PermissionDenied,
@@ -98,7 +98,7 @@ fn is_passing(error: &Error) -> bool {
 struct Parts {
     registry: Registry,
     log: ArrivalLog,
-    duplicate_runs: DuplicateRuns,
+    duplicate_runs: DuplicateRunLog,
     table: Table,
     filter: Filter,
     incomplete: Incomplete,
@@ -114,7 +114,7 @@ struct Opening<'a> {
 impl Opening<'_> {
     /// Returns the parts that the checkpoint describes; `None` if there is no index.
     fn load(&mut self) -> Result<Option<Parts>> {
-        if !self.directory.has_checkpoint()? {
+        if !self.directory.exists(CHECKPOINT)? {
             if self.directory.exists("containers")? {
                 return Err(Error::damaged("index", "it was given up before its first checkpoint"));
             }
@@ -125,57 +125,47 @@ impl Opening<'_> {
         let filter = self.load_filter(&checkpoint, &mut table);
         let Checkpoint { registered, registry_digest, log_pages, duplicate_runs_file, .. } = checkpoint;
         let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
-        let containers = self.file("containers")?;
-        let registry = Registry::open(containers, self.directory.repository(), registered, registry_digest, covered)?;
-        let log = ArrivalLog::open(self.direct_file("log")?, table.epoch(), log_pages)?;
-        let runs = self.file(&DuplicateRuns::file_name(duplicate_runs_file))?;
-        let runs = DuplicateRunLog::open(runs, duplicate_run_pages)?;
-        let duplicate_runs = self.capped(runs, duplicate_runs_file);
+        let containers = self.directory.open("containers", Access::ReadWrite)?;
+        let registry = Registry::open(containers, self.directory.repository, registered, registry_digest, covered)?;
+        let log = ArrivalLog::open(self.directory.open("log", Access::Direct)?, table.epoch(), log_pages)?;
+        let runs = self.directory.open(&DuplicateRunLog::file_name(duplicate_runs_file), Access::ReadWrite)?;
+        let duplicate_runs = DuplicateRunLog::open(runs, duplicate_runs_file, duplicate_run_pages, self.run_cap())?;
         let incomplete = Incomplete::new(incomplete);
         Ok(Some(Parts { registry, log, duplicate_runs, table, filter, incomplete }))
     }
 
-    fn file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
-        self.directory.open(name, Access::ReadWrite)
-    }
-
-    /// Opens a file past the page cache: each page is read once, and the user has set how much memory is used.
-    fn direct_file(&self, name: &str) -> Result<Arc<dyn DiskFile>> {
-        self.directory.open(name, Access::Direct)
-    }
-
-    fn capped(&self, log: DuplicateRunLog, file_number: u8) -> DuplicateRuns {
+    fn run_cap(&self) -> DuplicateRunCap {
         let IndexOptions { duplicate_run_bytes_per_chunk, duplicate_run_pages_min, .. } = *self.options;
-        DuplicateRuns::new(log, file_number, duplicate_run_bytes_per_chunk, duplicate_run_pages_min)
+        DuplicateRunCap { bytes_per_chunk: duplicate_run_bytes_per_chunk, pages_min: duplicate_run_pages_min }
     }
 
     fn load_table(&self, checkpoint: &Checkpoint) -> Result<Table> {
         let generation = checkpoint.generation;
         let mut spec = self.options.table();
-        let disk = &**self.directory.disk();
+        let disk = &*self.directory.disk;
         if self.options.reads.is_none()
-            && let Some(profile) = device::profile(disk, self.directory.path())
+            && let Some(profile) = device::profile(disk, &self.directory.path)
         {
             spec.reads = BucketReads::ByDevice(profile);
         }
         let manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
-        let mut table = Table::open(self.direct_file("table")?, spec, generation, manifest)?;
-        table.load_staged(disk, self.directory.open_sealed("staged", generation, checkpoint.staged)?)?;
+        let mut table = Table::open(self.directory.open("table", Access::Direct)?, spec, generation, manifest)?;
+        table.load_staged(disk, self.directory.open_sealed("staged", generation, checkpoint.memtable)?)?;
         Ok(table)
     }
 
-    /// Returns the filter that was saved. One that is damaged, or too large by an odd factor, is rebuilt from the table.
+    /// Returns the saved filter. One that is damaged, or too large by an odd factor, is rebuilt from the table.
     fn load_filter(&mut self, checkpoint: &Checkpoint, table: &mut Table) -> Filter {
         let generation = checkpoint.generation;
         let saved = self.directory.open_sealed("filter", generation, checkpoint.filter);
         if let Ok(filter) = saved.and_then(|from| Filter::load(generation, self.filter_bytes_max(), from)) {
             return filter;
         }
-        self.directory.note_changed();
+        self.directory.is_changed = true;
         let stored = usize::try_from(checkpoint.log_pages).unwrap_or(usize::MAX).saturating_mul(LOG_PAGE_RECORDS);
         let bytes = (stored.saturating_mul(FILTER_BITS_REBUILT) / 8).min(self.filter_bytes_max());
         let mut filter = Filter::new(bytes.max(self.options.filter_bytes), self.options.filter_hashes);
-        table.scan(&**self.directory.disk(), 0..=u64::MAX, &mut |key| {
+        table.scan(&*self.directory.disk, 0..=u64::MAX, &mut |key| {
             filter.test_and_set(key);
         });
         filter
@@ -187,14 +177,15 @@ impl Opening<'_> {
 
     /// Starts with an empty index.
     fn start(mut self) -> Result<Store> {
-        // The checkpoint goes first, for good: it must not find the files below with other contents.
+        // The checkpoint goes first and durably: it must not find the files below with other contents.
         self.directory.remove_checkpoints()?;
         let parts = self.create(&|name| {
             let file = self.directory.open_or_create(name)?;
             file.set_len(0)?;
-            // No page of an earlier epoch may come back with a power cut.
+            // No page of an earlier epoch may return after a power cut.
             file.sync()?;
-            if ["table", "log"].contains(&name) { self.direct_file(name) } else { Ok(file) }
+            // Direct access: each page is read once, and the user limits the memory.
+            if ["table", "log"].contains(&name) { self.directory.open(name, Access::Direct) } else { Ok(file) }
         })?;
         self.directory.sync()?;
         Ok(self.assemble(parts))
@@ -202,15 +193,15 @@ impl Opening<'_> {
 
     /// Makes the parts of an index from empty files.
     fn create(&self, empty: &dyn Fn(&str) -> Result<Arc<dyn DiskFile>>) -> Result<Parts> {
-        let (containers, runs) = (empty("containers")?, empty(&DuplicateRuns::file_name(0))?);
+        let (containers, runs) = (empty("containers")?, empty(&DuplicateRunLog::file_name(0))?);
         let (table, log) = (empty("table")?, empty("log")?);
         let mut epoch = [0; 8];
         self.host.random(&mut epoch)?;
         let epoch = u64::from_le_bytes(epoch);
         Ok(Parts {
-            registry: Registry::create(containers, self.directory.repository())?,
+            registry: Registry::create(containers, self.directory.repository)?,
             log: ArrivalLog::open(log, epoch, 0)?,
-            duplicate_runs: self.capped(DuplicateRunLog::open(runs, 0)?, 0),
+            duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
             table: Table::new(table, TableSpec { epoch, ..self.options.table() }),
             filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
             incomplete: Incomplete::default(),
@@ -219,7 +210,7 @@ impl Opening<'_> {
 
     fn finish(self, parts: Parts) -> (Store, IndexState) {
         let state = match parts.incomplete.parts() {
-            _ if self.directory.is_unclean() => IndexState::Unclean,
+            _ if self.directory.is_unclean => IndexState::Unclean,
             0 => IndexState::Clean,
             parts => IndexState::Incomplete(parts),
         };
@@ -230,11 +221,10 @@ impl Opening<'_> {
         let Parts { registry, log, duplicate_runs, table, filter, incomplete } = parts;
         let filter = GrowingFilter::new(filter, self.filter_bytes_max());
         let Self { directory, host, .. } = self;
-        let disk = directory.disk();
         Store {
             registry,
-            table: BackgroundTable::new(Arc::clone(disk), Arc::clone(&host), table),
-            log: BackgroundLog::new(Arc::clone(disk), host, log),
+            table: BackgroundTable::new(Arc::clone(&directory.disk), Arc::clone(&host), table),
+            log: BackgroundLog::new(Arc::clone(&directory.disk), host, log),
             duplicate_runs,
             filter,
             incomplete,

@@ -1,70 +1,106 @@
-//! How an index works: its schedule and its share of the memory.
+//! How an index works: its schedule, and its division of the memory budget.
 
 use crate::index::arrivals::ARRIVAL_BYTES;
 use crate::index::cache::BLOCK_BYTES;
-use crate::index::cycle::CycleRule;
-use crate::index::log::{LOG_PAGE_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
+use crate::index::frame::FRAME_BYTES;
+use crate::index::log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
 
-/// When chunks that the filter lets pass are looked up.
+/// When to look up chunks that pass the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schedule {
-    /// Each at once (Ma et al.'s baseline).
+    /// Each immediately (Ma et al.'s baseline).
     Eager,
-    /// A bucket's together, once so many different ones wait in it; hits answer those of their cycle (Ma et al.).
+    /// One bucket of pending chunks at a time. A hit resolves the others of its cycle (Ma et al.).
     Lazy {
-        /// Different pending chunks of a bucket that bring about its lookup; 0 is taken as 1.
+        /// Different pending chunks of a bucket that start its lookup; 0 counts as 1.
         threshold: u32,
     },
-    /// All together, once so many different ones wait: one in every run of duplicates first, whose windows answer most
-    /// of the others.
+    /// All pending chunks, in rounds. A round looks up the first chunk of each run, and the log windows resolve most of the
+    /// others.
     Pool {
-        /// Different pending chunks that bring about their lookup; 0 is taken as 1.
+        /// Different pending chunks that start a round; 0 counts as 1.
         candidates: u32,
     },
-    /// As lazy, but after a hit the cache is asked for everything that waits (Ma et al.'s comparison, "buffer-exhausting").
+    /// Like lazy, but a hit resolves any pending chunk (Ma et al.'s comparison, "buffer-exhausting").
     Exhaustive {
         /// As in [`Schedule::Lazy`].
         threshold: u32,
     },
-    /// As a pool, but at once so long as duplicates come in long runs and false positives are rare: then nearly every
-    /// chunk is answered by the cache as it arrives, and waiting would only cost.
+    /// Like a pool, but immediately while duplicates come in long runs and false positives are rare. Then the cache resolves
+    /// nearly every chunk at its arrival, and waiting would only cost.
     Adaptive {
         /// As in [`Schedule::Pool`].
         candidates: u32,
     },
 }
 
-/// When the cache is asked for a chunk as it arrives.
+/// Which pending chunks the records of a log window are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Postlookup {
+    /// All, record by record, in the map of pending chunks.
+    Records,
+    /// Those of the hit's cycle, in the cache.
+    Cycle,
+    /// All, in the cache.
+    Pending,
+}
+
+impl Schedule {
+    /// Returns true if all pending chunks form one pool.
+    pub(super) fn is_pool(self) -> bool {
+        match self {
+            Self::Pool { .. } | Self::Adaptive { .. } => true,
+            Self::Eager | Self::Lazy { .. } | Self::Exhaustive { .. } => false,
+        }
+    }
+
+    /// Returns true if pending chunks are looked up bucket by bucket.
+    pub(super) fn has_buckets(self) -> bool {
+        self.postlookup() != Postlookup::Records
+    }
+
+    /// Returns how log windows resolve pending chunks.
+    pub(super) fn postlookup(self) -> Postlookup {
+        match self {
+            Self::Eager | Self::Pool { .. } | Self::Adaptive { .. } => Postlookup::Records,
+            Self::Lazy { .. } => Postlookup::Cycle,
+            Self::Exhaustive { .. } => Postlookup::Pending,
+        }
+    }
+}
+
+/// When an arriving chunk probes the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Prelookup {
     /// Always.
     Always,
     /// Never.
     Never,
-    /// So long as it helps: from a batch whose last chunk was a duplicate on, until ten more chunks were missed than
-    /// found. (From the implementation by Ma et al.; the paper does not tell.)
+    /// From a batch with a duplicate at its end, until misses exceed hits by ten. (From the implementation by Ma et al.; the
+    /// paper does not specify it.)
     Adaptive,
 }
 
-/// What a chunk is asked of first as it arrives, beside the map of this session's chunks in flight.
+/// Order of the queries for an arriving chunk, after the map of in-flight chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// The filter, and the cache only for what the filter lets pass (Ma et al.).
+    /// The filter, then the cache for chunks that pass the filter (Ma et al.).
     FilterFirst,
-    /// The cache, and the filter only for what the cache does not hold: a hit spares the filter, a unique chunk costs both
-    /// (Li et al., "Towards Optimizing Deduplication on Persistent Memory", NPC 2020, section 5, there "Buffer-L").
+    /// The cache, then the filter for chunks that the cache does not hold. A hit saves the probe of the filter; a unique
+    /// chunk pays for both (Li et al., "Towards Optimizing Deduplication on Persistent Memory", NPC 2020, section 5, there
+    /// "Buffer-L").
     CacheFirst,
-    /// The cache; there is no filter, and what the cache does not hold is looked up. Unique chunks count as false positives.
+    /// The cache, then a lookup without a filter. Unique chunks count as false positives.
     Unfiltered,
 }
 
-/// How much of the log a hit reads.
+/// How many log records a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WindowRule {
-    /// Always the same number of records (Ma et al.: 2,048).
+    /// Always the same number (Ma et al.: 2,048).
     Fixed(u32),
-    /// Twice the length of the runs that duplicates come in, at most this many; nothing where they come one by one.
+    /// Twice the mean run of duplicates, at most this many; none while duplicates come one by one.
     Adaptive(u32),
 }
 
@@ -76,24 +112,42 @@ impl WindowRule {
     }
 }
 
-/// The index's parameters. Memory that it takes is the sum that [`IndexOptions::memory_bytes`] returns, the fences of
-/// the table (two bytes for 127 chunks stored), and the map of this session's chunks in flight (about 100 bytes for
-/// each chunk between two barriers), which the caller bounds by its barriers.
+/// When buffer cycles end and chunks leave them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CycleRule {
+    /// Most consecutive unique chunks in a cycle. Ma et al. take 200.
+    pub unique_run_max: u32,
+    /// Largest rank in a cycle. Ma et al. take 2,048, the length of a window.
+    pub rank_max: u32,
+    /// Windows of its cycle that may leave a chunk unresolved before the chunk leaves the cycle. Ma et al. take 10.
+    pub tries_max: u32,
+}
+
+impl Default for CycleRule {
+    fn default() -> Self {
+        Self { unique_run_max: 200, rank_max: 2048, tries_max: 10 }
+    }
+}
+
+/// The index's parameters.
+///
+/// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
+/// the table), and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// When to look up.
     pub schedule: Schedule,
-    /// Duplicates for each lookup that cannot be spared from which on the adaptive schedule looks up at once, if there are
-    /// not more false positives than runs; it stops at half of it.
+    /// Duplicates for each unavoidable lookup at which the adaptive schedule turns to immediate lookups, unless there are
+    /// more false positives than runs. It turns back at half of them.
     pub run_immediately: u32,
-    /// What to ask first.
+    /// Whether the filter or the cache comes first.
     pub order: Order,
-    /// When to ask the cache.
+    /// When to probe the cache.
     pub prelookup: Prelookup,
     /// How much to read around a hit.
     pub window: WindowRule,
-    /// Whether the log is read on without a lookup where a run goes beyond its window, and where a stream had gone on
-    /// before. Ma et al. do neither.
+    /// Whether to read ahead in a run that goes beyond its window, and the runs that followed a window the last time. Ma
+    /// et al. do neither.
     pub follows_successors: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
@@ -103,59 +157,60 @@ pub struct IndexOptions {
     pub filter_bytes_max: usize,
     /// Bits that the filter sets for a chunk, 1 to 10.
     pub filter_hashes: u32,
-    /// Memory of table entries that are not written out yet. The number of buckets of the table follows it.
+    /// Memory of the memtable. The number of buckets of the table follows it.
     pub memtable_bytes: usize,
-    /// Memory that runs of the table are merged in while staged entries are written out.
+    /// Memory in which a flush merges runs of the table.
     pub merge_buffer_bytes: usize,
-    /// Memory of prefetched windows, beside what the filter has not grown to.
+    /// Memory of the fingerprint cache, in addition to the memory that the filter has not grown to.
     pub cache_bytes: usize,
-    /// How lookups read the table; unless said, as the device under it was measured to like.
+    /// How lookups read the table; by default, as suits the measured device.
     pub reads: Option<BucketReads>,
-    /// Longest chain of runs in a bucket of the table.
+    /// Most runs in a bucket of the table.
     pub runs_max: u32,
-    /// Buckets that pending chunks are gathered in, where the schedule has buckets.
+    /// Buckets of pending chunks, for a schedule that has buckets.
     pub pending_buckets: u32,
-    /// Most chunks that wait for a verdict, equal ones included.
+    /// Most pending chunks, followers included.
     pub pending_max: usize,
-    /// Most bytes of the chunks that wait, equal ones included: the caller holds them. A backup sets it from its budget.
+    /// Most bytes of pending chunks, followers included: the caller holds them. A backup sets it from its budget.
     pub pending_bytes_max: usize,
-    /// Most chunks that arrive while one waits. Counted, not timed, so that runs repeat.
+    /// Most chunks that arrive while one is pending. Counted, not timed, so that results are reproducible.
     pub pending_age_max: u64,
-    /// Bytes for each chunk of the log that the log of repeats may take before its older half goes.
+    /// Bytes of the duplicate-run log for each record of the arrival log, above which the older half goes.
     pub duplicate_run_bytes_per_chunk: u32,
-    /// Pages of the log of repeats, of 4 KiB, that are never too many.
+    /// Pages of 4 KiB that the duplicate-run log may always have.
     pub duplicate_run_pages_min: u64,
 }
 
-/// Buffers that every index has: a batch of table pages at once and one beside, the end of the log twice.
-pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * LOG_PAGE_BYTES;
+/// Buffers of every index: a batch of table pages in the foreground and one in the background, the tail of the log twice.
+pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
 
-/// Memory that one pending chunk takes: its slot, its place in bucket, order and cycle, its share of the map.
+/// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
 const PENDING_BYTES: usize = 240;
 
-/// Pages of the log, and records on them, that are read together: more only if one window has them.
+/// Pages of the log in one batch of windows; more only if one window has them.
 pub const WINDOW_PAGES_PER_BATCH: usize = 256;
-/// As many of its records: a batch has fewer windows where they are long.
+/// Records in one batch of windows: long windows make small batches.
 pub const RECORDS_PER_BATCH: usize = 8 << 10;
 
 /// Budgets below this get shorter queues, so that the filter keeps its share.
 const SMALL_BYTES: usize = 24 << 20;
 
-/// Bits that the filter sets for a chunk. Between 6 and 10 bits of memory per chunk, where filters are when it matters,
-/// five lets within a tenth of the fewest chunks pass.
+/// Bits that the filter sets for a chunk. Filters that matter have 6 to 10 bits of memory for each chunk; there, five bits
+/// let within a tenth of the fewest false positives pass.
 const FILTER_HASHES: u32 = 5;
 
-/// A filter starts as one of so many parts of what it may become, unless it is given a size.
+/// Share of its greatest size with which a filter starts, unless it is given a size: one part in so many.
 pub const FILTER_START_SHARE: usize = 16;
 
 impl IndexOptions {
     /// Divides a budget.
     ///
-    /// Measured at 50 to 200 million chunks in 128 to 256 MiB: staging wants 15 to 20% of the budget, beyond 8 MiB
-    /// of cache nothing is gained, 2,048 pending chunks are enough to keep an SSD's queue full (three times as many wait at
-    /// most, while as many are looked up), and the filter takes the rest, since every bit per chunk saves lookups. With
-    /// few chunks it is the other way around: a small filter lets next to nothing pass, and what the cache has of the
-    /// rest spares windows. So the filter starts as a 16th of the rest, and what it has not grown to is the cache's.
+    /// Measured at 50 to 200 million chunks in 128 to 256 MiB: the memtable needs 15 to 20% of the budget, more than 8 MiB
+    /// of cache gain nothing, and 2,048 pending chunks keep an SSD's queue full (three times as many are pending at most,
+    /// while one third is looked up). The filter takes the rest, since every bit per chunk saves lookups. With few chunks
+    /// a small filter has next to no false positives, and a larger cache saves windows. So the filter starts as a 16th of
+    /// the rest, and the cache has the memory that the filter has not grown to.
+    ///
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
@@ -190,50 +245,39 @@ impl IndexOptions {
         options
     }
 
-    /// Returns the memory that the index takes at most, beside what its documentation names.
+    /// Returns the memory that the index takes at most, except for the parts that its documentation names.
     pub fn memory_bytes(&self) -> usize {
-        // A batch of windows beside and one at once, as pages and as records.
+        // A batch of windows in the foreground and one in the background, as pages and as records.
         let pages = WINDOW_PAGES_PER_BATCH.max(self.window.max() as usize / LOG_PAGE_RECORDS + 2);
         let records = RECORDS_PER_BATCH.max(self.window.max() as usize);
-        let windows = 2 * (pages * LOG_PAGE_BYTES + records * size_of::<LogRecord>());
-        // A queue that grows is there twice for a moment.
+        let windows = 2 * (pages * FRAME_BYTES + records * size_of::<LogRecord>());
+        // A queue that grows exists twice for a moment.
         let age = usize::try_from(self.pending_age_max).unwrap_or(usize::MAX);
         let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
         let cache = self.cache_bytes.max(BLOCK_BYTES);
         let filter = self.filter_bytes_max.max(self.filter_bytes);
-        [
-            filter,
-            self.table().memory_bytes_max(),
-            cache,
-            self.pending_max * PENDING_BYTES,
-            windows,
-            arrivals,
-            BUFFER_BYTES,
-        ]
-        .into_iter()
-        .fold(0, usize::saturating_add)
+        let pending = self.pending_max * PENDING_BYTES;
+        let table = self.table().memory_bytes_max();
+        let parts = [filter, table, cache, pending, windows, arrivals, BUFFER_BYTES];
+        parts.into_iter().fold(0, usize::saturating_add)
     }
 
-    /// Returns what the table is made with.
+    /// Returns the specification of the table.
     pub fn table(&self) -> TableSpec {
-        let reads = self.reads.unwrap_or(BucketReads::Pages);
         TableSpec {
             runs_max: self.runs_max.max(1),
-            reads,
+            reads: self.reads.unwrap_or(BucketReads::Pages),
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }
     }
 
-    /// Returns how many buckets pending chunks are gathered in.
+    /// Returns the number of buckets of pending chunks.
     pub fn buckets(&self) -> u32 {
-        match self.schedule {
-            Schedule::Lazy { .. } | Schedule::Exhaustive { .. } => self.pending_buckets.max(1),
-            Schedule::Eager | Schedule::Pool { .. } | Schedule::Adaptive { .. } => 1,
-        }
+        if self.schedule.has_buckets() { self.pending_buckets.max(1) } else { 1 }
     }
 
-    /// Returns how many different chunks of a bucket are looked up together.
+    /// Returns how many different chunks of a bucket, or of the pool, start a lookup.
     pub fn threshold(&self) -> usize {
         let threshold = match self.schedule {
             Schedule::Eager => 1,

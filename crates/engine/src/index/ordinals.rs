@@ -1,31 +1,31 @@
-//! Sets of container ordinals: one bit per container.
+//! Sets of container ordinals, one bit for each container.
 
 use crate::kv::Ordinal;
 
 /// A set of ordinals.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct OrdinalSet {
+pub(super) struct OrdinalSet {
     bytes: Vec<u8>,
 }
 
 impl OrdinalSet {
-    /// Takes a set as [`OrdinalSet::as_bytes`] gave it.
-    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+    /// Makes a set from the bytes of [`OrdinalSet::as_bytes`].
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
     /// Returns the set as bytes: ordinal `8 b + i` is bit i of byte b.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Says whether the ordinal is in the set.
-    pub fn contains(&self, Ordinal(ordinal): Ordinal) -> bool {
+    /// Returns true if the set contains the ordinal.
+    pub(super) fn contains(&self, Ordinal(ordinal): Ordinal) -> bool {
         self.bytes.get((ordinal / 8) as usize).is_some_and(|byte| byte >> (ordinal % 8) & 1 == 1)
     }
 
-    /// Puts an ordinal in.
-    pub fn insert(&mut self, Ordinal(ordinal): Ordinal) {
+    /// Adds an ordinal.
+    pub(super) fn insert(&mut self, Ordinal(ordinal): Ordinal) {
         let index = (ordinal / 8) as usize;
         if self.bytes.len() <= index {
             self.bytes.resize(index + 1, 0);
@@ -33,15 +33,15 @@ impl OrdinalSet {
         self.bytes[index] |= 1 << (ordinal % 8);
     }
 
-    /// Takes an ordinal out.
-    pub fn remove(&mut self, Ordinal(ordinal): Ordinal) {
+    /// Removes an ordinal.
+    pub(super) fn remove(&mut self, Ordinal(ordinal): Ordinal) {
         if let Some(byte) = self.bytes.get_mut((ordinal / 8) as usize) {
             *byte &= !(1 << (ordinal % 8));
         }
     }
 
-    /// Takes out what `other` does not hold.
-    pub fn intersect(&mut self, other: &Self) {
+    /// Removes the ordinals that `other` does not contain.
+    pub(super) fn intersect(&mut self, other: &Self) {
         self.bytes.truncate(other.bytes.len());
         self.bytes.iter_mut().zip(&other.bytes).for_each(|(byte, other)| *byte &= other);
     }

@@ -5,8 +5,6 @@
 
 use crate::index::SequencedChunk;
 use crate::index::identify::Index;
-use crate::index::options::Schedule;
-use crate::index::pending::PendingChunk;
 use crate::index::rounds::STRIDE_DIVISOR;
 use crate::index::slot::Slot;
 use crate::index::windows::Hit;
@@ -15,47 +13,46 @@ use crate::kv::{Key, Lookup};
 /// Longest stride, however long runs are: as many chunks as a window has records.
 const STRIDE_MAX: usize = 2048;
 /// Stride before anything is known about runs.
-const STRIDE_AT_FIRST: usize = 16;
+const STRIDE_INITIAL: usize = 16;
 /// Pending neighbors that make a run of duplicates likely: so many false positives seldom follow each other.
 const RUN_BEGUN: u64 = 16;
 /// Shortest mean run of duplicates at which the first chunk of a run is looked up by itself.
 const RUN_AHEAD_MIN: u64 = 128;
 
 impl Index {
-    /// Looks up the first chunk of a run of pending chunks once a run of duplicates is likely and runs are long. Chunks of it
-    /// that are yet to come then find the log window in the cache and need not wait.
-    fn look_ahead_in_run(&mut self) {
-        let run = self.rounds.run();
-        if run.len != RUN_BEGUN || self.arrivals.runs().mean_run() < RUN_AHEAD_MIN {
-            return;
-        }
-        if let Some((slot, _)) = run.first.filter(|(slot, _)| !self.session.pending.is_asked(*slot)) {
-            self.look_up_slots(&[slot]);
-        }
-    }
-
-    /// Notes that a chunk has begun to wait. Begins a round once enough chunks do; looks ahead in a run that has begun.
-    pub(super) fn note_waiting(&mut self, slot: Slot, chunk: &SequencedChunk) {
-        let first = self.rounds.run().first;
-        let first_waits = first.is_some_and(|(slot, sequence)| self.session.pending.get(slot, sequence).is_some());
-        self.rounds.push(slot, chunk, first_waits);
-        // Smaller rounds where it takes more of them.
-        let threshold = self.options.threshold() >> u32::from(self.rounds.is_dense());
-        if threshold <= self.rounds.fresh() {
+    /// Notes a new pending chunk. Begins a round once enough chunks are pending, or looks ahead in a run that has begun.
+    pub(super) fn note_pending(&mut self, slot: Slot, chunk: &SequencedChunk) {
+        let first = self.rounds.run.first;
+        let first_is_pending = first.is_some_and(|(slot, sequence)| self.session.pending.get(slot, sequence).is_some());
+        self.rounds.push(slot, chunk, first_is_pending);
+        // More rounds are needed in dense runs, so rounds are smaller.
+        let threshold = self.options.threshold() >> u32::from(self.rounds.is_dense);
+        if threshold <= self.rounds.fresh {
             self.advance_pool();
         } else {
             self.look_ahead_in_run();
         }
     }
 
-    /// Begins a round if the last one was long ago, however few chunks wait.
+    /// Looks up the first chunk of a run of pending chunks once a run of duplicates is likely and runs are long. Chunks
+    /// that arrive later then find the log window in the cache and need not wait.
+    fn look_ahead_in_run(&mut self) {
+        let run = self.rounds.run;
+        if run.len != RUN_BEGUN || self.arrivals.runs.mean_run() < RUN_AHEAD_MIN {
+            return;
+        }
+        if let Some((slot, _)) = run.first.filter(|(slot, _)| !self.session.pending.is_in_lookup(*slot)) {
+            self.look_up_slots(&[slot]);
+        }
+    }
+
+    /// Begins a round if the last one was long ago, however few chunks are pending.
     pub(super) fn keep_advancing(&mut self) {
-        let is_pool = matches!(self.options.schedule, Schedule::Pool { .. } | Schedule::Adaptive { .. });
         let passed = self.session.next_sequence.0.saturating_sub(self.rounds.last_start());
-        // A chunk is looked up within six rounds: before it is too old.
+        // Six rounds look every chunk up, so none becomes too old.
         let is_due =
-            self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.rounds.fresh_bytes();
-        if is_pool && is_due && !self.session.pending.is_empty() {
+            self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.rounds.fresh_bytes;
+        if self.options.schedule.is_pool() && is_due && !self.session.pending.is_empty() {
             self.advance_pool();
         }
     }
@@ -64,57 +61,55 @@ impl Index {
     ///
     /// A round probes the first chunk of each run of pending chunks that arrived since the last round. It leaves out the
     /// chunks of the round before, because windows around the first of their runs are being read. The next round probes
-    /// those that the windows do not answer, in shorter strides, and two rounds later one by one. So the disk is always
+    /// those that the windows do not resolve, in shorter strides, and two rounds later one by one. So the disk is always
     /// busy while identification continues.
     fn advance_pool(&mut self) {
         self.take_windows();
         let start = self.timer.now();
         let answers = self.store.table.end_lookup();
         self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let left = self.session.pending.waiting_before(self.rounds.start_before());
+        let left = self.session.pending.count_before(self.rounds.start_before());
         self.rounds.note_left(left, self.options.threshold());
         if self.options.pending_max / 2 < left {
-            // The windows answer few chunks: round by round would be too slow.
-            let hits = self.resolve_asked(answers);
+            // The windows resolve few chunks: round by round would be too slow.
+            let hits = self.resolve_looked_up(answers);
             self.prefetch(hits);
             return self.look_up_pool();
         }
         let stride = self.stride();
-        let mut slots = Vec::new();
-        let rounds = self.rounds;
-        self.session.pending.list_strided(&mut slots, |sequence| rounds.stride(sequence, stride));
+        let slots = self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride));
         self.rounds.begin(self.session.next_sequence);
         if !slots.is_empty() {
-            let keys = slots.iter().map(|&slot| Key::from(self.session.pending.ask(slot))).collect();
+            let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
             self.counters.lookups += slots.len() as u64;
             self.counters.lookup_batches += 1;
-            self.store.start_lookup(keys);
+            self.store.table.start_lookup(keys, &self.store.registry);
         }
-        let hits = self.resolve_asked(answers);
-        self.session.asked = slots;
+        let hits = self.resolve_looked_up(answers);
+        self.session.in_lookup = slots;
         self.prefetch_in_background(hits);
         self.arrivals.advance();
     }
 
-    /// Waits for the reads and the lookup in the background, resolves their chunks and reads around the hits. Returns true if
-    /// a lookup was running.
+    /// Waits for the reads and the lookup in the background, resolves their chunks and reads around the hits. Returns
+    /// true if a lookup was running.
     pub(super) fn take_answers(&mut self) -> bool {
         self.take_windows();
         let start = self.timer.now();
         let Some(answers) = self.store.table.end_lookup() else { return false };
         self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let hits = self.resolve_asked(Some(answers));
+        let hits = self.resolve_looked_up(Some(answers));
         self.prefetch(hits);
         self.arrivals.advance();
         true
     }
 
     /// Resolves the chunks of the lookup in the background; returns the hits.
-    fn resolve_asked(&mut self, answers: Option<Vec<Lookup>>) -> Vec<Hit> {
+    fn resolve_looked_up(&mut self, answers: Option<Vec<Lookup>>) -> Vec<Hit> {
         let answers = answers.unwrap_or_default();
-        let asked = std::mem::take(&mut self.session.asked);
-        let chunks: Vec<PendingChunk> = asked.into_iter().filter_map(|slot| self.session.take(slot)).collect();
-        assert_eq!(chunks.len(), answers.len(), "only a lookup answers for its chunks");
+        let slots = std::mem::take(&mut self.session.in_lookup);
+        let chunks = self.session.take_all(&slots);
+        assert_eq!(chunks.len(), answers.len(), "only its own lookup resolves a chunk that is in lookup");
         let hits = self.resolve_all(&chunks, answers);
         // The runs seen so far decide how much the hits read.
         self.arrivals.advance();
@@ -123,25 +118,28 @@ impl Index {
 
     /// Returns the stride of the next lookup.
     fn stride(&self) -> usize {
-        let runs = self.arrivals.runs();
-        // A window answers as many chunks as it has records. If most lookups find nothing, every chunk needs one.
-        let answered = match self.window_records() {
-            _ if runs.is_blank() => STRIDE_AT_FIRST,
-            _ if runs.is_misled() => 1,
-            _ if self.rounds.is_dense() => usize::try_from(runs.mean_run()).unwrap_or(usize::MAX),
-            records => records as usize,
+        let runs = &self.arrivals.runs;
+        let resolved = if runs.is_blank() {
+            STRIDE_INITIAL
+        } else if runs.is_misled() {
+            // Most lookups are false positives: every chunk needs one.
+            1
+        } else if self.rounds.is_dense {
+            usize::try_from(runs.mean_run()).unwrap_or(usize::MAX)
+        } else {
+            // A window resolves as many chunks as it has records.
+            self.window_records() as usize
         };
-        answered.clamp(1, STRIDE_MAX)
+        resolved.clamp(1, STRIDE_MAX)
     }
 
     /// Looks all pending chunks up, in as many rounds as it takes.
     pub(super) fn look_up_pool(&mut self) {
         self.take_answers();
         let mut stride = STRIDE_MAX;
-        let mut slots = Vec::new();
         while !self.session.pending.is_empty() {
             stride = stride.min(self.stride());
-            self.session.pending.list_strided(&mut slots, |_| Some(stride));
+            let slots = self.session.pending.strided(|_| Some(stride));
             self.look_up_slots(&slots);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }

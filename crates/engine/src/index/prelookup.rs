@@ -1,25 +1,22 @@
-//! Whether the cache is asked for a chunk as it arrives.
+//! The decision whether an arriving chunk probes the cache.
 
 use crate::index::options::Prelookup;
 
-/// Misses in excess of hits after which [`Prelookup::Adaptive`] gives up.
+/// Excess of misses over hits at which [`Prelookup::Adaptive`] stops to probe.
 const NET_MISSES_MAX: i32 = 10;
 
-/// The decision, and what it depends on.
+/// The decision, and the counts that it depends on.
 #[derive(Debug)]
 pub(super) struct PrelookupState {
     rule: Prelookup,
-    is_on: bool,
+    /// Whether arriving chunks probe the cache.
+    pub is_on: bool,
     net_misses: i32,
 }
 
 impl PrelookupState {
     pub(super) fn new(rule: Prelookup) -> Self {
         Self { rule, is_on: rule == Prelookup::Always, net_misses: 0 }
-    }
-
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
     }
 
     pub(super) fn note_hit(&mut self) {
@@ -33,7 +30,7 @@ impl PrelookupState {
         }
     }
 
-    /// Notes whether the last chunk of a batch that was looked up was a duplicate: then its successors may be cached.
+    /// Notes whether the last chunk of a lookup batch was a duplicate: then the cache may hold its successors.
     pub(super) fn note_last_of_batch(&mut self, is_duplicate: bool) {
         if self.rule == Prelookup::Adaptive && is_duplicate {
             (self.is_on, self.net_misses) = (true, 0);

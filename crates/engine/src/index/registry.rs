@@ -1,9 +1,8 @@
-//! Host-local numbers of containers: four bytes in the table and the log instead of twenty.
+//! Ordinals of containers on this host: four bytes in the table and the log instead of twenty.
 //!
-//! The file `containers` only grows. An ordinal must never come to mean another container, not even after a power
-//! cut: a stale entry would then name a container that does not hold its chunk, and data would be lost. So a record is
-//! durable before anything on disk names its ordinal ([`Registry::sync`]), and the checkpoint keeps a digest of the
-//! records it relies on.
+//! The file `containers` only grows. An ordinal always means the same container, even after a power cut: otherwise a stale
+//! entry would name a container that does not hold its chunk, and data would be lost. So a record becomes durable before
+//! anything on disk names its ordinal ([`Registry::begin_sync`]), and the checkpoint keeps a digest of its records.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -18,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::index::frame::with_checksum;
 use crate::index::ordinals::OrdinalSet;
 use crate::io::DiskFile;
 use crate::kv::{Fields, Ordinal};
@@ -26,92 +26,91 @@ use crate::types::{ContainerId, RepositoryId, SessionId};
 const MAGIC: [u8; 8] = *b"OFCONTS2";
 
 /// Bytes of the header and of each record.
-pub const RECORD_BYTES: usize = 36;
+const RECORD_BYTES: usize = 36;
 
-/// Records read in one call.
-const PIECE_RECORDS: usize = 2048;
+/// Records that one call reads or writes.
+const RECORDS_PER_CALL: usize = 2048;
 
-/// The containers known to this host.
+/// The containers that this host knows.
 #[derive(Debug)]
-pub struct Registry {
+pub(super) struct Registry {
     file: Arc<dyn DiskFile>,
-    count: u32,
+    /// Registered containers.
+    pub count: u32,
     digest: blake3::Hasher,
     synced: Arc<SyncedRecords>,
-    /// How many records the file has. The others are gathered: nothing on disk may name them before the next sync.
+    /// Records in the file.
     written: u32,
-    gathered: Vec<u8>,
-    /// Containers that follow each other in one session have ordinals that follow each other, mostly: what is kept is
-    /// one stretch per interruption, not one entry per container.
-    by_ordinal: BTreeMap<u32, Extent>,
+    /// Further records. Nothing on disk may name them before the next sync.
+    unwritten: Vec<u8>,
+    /// Runs of containers by their first ordinal. Consecutive containers of a session mostly have consecutive ordinals, so
+    /// there is one run for each interruption, not one entry for each container.
+    by_ordinal: BTreeMap<u32, ContainerRun>,
     by_container: BTreeMap<ContainerId, u32>,
-    /// Bytes of the containers' files, by ordinal; 0 where that is not known.
+    /// Bytes of the containers' files, by ordinal; 0 if unknown.
     lengths: Vec<u64>,
-    live: OrdinalSet,
-    covered: OrdinalSet,
+    /// Containers that exist.
+    pub live: OrdinalSet,
+    /// Containers whose chunks are all in the table or in the memtable.
+    pub covered: OrdinalSet,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct ContainerRun {
     first: ContainerId,
     len: u32,
 }
 
-/// How many records are durable.
+/// The number of durable records.
 #[derive(Debug)]
-pub struct SyncedRecords {
+pub(super) struct SyncedRecords {
     file: Arc<dyn DiskFile>,
     state: Mutex<SyncState>,
 }
 
 #[derive(Debug)]
 enum SyncState {
-    /// So many, the header being the first.
+    /// So many, the header included.
     Durable(u64),
-    /// Not known: a sync has failed, and another must not be believed.
-    Unknown,
+    /// Unknown after this error: a later sync proves nothing.
+    Failed(Error),
 }
 
 impl SyncedRecords {
-    /// Makes so many records durable, which were written.
-    pub fn sync(&self, count: u32) -> Result<()> {
+    /// Makes so many written records durable.
+    pub(super) fn sync(&self, count: u32) -> Result<()> {
         let wanted = u64::from(count) + 1;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match *state {
-            SyncState::Durable(durable) if wanted <= durable => Ok(()),
+        match &*state {
+            SyncState::Durable(durable) if wanted <= *durable => Ok(()),
             SyncState::Durable(_) => {
-                *state = SyncState::Unknown;
-                self.file.sync()?;
-                *state = SyncState::Durable(wanted);
-                Ok(())
+                let outcome = self.file.sync();
+                *state = match &outcome {
+                    Ok(()) => SyncState::Durable(wanted),
+                    Err(error) => SyncState::Failed(error.clone()),
+                };
+                outcome
             }
-            SyncState::Unknown => Err(Error::invalid("the index's list of containers could not be made durable")),
+            SyncState::Failed(error) => Err(error.clone()),
         }
     }
 }
 
-/// What is known of a container.
+/// A registered container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record {
-    /// The container.
-    pub container: ContainerId,
-    /// Bytes of its file; 0 where that is not known.
-    pub len: u64,
+struct Record {
+    container: ContainerId,
+    /// Bytes of its file; 0 if unknown.
+    len: u64,
 }
 
-/// Encodes a record.
-pub fn encode_record(ordinal: Ordinal, Record { container, len }: Record) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(RECORD_BYTES);
-    bytes.extend_from_slice(&container.session.0);
-    bytes.extend_from_slice(&container.ordinal.to_le_bytes());
-    bytes.extend_from_slice(&ordinal.0.to_le_bytes());
-    bytes.extend_from_slice(&len.to_le_bytes());
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-    bytes
+fn encode_record(ordinal: Ordinal, Record { container, len }: Record) -> Vec<u8> {
+    let number = container.ordinal.to_le_bytes();
+    with_checksum(&[&container.session.0, &number, &ordinal.0.to_le_bytes(), &len.to_le_bytes()])
 }
 
 /// Decodes the record of an ordinal; `None` if it is damaged or another's.
-pub fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<Record> {
+fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<Record> {
     let mut fields = Fields::new(bytes);
     let container = ContainerId { session: SessionId(fields.array()?), ordinal: fields.u32()? };
     let (found, len) = (fields.u32()?, fields.u64()?);
@@ -120,10 +119,7 @@ pub fn decode_record(ordinal: Ordinal, bytes: &[u8]) -> Option<Record> {
 }
 
 fn encode_header(repository: RepositoryId) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(RECORD_BYTES);
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&repository.0);
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    let mut bytes = with_checksum(&[&MAGIC, &repository.0]);
     bytes.resize(RECORD_BYTES, 0);
     bytes
 }
@@ -134,7 +130,7 @@ fn offset_of(ordinal: u32) -> u64 {
 
 impl Registry {
     /// Starts a registry in an empty file.
-    pub fn create(file: Arc<dyn DiskFile>, repository: RepositoryId) -> Result<Self> {
+    pub(super) fn create(file: Arc<dyn DiskFile>, repository: RepositoryId) -> Result<Self> {
         file.write_at(0, &encode_header(repository))?;
         Ok(Self::empty(file))
     }
@@ -147,7 +143,7 @@ impl Registry {
             count: 0,
             digest: blake3::Hasher::new(),
             written: 0,
-            gathered: Vec::new(),
+            unwritten: Vec::new(),
             by_ordinal: BTreeMap::new(),
             by_container: BTreeMap::new(),
             lengths: Vec::new(),
@@ -156,11 +152,11 @@ impl Registry {
         }
     }
 
-    /// Reads a registry of which a checkpoint relies on the first `count` records, with that digest.
+    /// Reads a registry. The checkpoint relies on the first `count` records, which must have that digest.
     ///
-    /// Records after these are kept as far as they are whole, since pages of a session that was cut off may name
-    /// them; what follows is cut off, since nothing was allowed to name it.
-    pub fn open(
+    /// Whole records after these are kept, since pages of an interrupted session may name them. The rest of the file is
+    /// truncated, since nothing was allowed to name it.
+    pub(super) fn open(
         file: Arc<dyn DiskFile>,
         repository: RepositoryId,
         count: u32,
@@ -178,8 +174,8 @@ impl Registry {
         let records = registry.file.len()?.saturating_sub(offset_of(0)) / RECORD_BYTES as u64;
         let mut buffer = Vec::new();
         'file: while u64::from(registry.count) < records {
-            let left = usize::try_from(records - u64::from(registry.count)).unwrap_or(PIECE_RECORDS);
-            buffer.resize(left.min(PIECE_RECORDS) * RECORD_BYTES, 0);
+            let left = usize::try_from(records - u64::from(registry.count)).unwrap_or(RECORDS_PER_CALL);
+            buffer.resize(left.min(RECORDS_PER_CALL) * RECORD_BYTES, 0);
             registry.file.read_at(offset_of(registry.count), &mut buffer)?;
             for record in buffer.chunks_exact(RECORD_BYTES) {
                 let Some(known) = decode_record(Ordinal(registry.count), record) else { break 'file };
@@ -199,85 +195,57 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Returns how many containers are registered.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
     /// Returns the BLAKE3 of all records.
-    pub fn digest(&self) -> [u8; 32] {
+    pub(super) fn digest(&self) -> [u8; 32] {
         self.digest.finalize().into()
     }
 
-    /// Returns the containers whose chunks are all in the table or staged.
-    pub fn covered(&self) -> &OrdinalSet {
-        &self.covered
-    }
-
     /// Returns the ordinal of a container.
-    pub fn ordinal(&self, container: ContainerId) -> Option<Ordinal> {
+    pub(super) fn ordinal(&self, container: ContainerId) -> Option<Ordinal> {
         let (first, start) = self.by_container.range(..=container).next_back()?;
-        let extent = self.by_ordinal.get(start)?;
+        let run = self.by_ordinal.get(start)?;
         let step = container.ordinal.checked_sub(first.ordinal)?;
-        (first.session == container.session && step < extent.len).then(|| Ordinal(start + step))
+        (first.session == container.session && step < run.len).then(|| Ordinal(start + step))
     }
 
-    /// Returns how long a container's file was when it was registered, where that is known.
-    pub fn len_of(&self, container: ContainerId) -> Option<u64> {
+    /// Returns the length that a container's file had when it was registered, if it is known.
+    pub(super) fn len_of(&self, container: ContainerId) -> Option<u64> {
         let Ordinal(ordinal) = self.ordinal(container)?;
         self.lengths.get(usize::try_from(ordinal).ok()?).copied().filter(|len| *len != 0)
     }
 
     /// Returns the container of an ordinal.
-    pub fn container(&self, Ordinal(ordinal): Ordinal) -> Option<ContainerId> {
-        let (start, extent) = self.by_ordinal.range(..=ordinal).next_back()?;
+    pub(super) fn container(&self, Ordinal(ordinal): Ordinal) -> Option<ContainerId> {
+        let (start, run) = self.by_ordinal.range(..=ordinal).next_back()?;
         let step = ordinal - start;
-        let number = extent.first.ordinal.checked_add(step)?;
-        (step < extent.len).then_some(ContainerId { session: extent.first.session, ordinal: number })
+        let number = run.first.ordinal.checked_add(step)?;
+        (step < run.len).then_some(ContainerId { session: run.first.session, ordinal: number })
     }
 
     /// Returns the container of an ordinal if it is live.
-    pub fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
+    pub(super) fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
         self.container(ordinal).filter(|_| self.live.contains(ordinal))
     }
 
-    /// Says whether all chunks of an ordinal's container were entered.
-    pub fn is_covered(&self, ordinal: Ordinal) -> bool {
-        self.covered.contains(ordinal)
-    }
-
-    /// Returns the ordinals whose containers are live.
-    pub fn live(&self) -> &OrdinalSet {
-        &self.live
-    }
-
-    /// Says whether the ordinal's container is live.
-    pub fn is_live(&self, ordinal: Ordinal) -> bool {
-        self.live.contains(ordinal)
-    }
-
-    /// Returns the ordinal of a container, giving it one if it has none. Not durable before [`Registry::sync`].
-    pub fn register(&mut self, container: ContainerId, len: u64) -> Result<Ordinal> {
+    /// Returns the ordinal of a container; registers it if it has none. The record is durable after [`Registry::sync`].
+    pub(super) fn register(&mut self, container: ContainerId, len: u64) -> Result<Ordinal> {
         if let Some(ordinal) = self.ordinal(container) {
             return Ok(ordinal);
         }
-        if self.count == u32::MAX {
-            return Err(Error::invalid("the index has numbered 4,294,967,295 containers: delete it to start again"));
-        }
-        let ordinal = Ordinal(self.count);
-        let record = encode_record(ordinal, Record { container, len });
-        if PIECE_RECORDS * RECORD_BYTES <= self.gathered.len() {
+        if RECORDS_PER_CALL * RECORD_BYTES <= self.unwritten.len() {
             self.write_out()?;
         }
-        self.gathered.extend_from_slice(&record);
+        let full = || Error::invalid("the index has numbered 4,294,967,295 containers: delete it to start again");
+        let ordinal = self.register_in_memory(container, len).ok_or_else(full)?;
+        let record = encode_record(ordinal, Record { container, len });
+        self.unwritten.extend_from_slice(&record);
         self.digest.update(&record);
-        self.add(Record { container, len });
         Ok(ordinal)
     }
 
-    /// Gives a container an ordinal for this run only: nothing on disk may ever name it, so nothing may be written any
-    /// more. `None` if there are no ordinals left.
-    pub fn register_in_memory(&mut self, container: ContainerId, len: u64) -> Option<Ordinal> {
+    /// Registers a container in memory only. Nothing on disk may ever name its ordinal, so the index must write nothing
+    /// more. `None` if no ordinals are left.
+    pub(super) fn register_in_memory(&mut self, container: ContainerId, len: u64) -> Option<Ordinal> {
         if let Some(ordinal) = self.ordinal(container) {
             return Some(ordinal);
         }
@@ -290,58 +258,58 @@ impl Registry {
         self.lengths.push(len);
         self.count += 1;
         if let Some(mut last) = self.by_ordinal.last_entry() {
-            let Extent { first, len: containers } = last.get_mut();
+            let ContainerRun { first, len: containers } = last.get_mut();
             if first.session == container.session && first.ordinal.checked_add(*containers) == Some(container.ordinal) {
                 *containers += 1;
                 return;
             }
         }
-        self.by_ordinal.insert(ordinal, Extent { first: container, len: 1 });
+        self.by_ordinal.insert(ordinal, ContainerRun { first: container, len: 1 });
         self.by_container.insert(container, ordinal);
     }
 
     fn write_out(&mut self) -> Result<()> {
-        if !self.gathered.is_empty() {
-            self.file.write_at(offset_of(self.written), &self.gathered)?;
-            self.gathered.clear();
+        if !self.unwritten.is_empty() {
+            self.file.write_at(offset_of(self.written), &self.unwritten)?;
+            self.unwritten.clear();
             self.written = self.count;
         }
         Ok(())
     }
 
-    /// Makes every record durable. Before anything on disk names an ordinal: see the module's documentation.
-    pub fn sync(&mut self) -> Result<()> {
+    /// Makes every record durable, before anything on disk names its ordinal.
+    pub(super) fn sync(&mut self) -> Result<()> {
         let (synced, count) = self.begin_sync()?;
         synced.sync(count)
     }
 
-    /// Writes every record out. They are durable once [`SyncedRecords::sync`] has returned for that many, on any thread.
-    pub fn begin_sync(&mut self) -> Result<(Arc<SyncedRecords>, u32)> {
+    /// Writes every record. [`SyncedRecords::sync`] of that many makes them durable, on any thread.
+    pub(super) fn begin_sync(&mut self) -> Result<(Arc<SyncedRecords>, u32)> {
         self.write_out()?;
         Ok((Arc::clone(&self.synced), self.written))
     }
 
-    /// Notes that all chunks of a container, live of course, have been entered.
-    pub fn cover(&mut self, ordinal: Ordinal) {
+    /// Notes that all chunks of a live container are recorded.
+    pub(super) fn cover(&mut self, ordinal: Ordinal) {
         self.live.insert(ordinal);
         self.covered.insert(ordinal);
     }
 
-    /// Notes that a container is live, though its chunks are not all entered.
-    pub fn mark_live(&mut self, ordinal: Ordinal) {
+    /// Notes that a container is live; its chunks are not all recorded yet.
+    pub(super) fn mark_live(&mut self, ordinal: Ordinal) {
         self.live.insert(ordinal);
     }
 
-    /// Notes that a container is gone. Should it come back, its chunks must be entered again: merges drop them.
-    pub fn mark_dead(&mut self, container: ContainerId) {
+    /// Notes that a container is gone. If it returns, its chunks must be recorded again: merges drop their entries.
+    pub(super) fn mark_dead(&mut self, container: ContainerId) {
         if let Some(ordinal) = self.ordinal(container) {
             self.live.remove(ordinal);
             self.covered.remove(ordinal);
         }
     }
 
-    /// Takes the containers that exist, sorted; returns those whose chunks are not all entered.
-    pub fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
+    /// Takes the existing containers, sorted; returns those whose chunks are not all recorded.
+    pub(super) fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
         self.live = OrdinalSet::default();
         let mut missing = Vec::new();
         for &container in live {
@@ -398,13 +366,13 @@ mod tests {
             assert_eq!(known[ordinal.0 as usize], next);
         }
         registry.sync().unwrap();
-        let registry = open(&disk, registry.count(), registry.digest()).unwrap();
+        let registry = open(&disk, registry.count, registry.digest()).unwrap();
         for (ordinal, &container) in (0..).zip(&known) {
             assert_eq!(registry.container(Ordinal(ordinal)), Some(container));
             assert_eq!(registry.len_of(container), Some(1 << 20));
             assert_eq!(registry.ordinal(container), Some(Ordinal(ordinal)));
         }
-        assert_eq!(registry.count() as usize, known.len());
+        assert_eq!(registry.count as usize, known.len());
         assert_eq!(registry.ordinal(container(9, 0)), None);
         assert!(registry.by_ordinal.len() < known.len());
     }
@@ -416,16 +384,16 @@ mod tests {
         for number in 0..10 {
             registry.register(container(1, number), 0).unwrap();
         }
-        let (count, digest) = (registry.count(), registry.digest());
+        let (count, digest) = (registry.count, registry.digest());
         for number in 10..20 {
             registry.register(container(1, number), 0).unwrap();
         }
         registry.sync().unwrap();
-        assert_eq!(open(&disk, count, digest).unwrap().count(), 20);
+        assert_eq!(open(&disk, count, digest).unwrap().count, 20);
         assert!(open(&disk, count + 1, digest).is_err());
         disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 16 + 3] ^= 1);
         let kept = open(&disk, count, digest).unwrap();
-        assert_eq!(kept.count(), 15);
+        assert_eq!(kept.count, 15);
         assert_eq!(disk.bytes(FILE).len(), RECORD_BYTES * 16);
         disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 5] ^= 1);
         assert!(open(&disk, count, digest).is_err());

@@ -7,11 +7,11 @@ use crate::types::Sequence;
 /// Factor by which strides shorten from one round to the next.
 pub(super) const STRIDE_DIVISOR: usize = 4;
 /// Farthest apart that two chunks of a run of pending chunks may be.
-const ANSWERED_BETWEEN_MAX: u64 = 64;
+const RESOLVED_BETWEEN_MAX: u64 = 64;
 /// Rounds that are distinguished.
 const ROUNDS: usize = 6;
 
-/// A run of pending neighbors: no unique chunk between them, and few that the cache answered. If a window lacks part of a
+/// A run of pending neighbors: no unique chunk between them, and few that the cache resolved. If a window lacks part of a
 /// run of duplicates, that part was recorded later than its neighbors, and together: one of its chunks leads to the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PendingRun {
@@ -19,32 +19,34 @@ pub(super) struct PendingRun {
     number: Option<u64>,
     /// Position of its last chunk in the stream.
     last: u64,
-    /// Its first chunk that waits.
-    pub(super) first: Option<(Slot, Sequence)>,
-    /// Chunks that began to wait from that one on.
-    pub(super) len: u64,
+    /// Its first pending chunk.
+    pub first: Option<(Slot, Sequence)>,
+    /// Pending chunks from the first one on.
+    pub len: u64,
 }
 
-/// The last rounds of a pool, and the chunks that began to wait since.
+/// The last rounds of a pool, and the chunks that became pending since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     /// Positions in the stream at which the last rounds began, the last round first.
     starts: [u64; ROUNDS],
-    /// Different chunks that began to wait since the last round, and their bytes.
-    fresh: usize,
-    fresh_bytes: usize,
-    /// Whether the first chunk of a run of pending chunks left many of the others unanswered.
-    is_dense: bool,
+    /// Different chunks that became pending since the last round.
+    pub fresh: usize,
+    /// Bytes of those chunks.
+    pub fresh_bytes: usize,
+    /// Whether runs of duplicates follow each other closely: the first chunk of a run of pending chunks left many of the
+    /// others unresolved.
+    pub is_dense: bool,
     /// The current run of pending chunks.
-    run: PendingRun,
+    pub run: PendingRun,
 }
 
 impl Rounds {
-    /// Notes that a chunk begins to wait. `first_waits`: whether the first of its run still does.
-    pub(super) fn push(&mut self, slot: Slot, chunk: &SequencedChunk, first_waits: bool) {
+    /// Notes a new pending chunk. `first_is_pending`: whether the first chunk of its run is still pending.
+    pub(super) fn push(&mut self, slot: Slot, chunk: &SequencedChunk, first_is_pending: bool) {
         self.fresh += 1;
         self.fresh_bytes += chunk.chunk.len as usize;
-        if !first_waits {
+        if !first_is_pending {
             (self.run.first, self.run.len) = (Some((slot, chunk.sequence)), 0);
         }
         self.run.len += 1;
@@ -55,9 +57,9 @@ impl Rounds {
         self.run.number = None;
     }
 
-    /// Adds a chunk that begins to wait to the current run, or to a new one; returns the run's number.
+    /// Adds a chunk to the current run of pending chunks, or to a new one; returns the run's number.
     pub(super) fn join_run(&mut self, Sequence(sequence): Sequence) -> u64 {
-        let number = self.run.number.filter(|_| sequence <= self.run.last + ANSWERED_BETWEEN_MAX);
+        let number = self.run.number.filter(|_| sequence <= self.run.last + RESOLVED_BETWEEN_MAX);
         if number.is_none() {
             self.run = PendingRun { number: Some(sequence), ..PendingRun::default() };
         }
@@ -65,29 +67,10 @@ impl Rounds {
         number.unwrap_or(sequence)
     }
 
-    pub(super) fn run(&self) -> PendingRun {
-        self.run
-    }
-
-    /// Returns true if runs of duplicates follow each other closely.
-    pub(super) fn is_dense(&self) -> bool {
-        self.is_dense
-    }
-
     /// Decides whether runs follow each other closely: the round before the last left `left` chunks of a round of
-    /// `threshold` unanswered.
+    /// `threshold` unresolved.
     pub(super) fn note_left(&mut self, left: usize, threshold: usize) {
         self.is_dense = threshold / if self.is_dense { 16 } else { 4 } < left;
-    }
-
-    /// Different chunks that began to wait since the last round.
-    pub(super) fn fresh(&self) -> usize {
-        self.fresh
-    }
-
-    /// Bytes of those chunks.
-    pub(super) fn fresh_bytes(&self) -> usize {
-        self.fresh_bytes
     }
 
     /// Returns the position in the stream at which the last round began.
@@ -113,13 +96,13 @@ impl Rounds {
 
     /// Returns how many neighbors of a chunk the next round skips, given how many it skips in its first round. `None`: the
     /// round leaves the chunk out, because windows near it are being read.
-    pub(super) fn stride(&self, Sequence(sequence): Sequence, at_first: usize) -> Option<usize> {
+    pub(super) fn stride(&self, Sequence(sequence): Sequence, first_stride: usize) -> Option<usize> {
         let rounds = self.starts.iter().take_while(|&&start| sequence < start).count();
         match (rounds, self.is_dense) {
             // The first of each run of pending chunks, however long: the runs of duplicates in it follow one by one.
             (0 | 2, true) => Some(usize::MAX),
-            (0, false) | (4, true) => Some(at_first),
-            (2, false) => Some((at_first / STRIDE_DIVISOR).max(1)),
+            (0, false) | (4, true) => Some(first_stride),
+            (2, false) => Some((first_stride / STRIDE_DIVISOR).max(1)),
             (1 | 3, _) | (5, true) => None,
             _ => Some(1),
         }

@@ -1,20 +1,21 @@
-//! The chunks of a session that are not recorded yet, by fingerprint.
+//! The in-flight and pending chunks of a session, by fingerprint.
 
 use std::collections::HashMap;
 
-use crate::index::cycle::{CycleRule, Cycles};
+use crate::index::cycle::Cycles;
 use crate::index::identity_hasher::BuildIdentityHasher;
+use crate::index::options::CycleRule;
 use crate::index::pending::{Pending, PendingChunk};
 use crate::index::slot::Slot;
 use crate::index::{Resolved, SequencedChunk};
-use crate::types::{Chunk, Fingerprint, Sequence};
+use crate::types::{Fingerprint, Sequence};
 
-/// State of a chunk that this session has met and that is not recorded.
+/// State of a chunk that has arrived in this session and is not recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum InFlight {
     /// It was declared unique.
     Unique(Sequence),
-    /// It waits for a verdict.
+    /// It is pending.
     Pending(Slot),
 }
 
@@ -24,14 +25,14 @@ pub(super) struct SessionChunks {
     in_flight: HashMap<Fingerprint, InFlight, BuildIdentityHasher>,
     pub(super) pending: Pending,
     pub(super) cycles: Cycles,
-    /// Chunks that a lookup in the background is for.
-    pub(super) asked: Vec<Slot>,
+    /// Chunks of the lookup in the background.
+    pub(super) in_lookup: Vec<Slot>,
     /// Verdicts that the caller has not taken yet.
     pub(super) resolved: Vec<Resolved>,
     /// Position of the next chunk in the stream.
     pub(super) next_sequence: Sequence,
     /// Unique chunks of this session that were recorded.
-    recorded: u64,
+    pub(super) recorded: u64,
 }
 
 impl SessionChunks {
@@ -41,19 +42,16 @@ impl SessionChunks {
             in_flight: HashMap::default(),
             pending: Pending::new(buckets),
             cycles: Cycles::new(cycles, keeps_members),
-            asked: Vec::new(),
+            in_lookup: Vec::new(),
             resolved: Vec::new(),
             next_sequence: Sequence(0),
             recorded: 0,
         }
     }
 
+    /// Returns the state of an in-flight chunk.
     pub(super) fn get(&self, fingerprint: &Fingerprint) -> Option<InFlight> {
         self.in_flight.get(fingerprint).copied()
-    }
-
-    pub(super) fn recorded(&self) -> u64 {
-        self.recorded
     }
 
     /// Notes that a chunk is unique.
@@ -61,12 +59,12 @@ impl SessionChunks {
         self.in_flight.insert(fingerprint, InFlight::Unique(sequence));
     }
 
-    /// Notes that a pending chunk turned out to be stored.
+    /// Notes that a pending chunk is stored.
     pub(super) fn set_stored(&mut self, fingerprint: &Fingerprint) {
         self.in_flight.remove(fingerprint);
     }
 
-    /// Notes that a chunk was recorded: the table has it from now on.
+    /// Notes that a chunk was recorded: the table holds it from now on.
     pub(super) fn set_recorded(&mut self, fingerprint: &Fingerprint) {
         if let Some(InFlight::Unique(_)) = self.in_flight.get(fingerprint) {
             self.in_flight.remove(fingerprint);
@@ -74,14 +72,18 @@ impl SessionChunks {
         }
     }
 
-    /// Makes a chunk wait; `run` is the number of its run of pending neighbors. Returns its slot and its bucket.
-    pub(super) fn wait(&mut self, chunk: &SequencedChunk, run: u64) -> (Slot, u32) {
-        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
-        let membership = self.cycles.assign(sequence);
+    /// Adds a pending chunk; `run` is the number of its run of pending chunks. Returns its slot and its bucket.
+    pub(super) fn add_pending(&mut self, chunk: &SequencedChunk, run: u64) -> (Slot, u32) {
+        let membership = self.cycles.assign(chunk.sequence);
         let (slot, bucket) = self.pending.push(*chunk, Some(membership), run);
-        self.cycles.join(membership, slot, sequence);
-        self.in_flight.insert(fingerprint, InFlight::Pending(slot));
+        self.cycles.join(membership, slot, chunk.sequence);
+        self.in_flight.insert(chunk.chunk.fingerprint, InFlight::Pending(slot));
         (slot, bucket)
+    }
+
+    /// Takes out those of some chunks that are still pending.
+    pub(super) fn take_all(&mut self, slots: &[Slot]) -> Vec<PendingChunk> {
+        slots.iter().filter_map(|&slot| self.take(slot)).collect()
     }
 
     /// Takes a pending chunk out; `None` if it was taken before.

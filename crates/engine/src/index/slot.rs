@@ -1,12 +1,5 @@
-//! What a pending chunk is called.
+//! The name of a pending chunk.
 
-/// Names a pending chunk until it is taken.
+/// Names a pending chunk until it is resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slot(pub(super) u32);
-
-#[cfg(test)]
-impl Slot {
-    pub(crate) fn numbered(number: u32) -> Self {
-        Self(number)
-    }
-}
+pub(super) struct Slot(pub(super) u32);

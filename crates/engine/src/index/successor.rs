@@ -1,16 +1,16 @@
-//! Successor prefetch: whether reading the records that followed a window the last time pays.
+//! The yield of successor prefetch: whether reading the records that followed a window the last time pays.
 //!
-//! A stream that begins its runs anywhere does not continue as an earlier one did; there it does not pay.
+//! It does not pay for a stream that begins its runs anywhere, because such a stream does not continue as an earlier one.
 
 use crate::index::log::LogWindow;
 
 /// Windows read after which older ones count half.
 const READ_PER_HALVING: u64 = 64;
-/// Windows read before anything is concluded.
+/// Windows read before the yield counts.
 const READ_MIN: u64 = 16;
-/// One window in so many must answer a chunk.
+/// One window in so many must resolve a chunk.
 const READ_PER_USEFUL: u64 = 8;
-/// If they do not, one chance in so many is taken all the same: the stream may have changed.
+/// Below that yield, one chance in so many is taken: the stream may have changed.
 const CHANCES_PER_TRY: u64 = 16;
 
 /// The yield of successor prefetches, recent ones counting more.
@@ -22,7 +22,7 @@ pub(super) struct Successors {
     /// Useful windows of the cache when they were last counted.
     useful_before: u64,
     /// Successor windows among those that are being read in the background.
-    pub(super) reading: Vec<LogWindow>,
+    pub reading: Vec<LogWindow>,
 }
 
 impl Successors {
@@ -40,7 +40,7 @@ impl Successors {
         }
     }
 
-    /// Notes how many successor windows of the cache have answered a chunk so far.
+    /// Notes how many successor windows of the cache have resolved a chunk so far.
     pub(super) fn note_useful(&mut self, total: u64) {
         self.useful += total - self.useful_before;
         self.useful_before = total;

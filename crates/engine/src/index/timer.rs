@@ -1,14 +1,14 @@
-//! The clock of the index. Two readings cost more than an access to the cache, so those are sampled.
+//! The clock of the index. Two readings cost more than a probe of the cache, so probes are sampled.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::io::Host;
 
-/// Batches of which one is timed.
+/// Batches for each batch that is timed.
 const BATCHES_PER_SAMPLE: u64 = 16;
 
-/// Measures nanoseconds for the counters.
+/// The clock that measures nanoseconds for the counters.
 #[derive(Debug)]
 pub(super) struct Timer {
     host: Arc<dyn Host>,
