@@ -49,8 +49,8 @@ impl Bench {
     }
 
     /// Feeds so many chunks of a stream; with `drains`, until nothing waits. Fails if a chunk was declared unique again.
-    pub fn feed(&mut self, stream: &mut Stream, chunks: u64, drains: bool) -> Result<Outcome> {
-        let outcome = self.0.feed(&mut MadeUp { stream, len: CHUNK_BYTES }, chunks, drains)?;
+    pub fn advance(&mut self, stream: &mut Stream, chunks: u64, drains: bool) -> Result<Outcome> {
+        let outcome = self.0.advance(&mut MadeUp { stream, len: CHUNK_BYTES }, chunks, drains)?;
         let degraded = self.0.identifier().degraded();
         ensure!(degraded.is_none(), "the index is degraded: {degraded:?}");
         ensure!(self.0.stored_again == 0, "{} chunks were declared unique a second time", self.0.stored_again);

@@ -39,7 +39,7 @@ pub fn grow(
         let before = bench.index_counters();
         while stream.known() < mark {
             let step = (mark - stream.known()).clamp(1, 1 << 20);
-            let outcome = bench.feed(&mut stream, step, false)?;
+            let outcome = bench.advance(&mut stream, step, false)?;
             interval.get_or_insert_default().add(&outcome);
         }
         let Some(mut interval) = interval else { continue };

@@ -18,7 +18,7 @@ use crate::trace::{Event, Events};
 /// Chunks that are drawn before the clock runs.
 const BATCH_CHUNKS: usize = 1 << 14;
 /// Chunks that are submitted together, and that the clock is read around.
-pub const PIECE_CHUNKS: usize = 256;
+pub const SUBMITTED_CHUNKS: usize = 256;
 
 /// The session of all containers that a replay records.
 pub const SESSION: SessionId = SessionId([7; 16]);
@@ -158,7 +158,7 @@ pub struct Outcome {
     pub bytes: u64,
     /// Time in the identifier.
     pub time: Duration,
-    /// Longest time that a piece of [`PIECE_CHUNKS`] took.
+    /// Longest time that a piece of [`BATCH_CHUNKS`] took.
     pub longest: Duration,
     /// What it counted.
     pub counters: Counters,
@@ -200,7 +200,7 @@ impl<I: Identifier> Replay<I> {
     }
 
     /// Feeds so many chunks of a source, or as many as it has; with `drains`, until nothing waits.
-    pub fn feed(&mut self, source: &mut dyn Source, chunks: u64, drains: bool) -> Result<Outcome> {
+    pub fn advance(&mut self, source: &mut dyn Source, chunks: u64, drains: bool) -> Result<Outcome> {
         let before = self.identifier.counters();
         let mut outcome = Outcome::default();
         let mut resolved = Vec::new();
@@ -221,10 +221,10 @@ impl<I: Identifier> Replay<I> {
                 break;
             }
             self.due.draw(&drawn);
-            for piece in batch.chunks(PIECE_CHUNKS) {
+            for part in batch.chunks(SUBMITTED_CHUNKS) {
                 let start = self.clock.monotonic();
-                self.identifier.submit(piece, &mut resolved)?;
-                let taken = self.clock.monotonic().saturating_sub(start) + self.settle(&mut resolved)?;
+                self.identifier.submit(part, &mut resolved)?;
+                let taken = self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved)?;
                 outcome.time += taken;
                 outcome.longest = outcome.longest.max(taken);
             }
@@ -232,7 +232,7 @@ impl<I: Identifier> Replay<I> {
         if drains {
             let start = self.clock.monotonic();
             self.identifier.drain(&mut resolved)?;
-            outcome.time += self.clock.monotonic().saturating_sub(start) + self.settle(&mut resolved)?;
+            outcome.time += self.clock.monotonic().saturating_sub(start) + self.resolve(&mut resolved)?;
             ensure!(self.due.count() == 0, "{} chunks have no verdict", self.due.count());
         }
         outcome.counters = self.identifier.counters().since(&before);
@@ -240,7 +240,7 @@ impl<I: Identifier> Replay<I> {
     }
 
     /// Compares verdicts with what is known, and records what was declared unique; returns the time of recording.
-    fn settle(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
+    fn resolve(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
         let mut recording = Duration::ZERO;
         for Resolved { sequence, verdict } in resolved.drain(..) {
             let due = self.due.resolve(sequence).context("a verdict on a chunk that is not due one")?;

@@ -58,7 +58,7 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     let before = clock.as_ref().map(|clock| clock.traffic());
     let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
     let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
-    feed(setting, &mut replay, source, chunks, &mut measured, &mut |_| Duration::ZERO)?;
+    drive(setting, &mut replay, source, chunks, &mut measured, &mut |_| Duration::ZERO)?;
     measured.traffic = clock.zip(before).map(|(clock, before)| clock.traffic().since(&before));
     let (index, _) = replay.finish()?;
     ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
@@ -87,7 +87,7 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         let since = now.since(&std::mem::replace(&mut before, now));
         model.map_or(Duration::ZERO, |model| model.mapped(&since))
     };
-    feed(setting, &mut replay, source, chunks, &mut measured, &mut charge)?;
+    drive(setting, &mut replay, source, chunks, &mut measured, &mut charge)?;
     let traffic = replay.identifier().traffic().since(&begun);
     let report = replay.identifier().order_report();
     measured.traffic = model.map(|model| Traffic {
@@ -113,7 +113,7 @@ fn scratch(setting: &Setting<'_>) -> Result<tempfile::TempDir> {
 
 /// Feeds chunks until there are no more of them, or as many as were asked for, and nothing waits. `charge` says what comes on
 /// top of what the clock showed since it was last asked.
-fn feed<I: Identifier>(
+fn drive<I: Identifier>(
     setting: &Setting<'_>,
     replay: &mut Replay<I>,
     source: &mut dyn Source,
@@ -122,35 +122,35 @@ fn feed<I: Identifier>(
     charge: &mut dyn FnMut(&Replay<I>) -> Duration,
 ) -> Result<()> {
     let mut left = chunks;
-    let mut stretch = Outcome::default();
+    let mut current = Outcome::default();
     while left != 0 {
         if setting.monitor.is_interrupted() {
             return Err(Error::Interrupted.into());
         }
-        let room = setting.interval.map_or(left, |interval| interval.saturating_sub(stretch.chunks).max(1));
-        let count = left.min(room).min(STEP_CHUNKS);
-        let outcome = replay.feed(source, count, false)?;
-        stretch.add(&outcome);
-        stretch.time += charge(replay);
-        if setting.interval.is_some_and(|interval| interval <= stretch.chunks) {
-            measured.end_stretch(&mut stretch);
+        let until_end = setting.interval.map_or(left, |interval| interval.saturating_sub(current.chunks).max(1));
+        let count = left.min(until_end).min(STEP_CHUNKS);
+        let outcome = replay.advance(source, count, false)?;
+        current.add(&outcome);
+        current.time += charge(replay);
+        if setting.interval.is_some_and(|interval| interval <= current.chunks) {
+            measured.end_interval(&mut current);
         }
         left -= outcome.chunks;
         if outcome.chunks < count {
             break;
         }
     }
-    stretch.add(&replay.feed(source, 0, true)?);
-    stretch.time += charge(replay);
-    measured.end_stretch(&mut stretch);
+    current.add(&replay.advance(source, 0, true)?);
+    current.time += charge(replay);
+    measured.end_interval(&mut current);
     ensure!(replay.stored_again == 0, "{} chunks were declared unique a second time", replay.stored_again);
     measured.unique = replay.unique();
     Ok(())
 }
 
 impl Measured {
-    fn end_stretch(&mut self, stretch: &mut Outcome) {
-        let ended = std::mem::take(stretch);
+    fn end_interval(&mut self, current: &mut Outcome) {
+        let ended = std::mem::take(current);
         self.outcome.add(&ended);
         match self.intervals.last_mut() {
             // What still waited at the end is of the stretch before.

@@ -92,7 +92,7 @@ pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&st
     options.schedule = Schedule::Pool { candidates: 2048 };
     let mut bench = Bench::open(&kept, &options, 0)?;
     let shape = Shape { duplicates: 0.0, runs: Runs::Uniform(1, 1), lags: Lags::Uniform };
-    let outcome = bench.feed(&mut Stream::new(1, shape, 0), comparison.stored, true)?;
+    let outcome = bench.advance(&mut Stream::new(1, shape, 0), comparison.stored, true)?;
     progress(&format!("stored at {:.2} million/s", outcome.millions_per_second()));
     let containers = bench.close()?;
     std::fs::write(&note, format!("{containers}, {made_for}"))?;
@@ -105,8 +105,8 @@ fn run(dir: &Path, comparison: &Comparison, case: &Case, schedule: Schedule, con
     let mut stream = Stream::new(5, case.shape, comparison.stored);
     let chunks = if case.is_slow { comparison.slow_chunks } else { comparison.chunks };
     // What a run begins with is not what it is like.
-    bench.feed(&mut stream, chunks / 8, false)?;
-    let outcome = bench.feed(&mut stream, chunks, true)?;
+    bench.advance(&mut stream, chunks / 8, false)?;
+    let outcome = bench.advance(&mut stream, chunks, true)?;
     // Not closed: the next opening falls back to the checkpoint, which no run has touched.
     drop(bench);
     Ok(outcome)
@@ -125,8 +125,8 @@ pub fn compare(dir: &Path, comparison: &Comparison, only: &str, progress: &mut d
         let mut rates = [const { Vec::new() }; SCHEDULES.len()];
         let mut reads = [0.0; SCHEDULES.len()];
         for round in 0..comparison.rounds {
-            for place in ORDER {
-                let which = (place + round as usize) % SCHEDULES.len();
+            for position in ORDER {
+                let which = (position + round as usize) % SCHEDULES.len();
                 let (name, schedule) = SCHEDULES[which];
                 let outcome = run(dir, comparison, case, schedule, containers)?;
                 let rate = outcome.millions_per_second();

@@ -119,7 +119,7 @@ fn plot(runs: &[(String, String, Measured)]) -> Result<Plot> {
     let mut series = Vec::new();
     for name in PARTS {
         let measure = measure(name)?;
-        let points = runs.iter().enumerate().filter_map(|(place, (.., it))| Some((place as f64, measure.of(it)?)));
+        let points = runs.iter().enumerate().filter_map(|(index, (.., it))| Some((index as f64, measure.of(it)?)));
         series.push(Series { name: measure.title.to_owned(), is_published: false, points: points.collect() });
     }
     let x = Axis { title: String::new(), is_logarithmic: false, names };

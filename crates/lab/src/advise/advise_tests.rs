@@ -148,7 +148,7 @@ fn a_table_that_is_full_estimates_within_its_error() {
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());
     let walk = || Walk::new(Arc::clone(&source), &options.roots, Arc::clone(&options.excludes)).unwrap();
     let survey = Survey::of(walk(), &options.roots, options.sample, &Silent).unwrap();
-    let mut scanner = Scanner::new(&options, &survey, Shares { batch_bytes: 1 << 20, places: 4096 });
+    let mut scanner = Scanner::new(&options, &survey, Shares { batch_bytes: 1 << 20, slots: 4096 });
     let mut batches = Vec::new();
     let mut send = |batch| {
         batches.push(batch);
@@ -178,8 +178,8 @@ fn shares_add_up_to_the_budget() {
             let bytes = mebibytes << 20;
             let threads = Budget::threads(bytes, threads);
             let shares = Shares::of(bytes, threads);
-            assert!(1 << 14 <= shares.places, "{mebibytes} MiB, {threads} threads: {shares:?}");
-            assert!(distinct::worst_deviation(shares.places) < 0.025, "{shares:?}");
+            assert!(1 << 14 <= shares.slots, "{mebibytes} MiB, {threads} threads: {shares:?}");
+            assert!(distinct::worst_deviation(shares.slots) < 0.025, "{shares:?}");
             assert!(shares.memory_bytes(threads) <= bytes, "{mebibytes} MiB, {threads} threads: {shares:?}");
         }
     }

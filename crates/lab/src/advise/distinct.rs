@@ -49,9 +49,9 @@ pub struct Estimate {
 
 impl Distinct {
     /// Makes a table of so many places, a power of two.
-    pub fn new(places: usize) -> Self {
-        assert!(places.is_power_of_two() && 4 <= places, "places of a table are a power of two");
-        Self { hashes: vec![0; places], lengths: vec![0; places], kept: 0, level: 0 }
+    pub fn new(slots: usize) -> Self {
+        assert!(slots.is_power_of_two() && 4 <= slots, "slots of a table are a power of two");
+        Self { hashes: vec![0; slots], lengths: vec![0; slots], kept: 0, level: 0 }
     }
 
     /// Takes a chunk by a uniform hash of its bytes and its length, which is below 2 GiB and not 0. `in_half`: it comes in the
@@ -62,9 +62,9 @@ impl Distinct {
         if !self.keeps(hash) {
             return Novelty::NotKept;
         }
-        let place = self.place_of(hash);
+        let slot = self.slot_of(hash);
         let flag = if in_half { IN_HALF } else { 0 };
-        let (Some(held), Some(length)) = (self.hashes.get_mut(place), self.lengths.get_mut(place)) else {
+        let (Some(held), Some(length)) = (self.hashes.get_mut(slot), self.lengths.get_mut(slot)) else {
             return Novelty::NotKept;
         };
         if *held == hash {
@@ -118,27 +118,27 @@ impl Distinct {
     }
 
     /// Returns where a hash is, or is to be. The table is never full.
-    fn place_of(&self, hash: u64) -> usize {
+    fn slot_of(&self, hash: u64) -> usize {
         let mask = self.hashes.len() - 1;
         // The low bits, since high ones say whether it is kept.
-        let mut place = usize::try_from(hash & mask as u64).expect("a place of the table");
-        while self.hashes.get(place).is_some_and(|held| *held != 0 && *held != hash) {
-            place = (place + 1) & mask;
+        let mut slot = usize::try_from(hash & mask as u64).expect("a slot of the table");
+        while self.hashes.get(slot).is_some_and(|held| *held != 0 && *held != hash) {
+            slot = (slot + 1) & mask;
         }
-        place
+        slot
     }
 
     /// Keeps half as many.
     fn rise(&mut self) {
         self.level += 1;
-        let places = self.hashes.len();
-        let hashes = std::mem::replace(&mut self.hashes, vec![0; places]);
-        let lengths = std::mem::replace(&mut self.lengths, vec![0; places]);
+        let slots = self.hashes.len();
+        let hashes = std::mem::replace(&mut self.hashes, vec![0; slots]);
+        let lengths = std::mem::replace(&mut self.lengths, vec![0; slots]);
         self.kept = 0;
         for (hash, length) in hashes.into_iter().zip(lengths) {
             if hash != 0 && self.keeps(hash) {
-                let place = self.place_of(hash);
-                if let (Some(held), Some(kept)) = (self.hashes.get_mut(place), self.lengths.get_mut(place)) {
+                let slot = self.slot_of(hash);
+                if let (Some(held), Some(kept)) = (self.hashes.get_mut(slot), self.lengths.get_mut(slot)) {
                     *held = hash;
                     *kept = length;
                     self.kept += 1;
@@ -178,16 +178,16 @@ pub const RECENT_BYTES: usize = size_of::<u32>();
 
 impl Recent {
     /// Makes room for so many chunks, a power of two.
-    pub fn new(places: usize) -> Self {
-        assert!(places.is_power_of_two(), "places are a power of two");
-        Self { tags: vec![0; places] }
+    pub fn new(slots: usize) -> Self {
+        assert!(slots.is_power_of_two(), "slots are a power of two");
+        Self { tags: vec![0; slots] }
     }
 
     /// Takes a chunk by its hash; says whether it was there. False positives are one in four billion.
     pub fn insert(&mut self, hash: u64) -> bool {
-        let place = usize::try_from(hash & (self.tags.len() as u64 - 1)).expect("a place of the table");
+        let slot = usize::try_from(hash & (self.tags.len() as u64 - 1)).expect("a slot of the table");
         let tag = u32::try_from(hash >> 32).expect("half of a hash").max(1);
-        self.tags.get_mut(place).is_some_and(|held| std::mem::replace(held, tag) == tag)
+        self.tags.get_mut(slot).is_some_and(|held| std::mem::replace(held, tag) == tag)
     }
 }
 
@@ -195,8 +195,8 @@ impl Recent {
 /// for chunks of long streams: half of a full table is kept after the level rises, and lengths of half a mean and an
 /// exponential rest (Onefold's) have a deviation of half their mean. Where most chunks are small files and a few are long, lengths
 /// vary more, and so does the estimate: [`Estimate::deviation`] says how much.
-pub fn worst_deviation(places: usize) -> f64 {
-    let kept = places / FULL.1 * FULL.0 / 2;
+pub fn worst_deviation(slots: usize) -> f64 {
+    let kept = slots / FULL.1 * FULL.0 / 2;
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let kept = kept as f64;
     // sqrt(1 + 1/4) for the lengths; 1.2 allows for the halving itself, which is random.

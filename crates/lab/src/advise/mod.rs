@@ -8,8 +8,8 @@
 pub mod candidates;
 pub mod distinct;
 pub mod findings;
-pub mod intake;
 pub mod predict;
+pub mod reader;
 pub mod recommend;
 pub mod regions;
 pub mod rules;
@@ -38,7 +38,7 @@ use onefold_engine::types::RepositoryId;
 use crate::processor::{processor_time, waiting_time};
 
 use candidates::Search;
-use intake::{Batch, Reader, Reading};
+use reader::{Batch, Reader, Reading};
 use regions::{Compressing, Regions};
 use rules::Rule;
 use scan::RuleScan;
@@ -99,16 +99,16 @@ pub struct Scanned {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shares {
     batch_bytes: usize,
-    places: usize,
+    slots: usize,
 }
 
 impl Shares {
     /// Divides a budget, of 64 MiB at least: a 32nd for each batch, up to 4 MiB, and the tables get what is left, at most half.
     fn of(bytes: usize, threads: usize) -> Self {
-        let mut shares = Self { batch_bytes: (bytes / 32).clamp(1 << 20, 4 << 20), places: 0 };
+        let mut shares = Self { batch_bytes: (bytes / 32).clamp(1 << 20, 4 << 20), slots: 0 };
         let tables = bytes.saturating_sub(shares.memory_bytes(threads)).min(bytes / 2);
         // A table that loses half of what it keeps is there twice for a moment, on each thread.
-        shares.places = scan::places_within(tables * rules::RULES / (rules::RULES + threads));
+        shares.slots = scan::slots_within(tables * rules::RULES / (rules::RULES + threads));
         shares
     }
 
@@ -116,7 +116,7 @@ impl Shares {
     fn memory_bytes(&self, threads: usize) -> usize {
         let open_bytes = Rule::all().map(|rule| rule.chunking().chunk_bytes_max() as usize).max().unwrap_or_default();
         let batches = BATCHES * self.batch_bytes + self.batch_bytes + open_bytes;
-        let tables = (rules::RULES + threads) * self.places * scan::PLACES_BYTES;
+        let tables = (rules::RULES + threads) * self.slots * scan::SLOTS_BYTES;
         batches + scan::buffers_bytes() + threads * COMPRESSOR_BYTES + SEALING_BYTES + tables
     }
 }
@@ -186,7 +186,7 @@ impl Scanner {
             search: Search::default(),
             keys: Keys::derive(&MasterKey([0; 32]), RepositoryId([0; 16])),
             window: Window::default(),
-            rules: rules.map(|(number, rule)| RuleScan::new(number, rule, shares.places, compressing)).collect(),
+            rules: rules.map(|(number, rule)| RuleScan::new(number, rule, shares.slots, compressing)).collect(),
             compressors: (0..options.threads).map(|_| Mutex::default()).collect(),
             sealing: Sealing::default(),
             batches: 0,

@@ -57,7 +57,7 @@ pub struct Whole {
     /// Seconds to read it, by one reader, beside everything else.
     pub read_seconds: f64,
     /// Processor seconds of walking and reading.
-    pub intake_processor: f64,
+    pub ingest_processor: f64,
 }
 
 impl Whole {
@@ -77,7 +77,7 @@ impl Whole {
             scale,
             walk_seconds: scanned.walk_time.as_secs_f64(),
             read_seconds,
-            intake_processor: scanned.walk_processor.as_secs_f64() + reading.processor.as_secs_f64() * scale,
+            ingest_processor: scanned.walk_processor.as_secs_f64() + reading.processor.as_secs_f64() * scale,
         }
     }
 }
@@ -244,7 +244,7 @@ fn times(
     let per_byte = |time: Duration, bytes: u64| time.as_secs_f64() / float(bytes).max(1.0);
     let pack = per_byte(scan.some.processor, scan.some.sum().plain) + per_byte(scanned.sealed.1, scanned.sealed.0);
     let identify = float(scan.chunks) * whole.scale * IDENTIFY_SECONDS;
-    let again = whole.intake_processor + whole.data_bytes * name + identify + float(whole.files) * FILE_SECONDS;
+    let again = whole.ingest_processor + whole.data_bytes * name + identify + float(whole.files) * FILE_SECONDS;
     let first = again + unique_bytes * pack;
     #[expect(clippy::cast_precision_loss, reason = "few threads")]
     let threads = threads as f64;

@@ -9,10 +9,10 @@ use onefold_engine::types::ChunkKind;
 use twox_hash::XxHash3_64;
 
 use super::distinct::{Distinct, Novelty, PLACE_BYTES, RECENT_BYTES, Recent};
-use super::intake::RunEnd;
+use super::reader::RunEnd;
 use super::regions::{Compressing, REGION_BYTES, Regions};
 use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
-use super::window::{Stretch, Window};
+use super::window::{Window, WindowRun};
 use crate::processor::processor_time;
 
 /// Chunk refs that stand in a tree entry itself at most, as in a repository of the default sizes.
@@ -68,17 +68,17 @@ pub fn buffers_bytes() -> usize {
 }
 
 /// Bytes of a place in a rule's table, with its two places among recent chunks.
-pub const PLACES_BYTES: usize = PLACE_BYTES + 2 * RECENT_BYTES;
+pub const SLOTS_BYTES: usize = PLACE_BYTES + 2 * RECENT_BYTES;
 
 /// Returns how many places tables may have, a power of two, that the rules' tables take no more than so many bytes together.
-pub fn places_within(bytes: usize) -> usize {
-    let places = bytes / (RULES * PLACES_BYTES);
-    1 << places.max(1 << 10).ilog2()
+pub fn slots_within(bytes: usize) -> usize {
+    let slots = bytes / (RULES * SLOTS_BYTES);
+    1 << slots.max(1 << 10).ilog2()
 }
 
 impl RuleScan {
     /// Starts with tables of so many places.
-    pub fn new(number: usize, rule: Rule, places: usize, compressing: Compressing) -> Self {
+    pub fn new(number: usize, rule: Rule, slots: usize, compressing: Compressing) -> Self {
         Self {
             rule,
             table: matches!(rule, Rule::Content(_)).then_some(number),
@@ -86,8 +86,8 @@ impl RuleScan {
             chunks: 0,
             half_bytes: 0,
             refs: 0,
-            distinct: Distinct::new(places),
-            recent: Recent::new(2 * places),
+            distinct: Distinct::new(slots),
+            recent: Recent::new(2 * slots),
             stream_refs: 0,
             segment_refs: 0,
             is_segment_new: false,
@@ -126,7 +126,7 @@ impl RuleScan {
         }
     }
 
-    fn cut(&mut self, run: &Stretch, cuts: &mut Vec<u32>) {
+    fn cut(&mut self, run: &WindowRun, cuts: &mut Vec<u32>) {
         cuts.clear();
         let candidates = self.table.and_then(|number| run.candidates.get(number)).map_or(&[][..], Vec::as_slice);
         let len = u32::try_from(run.len).expect("batches are far below 4 GiB");

@@ -1,7 +1,7 @@
 //! What there is, found out without reading it, and what of it is to be read.
 //!
-//! The unit is a small file, or a stretch of a large one. Which units are read depends on a hash of the file's name and of the
-//! stretch's number: so versions of a file, which mostly keep their name or differ in a date or a number, are read together or
+//! The unit is a small file, or a extent of a large one. Which units are read depends on a hash of the file's name and of the
+//! extent's number: so versions of a file, which mostly keep their name or differ in a date or a number, are read together or
 //! not at all, and their duplicates are seen (see [`Keying`]). Every byte is read with about the same probability: classes of
 //! units by length, each read in the same proportion (stratified sampling, proportional allocation), keep a few large files from
 //! deciding.
@@ -24,14 +24,14 @@ pub enum Sample {
     Everything,
 }
 
-/// Longest stretch of a large file in bytes: an image is changed in places, which differ from each other.
+/// Longest extent of a large file in bytes: an image is changed in places, which differ from each other.
 const STRETCH_BYTES_MAX: u64 = 16 << 20;
 /// Shortest one: chunks of a mebibyte on average must fit a few times.
-const STRETCH_BYTES_MIN: u64 = 4 << 20;
-/// A sample has so many stretches at least.
+const EXTENT_BYTES_MIN: u64 = 4 << 20;
+/// A sample has so many extents at least.
 const STRETCHES_MIN: u64 = 64;
-/// Most stretches of a file; those of larger files are longer.
-const STRETCHES_MAX: u64 = 1 << 16;
+/// Most extents of a file; those of larger files are longer.
+const EXTENTS_MAX: u64 = 1 << 16;
 /// Where classes of units end, in bytes; the last class has the rest.
 const CLASSES: [u64; 2] = [128 << 10, 1 << 20];
 /// Fineness of the histogram of hashes: within a power of two, so many parts.
@@ -91,17 +91,17 @@ pub struct Survey {
     pub totals: Totals,
     /// What files are chosen by.
     pub keying: Keying,
-    /// Bytes of a stretch; `None` where everything is read, and files are not divided.
-    stretch_bytes: Option<u64>,
+    /// Bytes of a extent; `None` where everything is read, and files are not divided.
+    extent_bytes: Option<u64>,
     /// A unit is read if its hash is below that of its class.
     thresholds: [u64; CLASSES.len() + 1],
     /// Bytes after which reading ends.
     pub bytes_max: u64,
 }
 
-/// A stretch of a file that is to be read.
+/// A extent of a file that is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stretch {
+pub struct Extent {
     /// Where it begins.
     pub offset: u64,
     /// Where it ends; the last one of a file has no end.
@@ -119,12 +119,12 @@ impl Survey {
             each_file(walk, roots, monitor, &mut totals, &mut |_| ())?;
             return Ok(Self::of_everything(totals));
         };
-        let stretch_bytes = stretch_bytes(wanted);
+        let extent_bytes = extent_bytes(wanted);
         let mut totals = Totals::default();
         let mut histograms = KEYINGS.map(|keying| (keying, Histogram::default()));
         each_file(walk, roots, monitor, &mut totals, &mut |item| {
             for (keying, histogram) in &mut histograms {
-                for unit in units(keying.hash(item), item.metadata.size, Some(stretch_bytes)) {
+                for unit in units(keying.hash(item), item.metadata.size, Some(extent_bytes)) {
                     histogram.add(&unit);
                 }
             }
@@ -136,7 +136,7 @@ impl Survey {
         let mut survey = Self::of_everything(totals);
         for (keying, histogram) in histograms {
             let (thresholds, is_spread) = histogram.choose(wanted);
-            survey = Self { totals, keying, stretch_bytes: Some(stretch_bytes), thresholds, bytes_max };
+            survey = Self { totals, keying, extent_bytes: Some(extent_bytes), thresholds, bytes_max };
             if is_spread {
                 break;
             }
@@ -146,17 +146,17 @@ impl Survey {
 
     fn of_everything(totals: Totals) -> Self {
         let thresholds = [u64::MAX; CLASSES.len() + 1];
-        Self { totals, keying: Keying::Alike, stretch_bytes: None, thresholds, bytes_max: u64::MAX }
+        Self { totals, keying: Keying::Alike, extent_bytes: None, thresholds, bytes_max: u64::MAX }
     }
 
     /// Says whether everything is to be read.
     pub fn is_everything(&self) -> bool {
-        self.stretch_bytes.is_none()
+        self.extent_bytes.is_none()
     }
 
-    /// Returns the stretches of a file that are to be read, in order.
-    pub fn stretches(&self, item: &Item) -> impl Iterator<Item = Stretch> + use<'_> {
-        units(self.keying.hash(item), item.metadata.size, self.stretch_bytes).filter_map(move |unit| {
+    /// Returns the extents of a file that are to be read, in order.
+    pub fn extents(&self, item: &Item) -> impl Iterator<Item = Extent> + use<'_> {
+        units(self.keying.hash(item), item.metadata.size, self.extent_bytes).filter_map(move |unit| {
             let threshold = if self.is_everything() {
                 u64::MAX
             } else {
@@ -164,7 +164,7 @@ impl Survey {
             };
             let in_half = unit.hash < threshold / 2;
             let chosen = self.is_everything() || unit.hash < threshold;
-            chosen.then_some(Stretch { offset: unit.offset, end: unit.end, in_half })
+            chosen.then_some(Extent { offset: unit.offset, end: unit.end, in_half })
         })
     }
 }
@@ -257,14 +257,14 @@ struct Unit {
     len: u64,
 }
 
-fn stretch_bytes(wanted: u64) -> u64 {
-    (wanted / STRETCHES_MIN).clamp(STRETCH_BYTES_MIN, STRETCH_BYTES_MAX)
+fn extent_bytes(wanted: u64) -> u64 {
+    (wanted / STRETCHES_MIN).clamp(EXTENT_BYTES_MIN, STRETCH_BYTES_MAX)
 }
 
 /// Divides a file.
-fn units(key: u64, size: u64, stretch_bytes: Option<u64>) -> impl Iterator<Item = Unit> + use<> {
+fn units(key: u64, size: u64, extent_bytes: Option<u64>) -> impl Iterator<Item = Unit> + use<> {
     // Stretches begin at multiples of every fixed block.
-    let len = stretch_bytes.map_or(u64::MAX, |len| len.max(size / STRETCHES_MAX).next_multiple_of(STRETCH_BYTES_MIN));
+    let len = extent_bytes.map_or(u64::MAX, |len| len.max(size / EXTENTS_MAX).next_multiple_of(EXTENT_BYTES_MIN));
     let count = size.div_ceil(len).max(1);
     (0..count).map(move |number| {
         let offset = number * len;
@@ -331,23 +331,23 @@ mod tests {
 
     /// Chooses from files of the same length.
     fn survey(names: &[String], size: u64, wanted: u64) -> Survey {
-        let (mut totals, stretch_bytes) = (Totals::default(), Some(stretch_bytes(wanted)));
+        let (mut totals, extent_bytes) = (Totals::default(), Some(extent_bytes(wanted)));
         for keying in KEYINGS {
             let mut histogram = Histogram::default();
             for name in names {
-                units(keying.hash(&item(name, size)), size, stretch_bytes).for_each(|unit| histogram.add(&unit));
+                units(keying.hash(&item(name, size)), size, extent_bytes).for_each(|unit| histogram.add(&unit));
                 totals.bytes += size;
             }
             let (thresholds, is_spread) = histogram.choose(wanted);
             if is_spread || keying == Keying::Path {
-                return Survey { totals, keying, stretch_bytes, thresholds, bytes_max: u64::MAX };
+                return Survey { totals, keying, extent_bytes, thresholds, bytes_max: u64::MAX };
             }
         }
         unreachable!("the last keying is taken")
     }
 
-    fn chosen(survey: &Survey, name: &str, size: u64) -> Vec<Stretch> {
-        survey.stretches(&item(name, size)).collect()
+    fn chosen(survey: &Survey, name: &str, size: u64) -> Vec<Extent> {
+        survey.extents(&item(name, size)).collect()
     }
 
     fn word(number: usize) -> String {
@@ -379,8 +379,7 @@ mod tests {
         assert!(names.chunks(2).all(|pair| is_chosen(&pair[0]) == is_chosen(&pair[1])));
         let count = names.iter().filter(|name| is_chosen(name)).count();
         assert!((1900..=2000).contains(&count), "{count} of 8000");
-        let halves =
-            names.iter().flat_map(|name| chosen(&survey, name, size)).filter(|stretch| stretch.in_half).count();
+        let halves = names.iter().flat_map(|name| chosen(&survey, name, size)).filter(|extent| extent.in_half).count();
         assert!(count * 4 / 10 < halves && halves < count * 6 / 10, "{halves} of {count}");
     }
 
@@ -398,27 +397,27 @@ mod tests {
 
     #[test]
     fn large_files_that_are_alike_are_read_at_the_same_places() {
-        let size = 4000 * STRETCH_BYTES_MIN + 5;
+        let size = 4000 * EXTENT_BYTES_MIN + 5;
         let names = ["disk-1.img", "disk-2.img"].map(str::to_owned);
         let survey = survey(&names, size, size / 4);
         let [first, second] = names.map(|name| chosen(&survey, &name, size));
         assert_eq!(first, second);
-        let bytes = first.len() as u64 * survey.stretch_bytes.unwrap();
+        let bytes = first.len() as u64 * survey.extent_bytes.unwrap();
         assert!(size / 10 < bytes && bytes < size / 7, "{bytes} of {size}");
     }
 
     #[test]
     fn a_file_of_any_length_has_few_stretches() {
-        for size in [0, 1, STRETCH_BYTES_MIN, STRETCH_BYTES_MIN + 1, 1 << 40, u64::MAX / 2] {
+        for size in [0, 1, EXTENT_BYTES_MIN, EXTENT_BYTES_MIN + 1, 1 << 40, u64::MAX / 2] {
             let mut end = 0;
             let mut count = 0;
-            for unit in units(1, size, Some(STRETCH_BYTES_MIN)) {
+            for unit in units(1, size, Some(EXTENT_BYTES_MIN)) {
                 assert_eq!(unit.offset, end);
                 end += unit.len;
                 count += 1;
             }
             assert_eq!(end, size);
-            assert!((1..=STRETCHES_MAX + 1).contains(&count), "{count} for {size}");
+            assert!((1..=EXTENTS_MAX + 1).contains(&count), "{count} for {size}");
         }
     }
 }

@@ -7,14 +7,14 @@ use std::thread;
 use onefold_engine::chunk::WINDOW;
 
 use super::candidates::{Candidates, Search};
-use super::intake::{Batch, RunEnd};
+use super::reader::{Batch, RunEnd};
 
 /// Bytes of which candidates are searched as one task.
 const TASK_BYTES: usize = 256 << 10;
 
 /// A run of the batch.
 #[derive(Debug)]
-pub struct Stretch {
+pub struct WindowRun {
     /// Where its bytes of this batch begin in the window.
     pub start: usize,
     /// How many.
@@ -33,7 +33,7 @@ pub struct Window {
     /// Bytes that are kept of batches before, then those of this one.
     pub bytes: Vec<u8>,
     /// The runs, in order.
-    pub runs: Vec<Stretch>,
+    pub runs: Vec<WindowRun>,
     /// Where `bytes` begins in all that was read.
     pub offset: u64,
     /// Bytes of the open run that came before this batch, as far as they matter to hashes.
@@ -56,7 +56,7 @@ impl Window {
         self.runs.clear();
         for run in &batch.runs {
             let candidates = Candidates::default();
-            self.runs.push(Stretch { start, len: run.len, end: run.end, in_half: run.in_half, candidates });
+            self.runs.push(WindowRun { start, len: run.len, end: run.end, in_half: run.in_half, candidates });
             start += run.len;
         }
         assert_eq!(start, self.bytes.len(), "runs make up their batch");

@@ -17,7 +17,7 @@ use crate::point::dimension::unknown;
 /// Bytes that a thread cuts again and again: more than its cache.
 const STRETCH_BYTES: usize = 16 << 20;
 /// Bytes that a cutter is given at a time, as in a recording.
-const PIECE_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
 /// Most threads.
 const THREADS_MAX: usize = 256;
 
@@ -125,7 +125,7 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
 /// Returns the MB/s of so many threads that cut so many MiB each.
 #[expect(clippy::cast_precision_loss, reason = "a speed")]
 fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
-    let pieces = (mebibytes << 20) / PIECE_BYTES;
+    let blocks = (mebibytes << 20) / BLOCK_BYTES;
     // Closed until every thread is ready. When a thread is refused, the gate opens and the others end.
     let gate = RwLock::new(());
     let (ready, all_ready) = channel();
@@ -142,9 +142,9 @@ fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -
                     // The receiver lives as long as the scope.
                     let _received = ready.send(());
                     drop(gate.read());
-                    for piece in noise.chunks(PIECE_BYTES).cycle().take(pieces) {
+                    for block in noise.chunks(BLOCK_BYTES).cycle().take(blocks) {
                         cuts.clear();
-                        cutter.advance(piece, &mut cuts);
+                        cutter.advance(block, &mut cuts);
                         chunks += cuts.len();
                     }
                     chunks
@@ -161,7 +161,7 @@ fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -
         }
         Ok(start.elapsed())
     })?;
-    Ok((threads * pieces * PIECE_BYTES) as f64 / 1e6 / taken.as_secs_f64().max(1e-9))
+    Ok((threads * blocks * BLOCK_BYTES) as f64 / 1e6 / taken.as_secs_f64().max(1e-9))
 }
 
 fn cutter(algorithm: Algorithm, average: u32) -> Box<dyn StreamCutter> {
@@ -187,9 +187,9 @@ impl GearCutter {
 impl StreamCutter for GearCutter {
     fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
         self.candidates.clear();
-        // Without what stands before a piece a few candidates at its start are others: for a speed they will do.
+        // Without what stands before a block a few candidates at its start are others: for a speed they will do.
         self.table.candidates(bytes, 0, &mut self.candidates);
-        self.cutter.advance(u32::try_from(bytes.len()).expect("a piece"), &self.candidates, cuts);
+        self.cutter.advance(u32::try_from(bytes.len()).expect("a block"), &self.candidates, cuts);
     }
 
     fn finish(&mut self) {

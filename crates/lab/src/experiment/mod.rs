@@ -168,8 +168,8 @@ impl Laboratory {
             for (device, device_name) in spec.devices.iter().enumerate() {
                 for value in 0..values {
                     let on_it = spec.points.iter().enumerate().filter(|(_, point)| runs_on(point, device_name));
-                    for (place, point) in on_it {
-                        let id = RunId { data_set, device, value, point: place };
+                    for (index, point) in on_it {
+                        let id = RunId { data_set, device, value, point: index };
                         let measured = self.measure(&results, id, monitor);
                         let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
                         results.runs.insert(id, measured);

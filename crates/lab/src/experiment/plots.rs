@@ -81,7 +81,7 @@ fn over_data(measured: &Measured, measure: &crate::measure::Measure) -> Vec<(f64
     let mut points = Vec::new();
     for interval in &measured.intervals {
         sum.outcome.add(interval);
-        #[expect(clippy::cast_precision_loss, reason = "a place on an axis")]
+        #[expect(clippy::cast_precision_loss, reason = "an index on an axis")]
         let gigabytes = sum.outcome.bytes as f64 / 1e9;
         points.extend(measure.of(&sum).map(|value| (gigabytes, value)));
     }
@@ -94,11 +94,11 @@ fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<P
     let mut series = Vec::new();
     for id in ids {
         let label = label(results, *id);
-        let place = id.data_set as f64;
-        let value = results.value(*id, name)?.map(|value| (place, value));
+        let index = id.data_set as f64;
+        let value = results.value(*id, name)?.map(|value| (index, value));
         push(&mut series, label.clone(), false, value.into_iter().collect());
         if let Some(stated) = results.published(*id, name) {
-            push(&mut series, label, true, vec![(place, stated)]);
+            push(&mut series, label, true, vec![(index, stated)]);
         }
     }
     let names = results.data_sets.iter().map(|set| set.name.clone()).collect();
@@ -111,10 +111,10 @@ fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<P
 fn stacked(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<Plot> {
     let mut bars = Vec::new();
     let mut series: Vec<Series> = Vec::new();
-    for (place, id) in ids.iter().enumerate() {
+    for (index, id) in ids.iter().enumerate() {
         bars.push(format!("{}, {}", results.data_sets[id.data_set].name, label(results, *id)));
         for name in &plot.measures {
-            let value = results.value(*id, name)?.map(|value| (place as f64, value));
+            let value = results.value(*id, name)?.map(|value| (index as f64, value));
             push(&mut series, spec::measure(name)?.title.to_owned(), false, value.into_iter().collect());
         }
     }

@@ -252,8 +252,8 @@ impl Spec {
 
     /// Returns the place of a point.
     pub fn point(&self, name: &str) -> Result<usize> {
-        let place = self.points.iter().position(|point| point.name == name);
-        place.ok_or_else(|| unknown("point", name, self.points.iter().map(|point| &*point.name)))
+        let index = self.points.iter().position(|point| point.name == name);
+        index.ok_or_else(|| unknown("point", name, self.points.iter().map(|point| &*point.name)))
     }
 
     fn check(&self) -> Result<()> {

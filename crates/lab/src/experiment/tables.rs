@@ -27,7 +27,7 @@ pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
         }
         let mut rows = Vec::new();
         for id in ids {
-            let mut row = places(results, id);
+            let mut row = key_cells(results, id);
             row.push(Cell::Text(results.spec.points[id.point].name.clone()));
             for (name, is_stated) in table.measures.iter().zip(&stated) {
                 let is_count = spec::measure(name)?.is_count;
@@ -60,7 +60,7 @@ fn ratios(results: &Results<'_>, ratio: &spec::RatioSpec) -> Result<Table> {
     for id in results.ids().into_iter().filter(|id| id.point == of) {
         let other = RunId { point: to, ..id };
         let (above, below) = (results.value(id, &ratio.measure)?, results.value(other, &ratio.measure)?);
-        let mut row = places(results, id);
+        let mut row = key_cells(results, id);
         row.extend([Cell::of(above, false), Cell::of(below, false), Cell::of(divided(above, below), false)]);
         let stated = divided(results.published(id, &ratio.measure), results.published(other, &ratio.measure));
         row.push(Cell::of(stated, false));
@@ -89,7 +89,7 @@ fn heads(results: &Results<'_>) -> Vec<String> {
     columns
 }
 
-fn places(results: &Results<'_>, id: RunId) -> Vec<Cell> {
+fn key_cells(results: &Results<'_>, id: RunId) -> Vec<Cell> {
     let mut row = vec![Cell::Text(results.data_sets[id.data_set].name.clone())];
     if results.names_devices() {
         row.push(Cell::Text(results.spec.devices[id.device].clone()));

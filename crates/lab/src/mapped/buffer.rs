@@ -86,7 +86,7 @@ impl ReadBuffer {
 
     /// Returns the place of the ring that a slot leads to, unless it was overwritten.
     #[inline]
-    fn place_of(&self, slot: u64) -> Option<usize> {
+    fn location_of(&self, slot: u64) -> Option<usize> {
         let number = (slot & ((1 << NUMBER_BITS) - 1)).checked_sub(1)?;
         let is_there = self.next.wrapping_sub(number) & ((1 << NUMBER_BITS) - 1) <= self.capacity;
         is_there.then(|| usize::try_from(number % self.capacity).expect("below the capacity"))
@@ -104,18 +104,18 @@ impl ReadBuffer {
         let Line(slots) = &self.lines[self.line_of(name)];
         let tag = tag_of(name);
         let matching = slots.iter().filter(|slot| **slot >> NUMBER_BITS == tag);
-        for place in matching.filter_map(|slot| self.place_of(*slot)) {
-            let entry = &self.ring[place * ENTRY_WORDS..][..ENTRY_WORDS];
+        for location in matching.filter_map(|slot| self.location_of(*slot)) {
+            let entry = &self.ring[location * ENTRY_WORDS..][..ENTRY_WORDS];
             if name.is_of(entry) {
-                return Some(Cached { place, position: self.positions[place], state: entry[ENTRY_WORDS - 1] });
+                return Some(Cached { location, position: self.positions[location], state: entry[ENTRY_WORDS - 1] });
             }
         }
         None
     }
 
     /// Replaces the state of an entry that was just found.
-    pub fn refresh(&mut self, place: usize, state: u64) {
-        self.ring[place * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
+    pub fn refresh(&mut self, location: usize, state: u64) {
+        self.ring[location * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
     }
 
     /// Takes in the entries from a position on, `count` at most, as `copy` writes them; it returns how many there were.
@@ -134,16 +134,16 @@ impl ReadBuffer {
         for entry in self.ring[start * ENTRY_WORDS..(start + copied) * ENTRY_WORDS].chunks_exact(ENTRY_WORDS) {
             will_need(&self.lines[self.line_of(&index_name(entry))]);
         }
-        for (place, position) in (start..start + copied).zip(position..) {
-            self.positions[place] = position;
+        for (location, position) in (start..start + copied).zip(position..) {
+            self.positions[location] = position;
             self.next += 1;
-            self.enter(place);
+            self.enter(location);
         }
     }
 
     /// Puts the newest entry into the hash table: over one of the same tag, of none, or of the oldest.
-    fn enter(&mut self, place: usize) {
-        let name = index_name(&self.ring[place * ENTRY_WORDS..][..ENTRY_WORDS]);
+    fn enter(&mut self, location: usize) {
+        let name = index_name(&self.ring[location * ENTRY_WORDS..][..ENTRY_WORDS]);
         let (tag, line) = (tag_of(&name), self.line_of(&name));
         let number_mask = (1 << NUMBER_BITS) - 1;
         let slot = tag << NUMBER_BITS | (self.next & number_mask);
@@ -203,7 +203,7 @@ mod tests {
             fill(&mut buffer, 5, 20);
         }
         let found = buffer.get(&name_of(7)).unwrap();
-        buffer.refresh(found.place, 99);
+        buffer.refresh(found.location, 99);
         assert_eq!(buffer.get(&name_of(7)).unwrap().state, 99);
         assert_eq!(buffer.get(&name_of(25)), None);
         buffer.fill(50, 500, |out| {

@@ -32,7 +32,7 @@ pub enum CacheShape {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cached {
     /// Where in the cache it stands.
-    pub place: usize,
+    pub location: usize,
     /// Its position in the log.
     pub position: u64,
     /// Its last word, as it was when it was copied.
@@ -102,11 +102,11 @@ impl Cache {
     }
 
     /// Replaces the state of an entry that was just found.
-    pub fn refresh(&mut self, place: usize, state: u64) {
+    pub fn refresh(&mut self, location: usize, state: u64) {
         match self {
             Self::None => {}
-            Self::Fifo(buffer, _) => buffer.refresh(place, state),
-            Self::Lru(lru, _) => lru.refresh(place, state),
+            Self::Fifo(buffer, _) => buffer.refresh(location, state),
+            Self::Lru(lru, _) => lru.refresh(location, state),
         }
     }
 

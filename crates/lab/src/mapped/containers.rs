@@ -116,7 +116,7 @@ impl Containers {
             let Some(known) = decode(index, &record) else { break };
             self.push(known);
         }
-        let rest = self.segments.stretches(self.count(), capacity - self.count());
+        let rest = self.segments.extents(self.count(), capacity - self.count());
         rest.for_each(|(offset, records)| space.zero(offset, records * ENTRY_BYTES));
         space.medium.fence()
     }

@@ -13,7 +13,7 @@
 use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
 
-use crate::mapped::log::{Log, Name, PIECE_ENTRIES, POSITION_BITS};
+use crate::mapped::log::{BATCH_ENTRIES, Log, Name, POSITION_BITS};
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 use crate::mapped::segments::ENTRY_WORDS;
 use crate::mapped::space::{Region, Space, TABLE_AT};
@@ -49,7 +49,7 @@ enum Writing {
     /// Line by line, in an order that a crash may interrupt.
     Live,
     /// As a whole, before anything leads to the table.
-    Aside,
+    Unpublished,
 }
 
 /// Which of a chunk's buckets are on their way to the processor, or there, so that nothing waits for them by itself.
@@ -207,7 +207,7 @@ impl Table {
     ) -> Result<()> {
         debug_assert!(position < log.len());
         let is_full = self.slots() * self.load_max <= self.count * 256;
-        if !is_full && self.place(space, name, position, Writing::Live, near)? {
+        if !is_full && self.try_insert(space, name, position, Writing::Live, near)? {
             return Ok(());
         }
         // With the entry, which is in the log already.
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// Stores a slot for a chunk; says whether a place was found.
-    fn place<M: Medium>(
+    fn try_insert<M: Medium>(
         &mut self,
         space: &mut Space<M>,
         name: &Name,
@@ -323,8 +323,8 @@ impl Table {
 
     /// Fills an empty table that nothing leads to with all entries of a log; says whether all found a place.
     fn fill<M: Medium>(&mut self, space: &mut Space<M>, log: &Log) -> Result<bool> {
-        let mut entries = vec![0; PIECE_ENTRIES * ENTRY_WORDS];
-        let mut names = Vec::with_capacity(PIECE_ENTRIES);
+        let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
+        let mut names = Vec::with_capacity(BATCH_ENTRIES);
         let mut at = 0;
         while at < log.len() {
             let count = log.copy(space, at, &mut entries);
@@ -336,7 +336,7 @@ impl Table {
             }
             space.medium.end_round();
             for (position, name) in &names {
-                if !self.place(space, name, *position, Writing::Aside, Near::First)? {
+                if !self.try_insert(space, name, *position, Writing::Unpublished, Near::First)? {
                     return Ok(false);
                 }
             }
@@ -392,7 +392,7 @@ mod tests {
 
     fn store(table_bits: u32, load_max: f64) -> (Space<Dram>, Log, Table) {
         let metered = Metered::new(Dram::new(0).unwrap(), std::time::Duration::ZERO, &TickClock::shared());
-        let geometry = Geometry { log_bits: 4, containers_bits: 1, settle_bits: 4, table_bits };
+        let geometry = Geometry { log_bits: 4, containers_bits: 1, checkpoint_bits: 4, table_bits };
         let mut space = Space::create(metered, geometry).unwrap();
         let log = Log::create(&mut space).unwrap();
         let table = Table::create(&mut space, load_max).unwrap();

@@ -59,7 +59,7 @@ impl Scattered {
 
     /// Returns the bits of a fingerprint: two hashes out of its own bits, and sums of them (Kirsch and Mitzenmacher, "Less
     /// Hashing, Same Performance", ESA 2006). The paper takes six overlapping words of the fingerprint.
-    fn places(&self, name: &Name) -> impl Iterator<Item = (usize, u64)> + use<> {
+    fn bits_of(&self, name: &Name) -> impl Iterator<Item = (usize, u64)> + use<> {
         let bits = self.words.len() as u128 * 64;
         let (mut at, step) = (name.head, mix64(name.middle ^ u64::from(name.tail)) | 1);
         (0..self.hashes).map(move |_| {
@@ -71,12 +71,12 @@ impl Scattered {
     }
 
     fn prefetch(&self, name: &Name) {
-        self.places(name).for_each(|(word, _)| will_need(&self.words[word]));
+        self.bits_of(name).for_each(|(word, _)| will_need(&self.words[word]));
     }
 
     fn test_and_set(&mut self, name: &Name) -> bool {
         let mut was_set = true;
-        for (word, bit) in self.places(name) {
+        for (word, bit) in self.bits_of(name) {
             was_set &= self.words[word] & bit != 0;
             self.words[word] |= bit;
         }

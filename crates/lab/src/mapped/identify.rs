@@ -25,10 +25,10 @@ use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS};
 use crate::mapped::space::Space;
 
 /// Chunks that are prefetched for, fenced and timed together.
-pub const PIECE_CHUNKS: usize = 64;
-const _: () = assert!(PIECE_CHUNKS as u64 == UNFENCED_MAX, "what a piece appends, the recovery looks at");
+pub const BATCH_CHUNKS: usize = 64;
+const _: () = assert!(BATCH_CHUNKS as u64 == UNFENCED_MAX, "what a batch appends, the recovery looks at");
 /// Pieces of which one has its steps timed: a reading of the clock costs as much as a step.
-const PIECES_PER_TIMED: u64 = 16;
+const BATCHES_PER_TIMED: u64 = 16;
 /// Share of a piece's chunks, in 1/64, that must need the table for buckets to be asked for beforehand.
 const TABLE_SHARE_MIN: u64 = 16;
 
@@ -49,7 +49,7 @@ pub struct MappedIndex<M> {
     /// Where the next chunk to be recorded is expected.
     cursor: u64,
     names: Vec<(Key, Name)>,
-    pieces: u64,
+    batches: u64,
     is_timed: bool,
     /// Whether the first bucket of each chunk of the piece was asked for.
     near: Near,
@@ -86,8 +86,8 @@ impl<M: Medium> MappedIndex<M> {
             clock: TickClock::shared(),
             prefetches: options.prefetches,
             epoch: 1,
-            names: Vec::with_capacity(PIECE_CHUNKS),
-            pieces: 0,
+            names: Vec::with_capacity(BATCH_CHUNKS),
+            batches: 0,
             is_timed: false,
             near: Near::Neither,
             table_chunks: 0,
@@ -117,7 +117,7 @@ impl<M: Medium> MappedIndex<M> {
 
     /// Makes everything durable that the medium can, and gives the medium back.
     pub fn close(mut self) -> Result<M> {
-        self.settle()?;
+        self.sync()?;
         Ok(self.space.medium.into_medium())
     }
 
@@ -249,7 +249,7 @@ impl<M: Medium> MappedIndex<M> {
         }
         // The copy is older than the entry, perhaps.
         let entry = self.log.read(&mut self.space, cached.position);
-        self.cache.refresh(cached.place, entry[ENTRY_WORDS - 1]);
+        self.cache.refresh(cached.location, entry[ENTRY_WORDS - 1]);
         let verdict = self.verdict_of(cached.position, entry[ENTRY_WORDS - 1]);
         if verdict.is_some() {
             self.counters.prelookup_hits += 1;
@@ -329,10 +329,10 @@ impl<M: Medium> MappedIndex<M> {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<()> {
+    fn sync(&mut self) -> Result<()> {
         if self.is_unfenced {
             self.is_unfenced = false;
-            self.log.settle(&mut self.space)?;
+            self.log.sync(&mut self.space)?;
         }
         Ok(())
     }
@@ -349,10 +349,10 @@ impl<M: Medium> MappedIndex<M> {
         self.table.find(&mut self.space, &self.log, name, Near::Neither)
     }
 
-    fn submit_piece(&mut self, piece: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
+    fn submit_batch(&mut self, batch: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
         let from = ticks();
         self.names.clear();
-        self.names.extend(piece.iter().map(|SequencedChunk { chunk, .. }| {
+        self.names.extend(batch.iter().map(|SequencedChunk { chunk, .. }| {
             let key = Key::from(&chunk.fingerprint);
             (key, Name::from(&key))
         }));
@@ -360,10 +360,10 @@ impl<M: Medium> MappedIndex<M> {
             self.prefetch();
         }
         self.table_chunks = 0;
-        self.pieces += 1;
-        self.is_timed = self.pieces.is_multiple_of(PIECES_PER_TIMED);
+        self.batches += 1;
+        self.is_timed = self.batches.is_multiple_of(BATCHES_PER_TIMED);
         let before = self.tally;
-        for (index, &SequencedChunk { sequence, .. }) in piece.iter().enumerate() {
+        for (index, &SequencedChunk { sequence, .. }) in batch.iter().enumerate() {
             if sequence.0 >> SEQUENCE_BITS != 0 {
                 return Err(Error::invalid("a session on mapped memory has at most 2^40 chunks"));
             }
@@ -371,24 +371,24 @@ impl<M: Medium> MappedIndex<M> {
             let verdict = self.arrive(&key, &name, sequence)?;
             resolved.push(Resolved { sequence, verdict });
         }
-        self.tally.chunks += piece.len() as u64;
-        self.counters.submitted += piece.len() as u64;
-        self.settle()?;
+        self.tally.chunks += batch.len() as u64;
+        self.counters.submitted += batch.len() as u64;
+        self.sync()?;
         let nanos = (!self.is_timed).then(|| self.clock.nanos(ticks().wrapping_sub(from)));
         self.is_timed = false;
-        self.chooser.end_piece(&self.tally.since(&before), nanos);
+        self.chooser.end_batch(&self.tally.since(&before), nanos);
         Ok(())
     }
 }
 
 impl<M: Medium> Identifier for MappedIndex<M> {
     fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
-        chunks.chunks(PIECE_CHUNKS).try_for_each(|piece| self.submit_piece(piece, resolved))
+        chunks.chunks(BATCH_CHUNKS).try_for_each(|batch| self.submit_batch(batch, resolved))
     }
 
     /// Nothing ever waits for a verdict.
     fn drain(&mut self, _resolved: &mut Vec<Resolved>) -> Result<()> {
-        self.settle()
+        self.sync()
     }
 
     /// Durable, as far as the medium is, when this returns.
@@ -403,7 +403,7 @@ impl<M: Medium> Identifier for MappedIndex<M> {
                 self.filter.test_and_set(&key, &name);
                 self.append(&name, State::Recorded(ordinal), Near::Both)?;
                 if self.log.unfenced() == UNFENCED_MAX {
-                    self.settle()?;
+                    self.sync()?;
                 }
                 continue;
             };
@@ -425,7 +425,7 @@ impl<M: Medium> Identifier for MappedIndex<M> {
             self.space.medium.flush(last, ENTRY_BYTES);
         }
         self.is_unfenced = true;
-        self.settle()?;
+        self.sync()?;
         // After all entries.
         self.containers.complete(&mut self.space, ordinal)
     }

@@ -28,7 +28,7 @@ pub(super) fn tiny(seed: u64) -> MappedOptions {
         injected: Duration::ZERO,
         prefetches: pick(4, 2) == 0,
         load_max: if pick(5, 2) == 0 { 1.0 } else { 0.9 },
-        geometry: Geometry { log_bits: 4, containers_bits: 1, settle_bits: 5, table_bits: 1 },
+        geometry: Geometry { log_bits: 4, containers_bits: 1, checkpoint_bits: 5, table_bits: 1 },
     }
 }
 
@@ -317,8 +317,8 @@ fn a_mapped_file_serves_from_one_process_to_the_next() {
     let (mut caller, state) = Caller::open(open(), &options, 0);
     assert_eq!(state, MappedState::New);
     let chunks: Vec<_> = (0..20_000).map(name).collect();
-    for piece in chunks.chunks(1000) {
-        caller.submit(piece);
+    for batch in chunks.chunks(1000) {
+        caller.submit(batch);
         caller.pack(1000);
     }
     caller.submit(&(20_000..20_100).map(name).collect::<Vec<_>>());

@@ -22,7 +22,7 @@ use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{LOG_AT, Space};
 
 /// Entries that are read together where the log is gone through.
-pub const PIECE_ENTRIES: usize = 128;
+pub const BATCH_ENTRIES: usize = 128;
 /// Most entries that are appended between two fences.
 pub const UNFENCED_MAX: u64 = 64;
 /// Positions have fewer bits than this.
@@ -148,8 +148,8 @@ pub struct Log {
     /// Entries up to here are durable.
     fenced: u64,
     /// What the first page says of how many entries are durable and in the table.
-    settled: u64,
-    settle_bits: u32,
+    applied: u64,
+    checkpoint_bits: u32,
 }
 
 impl Log {
@@ -157,17 +157,17 @@ impl Log {
     pub fn create<M: Medium>(space: &mut Space<M>) -> Result<Self> {
         let geometry = space.geometry();
         let segments = Segments::create(space, LOG_AT, geometry.log_bits)?;
-        Ok(Self { segments, len: 0, fenced: 0, settled: 0, settle_bits: geometry.settle_bits })
+        Ok(Self { segments, len: 0, fenced: 0, applied: 0, checkpoint_bits: geometry.checkpoint_bits })
     }
 
-    /// Reads where a log lies and how much of it is settled; `None` if that is damaged. Entries that follow are found by
+    /// Reads where a log lies and how much of it is applied; `None` if that is damaged. Entries that follow are found by
     /// [`Log::adopt`].
     pub fn open<M: Medium>(space: &Space<M>) -> Option<Self> {
         let geometry = space.geometry();
         let segments = Segments::open(space, LOG_AT, geometry.log_bits)?;
-        let settled = space.settled()?;
-        let log = Self { segments, len: settled, fenced: settled, settled, settle_bits: geometry.settle_bits };
-        (settled <= log.capacity()).then_some(log)
+        let applied = space.applied()?;
+        let log = Self { segments, len: applied, fenced: applied, applied, checkpoint_bits: geometry.checkpoint_bits };
+        (applied <= log.capacity()).then_some(log)
     }
 
     /// Returns the regions of the medium that it has, with their bytes.
@@ -189,9 +189,9 @@ impl Log {
         self.len == 0
     }
 
-    /// Returns how many entries are settled: durable, in a table that is durable.
-    pub fn settled(&self) -> u64 {
-        self.settled
+    /// Returns how many entries are applied: durable, in a table that is durable.
+    pub fn applied(&self) -> u64 {
+        self.applied
     }
 
     /// Returns where an entry stands on the medium.
@@ -208,22 +208,22 @@ impl Log {
 
     /// Copies the entries from a position on, as many as `out` has room for and there are; returns how many.
     pub fn copy<M: Medium>(&self, space: &mut Space<M>, position: u64, out: &mut [u64]) -> usize {
-        let room = (out.len() / ENTRY_WORDS) as u64;
-        let count = self.len.saturating_sub(position).min(room);
+        let capacity = (out.len() / ENTRY_WORDS) as u64;
+        let count = self.len.saturating_sub(position).min(capacity);
         self.copy_words(space, position, count, out)
     }
 
     fn copy_words<M: Medium>(&self, space: &mut Space<M>, position: u64, count: u64, out: &mut [u64]) -> usize {
         let mut copied = 0;
-        for (offset, entries) in self.segments.stretches(position, count) {
-            let words = usize::try_from(entries).expect("as many as there is room for") * ENTRY_WORDS;
+        for (offset, entries) in self.segments.extents(position, count) {
+            let words = usize::try_from(entries).expect("as many as there is capacity for") * ENTRY_WORDS;
             space.medium.copy(offset, &mut out[copied..copied + words]);
             copied += words;
         }
         copied / ENTRY_WORDS
     }
 
-    /// Adds an entry; returns its position. It is durable after [`Log::settle`].
+    /// Adds an entry; returns its position. It is durable after [`Log::sync`].
     pub fn append<M: Medium>(&mut self, space: &mut Space<M>, name: &Name, state: State) -> Result<u64> {
         let position = self.len;
         if position == self.capacity() {
@@ -245,29 +245,29 @@ impl Log {
     }
 
     /// Makes all entries durable, and with them the slots that were flushed; now and then notes how many are.
-    pub fn settle<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
-        let stretches = self.segments.stretches(self.fenced, self.len - self.fenced);
-        stretches.for_each(|(offset, entries)| space.medium.flush(offset, entries * ENTRY_BYTES));
+    pub fn sync<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
+        let extents = self.segments.extents(self.fenced, self.len - self.fenced);
+        extents.for_each(|(offset, entries)| space.medium.flush(offset, entries * ENTRY_BYTES));
         space.medium.fence()?;
         self.fenced = self.len;
-        if self.settled + (1 << self.settle_bits) <= self.fenced {
+        if self.applied + (1 << self.checkpoint_bits) <= self.fenced {
             // Only now: entries and slots must be durable before this can be.
-            self.settled = self.fenced;
-            space.store_settled(self.settled);
+            self.applied = self.fenced;
+            space.store_applied(self.applied);
         }
         Ok(())
     }
 
-    /// Takes the whole entries that follow the settled ones, up to the first that is not; returns how many were torn or
+    /// Takes the whole entries that follow the applied ones, up to the first that is not; returns how many were torn or
     /// followed a torn one. These are wiped out.
     pub fn adopt<M: Medium>(&mut self, space: &mut Space<M>) -> Result<u64> {
         // The note is behind by its step and what was appended until it was durable.
-        let end = (self.settled + (1 << self.settle_bits) + 2 * UNFENCED_MAX).min(self.capacity());
-        let mut entries = vec![0; PIECE_ENTRIES * ENTRY_WORDS];
+        let end = (self.applied + (1 << self.checkpoint_bits) + 2 * UNFENCED_MAX).min(self.capacity());
+        let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
         let mut is_whole = true;
-        let (mut at, mut dropped) = (self.settled, 0);
+        let (mut at, mut dropped) = (self.applied, 0);
         while at < end {
-            let count = self.copy_words(space, at, (end - at).min(PIECE_ENTRIES as u64), &mut entries);
+            let count = self.copy_words(space, at, (end - at).min(BATCH_ENTRIES as u64), &mut entries);
             for (position, entry) in (at..).zip(entries.chunks_exact(ENTRY_WORDS).take(count)) {
                 is_whole = is_whole && Name::of_entry(entry, position).is_some();
                 if is_whole {
@@ -279,18 +279,18 @@ impl Log {
             at += count as u64;
         }
         if dropped != 0 {
-            let stretches = self.segments.stretches(self.len, end - self.len);
-            stretches.for_each(|(offset, entries)| space.zero(offset, entries * ENTRY_BYTES));
+            let extents = self.segments.extents(self.len, end - self.len);
+            extents.for_each(|(offset, entries)| space.zero(offset, entries * ENTRY_BYTES));
         }
         self.fenced = self.len;
         space.medium.fence()?;
         Ok(dropped)
     }
 
-    /// Notes that all entries are settled, once they are found to be in a table that is durable.
-    pub fn note_settled<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
-        self.settled = self.len;
-        space.store_settled(self.settled);
+    /// Notes that all entries are applied, once they are found to be in a table that is durable.
+    pub fn note_applied<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
+        self.applied = self.len;
+        space.store_applied(self.applied);
         space.medium.fence()
     }
 
@@ -349,13 +349,13 @@ mod tests {
     fn what_is_appended_is_copied_in_order_and_found_again_when_opened() {
         let recorder = Recorder::default();
         let metered = || Metered::new(recorder.clone(), std::time::Duration::ZERO, &TickClock::shared());
-        let geometry = Geometry { log_bits: 2, containers_bits: 1, settle_bits: 3, table_bits: 1 };
+        let geometry = Geometry { log_bits: 2, containers_bits: 1, checkpoint_bits: 3, table_bits: 1 };
         let mut space = Space::create(metered(), geometry).unwrap();
         let mut log = Log::create(&mut space).unwrap();
         for number in 0..50 {
             log.append(&mut space, &name_of(number), State::Recorded(Ordinal(3))).unwrap();
             if number % 5 == 4 {
-                log.settle(&mut space).unwrap();
+                log.sync(&mut space).unwrap();
             }
         }
         let mut out = [0; 20 * ENTRY_WORDS];
@@ -369,7 +369,7 @@ mod tests {
         space.seal().unwrap();
         let mut space = Space::open(metered()).unwrap();
         let mut opened = Log::open(&space).unwrap();
-        assert_eq!(opened.settled(), 50);
+        assert_eq!(opened.applied(), 50);
         let log_end = opened.offset_of(50);
         space.medium.write(log_end, &name_of(50).entry(50, State::Dead));
         space.medium.write(opened.offset_of(51), &[1, 0, 0, 0]);

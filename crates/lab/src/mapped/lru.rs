@@ -34,7 +34,7 @@ pub struct Lru {
     windows_max: usize,
     entries: Vec<u64>,
     windows: Vec<Window>,
-    places: HashMap<Key, u32, BuildIdentityHasher>,
+    locations: HashMap<Key, u32, BuildIdentityHasher>,
     newest: u32,
     oldest: u32,
     evictions: u64,
@@ -47,11 +47,11 @@ impl std::fmt::Debug for Lru {
 }
 
 /// Room of the map for each entry: with less, it would grow where many were taken out and put in.
-const MAP_ROOM: usize = 2;
+const MAP_HEADROOM: usize = 2;
 
 /// Returns the memory of a map for so many entries: buckets are a power of two and seven eighths of them used.
 fn map_bytes(entries: usize) -> usize {
-    (MAP_ROOM * entries * 8).div_ceil(7).next_power_of_two().max(4) * MAPPED_BYTES
+    (MAP_HEADROOM * entries * 8).div_ceil(7).next_power_of_two().max(4) * MAPPED_BYTES
 }
 
 impl Lru {
@@ -76,7 +76,7 @@ impl Lru {
             windows_max,
             entries: vec![0; entries * ENTRY_WORDS],
             windows: Vec::with_capacity(windows_max),
-            places: HashMap::with_capacity_and_hasher(MAP_ROOM * entries, BuildIdentityHasher::default()),
+            locations: HashMap::with_capacity_and_hasher(MAP_HEADROOM * entries, BuildIdentityHasher::default()),
             newest: NONE,
             oldest: NONE,
             evictions: 0,
@@ -128,20 +128,20 @@ impl Lru {
 
     /// Finds a chunk, and makes its window the newest.
     pub fn get(&mut self, name: &Name) -> Option<Cached> {
-        let place = *self.places.get(&name.key())? as usize;
-        let window = place / self.window_entries;
-        let position = self.windows[window].position + (place % self.window_entries) as u64;
+        let location = *self.locations.get(&name.key())? as usize;
+        let window = location / self.window_entries;
+        let position = self.windows[window].position + (location % self.window_entries) as u64;
         let index = u32::try_from(window).expect("few windows");
         if self.newest != index {
             self.unlink(index);
             self.link_as_newest(index);
         }
-        Some(Cached { place, position, state: self.entries[place * ENTRY_WORDS + ENTRY_WORDS - 1] })
+        Some(Cached { location, position, state: self.entries[location * ENTRY_WORDS + ENTRY_WORDS - 1] })
     }
 
     /// Replaces the state of an entry that was just found.
-    pub fn refresh(&mut self, place: usize, state: u64) {
-        self.entries[place * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
+    pub fn refresh(&mut self, location: usize, state: u64) {
+        self.entries[location * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
     }
 
     /// Takes in the entries from a position on, `count` at most, as `copy` writes them; it returns how many there were.
@@ -161,13 +161,13 @@ impl Lru {
         let window = &mut self.windows[index as usize];
         (window.position, window.len) = (position, u32::try_from(copied).expect("short windows"));
         self.link_as_newest(index);
-        for place in start..start + copied {
-            self.places.insert(self.key_at(place), u32::try_from(place).expect("few entries"));
+        for location in start..start + copied {
+            self.locations.insert(self.key_at(location), u32::try_from(location).expect("few entries"));
         }
     }
 
-    fn key_at(&self, place: usize) -> Key {
-        let entry = &self.entries[place * ENTRY_WORDS..];
+    fn key_at(&self, location: usize) -> Key {
+        let entry = &self.entries[location * ENTRY_WORDS..];
         let tail = u32::try_from(entry[2] & 0xffff_ffff).expect("32 bits");
         Name { head: entry[0], middle: entry[1], tail }.key()
     }
@@ -176,10 +176,10 @@ impl Lru {
     fn evict(&mut self, index: usize) {
         self.evictions += 1;
         let start = index * self.window_entries;
-        for place in start..start + self.windows[index].len as usize {
-            let key = self.key_at(place);
-            if self.places.get(&key).is_some_and(|at| *at as usize == place) {
-                self.places.remove(&key);
+        for location in start..start + self.windows[index].len as usize {
+            let key = self.key_at(location);
+            if self.locations.get(&key).is_some_and(|at| *at as usize == location) {
+                self.locations.remove(&key);
             }
         }
     }
@@ -234,7 +234,7 @@ mod tests {
             for number in 1999 * 7..1999 * 7 + 51 {
                 assert_eq!(cache.get(&name_of(number)).map(|found| found.position), Some(number));
             }
-            assert!(cache.places.len() as u64 <= cache.capacity());
+            assert!(cache.locations.len() as u64 <= cache.capacity());
         }
     }
 }

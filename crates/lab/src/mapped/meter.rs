@@ -280,17 +280,17 @@ impl<M: Medium> Metered<M> {
 /// (a pointer chase). Nothing is written. The medium must not be empty, and says little if it fits into a cache.
 pub fn base_latency(medium: &impl Medium, accesses: u32, clock: &TickClock) -> f64 {
     let lines = (medium.len() / LINE_BYTES as u64).max(1);
-    let mut place = 1;
+    let mut position = 1;
     let from = ticks_in_order();
     for _ in 0..accesses {
         let mut word = [0];
-        let line = (u128::from(mix64(place)) * u128::from(lines)) >> 64;
+        let line = (u128::from(mix64(position)) * u128::from(lines)) >> 64;
         medium.copy_out(u64::try_from(line).expect("below the number of lines") * LINE_BYTES as u64, &mut word);
         // The next place depends on what was read; where memory is zero all the same, the step keeps it moving.
-        place = place.wrapping_add(1) ^ word[0] << 32;
+        position = position.wrapping_add(1) ^ word[0] << 32;
     }
     let nanos = clock.nanos_between(from, ticks_in_order());
-    std::hint::black_box(place);
+    std::hint::black_box(position);
     nanos / f64::from(accesses.max(1)).max(1.0)
 }
 

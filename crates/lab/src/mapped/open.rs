@@ -2,8 +2,8 @@
 //! that is started anew.
 //!
 //! In order: the first page and its regions; the list of containers, up to the first record that is not whole; the log, all
-//! that is settled and what follows up to the first entry that is not whole; the table, whose slots that lead past the log's
-//! end are cleared. Then entries that are not settled are looked up in the table and entered where they are missing. All of
+//! that is applied and what follows up to the first entry that is not whole; the table, whose slots that lead past the log's
+//! end are cleared. Then entries that are not applied are looked up in the table and entered where they are missing. All of
 //! it can be interrupted and done again.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::mapped::cache::{CacheShape, NEIGHBORS};
 use crate::mapped::containers::Containers;
 use crate::mapped::cuckoo::{Near, Table};
 use crate::mapped::filter::{Filter, FilterShape};
-use crate::mapped::log::{Log, Name, PIECE_ENTRIES, State};
+use crate::mapped::log::{BATCH_ENTRIES, Log, Name, State};
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 use crate::mapped::meter::{Metered, TickClock};
 use crate::mapped::order::Order;
@@ -157,7 +157,7 @@ impl<M: Medium> Stored<M> {
         self.go_through(filter, &mut recovery)?;
         let Self { space, log, table, .. } = self;
         recovery.slots_cleared = table.sweep(space, log)?;
-        for position in log.settled()..log.len() {
+        for position in log.applied()..log.len() {
             let entry = log.read(space, position);
             let Some(name) = Name::of_entry(&entry, position) else { continue };
             if table.find(space, log, &name, Near::Neither).is_none() {
@@ -167,15 +167,15 @@ impl<M: Medium> Stored<M> {
         }
         // What was entered is flushed; with this it is durable, and only then the note that says so.
         space.medium.fence()?;
-        log.note_settled(space)?;
+        log.note_applied(space)?;
         Ok(recovery)
     }
 
     /// Reads the whole log: fills the filter, and makes dead what no container of the list holds.
     fn go_through(&mut self, filter: &mut Filter, recovery: &mut Recovery) -> Result<()> {
         let Self { space, log, containers, .. } = self;
-        let mut entries = vec![0; PIECE_ENTRIES * ENTRY_WORDS];
-        let mut names = Vec::with_capacity(PIECE_ENTRIES);
+        let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
+        let mut names = Vec::with_capacity(BATCH_ENTRIES);
         let mut at = 0;
         while at < log.len() {
             let count = log.copy(space, at, &mut entries);

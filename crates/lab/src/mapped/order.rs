@@ -61,7 +61,7 @@ const SHARE_WEIGHT: f64 = 1.0 / 64.0;
 /// How much quicker the other order must be to change to it.
 const ADVANTAGE_MIN: f64 = 0.1;
 /// Pieces that an order is kept at least.
-const PIECES_MIN: u64 = 256;
+const BATCHES_MIN: u64 = 256;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Average {
@@ -178,7 +178,7 @@ pub struct Chooser {
     averages: [Average; STEPS],
     moving: Shares,
     has_shares: bool,
-    pieces: u64,
+    batches: u64,
     changed_at: u64,
     changes: u64,
     chunks: [u64; 3],
@@ -203,7 +203,7 @@ impl Chooser {
             averages: [Average::default(); STEPS],
             moving: Shares::default(),
             has_shares: false,
-            pieces: 0,
+            batches: 0,
             changed_at: 0,
             changes: 0,
             chunks: [0; 3],
@@ -234,8 +234,8 @@ impl Chooser {
     }
 
     /// Ends a piece of the stream; decides anew. `nanos`: what it took, unless its steps were timed.
-    pub fn end_piece(&mut self, tally: &Tally, nanos: Option<f64>) {
-        self.pieces += 1;
+    pub fn end_batch(&mut self, tally: &Tally, nanos: Option<f64>) {
+        self.batches += 1;
         if let Some(nanos) = nanos {
             let index = index_of(self.current);
             self.chunks[index] += tally.chunks;
@@ -260,14 +260,14 @@ impl Chooser {
         if next != self.current {
             self.current = next;
             self.changes += 1;
-            self.changed_at = self.pieces;
+            self.changed_at = self.batches;
         }
     }
 
     fn decide(&self) -> Order {
         let is_known = |step: Step| SAMPLES_MIN <= self.averages[step as usize].samples;
         // How long a lookup takes is in both sums alike.
-        if self.pieces < self.changed_at + PIECES_MIN || !is_known(Step::Filter) || !is_known(Step::Cache) {
+        if self.batches < self.changed_at + BATCHES_MIN || !is_known(Step::Filter) || !is_known(Step::Cache) {
             return self.current;
         }
         let latencies = self.moving_latencies();
@@ -410,15 +410,15 @@ mod tests {
         assert!((Latencies::default().threshold(0.0) - 1.0).abs() < 1e-9);
     }
 
-    fn piece(duplicates: u64) -> Tally {
+    fn batch(duplicates: u64) -> Tally {
         Tally { chunks: 64, duplicates, misses: duplicates / 16, false_positives: 0 }
     }
 
-    fn feed(chooser: &mut Chooser, duplicates: u64, pieces: u64) {
-        for _ in 0..pieces {
+    fn feed(chooser: &mut Chooser, duplicates: u64, batches: u64) {
+        for _ in 0..batches {
             chooser.sample(Step::Filter, 150.0);
             chooser.sample(Step::Cache, 37.0);
-            chooser.end_piece(&piece(duplicates), Some(1_000.0));
+            chooser.end_batch(&batch(duplicates), Some(1_000.0));
         }
     }
 
@@ -445,12 +445,12 @@ mod tests {
         let mut chooser = Chooser::new(Order::Auto);
         for _ in 0..500 {
             chooser.sample(Step::Filter, 150.0);
-            chooser.end_piece(&piece(60), Some(1_000.0));
+            chooser.end_batch(&batch(60), Some(1_000.0));
         }
         assert_eq!(chooser.current(), Order::FilterFirst);
         feed(&mut chooser, 60, 200);
         chooser.sample(Step::Cache, 1e9);
-        let report = chooser.report(&piece(60), 5.0);
+        let report = chooser.report(&batch(60), 5.0);
         assert!(report.latencies.cache < 50.0, "{report:?}");
         assert_eq!(report.predicted(), Some(Order::CacheFirst));
         assert!(report.filter_first.per_chunk().is_some() && report.none.per_chunk().is_none());

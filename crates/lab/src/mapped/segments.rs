@@ -31,18 +31,18 @@ impl Segments {
     /// Reads a list's regions; `None` if they are damaged.
     pub fn open<M: Medium>(space: &Space<M>, directory: u64, first_bits: u32) -> Option<Self> {
         let mut segments = Self { directory, first_bits, offsets: Vec::new() };
-        while let Some(Region { offset, bits }) = space.region(segments.next_place()) {
+        while let Some(Region { offset, bits }) = space.region(segments.next_region_at()) {
             if bits != segments.next_bits() || segments.offsets.len() as u64 == SEGMENTS_MAX {
                 return None;
             }
             segments.offsets.push(offset);
         }
         // After the last there is nothing: a word there is a damaged region.
-        let [word] = space.medium.again(segments.next_place());
+        let [word] = space.medium.again(segments.next_region_at());
         (word == 0 && !segments.offsets.is_empty()).then_some(segments)
     }
 
-    fn next_place(&self) -> u64 {
+    fn next_region_at(&self) -> u64 {
         self.directory + 8 * self.offsets.len() as u64
     }
 
@@ -75,7 +75,7 @@ impl Segments {
         }
         let bits = self.next_bits();
         let offset = space.allocate(ENTRY_BYTES << bits)?;
-        space.put_region(self.next_place(), Region { offset, bits })?;
+        space.put_region(self.next_region_at(), Region { offset, bits })?;
         self.offsets.push(offset);
         Ok(())
     }
@@ -88,8 +88,8 @@ impl Segments {
         self.offsets[segment] + (index - start) * ENTRY_BYTES
     }
 
-    /// Splits `count` entries from an index on into stretches that lie in one piece: offset and number of entries.
-    pub fn stretches(&self, index: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
+    /// Splits `count` entries from an index on into extents that lie in one piece: offset and number of entries.
+    pub fn extents(&self, index: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
         let end = index + count;
         let mut at = index;
         std::iter::from_fn(move || {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(sorted.len(), 32);
         for (index, count) in [(0, 32), (3, 2), (4, 4), (5, 20), (31, 1), (7, 0)] {
             let covered: Vec<_> = segments
-                .stretches(index, count)
+                .extents(index, count)
                 .flat_map(|(offset, count)| (0..count).map(move |entry| offset + entry * ENTRY_BYTES))
                 .collect();
             let (index, end) = (usize::try_from(index).unwrap(), usize::try_from(index + count).unwrap());
@@ -139,11 +139,11 @@ mod tests {
         assert_eq!(opened.offsets, segments.offsets);
         assert!(opened.regions().eq(segments.regions()));
         assert!(Segments::open(&space, LOG_AT, 3).is_none(), "sizes must be as they were chosen");
-        for place in 0..5 {
+        for word in 0..5 {
             let mut words = recorder.words();
-            words[64 + place] ^= 1;
+            words[64 + word] ^= 1;
             let space = Space::open(Metered::new(Recorder::of(words), std::time::Duration::ZERO, &TickClock::shared()));
-            assert!(Segments::open(&space.unwrap(), LOG_AT, 2).is_none(), "damage in place {place}");
+            assert!(Segments::open(&space.unwrap(), LOG_AT, 2).is_none(), "damage in word {word}");
         }
     }
 }

@@ -25,8 +25,8 @@ use crate::mapped::meter::Metered;
 pub const HEADER_BYTES: u64 = 4096;
 /// Where the region of the table stands.
 pub const TABLE_AT: u64 = 64;
-/// Where the number of settled entries stands.
-pub const SETTLED_AT: u64 = 128;
+/// Where the number of applied entries stands.
+pub const APPLIED_AT: u64 = 128;
 /// Where the regions of the log begin.
 pub const LOG_AT: u64 = 512;
 /// Where the regions of the list of containers begin.
@@ -41,7 +41,7 @@ const SIZE_SHIFT: u32 = 42;
 const LINE_MASK: u64 = (1 << SIZE_SHIFT) - 1;
 const SIZE_BITS_MAX: u32 = 63;
 /// Words that are zeroed or cleared at a time.
-const PIECE_WORDS: usize = 512;
+const BATCH_WORDS: usize = 512;
 
 /// Sizes that stay as they were chosen when the medium was first used. All are powers of two, given by their logarithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,8 +50,8 @@ pub struct Geometry {
     pub log_bits: u32,
     /// Records of the first segment of the list of containers.
     pub containers_bits: u32,
-    /// Entries after which it is noted how many of the log are settled. After a crash those that follow are looked up anew.
-    pub settle_bits: u32,
+    /// Entries after which it is noted how many of the log are applied. After a crash those that follow are looked up anew.
+    pub checkpoint_bits: u32,
     /// Buckets of the first table.
     pub table_bits: u32,
 }
@@ -59,7 +59,7 @@ pub struct Geometry {
 impl Default for Geometry {
     /// 32,768 entries (1 MiB), 4,096 containers, a note each 4,096 entries, 4,096 buckets (256 KiB).
     fn default() -> Self {
-        Self { log_bits: 15, containers_bits: 12, settle_bits: 12, table_bits: 12 }
+        Self { log_bits: 15, containers_bits: 12, checkpoint_bits: 12, table_bits: 12 }
     }
 }
 
@@ -67,23 +67,23 @@ impl Geometry {
     const BITS_MAX: u32 = 40;
 
     fn encode(self) -> u64 {
-        let Self { log_bits, containers_bits, settle_bits, table_bits } = self;
+        let Self { log_bits, containers_bits, checkpoint_bits, table_bits } = self;
         u64::from(log_bits)
             | u64::from(containers_bits) << 8
-            | u64::from(settle_bits) << 16
+            | u64::from(checkpoint_bits) << 16
             | u64::from(table_bits) << 24
     }
 
     fn decode(word: u64) -> Option<Self> {
         let bits = |shift: u32| u32::try_from(word >> shift & 0xff).ok().filter(|bits| *bits <= Self::BITS_MAX);
         let geometry =
-            Self { log_bits: bits(0)?, containers_bits: bits(8)?, settle_bits: bits(16)?, table_bits: bits(24)? };
+            Self { log_bits: bits(0)?, containers_bits: bits(8)?, checkpoint_bits: bits(16)?, table_bits: bits(24)? };
         (geometry.is_usable() && geometry.encode() == word).then_some(geometry)
     }
 
     /// Says whether a medium can be made so: the first segments fill whole lines and are no larger than addresses go.
     pub fn is_usable(self) -> bool {
-        let all = [self.log_bits, self.containers_bits, self.settle_bits, self.table_bits];
+        let all = [self.log_bits, self.containers_bits, self.checkpoint_bits, self.table_bits];
         all.iter().all(|bits| (1..=Self::BITS_MAX).contains(bits))
     }
 }
@@ -97,19 +97,19 @@ pub struct Region {
     pub bits: u32,
 }
 
-fn check_of(place: u64, contents: u64) -> u64 {
-    mix64(contents ^ mix64(place)) >> CHECK_SHIFT
+fn check_of(at: u64, contents: u64) -> u64 {
+    mix64(contents ^ mix64(at)) >> CHECK_SHIFT
 }
 
 /// Puts contents of up to 48 bits under a check that belongs to one place.
-fn sealed(place: u64, contents: u64) -> u64 {
+fn sealed(at: u64, contents: u64) -> u64 {
     debug_assert!(contents >> CHECK_SHIFT == 0);
-    check_of(place, contents) << CHECK_SHIFT | contents
+    check_of(at, contents) << CHECK_SHIFT | contents
 }
 
-fn opened(place: u64, word: u64) -> Option<u64> {
+fn opened(at: u64, word: u64) -> Option<u64> {
     let contents = word & ((1 << CHECK_SHIFT) - 1);
-    (word != 0 && word >> CHECK_SHIFT == check_of(place, contents)).then_some(contents)
+    (word != 0 && word >> CHECK_SHIFT == check_of(at, contents)).then_some(contents)
 }
 
 /// The medium, its first page and what of it is given out.
@@ -139,7 +139,7 @@ impl<M: Medium> Space<M> {
         }
         space.allocate(HEADER_BYTES)?;
         space.medium.store(GEOMETRY_AT, sealed(GEOMETRY_AT, geometry.encode()));
-        space.store_settled(0);
+        space.store_applied(0);
         space.medium.flush(0, HEADER_BYTES);
         space.medium.fence()?;
         Ok(space)
@@ -216,11 +216,11 @@ impl<M: Medium> Space<M> {
 
     /// Stores zeros where other words stand, and flushes them. A fence makes them durable.
     pub fn zero(&mut self, offset: u64, len: u64) {
-        let mut words = [0; PIECE_WORDS];
+        let mut words = [0; BATCH_WORDS];
         let mut at = offset;
         let end = offset + len;
         while at < end {
-            let count = usize::try_from((end - at) / WORD_BYTES as u64).unwrap_or(PIECE_WORDS).min(PIECE_WORDS);
+            let count = usize::try_from((end - at) / WORD_BYTES as u64).unwrap_or(BATCH_WORDS).min(BATCH_WORDS);
             let words = &mut words[..count];
             let bytes = (count * WORD_BYTES) as u64;
             self.medium.copy(at, words);
@@ -234,34 +234,34 @@ impl<M: Medium> Space<M> {
     }
 
     /// Returns the region that stands at a place of the first page.
-    pub fn region(&self, place: u64) -> Option<Region> {
-        let [word] = self.medium.again(place);
-        let contents = opened(place, word)?;
+    pub fn region(&self, at: u64) -> Option<Region> {
+        let [word] = self.medium.again(at);
+        let contents = opened(at, word)?;
         let bits = u32::try_from(contents >> SIZE_SHIFT).ok().filter(|bits| *bits <= SIZE_BITS_MAX)?;
         Some(Region { offset: (contents & LINE_MASK) * LINE_BYTES as u64, bits })
     }
 
     /// Puts a region at a place of the first page, by one store, and makes it durable. What the region holds must be.
-    pub fn put_region(&mut self, place: u64, region: Region) -> Result<()> {
+    pub fn put_region(&mut self, at: u64, region: Region) -> Result<()> {
         let line = region.offset / LINE_BYTES as u64;
-        self.put(place, u64::from(region.bits) << SIZE_SHIFT | line);
+        self.put(at, u64::from(region.bits) << SIZE_SHIFT | line);
         self.medium.fence()
     }
 
-    fn put(&mut self, place: u64, contents: u64) {
-        self.medium.store(place, sealed(place, contents));
-        self.medium.flush(place, WORD_BYTES as u64);
+    fn put(&mut self, at: u64, contents: u64) {
+        self.medium.store(at, sealed(at, contents));
+        self.medium.flush(at, WORD_BYTES as u64);
     }
 
-    /// Returns how many entries of the log were settled when that was last noted.
-    pub fn settled(&self) -> Option<u64> {
-        let [word] = self.medium.again(SETTLED_AT);
-        opened(SETTLED_AT, word)
+    /// Returns how many entries of the log were applied when that was last noted.
+    pub fn applied(&self) -> Option<u64> {
+        let [word] = self.medium.again(APPLIED_AT);
+        opened(APPLIED_AT, word)
     }
 
-    /// Notes how many entries of the log are settled. The next fence makes the note durable.
-    pub fn store_settled(&mut self, entries: u64) {
-        self.put(SETTLED_AT, entries);
+    /// Notes how many entries of the log are applied. The next fence makes the note durable.
+    pub fn store_applied(&mut self, entries: u64) {
+        self.put(APPLIED_AT, entries);
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
         Metered::new(recorder.clone(), std::time::Duration::ZERO, &TickClock::shared())
     }
 
-    const GEOMETRY: Geometry = Geometry { log_bits: 3, containers_bits: 2, settle_bits: 4, table_bits: 1 };
+    const GEOMETRY: Geometry = Geometry { log_bits: 3, containers_bits: 2, checkpoint_bits: 4, table_bits: 1 };
 
     #[test]
     fn a_page_without_its_last_store_is_none_and_one_that_is_whole_opens() {
@@ -284,7 +284,7 @@ mod tests {
         assert!(Space::open(metered(&recorder)).is_err());
         space.seal().unwrap();
         let mut space = Space::open(metered(&recorder)).unwrap();
-        assert_eq!((space.geometry(), space.settled(), space.region(TABLE_AT)), (GEOMETRY, Some(0), None));
+        assert_eq!((space.geometry(), space.applied(), space.region(TABLE_AT)), (GEOMETRY, Some(0), None));
         assert!(space.claim(Vec::new()));
         let offset = space.allocate(100).unwrap();
         assert_eq!(offset, HEADER_BYTES);
@@ -299,19 +299,19 @@ mod tests {
         let recorder = Recorder::default();
         let mut space = Space::create(metered(&recorder), GEOMETRY).unwrap();
         space.put_region(TABLE_AT, Region { offset: 4096, bits: 7 }).unwrap();
-        space.store_settled(77);
+        space.store_applied(77);
         space.seal().unwrap();
         let words = recorder.words();
         for bit in 0..64 {
-            let flipped = |place: u64| {
+            let flipped = |at: u64| {
                 let mut words = words.clone();
-                words[usize::try_from(place).unwrap() / WORD_BYTES] ^= 1 << bit;
+                words[usize::try_from(at).unwrap() / WORD_BYTES] ^= 1 << bit;
                 Space::open(metered(&Recorder::of(words)))
             };
             assert!(flipped(0).is_err());
             assert!(flipped(GEOMETRY_AT).is_err());
             assert_eq!(flipped(TABLE_AT).unwrap().region(TABLE_AT), None);
-            assert_eq!(flipped(SETTLED_AT).unwrap().settled(), None);
+            assert_eq!(flipped(APPLIED_AT).unwrap().applied(), None);
         }
     }
 

@@ -64,9 +64,9 @@ fn check_value(axis: &Axis, value: f64) -> Result<()> {
         return Ok(());
     }
     ensure!(!axis.is_logarithmic || 0.0 < value, "{value} on a logarithmic axis, which has positive numbers only");
-    let places = axis.names.len();
-    let is_place = value.fract() == 0.0 && (0.0..places as f64).contains(&value);
-    ensure!(places == 0 || is_place, "{value} is no place of a name: there are {places}, counted from 0");
+    let count = axis.names.len();
+    let is_index = value.fract() == 0.0 && (0.0..count as f64).contains(&value);
+    ensure!(count == 0 || is_index, "{value} is no index of a name: there are {count}, counted from 0");
     Ok(())
 }
 
@@ -114,7 +114,7 @@ mod tests {
         for value in [3.0, -1.0, 0.5] {
             let place = refusal(|findings| findings.plots[2].series[0].points[0].0 = value);
             let wanted = format!(
-                "plot 3, \"Reads by schedule\": series 1, \"lookups\": point 1, x: {value} is no place of a name: \
+                "plot 3, \"Reads by schedule\": series 1, \"lookups\": point 1, x: {value} is no index of a name: \
                 there are 3, counted from 0"
             );
             assert!(place.ends_with(&wanted), "{place}");

@@ -137,7 +137,7 @@ fn article(number: usize, plots: usize, findings: &Findings) -> Markup {
                 ul { @for note in &findings.notes { li { (note) } } }
             }
             @if !findings.claims.is_empty() { (claims(&findings.claims)) }
-            @for (number, plot) in (plots..).zip(&findings.plots) { (figure_place(number, plot)) }
+            @for (number, plot) in (plots..).zip(&findings.plots) { (figure_slot(number, plot)) }
             @if !findings.tables.is_empty() {
                 h3 { (plural(findings.tables.len(), "Table", "Tables")) }
                 div class="tables" { @for shown in &findings.tables { (table(shown)) } }
@@ -199,7 +199,7 @@ fn mark(claim: &Claim) -> Markup {
     html! { span class=(class) { (sign) " " (verdict(claim)) } }
 }
 
-fn figure_place(number: usize, plot: &Plot) -> Markup {
+fn figure_slot(number: usize, plot: &Plot) -> Markup {
     let missing = plot.series.iter().map(|series| (series, figure::missing(series)));
     html! {
         figure {

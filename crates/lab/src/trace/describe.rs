@@ -82,48 +82,48 @@ impl TraceSummary {
 /// A chunk by name: hash, place in the trace, length.
 type Named = [u8; HASH_LEN + 8 + 4];
 /// A duplicate by place: place, place of its last occurrence, length.
-type Placed = [u8; 8 + 8 + 4];
+type DuplicateRecord = [u8; 8 + 8 + 4];
 
 /// Reads a trace to its end, with temporary files in `dir`.
 pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
     let mut named = Records::<{ size_of::<Named>() }>::new(dir)?;
     // Each version, and the place of the first chunk behind it.
     let mut versions: Vec<(VersionSummary, u64)> = Vec::new();
-    let mut place = 0_u64;
+    let mut position = 0_u64;
     while let Some(event) = events.next_event()? {
         if let Event::Begin { version, .. } = event
             && versions.last().is_none_or(|(last, _)| last.version != version)
         {
             ensure!(versions.len() < VERSIONS_MAX, "the trace has more than {VERSIONS_MAX} versions");
-            versions.push((VersionSummary { version, ..VersionSummary::default() }, place));
+            versions.push((VersionSummary { version, ..VersionSummary::default() }, position));
         }
         if let Event::Chunk(chunk) = event {
             let mut record: Named = [0; size_of::<Named>()];
             record[..HASH_LEN].copy_from_slice(&chunk.hash);
-            record[HASH_LEN..HASH_LEN + 8].copy_from_slice(&place.to_be_bytes());
+            record[HASH_LEN..HASH_LEN + 8].copy_from_slice(&position.to_be_bytes());
             record[HASH_LEN + 8..].copy_from_slice(&chunk.len.to_be_bytes());
             named.push(&record)?;
-            place += 1;
+            position += 1;
         }
         if let Some((summary, end)) = versions.last_mut() {
             summary.totals.count(&event);
-            *end = place;
+            *end = position;
         }
     }
     let mut lags = Histogram([0; CLASSES]);
-    let mut placed = Records::<{ size_of::<Placed>() }>::new(dir)?;
+    let mut duplicates = Records::<{ size_of::<DuplicateRecord>() }>::new(dir)?;
     let mut last: Option<([u8; HASH_LEN], u64)> = None;
     named.sorted(SORT_BYTES, &mut |record| {
         let (hash, rest) = record.split_first_chunk::<HASH_LEN>().expect("a record begins with a hash");
-        let (place, _) = rest.split_first_chunk::<8>().expect("the place follows");
-        let at = u64::from_be_bytes(*place);
+        let (position, _) = rest.split_first_chunk::<8>().expect("the position follows");
+        let at = u64::from_be_bytes(*position);
         if let Some((_, before)) = last.replace((*hash, at)).filter(|(last, _)| last == hash) {
             lags.add(at - before);
-            let mut duplicate: Placed = [0; size_of::<Placed>()];
-            duplicate[..8].copy_from_slice(place);
+            let mut duplicate: DuplicateRecord = [0; size_of::<DuplicateRecord>()];
+            duplicate[..8].copy_from_slice(position);
             duplicate[8..16].copy_from_slice(&before.to_be_bytes());
             duplicate[16..].copy_from_slice(&record[HASH_LEN + 8..]);
-            placed.push(&duplicate)?;
+            duplicates.push(&duplicate)?;
         }
         Ok(())
     })?;
@@ -132,7 +132,7 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
     let mut run: Option<(u64, u64, u64)> = None;
     let mut remaining = versions.iter_mut();
     let mut version = remaining.next();
-    placed.sorted(SORT_BYTES, &mut |duplicate| {
+    duplicates.sorted(SORT_BYTES, &mut |duplicate| {
         let [at, before] =
             [0, 8].map(|start| u64::from_be_bytes(duplicate[start..start + 8].try_into().expect("eight bytes")));
         let len = u32::from_be_bytes(duplicate[16..].try_into().expect("four bytes"));

@@ -8,7 +8,7 @@ use onefold_engine::io::tree::SourceFile;
 use onefold_engine::monitor::{Action, Monitor};
 use onefold_engine::source::walk::{Event, Item, Walk};
 
-use super::survey::{Stretch, Survey, is_stream};
+use super::survey::{Extent, Survey, is_stream};
 use crate::processor::{processor_time, waiting_time};
 
 /// A file that says it is empty is still read, up to this length, as by a backup: files of /proc and /sys say so.
@@ -108,8 +108,8 @@ impl<'a> Reader<'a> {
             }
             let read = match event {
                 Event::Entry(item) if is_stream(&item, roots) => {
-                    let mut stretches = self.survey.stretches(&item).peekable();
-                    if stretches.peek().is_some() { self.read_file(&item, stretches) } else { Ok(()) }
+                    let mut extents = self.survey.extents(&item).peekable();
+                    if extents.peek().is_some() { self.read_file(&item, extents) } else { Ok(()) }
                 }
                 Event::Error { path, error } => {
                     self.fail(&path, &error);
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         self.monitor.failure(path, error);
     }
 
-    fn read_file(&mut self, item: &Item, stretches: impl Iterator<Item = Stretch>) -> Result<(), Stop> {
+    fn read_file(&mut self, item: &Item, extents: impl Iterator<Item = Extent>) -> Result<(), Stop> {
         let path = item.path.as_path();
         self.monitor.begin(path);
         let mut file = match self.timed(|_| item.location.open()) {
@@ -149,12 +149,12 @@ impl<'a> Reader<'a> {
         };
         self.reading.files += 1;
         let size = file.opened().size;
-        for stretch in stretches {
-            let end = stretch.end.unwrap_or(u64::MAX).min(size);
-            match self.read_stretch(&mut *file, stretch, size, end)? {
+        for extent in extents {
+            let end = extent.end.unwrap_or(u64::MAX).min(size);
+            match self.read_extent(&mut *file, extent, size, end)? {
                 Ok(()) => {}
                 Err(error) => {
-                    self.end_run(RunEnd::Stream, stretch.in_half)?;
+                    self.end_run(RunEnd::Stream, extent.in_half)?;
                     self.fail(path, &error);
                     return Ok(());
                 }
@@ -165,14 +165,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a stretch of a file of so many bytes as a stream.
-    fn read_stretch(
+    fn read_extent(
         &mut self,
         file: &mut dyn SourceFile,
-        stretch: Stretch,
+        extent: Extent,
         size: u64,
         end: u64,
     ) -> Result<Result<(), Error>, Stop> {
-        let mut offset = stretch.offset;
+        let mut offset = extent.offset;
         // Where nothing is said to be, one tries.
         let is_unsized = size == 0;
         let end = if is_unsized { UNSIZED_BYTES_MAX } else { end };
@@ -188,17 +188,17 @@ impl<'a> Reader<'a> {
             };
             if offset < data.start && !is_unsized {
                 self.reading.hole_bytes += data.start - offset;
-                self.end_run(RunEnd::Hole, stretch.in_half)?;
+                self.end_run(RunEnd::Hole, extent.in_half)?;
             }
             offset = data.start;
             while offset < data.end {
-                let room = self.batch_bytes - self.batch.bytes.len();
-                let room = if is_unsized { room.min(UNSIZED_READ_BYTES) } else { room };
-                let wanted = usize::try_from(data.end - offset).unwrap_or(usize::MAX).min(room);
-                match self.read_some(file, offset, wanted, stretch.in_half)? {
+                let free = self.batch_bytes - self.batch.bytes.len();
+                let free = if is_unsized { free.min(UNSIZED_READ_BYTES) } else { free };
+                let wanted = usize::try_from(data.end - offset).unwrap_or(usize::MAX).min(free);
+                match self.read_some(file, offset, wanted, extent.in_half)? {
                     Ok(read) if read < wanted => {
                         // It has become shorter.
-                        self.end_run(RunEnd::Stream, stretch.in_half)?;
+                        self.end_run(RunEnd::Stream, extent.in_half)?;
                         return Ok(Ok(()));
                     }
                     Ok(read) => offset += read as u64,
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        self.end_run(RunEnd::Stream, stretch.in_half)?;
+        self.end_run(RunEnd::Stream, extent.in_half)?;
         Ok(Ok(()))
     }
 
