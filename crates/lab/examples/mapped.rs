@@ -39,7 +39,7 @@ fn now() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or_default(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Feeds so many chunks; returns the time in `submit` and that in `record`.
+/// Submits chunks; returns the time in `submit` and that in `record`.
 fn feed<M: Medium>(
     index: &mut MappedIndex<M>,
     stream: &mut Stream,

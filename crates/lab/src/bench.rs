@@ -48,7 +48,7 @@ impl Bench {
         Ok(Self(Replay::new(index, host, containers, CONTAINER_BYTES)))
     }
 
-    /// Feeds so many chunks of a stream; with `drains`, until nothing waits. Fails if a chunk was declared unique again.
+    /// Submits `chunks` chunks of a stream; with `drains`, until none is pending. Fails if a chunk was declared unique again.
     pub fn advance(&mut self, stream: &mut Stream, chunks: u64, drains: bool) -> Result<Outcome> {
         let outcome = self.0.advance(&mut MadeUp { stream, len: CHUNK_BYTES }, chunks, drains)?;
         let degraded = self.0.identifier().degraded();

@@ -1,35 +1,35 @@
-//! What an experiment found, in a form that can be printed, written as JSON and CSV, and plotted.
+//! Findings of an experiment, in a form that can be printed, written as JSON and CSV, and plotted.
 //!
 //! Experiments make [`Findings`]; the report draws them. The JSON of one is what serde makes of it.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What one experiment found.
+/// Findings of one experiment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Findings {
     /// The experiment's name, as on the command line.
     pub experiment: String,
-    /// What it is about, in a line.
+    /// One-line description.
     pub title: String,
-    /// What it reproduces: paper, table or figure; or that it is new.
+    /// Paper and table or figure that it reproduces, or "new".
     pub source: String,
     /// The command that makes it again.
     pub command: String,
     /// Version of the program, machine, and when.
     pub origin: Origin,
-    /// What a reader must know to read the numbers: sizes, streams, devices, what is measured and what modelled.
+    /// Notes for readers of the numbers: sizes, streams, devices, measured or modelled.
     pub notes: Vec<String>,
     /// The numbers.
     pub tables: Vec<Table>,
     /// The same to look at.
     pub plots: Vec<Plot>,
-    /// What the paper says, what was found, whether the shape holds.
+    /// Claims: the paper's statement, the finding, and the outcome.
     pub claims: Vec<Claim>,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// Where and when something was found.
+/// Machine, program and date of findings.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Origin {
     /// Version of the program.
@@ -49,7 +49,7 @@ pub struct Origin {
 /// Rows of numbers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Table {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Titles of the columns, with their units.
     pub columns: Vec<String>,
@@ -61,9 +61,9 @@ pub struct Table {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// How many.
+    /// Count.
     Count(u64),
-    /// How much; printed with so many digits as make sense.
+    /// Amount; printed with a sensible number of digits.
     Number(f64),
     /// A name.
     Text(String),
@@ -86,19 +86,19 @@ impl Cell {
 /// Series of points in one frame.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plot {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// From left to right.
     pub x: Axis,
     /// From below.
     pub y: Axis,
-    /// How points are drawn.
+    /// Style of points.
     pub kind: PlotKind,
-    /// What is drawn.
+    /// Series.
     pub series: Vec<Series>,
 }
 
-/// How a plot is drawn.
+/// Style of a plot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlotKind {
@@ -113,7 +113,7 @@ pub enum PlotKind {
 /// An axis.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Axis {
-    /// What it measures, with its unit.
+    /// Measure, with its unit.
     pub title: String,
     /// Whether equal distances are equal ratios.
     pub is_logarithmic: bool,
@@ -125,7 +125,7 @@ pub struct Axis {
 /// One line, or bars of one color.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// What it is.
+    /// Name.
     pub name: String,
     /// Whether it is a paper's and not ours.
     pub is_published: bool,
@@ -137,11 +137,11 @@ pub struct Series {
 /// Something that a paper says, beside what was found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Claim {
-    /// What is compared.
+    /// Subject of the comparison.
     pub what: String,
-    /// What the paper states; empty for an experiment of ours.
+    /// The paper's statement; empty for an experiment of ours.
     pub published: String,
-    /// What was found.
+    /// Finding.
     pub found: String,
     /// Whether the shape holds: who wins, about how much, where it turns.
     pub holds: bool,

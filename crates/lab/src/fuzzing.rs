@@ -68,7 +68,7 @@ fn trace_blocks(bytes: &[u8]) {
     follow(trace.len(), || TraceReader::new(&trace[..]));
 }
 
-/// What a block of events holds.
+/// Contents of a block of events.
 fn trace_events(bytes: &[u8]) {
     let mut events = Vec::new();
     if let Err(error) = decode_events(bytes, &mut events) {

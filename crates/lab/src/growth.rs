@@ -1,4 +1,4 @@
-//! How fast the identifier is as the index grows.
+//! Speed of the identifier as the index grows.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::stream::{Lags, Runs, Shape, Stream};
 /// Stored chunks, in millions, at which a line is printed.
 const MARKS: [u64; 10] = [1, 10, 25, 50, 75, 100, 125, 150, 175, 200];
 
-/// Feeds a stream until so many different chunks are stored; returns Markdown.
+/// Submits a stream until a number of distinct chunks is stored; returns Markdown.
 pub fn grow(
     dir: &Path,
     memory_bytes: usize,

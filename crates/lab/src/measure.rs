@@ -1,4 +1,4 @@
-//! What a run of one point measured, and the names by which tables, plots and claims ask for it.
+//! Measurements of a run of one point, and their names in tables, plots and claims.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use crate::mapped::order::Latencies;
 use crate::mapped::{Order, OrderReport};
 use crate::replay::{Outcome, UniqueSet};
 
-/// What one point did with one source on one device.
+/// Measurements of one point with one source on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// All in all, until nothing waited.
     pub outcome: Outcome,
     /// The same in stretches, where they were asked for.
     pub intervals: Vec<Outcome>,
-    /// What was declared unique.
+    /// Chunks declared unique.
     pub unique: UniqueSet,
-    /// What the device was asked for, if it is modelled.
+    /// Requests to the device, if it is modelled.
     pub traffic: Option<Traffic>,
     /// Memory of the point.
     pub memory: u64,
-    /// What was measured of the steps on mapped memory, and what the model of the paper says of it.
+    /// Times of the steps on mapped memory, and the predictions of the paper's model.
     pub steps: Option<Steps>,
 }
 
 /// Steps of identification on mapped memory: times of one, in nanoseconds, and how many there were.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// What was measured. Times are those of the processor and, where the memory is real, of the memory.
+    /// Measurements. Times are those of the processor, and of the memory if it is real.
     pub report: OrderReport,
-    /// What the model of the device adds to a lookup.
+    /// Time that the model of the device adds to a lookup.
     pub lookup_device: f64,
 }
 
@@ -46,9 +46,9 @@ impl Steps {
 /// Something that can be asked of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// How it is asked for.
+    /// Name.
     pub name: &'static str,
-    /// What a column of it is titled, with its unit.
+    /// Title of its column, with the unit.
     pub title: &'static str,
     /// Whether it is a count of something.
     pub is_count: bool,
@@ -198,7 +198,7 @@ fn per_gigabyte(measured: &Measured, count: u64) -> Option<f64> {
     (measured.outcome.bytes != 0).then(|| float(count) / (float(measured.outcome.bytes) / 1e9))
 }
 
-/// How many of each step there were.
+/// Number of each step.
 struct StepCounts {
     filter: f64,
     cache: f64,
@@ -213,7 +213,7 @@ fn steps(measured: &Measured, seconds: fn(&Latencies, &StepCounts) -> f64) -> Op
         Order::None => 0,
         Order::FilterFirst => prelookup_hits + lookups,
         Order::CacheFirst => measured.outcome.chunks,
-        // How often is not known: it changes while it runs.
+        // The number is unknown: the order changes during the run.
         Order::Auto => return None,
     };
     let counts = StepCounts { filter: float(filter_probes), cache: float(asked), lookup: float(lookups) };

@@ -1,4 +1,4 @@
-//! Where and when something was measured.
+//! Machine, program and date of a measurement.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -24,7 +24,7 @@ use crate::trace::block::{NAME_LEN_MAX, Totals};
 use crate::trace::file;
 use crate::trace::{Event, HASH_LEN, TraceChunk};
 
-/// What names chunks.
+/// Function that names chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hash {
     /// SHA-1, as papers and most programs they measure have it.
@@ -50,7 +50,7 @@ impl Fingerprinter for Hash {
     }
 }
 
-/// How data becomes chunks.
+/// Settings that turn data into chunks.
 #[derive(Clone, Debug)]
 pub enum Rule {
     /// As in a repository: its keys and its chunking.
@@ -72,7 +72,7 @@ impl Rule {
 }
 
 /// Records paths, each as a version, into a trace. Returns how much there was, and how many things could not be read, of
-/// which the monitor was told.
+/// which the monitor learned.
 pub fn record_paths(
     trace: &Path,
     description: &str,
@@ -94,7 +94,7 @@ pub fn record_paths(
                 rule: rule.chunk_rule(),
                 budget,
             };
-            // What went wrong with the trace, which the engine has no error for.
+            // The error of the trace, for which the engine has no variant.
             let mut unwritten = None;
             let recorded = record(&source, options, driver, monitor, &mut |recorded| {
                 let event = match recorded {

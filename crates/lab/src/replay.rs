@@ -1,6 +1,6 @@
 //! Chunks through an identifier, timed and checked: what a backup does between cutting and packing, without the bytes.
 //!
-//! What is declared unique is recorded as stored once a container's worth of it has come together, as a backup would. The
+//! Unique chunks are recorded as stored when they fill a container, as in a backup. The
 //! clock runs only while the identifier works: making chunks up, reading them from a trace and checking do not count.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::trace::{Event, Events};
 
 /// Chunks that are drawn before the clock runs.
 const BATCH_CHUNKS: usize = 1 << 14;
-/// Chunks that are submitted together, and that the clock is read around.
+/// Chunks of one call of `submit`, which is timed.
 pub const SUBMITTED_CHUNKS: usize = 256;
 
 /// The session of all containers that a replay records.
@@ -32,7 +32,7 @@ pub struct Drawn {
     pub is_new: Option<bool>,
 }
 
-/// Where chunks come from.
+/// A source of chunks.
 pub trait Source {
     /// Returns the next chunk, `None` after the last.
     fn draw(&mut self) -> Result<Option<Drawn>>;
@@ -77,7 +77,7 @@ impl Source for Traced<'_> {
     }
 }
 
-/// What was declared unique.
+/// Chunks declared unique.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UniqueSet {
     /// Chunks.
@@ -149,7 +149,7 @@ pub struct Replay<I> {
     pub stored_again: u64,
 }
 
-/// What a stretch of chunks took.
+/// Measurements of an interval of chunks.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcome {
     /// Chunks.
@@ -158,9 +158,9 @@ pub struct Outcome {
     pub bytes: u64,
     /// Time in the identifier.
     pub time: Duration,
-    /// Longest time that a piece of [`BATCH_CHUNKS`] took.
+    /// Longest time of a call with [`SUBMITTED_CHUNKS`].
     pub longest: Duration,
-    /// What it counted.
+    /// Counters.
     pub counters: Counters,
 }
 
@@ -171,7 +171,7 @@ impl Outcome {
         self.chunks as f64 / self.time.as_secs_f64() / 1e6
     }
 
-    /// Adds a later stretch.
+    /// Adds a later interval.
     pub fn add(&mut self, later: &Self) {
         self.chunks += later.chunks;
         self.bytes += later.bytes;
@@ -199,7 +199,7 @@ impl<I: Identifier> Replay<I> {
         }
     }
 
-    /// Feeds so many chunks of a source, or as many as it has; with `drains`, until nothing waits.
+    /// Submits `chunks` chunks of a source, or all of a shorter one; with `drains`, until none is pending.
     pub fn advance(&mut self, source: &mut dyn Source, chunks: u64, drains: bool) -> Result<Outcome> {
         let before = self.identifier.counters();
         let mut outcome = Outcome::default();
@@ -239,7 +239,7 @@ impl<I: Identifier> Replay<I> {
         Ok(outcome)
     }
 
-    /// Compares verdicts with what is known, and records what was declared unique; returns the time of recording.
+    /// Compares verdicts with the truth, and records unique chunks; returns the time of recording.
     fn resolve(&mut self, resolved: &mut Vec<Resolved>) -> Result<Duration> {
         let mut recording = Duration::ZERO;
         for Resolved { sequence, verdict } in resolved.drain(..) {
@@ -273,7 +273,7 @@ impl<I: Identifier> Replay<I> {
         Ok(taken)
     }
 
-    /// Returns what was declared unique so far.
+    /// Returns the chunks declared unique so far.
     pub fn unique(&self) -> UniqueSet {
         self.unique
     }

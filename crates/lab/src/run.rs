@@ -18,27 +18,27 @@ use crate::measure::{Measured, Steps};
 use crate::point::{Point, Store};
 use crate::replay::{Outcome, Replay, Source};
 
-/// How a point is run.
+/// Setting of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// The point.
     pub point: &'a Point,
-    /// What its memory is divided by.
+    /// Divisor of its memory.
     pub scale: f64,
-    /// What its index lies on.
+    /// Device of its index.
     pub device: &'a Device,
-    /// Where files of a run go; they are removed at its end. A real device is the one under it.
+    /// Directory for files of a run, which are removed at its end. The real device is the one under it.
     pub scratch: &'a Path,
-    /// Chunks after which a stretch ends that is told by itself, if any.
+    /// Chunks of an interval that is reported by itself, if any.
     pub interval: Option<u64>,
-    /// Says when to stop.
+    /// Decides when to stop.
     pub monitor: &'a dyn Monitor,
 }
 
 /// Chunks after which the monitor is asked.
 const STEP_CHUNKS: u64 = 1 << 16;
 
-/// Runs a point on a source: so many of its chunks, or as many as it has.
+/// Runs a point on a source: `chunks` of its chunks, or all of a shorter one.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     match setting.point.store {
         Store::Table => run_table(setting, source, chunks),
@@ -65,7 +65,7 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     Ok(measured)
 }
 
-/// On a modelled device, the fingerprints lie in this machine's memory and what the model says comes on top of it; on the
+/// On a modelled device, the fingerprints lie in this machine's memory, and the time of the model is added; on the
 /// real one they lie in a file under the scratch directory, which may be on persistent memory or on tmpfs.
 fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let options = setting.point.mapped_options(setting.scale)?;
@@ -111,7 +111,7 @@ fn scratch(setting: &Setting<'_>) -> Result<tempfile::TempDir> {
     scratch.with_context(|| setting.scratch.display().to_string())
 }
 
-/// Feeds chunks until there are no more of them, or as many as were asked for, and nothing waits. `charge` says what comes on
+/// Submits chunks until the source or the limit ends, and no chunk is pending. `charge` returns the time to add on
 /// top of what the clock showed since it was last asked.
 fn drive<I: Identifier>(
     setting: &Setting<'_>,
@@ -153,7 +153,7 @@ impl Measured {
         let ended = std::mem::take(current);
         self.outcome.add(&ended);
         match self.intervals.last_mut() {
-            // What still waited at the end is of the stretch before.
+            // Chunks still pending at the end belong to the previous interval.
             Some(last) if ended.chunks == 0 => last.add(&ended),
             _ => self.intervals.push(ended),
         }

@@ -1,4 +1,4 @@
-//! Schedules beside each other on the same table, log and memory.
+//! Comparison of schedules on the same table, log and memory.
 //!
 //! The index is filled once and kept; every run goes on from its checkpoint and leaves none, so that no schedule pays for
 //! merges that another left behind.
@@ -14,7 +14,7 @@ use crate::bench::Bench;
 use crate::replay::Outcome;
 use crate::stream::{Lags, Runs, Shape, Stream};
 
-/// What is compared.
+/// Parameters of the comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     /// Chunks stored beforehand.
@@ -88,7 +88,7 @@ pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&st
         return count.parse().context("the number of containers of the index that was kept");
     }
     progress(&format!("storing {} chunks", comparison.stored));
-    // Filling is not what is measured.
+    // Filling is not measured.
     options.schedule = Schedule::Pool { candidates: 2048 };
     let mut bench = Bench::open(&kept, &options, 0)?;
     let shape = Shape { duplicates: 0.0, runs: Runs::Uniform(1, 1), lags: Lags::Uniform };
@@ -104,7 +104,7 @@ fn run(dir: &Path, comparison: &Comparison, case: &Case, schedule: Schedule, con
     let mut bench = Bench::open(&dir.join("kept"), &options, containers)?;
     let mut stream = Stream::new(5, case.shape, comparison.stored);
     let chunks = if case.is_slow { comparison.slow_chunks } else { comparison.chunks };
-    // What a run begins with is not what it is like.
+    // The start of a run is not representative.
     bench.advance(&mut stream, chunks / 8, false)?;
     let outcome = bench.advance(&mut stream, chunks, true)?;
     // Not closed: the next opening falls back to the checkpoint, which no run has touched.

@@ -1,12 +1,12 @@
-//! Streams of fingerprints whose truth is known: which chunk was there before, and which was not.
+//! Streams of fingerprints with known ground truth: a chunk's number shows whether it is a duplicate.
 //!
-//! New chunks are numbered as they come. Duplicates come in runs: stretches of consecutive numbers that were given out
-//! before. So one number, how many chunks are known, tells whether a chunk is new, in no memory at all.
+//! New chunks are numbered consecutively. Duplicates come in runs of consecutive numbers that were used before. A chunk is new if its
+//! number equals the number of known chunks, so the check needs no memory.
 
 use onefold_engine::random::{SplitMix64, mix64};
 use onefold_engine::types::Fingerprint;
 
-/// How long runs are.
+/// Lengths of runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Runs {
     /// Drawn uniformly from a range.
@@ -15,26 +15,25 @@ pub enum Runs {
     Geometric(f64),
 }
 
-/// How far back duplicates begin, in chunks known.
+/// Distances back to the first occurrences of duplicates, in known chunks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lags {
     /// Anywhere.
     Uniform,
-    /// Within so many of the newest.
+    /// Within this many of the newest.
     Recent(u64),
-    /// As in backups of one source: each pass goes through the chunks in order, from the first to the last known when it
-    /// began, leaving out stretches.
+    /// As in backups of one source: each pass repeats the chunks in order, from the first to the last known at its start, with gaps.
     Passes,
 }
 
-/// What a stream is like.
+/// Properties of a stream.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shape {
     /// Share of duplicates among all chunks, 0 to 1.
     pub duplicates: f64,
     /// Runs of duplicates.
     pub runs: Runs,
-    /// Where they come from.
+    /// Their distances.
     pub lags: Lags,
 }
 
@@ -90,9 +89,9 @@ pub fn name(number: u64) -> Fingerprint {
 pub struct Stream {
     random: Random,
     shape: Shape,
-    /// Chunks given out so far: those with smaller numbers are known.
+    /// Number of known chunks, which have smaller numbers.
     known: u64,
-    /// The run that is going on: next number and how many are left; duplicates or new ones.
+    /// The current run: next number, rest of its length, and whether its chunks are new.
     next: u64,
     left: u64,
     is_new: bool,
@@ -106,7 +105,7 @@ impl Stream {
         Self { random: Random::new(seed), shape, known, next: 0, left: 0, is_new: false, pass: 0, pass_end: known }
     }
 
-    /// Returns how many different chunks there are.
+    /// Returns the number of distinct chunks.
     pub fn known(&self) -> u64 {
         self.known
     }
@@ -127,7 +126,7 @@ impl Stream {
 
     fn begin_run(&mut self) {
         let duplicates = self.shape.duplicates;
-        // Runs of duplicates and of new chunks take turns; their mean lengths are as their shares.
+        // Runs of duplicates and of new chunks alternate; their mean lengths are in proportion to their shares.
         let was_new = self.is_new;
         self.is_new = match duplicates {
             _ if self.known == 0 || duplicates <= 0.0 => true,
@@ -139,7 +138,7 @@ impl Stream {
             let mean_new = mean(self.shape.runs) * (1.0 - duplicates) / duplicates.max(1e-9);
             self.left = if duplicates <= 0.0 { 1 << 20 } else { self.random.geometric(mean_new.max(1.0)) };
             self.next = self.known;
-            // Below one new chunk for each run the share is kept by skipping some.
+            // With less than one new chunk for each run, some runs of new chunks are skipped.
             if mean_new < 1.0 && mean_new < self.random.share() {
                 self.is_new = false;
             } else {
@@ -151,7 +150,7 @@ impl Stream {
         self.left = run.min(end - start).max(1);
     }
 
-    /// Returns where a run of duplicates begins and how far it may go.
+    /// Returns the start of a run of duplicates and its limit.
     fn source(&mut self, run: u64) -> (u64, u64) {
         match self.shape.lags {
             Lags::Uniform => (self.random.below(self.known.saturating_sub(run).max(1)), self.known),
@@ -166,7 +165,7 @@ impl Stream {
                 }
                 let start = self.pass;
                 self.pass = (start + run).min(self.pass_end);
-                // What was replaced: as much as came new.
+                // As many chunks were replaced as were added.
                 let gone = self.random.below(run / 8 + 2);
                 self.pass += gone;
                 (start, self.pass_end)

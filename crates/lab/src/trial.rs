@@ -15,7 +15,7 @@ use crate::replay::{Outcome, Traced};
 use crate::run::{Setting, run};
 use crate::trace::file;
 
-/// What is tried out.
+/// Parameters of a trial.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trial {
     /// The trace.
@@ -24,11 +24,11 @@ pub struct Trial {
     pub points: Vec<(String, Point)>,
     /// Devices.
     pub devices: Vec<Device>,
-    /// Where files of a run go.
+    /// Directory for files of a run.
     pub scratch: PathBuf,
 }
 
-/// What is told of each run.
+/// Measures of each run.
 const MEASURES: [&str; 20] = [
     "unique-chunks",
     "unique-gigabytes",
@@ -51,7 +51,7 @@ const MEASURES: [&str; 20] = [
     "false-positive-rate",
     "hit-percent",
 ];
-/// What is drawn of each run, on each other.
+/// Measures drawn for each run, stacked.
 const PARTS: [&str; 5] =
     ["lookup-seconds", "prefetch-seconds", "prelookup-seconds", "postlookup-seconds", "other-seconds"];
 

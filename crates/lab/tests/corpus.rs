@@ -1,6 +1,6 @@
 //! Replays the corpus of the fuzz targets of traces, and inputs made from it, on stable Rust.
 //!
-//! What is asserted: no input makes a target panic, and none makes it take more memory than a block of a trace does.
+//! No input makes a target panic, or take more memory than a block of a trace.
 
 #![expect(clippy::disallowed_methods, reason = "reads the corpus, which lies beside the sources")]
 #![expect(clippy::unwrap_used, reason = "the inputs are ours; where they are not, the test is to fail")]
@@ -18,11 +18,11 @@ use onefold_lab::trace::block::{CHUNKS_MAX, Gathered, MARKS_LEN_LIMIT, decode_ev
 use onefold_lab::trace::writer::TraceWriter;
 use onefold_lab::trace::{Event, HASH_LEN, TraceChunk};
 
-/// Made inputs per seed, beside truncations and flipped bits.
+/// Made inputs per seed, in addition to truncations and flipped bits.
 const MIXTURES: usize = 400;
-/// What the events of a block may take whatever their bytes.
+/// Most memory for the events of a block.
 const EVENTS_BYTES_MAX: usize = 14 << 20;
-/// A target may take this many times the length of its input: what is written of it.
+/// A target may take this multiple of the length of its input, for its output.
 const MEMORY_FACTOR: usize = 16;
 /// Of longer inputs one bit of each byte is flipped, else all.
 const SHORT_LEN: usize = 600;
@@ -41,7 +41,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(taken: usize, given_back: usize) {
-    // What another thread took may be given back here, and the other way round: near zero, not below it.
+    // One thread may free the memory of another: the count is near zero, and not below it.
     let held = HELD.get().wrapping_add(taken).saturating_sub(given_back);
     HELD.set(held);
     PEAK.set(PEAK.get().max(held));
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While bytes are moved both places may be held.
+        // Both copies may be held while bytes are moved.
         count(size, 0);
         count(0, layout.size());
         // SAFETY: as the caller promised.
@@ -71,7 +71,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What a target may take whatever its input.
+/// Most memory of a target, for any input.
 fn memory_slack(target: &str) -> usize {
     match target {
         "trace_events" => EVENTS_BYTES_MAX,
@@ -285,7 +285,7 @@ const EXTREMES: &[&[u8]] = &[
     b",",
 ];
 
-/// Changes an input in one place: overwritten, put in, taken out, repeated, or from another input.
+/// Changes an input at one offset: overwrites, inserts, removes or repeats bytes, or takes them from another input.
 fn mix(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut below = |limit: usize| usize::try_from(random.below(limit.max(1) as u64)).unwrap();
     // Of long inputs what matters stands at the end.
@@ -320,7 +320,7 @@ fn every_target_has_its_inputs_in_the_corpus() {
             std::fs::write(directory.join(name), bytes).unwrap();
         }
         let stored = std::fs::read(directory.join(name)).unwrap_or_else(|error| panic!("{target}/{name}: {error}"));
-        // What is compressed is as another version of the compressor may not make it.
+        // Another version of the compressor may compress differently.
         let is_compressed = *target == "trace" || name == "more_than_it_says";
         assert!(is_compressed || stored == *bytes, "{target}/{name} is not what the writers make; see fuzz/README.md");
     }

@@ -129,7 +129,7 @@ fn a_sample_is_as_large_as_wanted_and_finds_the_duplicates_of_versions() {
     }
 }
 
-/// Tables that are too small for all chunks: 4 KiB of 40 MiB in 4,096 places.
+/// Tables that are too small for all chunks: chunks of 4 KiB from 40 MiB in 4,096 slots.
 #[test]
 fn a_table_that_is_full_estimates_within_its_error() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn a_table_that_is_full_estimates_within_its_error() {
     let bytes = estimated.distinct.bytes();
     let error = bytes.value / predict::float(40 << 20) - 1.0;
     assert!(error.abs() <= 1.5 * bytes.error() && bytes.error() < 0.06, "{error}, {bytes:?}");
-    // What is kept of recent chunks tells new ones from known ones: half was compressed, not all.
+    // The table of recent chunks distinguishes new chunks from known ones: half was compressed, not all.
     let plain = predict::float(estimated.some.sum().plain);
     assert!((0.99..1.25).contains(&(plain / predict::float(40 << 20))), "{plain}");
     assert!(rule(Rule::Content(1 << 20)).distinct.is_exact());

@@ -1,4 +1,4 @@
-//! How many different chunks there are, and how long they are together, in memory that does not depend on their number.
+//! Estimate of the number of distinct chunks and their total length, in memory that does not depend on their number.
 //!
 //! Distinct sampling (Gibbons, "Distinct Sampling for Highly-Accurate Answers to Distinct Values Queries and Event Reports",
 //! VLDB 2001, section 3): a chunk is kept if its hash begins with so many zeros (the level); when the table is full the level
@@ -9,14 +9,14 @@
 
 use std::f64::consts::SQRT_2;
 
-/// Bytes of a place in the table.
+/// Bytes of a slot of the table.
 pub const PLACE_BYTES: usize = size_of::<u64>() + size_of::<u32>();
-/// A table is full at three quarters of its places.
+/// A table is full at three quarters of its slots.
 const FULL: (usize, usize) = (3, 4);
-/// Set in a place whose chunk came in the first half of the sample.
+/// Set in a slot whose chunk came in the first half of the sample.
 const IN_HALF: u32 = 1 << 31;
 
-/// What a table knows of a chunk.
+/// State of a chunk in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Novelty {
     /// It comes for the first time.
@@ -30,9 +30,9 @@ pub enum Novelty {
 /// The different chunks seen so far.
 #[derive(Debug)]
 pub struct Distinct {
-    /// Hashes, in open addressing; 0 is an empty place.
+    /// Hashes, in open addressing; 0 is an empty slot.
     hashes: Vec<u64>,
-    /// Length of each, and [`IN_HALF`]; 0 where the place is empty.
+    /// Length of each, and [`IN_HALF`]; 0 in an empty slot.
     lengths: Vec<u32>,
     kept: usize,
     level: u32,
@@ -41,14 +41,14 @@ pub struct Distinct {
 /// Something that was estimated.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Estimate {
-    /// How much.
+    /// Estimate.
     pub value: f64,
     /// Standard deviation of the estimate, as a share of it; 0 where it was counted.
     pub deviation: f64,
 }
 
 impl Distinct {
-    /// Makes a table of so many places, a power of two.
+    /// Makes a table of `slots` slots, a power of two.
     pub fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two() && 4 <= slots, "slots of a table are a power of two");
         Self { hashes: vec![0; slots], lengths: vec![0; slots], kept: 0, level: 0 }
@@ -57,7 +57,7 @@ impl Distinct {
     /// Takes a chunk by a uniform hash of its bytes and its length, which is below 2 GiB and not 0. `in_half`: it comes in the
     /// first half of the sample.
     pub fn insert(&mut self, hash: u64, len: u32, in_half: bool) -> Novelty {
-        // 0 stands for an empty place.
+        // 0 stands for an empty slot.
         let hash = hash.max(1);
         if !self.keeps(hash) {
             return Novelty::NotKept;
@@ -80,7 +80,7 @@ impl Distinct {
         Novelty::New
     }
 
-    /// Says whether every different chunk is kept.
+    /// Returns true if every distinct chunk is kept.
     pub fn is_exact(&self) -> bool {
         self.level == 0
     }
@@ -167,23 +167,23 @@ impl Estimate {
     }
 }
 
-/// Chunks seen lately, as far as they fit: each place holds the last one that fell on it. What is forgotten is taken for new.
+/// Recent chunks, as far as they fit: each slot holds the last chunk that mapped to it. A forgotten chunk counts as new.
 #[derive(Debug)]
 pub struct Recent {
     tags: Vec<u32>,
 }
 
-/// Bytes of a place among recent chunks.
+/// Bytes of a slot of recent chunks.
 pub const RECENT_BYTES: usize = size_of::<u32>();
 
 impl Recent {
-    /// Makes room for so many chunks, a power of two.
+    /// Makes a table of `slots` slots, a power of two.
     pub fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "slots are a power of two");
         Self { tags: vec![0; slots] }
     }
 
-    /// Takes a chunk by its hash; says whether it was there. False positives are one in four billion.
+    /// Adds a chunk by its hash. Returns true if it was present; false positives are one in four billion.
     pub fn insert(&mut self, hash: u64) -> bool {
         let slot = usize::try_from(hash & (self.tags.len() as u64 - 1)).expect("a slot of the table");
         let tag = u32::try_from(hash >> 32).expect("half of a hash").max(1);
@@ -191,10 +191,10 @@ impl Recent {
     }
 }
 
-/// Returns the relative standard deviation of [`Distinct::bytes`] that a table of so many places has at worst once it was full,
+/// Returns the relative standard deviation of [`Distinct::bytes`] of a table of `slots` slots at worst, once it was full,
 /// for chunks of long streams: half of a full table is kept after the level rises, and lengths of half a mean and an
 /// exponential rest (Onefold's) have a deviation of half their mean. Where most chunks are small files and a few are long, lengths
-/// vary more, and so does the estimate: [`Estimate::deviation`] says how much.
+/// vary more, and so does the estimate: see [`Estimate::deviation`].
 pub fn worst_deviation(slots: usize) -> f64 {
     let kept = slots / FULL.1 * FULL.0 / 2;
     #[expect(clippy::cast_precision_loss, reason = "a share")]
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(distinct.bytes_in_half().value.to_bits(), 0.0_f64.to_bits());
     }
 
-    /// The smallest table that `advise` makes has 32,768 places; this one has an eighth of that, and is to be within 5%.
+    /// The smallest table that `advise` makes has 32,768 slots; this one has an eighth of that, and must be within 5%.
     #[test]
     fn an_estimate_is_within_its_error_in_19_of_20_streams() {
         let (mut within_five_percent, mut within_stated) = (0, 0);

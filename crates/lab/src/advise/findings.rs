@@ -8,12 +8,12 @@ use super::recommend::Recommendation;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// What was advised, and on what.
+/// Advice, and its basis.
 #[derive(Clone, Copy, Debug)]
 pub struct Advised<'a> {
-    /// What was read.
+    /// Sources.
     pub scanned: &'a Scanned,
-    /// What each rule leads to.
+    /// Prediction for each rule.
     pub predictions: &'a [Prediction],
     /// Which one to choose.
     pub recommendation: Option<&'a Recommendation>,

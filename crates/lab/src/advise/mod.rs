@@ -1,6 +1,6 @@
-//! What a repository would take on given data, before there is one: all chunk sizes compared in one reading.
+//! Costs of a repository of given data before it exists: all chunk sizes are compared in one pass over the data.
 //!
-//! [`survey`] finds what there is and chooses what to read; [`intake`] reads it; each rule of [`rules`] cuts all that is read and
+//! [`survey`] finds what there is and chooses what to read; [`reader`] reads it; each rule of [`rules`] cuts all that is read and
 //! counts its different chunks ([`mod@scan`], [`distinct`]), compresses some of it, and measures what the engine takes for it.
 //! [`predict`] says from that what a repository of everything would take; [`recommend`] chooses. docs/advise.md says what is
 //! measured, what is estimated, and how far it was off.
@@ -46,29 +46,29 @@ use sealing::Sealing;
 use survey::{Sample, Survey};
 use window::{Window, on_threads};
 
-/// Where what is new is compressed for every rule, about, in bytes of what is read.
+/// About how often new chunks are compressed for every rule, in bytes of data.
 const COMPRESSED_BYTES: u64 = 512 << 20;
 /// Batches that wait between reading and cutting.
 const BATCHES_WAITING: usize = 1;
 /// Batches that are in somebody's hands: one that is filled, those that wait, one that is taken.
 const BATCHES: usize = BATCHES_WAITING + 2;
-/// One batch in so many is cut and named by the engine's own functions too, to take the time.
+/// One batch in this many is also cut and fingerprinted by the engine's own functions, to take the time.
 const MEASURED_BATCHES: u64 = 16;
 /// State of a compressor, as [`onefold_engine::backup::Budget`] reckons it.
 const COMPRESSOR_BYTES: usize = 5 << 19;
 /// Region that is sealed to take the time, in the forms it goes through.
 const SEALING_BYTES: usize = 4 << 20;
 
-/// What to advise on.
+/// Options of advice.
 #[derive(Clone, Debug)]
 pub struct AdviseOptions {
     /// Paths as the user named them.
     pub roots: Vec<PathBuf>,
-    /// What to leave out.
+    /// Excludes.
     pub excludes: Arc<Excludes>,
-    /// How much to read.
+    /// Amount to read.
     pub sample: Sample,
-    /// How regions are compressed.
+    /// Compression of regions.
     pub compression: Compression,
     /// Memory for it, and for the backups that are foretold, in bytes.
     pub memory_bytes: usize,
@@ -76,18 +76,18 @@ pub struct AdviseOptions {
     pub threads: usize,
 }
 
-/// What was found by reading.
+/// Result of reading.
 #[derive(Debug)]
 pub struct Scanned {
-    /// What there is.
+    /// Contents of the source.
     pub survey: Survey,
     /// Time of the walk that found it.
     pub walk_time: Duration,
     /// Processor time of that.
     pub walk_processor: Duration,
-    /// What was read of it.
+    /// Result of reading it.
     pub reading: Reading,
-    /// What each rule makes of that.
+    /// Result of each rule.
     pub rules: Vec<RuleScan>,
     /// Bytes that were sealed, and the processor time of it.
     pub sealed: (u64, Duration),
@@ -95,7 +95,7 @@ pub struct Scanned {
     pub time: Duration,
 }
 
-/// How the memory is divided.
+/// Division of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shares {
     batch_bytes: usize,
@@ -103,7 +103,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// Divides a budget, of 64 MiB at least: a 32nd for each batch, up to 4 MiB, and the tables get what is left, at most half.
+    /// Divides a budget of at least 64 MiB: each batch gets a 32nd, up to 4 MiB, and the tables get the rest, at most half.
     fn of(bytes: usize, threads: usize) -> Self {
         let mut shares = Self { batch_bytes: (bytes / 32).clamp(1 << 20, 4 << 20), slots: 0 };
         let tables = bytes.saturating_sub(shares.memory_bytes(threads)).min(bytes / 2);
@@ -121,7 +121,7 @@ impl Shares {
     }
 }
 
-/// Reads a sample of a source and finds out what every rule makes of it. The monitor is told what cannot be read.
+/// Reads a sample of a source and applies every rule to it. The monitor learns of failures to read.
 pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     let start = Instant::now();
     let source: Arc<dyn SourceTree> = Arc::new(OsSource::new());

@@ -1,4 +1,4 @@
-//! What a repository of the whole source would take: bytes, memory, time.
+//! Prediction of a repository of the whole source: bytes, memory, time.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::scan::RuleScan;
 
 /// Bytes that a data container's two directories have for a chunk: docs/format.md, Containers.
 const DIRECTORY_BYTES: f64 = 36.0 + 4.0;
-/// Bytes for a region: its places in both directories, and its tag.
+/// Bytes for a region: its entries in both directories, and its tag.
 const REGION_ENTRY_BYTES: f64 = 13.0 + 13.0 + 16.0;
-/// Bytes of a container beside that: header, trailer, heads and tags of the directories.
+/// Further bytes of a container: header, trailer, heads and tags of the directories.
 const CONTAINER_FIXED_BYTES: f64 = 128.0 + 64.0 + 2.0 * (8.0 + 16.0);
 /// Bytes of a chunk ref in a recipe: the fingerprint, which does not compress, and its length, which does a little.
 const REF_BYTES: f64 = 34.0;
-/// Bytes of an entry in the tree beside its recipe, compressed. Assumed; docs/advise.md has what it came to in sum.
+/// Compressed bytes of an entry in the tree, without its recipe. Assumed; docs/advise.md has the resulting error.
 const ENTRY_BYTES: f64 = 40.0;
 /// Bytes of the index on disk for each chunk stored. Measured with 50 and 200 million: docs/performance.md, "Identification".
 pub const INDEX_BYTES_PER_CHUNK: f64 = 75.0;
@@ -34,14 +34,14 @@ const FILTER_HASHES: f64 = 5.0;
 const IDENTIFY_SECONDS: f64 = 1.0 / 2e6;
 /// Seconds for each lookup, many being in flight. Measured on a virtual disk: 110,000 a second.
 const LOOKUP_SECONDS: f64 = 1.0 / 110e3;
-/// Seconds for an entry that is compared with the parent snapshot, beside walking. Assumed, as above.
+/// Seconds to compare an entry with the parent snapshot, without walking. Assumed, as above.
 const COMPARE_SECONDS: f64 = 5e-6;
-/// Seconds that a file takes beside reading and its chunks. Assumed, as above.
+/// Seconds for a file, without reading and its chunks. Assumed, as above.
 const FILE_SECONDS: f64 = 10e-6;
 /// More memory than anybody gives.
 const MEMORY_MAX: usize = 1 << 44;
 
-/// What the source is like, and what reading it takes; the same for all rules.
+/// Properties of the source, and the cost of reading it; equal for all rules.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Whole {
     /// Files.
@@ -50,18 +50,18 @@ pub struct Whole {
     pub entries: u64,
     /// Bytes of data, holes left out; estimated where not everything was read.
     pub data_bytes: f64,
-    /// How many times what was read.
+    /// Ratio of the source to the sample.
     pub scale: f64,
     /// Seconds to walk over it.
     pub walk_seconds: f64,
-    /// Seconds to read it, by one reader, beside everything else.
+    /// Seconds for one reader to read it while nothing else runs.
     pub read_seconds: f64,
     /// Processor seconds of walking and reading.
     pub ingest_processor: f64,
 }
 
 impl Whole {
-    /// Scales what was read.
+    /// Scales the sample to the source.
     pub fn of(scanned: &Scanned) -> Self {
         let (totals, reading) = (&scanned.survey.totals, &scanned.reading);
         let read = float(reading.bytes);
@@ -82,7 +82,7 @@ impl Whole {
     }
 }
 
-/// How long something takes.
+/// Time of an operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Seconds {
     /// By the clock.
@@ -91,16 +91,16 @@ pub struct Seconds {
     pub processor: f64,
 }
 
-/// What a rule leads to.
+/// Prediction for a rule.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prediction {
     /// The rule.
     pub rule: Rule,
-    /// Chunks of what was read, each as often as it comes.
+    /// Chunks of the data read, with repetitions.
     pub sample_chunks: u64,
-    /// Different chunks of what was read.
+    /// Distinct chunks of the data read.
     pub sample_unique_chunks: Estimate,
-    /// Bytes of the different chunks of what was read.
+    /// Bytes of the distinct chunks of the data read.
     pub sample_unique_bytes: Estimate,
     /// Share of the bytes that are unique; the dedup ratio is one divided by it.
     pub unique_share: Estimate,
@@ -112,13 +112,13 @@ pub struct Prediction {
     pub unique_chunks: f64,
     /// Bytes of the repository.
     pub stored_bytes: Estimate,
-    /// What of them is no contents of files: directories of containers, recipes, trees.
+    /// Part of them that is metadata: directories of containers, recipes, trees.
     pub overhead_bytes: f64,
     /// Bytes of the index on disk.
     pub index_bytes: f64,
     /// Bits of the filter for each chunk with the memory that is given.
     pub filter_bits: f64,
-    /// Share of new chunks that the filter then lets pass, each of which costs a lookup on disk.
+    /// False-positive rate of the filter at that size: each false positive costs a lookup on disk.
     pub false_positives: f64,
     /// Memory at which the filter has [`FILTER_BITS_ENOUGH`] bits for each chunk, in bytes.
     pub memory_bytes: u64,
@@ -131,7 +131,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Foretells what a rule leads to with so much memory, on so many threads.
+    /// Predicts the result of a rule with `memory` bytes on `threads` threads.
     pub fn of(scanned: &Scanned, whole: &Whole, scan: &RuleScan, memory_bytes: usize, threads: usize) -> Self {
         let read = float(scanned.reading.bytes).max(1.0);
         let sample_unique_bytes = scan.distinct.bytes();
@@ -196,7 +196,7 @@ fn compressed(scanned: &Scanned, scan: &RuleScan, unique_bytes: Estimate) -> Est
     let some = scan.some.sum();
     let default = scanned.rules.iter().find_map(|scan| Some((scan, scan.all.as_ref()?)));
     match default {
-        // Where the intervals are all there are, nothing is estimated.
+        // If the intervals cover everything, nothing is estimated.
         Some((default, all)) if 0.5 < (float(some.plain) - unique_bytes.value).abs() => {
             compressed_share(&scan.some, &default.some, all.sum())
         }
@@ -214,7 +214,7 @@ fn overhead_bytes(whole: &Whole, chunks: f64, unique_bytes: f64, compressed_byte
         + float(whole.entries) * ENTRY_BYTES
 }
 
-/// Returns how many bits of the filter there are for each of so many chunks.
+/// Returns the bits of the filter per chunk.
 fn filter_bits(memory_bytes: usize, threads: usize, chunks: f64) -> f64 {
     let index = IndexOptions::for_memory(Budget::of(memory_bytes, Budget::threads(memory_bytes, threads)).index_bytes);
     8.0 * float(index.filter_bytes_max as u64) / chunks.max(1.0)
@@ -248,7 +248,7 @@ fn times(
     let first = again + unique_bytes * pack;
     #[expect(clippy::cast_precision_loss, reason = "few threads")]
     let threads = threads as f64;
-    // The stages run beside each other: the slowest one decides, or all of them together if processors are what is scarce.
+    // The stages run concurrently: the slowest one decides, or the sum of all if processors are scarce.
     let clock = |processor: f64, lookups: f64| {
         let time = (processor / threads).max(whole.read_seconds).max(identify + lookups * LOOKUP_SECONDS);
         Seconds { time, processor }

@@ -1,4 +1,4 @@
-//! Reading what was chosen, in batches of bytes, on a thread of its own.
+//! Reading of the chosen files in batches of bytes, on a thread of its own.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use onefold_engine::source::walk::{Event, Item, Walk};
 use super::survey::{Extent, Survey, is_stream};
 use crate::processor::{processor_time, waiting_time};
 
-/// A file that says it is empty is still read, up to this length, as by a backup: files of /proc and /sys say so.
+/// A file that reports no length is still read, up to this length, as by a backup: files of /proc and /sys do so.
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;
-/// So much of it at a time, since most are empty.
+/// Bytes of one read of such a file, since most are empty.
 const UNSIZED_READ_BYTES: usize = 64 << 10;
 /// Most runs in a batch, so that a tree of empty files comes in batches too.
 const RUNS_MAX: usize = 1 << 14;
@@ -21,15 +21,15 @@ const RUNS_MAX: usize = 1 << 14;
 /// Bytes of one stream without a hole, or their continuation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
-    /// How it ends.
+    /// End.
     pub end: RunEnd,
     /// Whether a sample half as large would have them.
     pub in_half: bool,
 }
 
-/// What follows a run.
+/// End of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunEnd {
     /// The next batch goes on with it.
@@ -40,31 +40,31 @@ pub enum RunEnd {
     Stream,
 }
 
-/// What was read together.
+/// Bytes that were read together.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Bytes of all runs, one after the other.
     pub bytes: Vec<u8>,
-    /// What they are.
+    /// The runs.
     pub runs: Vec<Run>,
 }
 
-/// What reading took, and brought.
+/// Result of reading: times and amounts.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Reading {
-    /// Time in calls that read, without that in which others had the processors, as far as the kernel tells.
+    /// Time in calls that read, without the time for which other processes had the processors, as far as the kernel reports it.
     pub time: Duration,
     /// Processor time of it.
     pub processor: Duration,
-    /// Files of which something was read.
+    /// Files that were read at least in part.
     pub files: u64,
     /// Bytes of data.
     pub bytes: u64,
     /// Bytes of holes.
     pub hole_bytes: u64,
-    /// Things that could not be read, of which the monitor was told.
+    /// Failures to read, which the monitor learned.
     pub failures: u64,
-    /// Whether reading ended before all that was chosen was read, since it had become too much.
+    /// Whether reading stopped early, since the chosen files had become too large.
     pub is_cut_short: bool,
 }
 
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Reader<'_> {
 struct Stop;
 
 impl<'a> Reader<'a> {
-    /// Reads into batches of so many bytes; `send` takes them, and says whether it wants more.
+    /// Reads into batches of `batch_bytes`. `send` takes them, and returns true if it wants more.
     pub fn new(
         survey: &'a Survey,
         batch_bytes: usize,
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
             }
         }
         let _sent = self.hand_over();
-        // What reading takes where cutting does not compete with it. Some of the waiting was outside of calls.
+        // The time of reading without competition by cutting. Some of the waiting was outside of calls.
         let ready = waiting_time().saturating_sub(waiting);
         self.reading.time = self.reading.time.saturating_sub(ready).max(self.reading.processor);
         self.reading
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads a stretch of a file of so many bytes as a stream.
+    /// Reads an extent of a file as a stream.
     fn read_extent(
         &mut self,
         file: &mut dyn SourceFile,
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         end: u64,
     ) -> Result<Result<(), Error>, Stop> {
         let mut offset = extent.offset;
-        // Where nothing is said to be, one tries.
+        // A file that reports no data is tried.
         let is_unsized = size == 0;
         let end = if is_unsized { UNSIZED_BYTES_MAX } else { end };
         while offset < end {
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
         Ok(Ok(()))
     }
 
-    /// Reads so many bytes, for which there is room, as the next run.
+    /// Reads `wanted` bytes, which fit into the batch, as the next run.
     fn read_some(
         &mut self,
         file: &mut dyn SourceFile,

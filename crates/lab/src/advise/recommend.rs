@@ -9,14 +9,14 @@ use super::rules::{AVERAGE_DEFAULT, Rule};
 /// taken, and blocks of a fixed length never.
 pub const SAME_SIZE: f64 = 0.01;
 
-/// What to choose.
+/// Recommendation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Recommendation {
     /// The rule.
     pub rule: Rule,
     /// Why.
     pub reason: String,
-    /// What would make another one better.
+    /// Conditions under which another rule is better.
     pub otherwise: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct Recommendation {
 /// content-defined ones that are as good within [`SAME_SIZE`], the one with the longest chunks.
 pub fn recommend(predictions: &[Prediction], memory_bytes: u64) -> Option<Recommendation> {
     let fits = |prediction: &Prediction| prediction.memory_bytes <= memory_bytes;
-    // Where nothing fits, what needs least memory is left.
+    // If nothing fits, the rule that needs least memory remains.
     let best =
         choose(predictions, &fits).or_else(|| predictions.iter().min_by_key(|prediction| prediction.memory_bytes))?;
     let unbound = choose(predictions, &|_| true).unwrap_or(best);
@@ -68,7 +68,7 @@ fn choose<'a>(predictions: &'a [Prediction], fits: &dyn Fn(&Prediction) -> bool)
     content.or_else(|| among().filter(is_as_good).max_by_key(|prediction| prediction.rule.bytes()))
 }
 
-/// Says what the smallest budget would change.
+/// Describes the effect of the smallest budget.
 fn with_least(predictions: &[Prediction], best: &Prediction) -> Option<String> {
     let least = Budget::BYTES_MIN as u64;
     let fits = |prediction: &Prediction| prediction.memory_bytes <= least;
@@ -84,7 +84,7 @@ fn with_least(predictions: &[Prediction], best: &Prediction) -> Option<String> {
     })
 }
 
-/// Says what the default costs.
+/// Describes the cost of the default.
 fn with_default(predictions: &[Prediction], best: &Prediction) -> Option<String> {
     let default = predictions.iter().find(|prediction| prediction.rule == Rule::Content(AVERAGE_DEFAULT))?;
     let more = 100.0 * (stored(default) / stored(best) - 1.0);
@@ -135,7 +135,7 @@ mod tests {
     use crate::advise::distinct::Estimate;
     use crate::advise::predict::Seconds;
 
-    /// A rule whose repository takes so many GiB and whose index wants so many MiB.
+    /// A rule with this size of the repository in GiB and of the index in MiB.
     fn prediction(rule: Rule, gibibytes: f64, mebibytes: u64) -> Prediction {
         let (none, seconds) = (Estimate::counted(1.0), Seconds { time: 1.0, processor: 1.0 });
         Prediction {

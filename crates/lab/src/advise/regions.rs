@@ -1,6 +1,6 @@
-//! What the regions of a rule compress to.
+//! Compressed size of the regions of a rule.
 //!
-//! The default rule compresses all that is new, as a backup does. The others compress what is new in some intervals of what is
+//! The default rule compresses all new chunks, as a backup does. The others compress the new chunks of some intervals of the data
 //! read, the same for all of them and for the default rule once more: what they differ by there is what they differ by at all.
 //! (The usual estimator of a ratio by a variable that is known for the whole.)
 
@@ -17,20 +17,20 @@ use crate::processor::processor_time;
 pub const REGION_BYTES: usize = 512 << 10;
 /// Bytes of an interval, as a power of two: as much as the longest chunk.
 const INTERVAL_BITS: u32 = 22;
-/// Groups of intervals, of which each is left out once, to see how much depends on it.
+/// Groups of intervals. Each is left out once to find its influence (jackknife).
 pub const GROUPS: usize = 32;
 
 /// Which intervals are compressed, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compressing {
-    /// How.
+    /// Compression.
     pub compression: Compression,
     /// An interval is compressed if its hash is not above this.
     pub threshold: u64,
 }
 
 impl Compressing {
-    /// Returns the group of the interval that begins at or before a place in what is read, if it is compressed.
+    /// Returns the group of the interval that begins at or before an offset in the data, if it is compressed.
     pub fn group(&self, offset: u64) -> Option<usize> {
         let hash = XxHash3_64::oneshot(&(offset >> INTERVAL_BITS).to_le_bytes());
         (hash <= self.threshold).then(|| usize::try_from(hash % GROUPS as u64).expect("a few groups"))
@@ -42,7 +42,7 @@ impl Compressing {
 pub struct Compressed {
     /// Of chunks.
     pub plain: u64,
-    /// That are stored of them.
+    /// Bytes of them that are stored.
     pub stored: u64,
 }
 
@@ -64,7 +64,7 @@ impl Compressed {
 /// Gathers chunks into regions, and compresses these.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// What the regions of each group of intervals came to. A region belongs to the group of its first chunk.
+    /// Result for each group of intervals. A region belongs to the group of its first chunk.
     groups: [Compressed; GROUPS],
     /// Processor time of it.
     pub processor: Duration,
@@ -85,7 +85,7 @@ impl Regions {
         self.open.extend_from_slice(chunk);
     }
 
-    /// Compresses what is gathered.
+    /// Compresses the collected region.
     pub fn end(&mut self, compression: Compression, compressor: &mut Compressor) {
         if self.open.is_empty() {
             return;
@@ -93,7 +93,7 @@ impl Regions {
         let start = processor_time();
         compressor.compress(compression, &self.open, &mut self.stored);
         self.processor += processor_time().saturating_sub(start);
-        // What does not shrink is stored as it is.
+        // An incompressible region is stored as it is.
         let stored = if self.stored.is_empty() { self.open.len() } else { self.stored.len() };
         let sum = Compressed { plain: self.open.len() as u64, stored: stored as u64 };
         if let Some(group) = self.groups.get_mut(self.open_group) {

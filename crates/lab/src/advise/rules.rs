@@ -1,4 +1,4 @@
-//! What is compared: ways to cut streams into chunks.
+//! Rules that are compared: ways to cut streams into chunks.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ pub const AVERAGES: [u32; 9] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 /// Lengths of fixed blocks in bytes.
 pub const BLOCKS: [u32; 4] = [4 << 10, 16 << 10, 64 << 10, 1 << 20];
-/// How many there are.
+/// Number of rules.
 pub const RULES: usize = AVERAGES.len() + BLOCKS.len();
-/// The average length that a repository has unless told otherwise.
+/// Default average length of chunks.
 pub const AVERAGE_DEFAULT: u32 = 8 << 10;
 
-/// Bytes of a container unless told otherwise.
+/// Default bytes of a container.
 pub const CONTAINER_BYTES: u32 = 4 << 20;
 
 /// One way to cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Where the content says so, into chunks of so many bytes on average.
+    /// By content, into chunks of this average length.
     Content(u32),
-    /// Every so many bytes.
+    /// At multiples of this length.
     Fixed(u32),
 }
 
@@ -46,7 +46,7 @@ impl Rule {
         bytes
     }
 
-    /// Says whether chunks are cut whatever they hold.
+    /// Returns true if cuts do not depend on content.
     pub fn is_fixed(self) -> bool {
         matches!(self, Self::Fixed(_))
     }

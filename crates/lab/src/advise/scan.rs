@@ -30,7 +30,7 @@ pub struct Naming {
     pub name: Duration,
 }
 
-/// What one rule makes of the data.
+/// Result of one rule on the data.
 #[derive(Debug)]
 pub struct RuleScan {
     /// The rule.
@@ -52,11 +52,11 @@ pub struct RuleScan {
     segment_refs: u64,
     is_segment_new: bool,
     compressing: Compressing,
-    /// What was compressed of some intervals.
+    /// Compressed regions of some intervals.
     pub some: Regions,
-    /// What was compressed of everything, if this is the default rule.
+    /// Compressed regions of all data, if this is the default rule.
     pub all: Option<Regions>,
-    /// What naming takes.
+    /// Time of fingerprinting.
     pub naming: Naming,
 }
 

@@ -1,4 +1,4 @@
-//! What sealing takes: a region is sealed and verified by the engine's own sealer.
+//! Time of sealing, measured with the engine's own sealer, which also verifies.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 8 << 10;
 const REPOSITORY: RepositoryId = RepositoryId([0; 16]);
 const SESSION: SessionId = SessionId([0; 16]);
 
-/// What was sealed, and what that took.
+/// Bytes sealed, and the time for it.
 #[derive(Debug, Default)]
 pub(super) struct Sealing {
     sealer: Sealer,

@@ -1,4 +1,4 @@
-//! What there is, found out without reading it, and what of it is to be read.
+//! Survey of a source without reading its files, and the choice of what to read.
 //!
 //! The unit is a small file, or a extent of a large one. Which units are read depends on a hash of the file's name and of the
 //! extent's number: so versions of a file, which mostly keep their name or differ in a date or a number, are read together or
@@ -15,38 +15,38 @@ use onefold_engine::monitor::Monitor;
 use onefold_engine::source::walk::{Event, Item, Walk};
 use twox_hash::XxHash3_64;
 
-/// How much is to be read.
+/// Amount to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sample {
-    /// About so many bytes, where there are more.
+    /// About this many bytes of a larger source.
     Bytes(u64),
     /// Everything.
     Everything,
 }
 
-/// Longest extent of a large file in bytes: an image is changed in places, which differ from each other.
+/// Longest extent of a large file in bytes: changes of an image are local, and its parts differ.
 const STRETCH_BYTES_MAX: u64 = 16 << 20;
 /// Shortest one: chunks of a mebibyte on average must fit a few times.
 const EXTENT_BYTES_MIN: u64 = 4 << 20;
-/// A sample has so many extents at least.
+/// Fewest extents of a sample.
 const STRETCHES_MIN: u64 = 64;
 /// Most extents of a file; those of larger files are longer.
 const EXTENTS_MAX: u64 = 1 << 16;
-/// Where classes of units end, in bytes; the last class has the rest.
+/// Upper limits of classes of units in bytes; the last class has the rest.
 const CLASSES: [u64; 2] = [128 << 10, 1 << 20];
-/// Fineness of the histogram of hashes: within a power of two, so many parts.
+/// Resolution of the histogram of hashes: parts of each power of two.
 const PARTS_BITS: u32 = 6;
 const PARTS: usize = 64 << PARTS_BITS;
-/// Reading ends for good when so many times the sample have been read: files may have grown, or the choice been unlucky.
+/// Reading stops after this multiple of the sample: files may have grown, or the choice was unlucky.
 pub const OVERRUN: (u64, u64) = (5, 4);
 
 /// Bytes of a class below its threshold are spread over as many parts of the histogram as if this many were equally full. A
-/// sample of few large groups says little of what is not in them.
+/// sample of few large groups represents the rest badly.
 const PARTS_EFFECTIVE_MIN: u128 = 48;
 /// Classes with a smaller share of the bytes do not matter.
 const CLASS_SHARE_MIN: u128 = 10;
 
-/// What files have in common that are read together. The first is chosen that makes groups small enough.
+/// Property that files of a group share. The first one that makes groups small enough is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keying {
     /// The name without its digits, in whatever directory: `dump-2026-01-01.sql` and `dump-2026-01-02.sql`.
@@ -73,7 +73,7 @@ impl Keying {
     }
 }
 
-/// What a source has.
+/// Contents of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Files, and devices that were named.
@@ -84,12 +84,12 @@ pub struct Totals {
     pub bytes: u64,
 }
 
-/// What there is and what is to be read.
+/// Contents of a source, and the choice of what to read.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// What there is.
+    /// Contents of the source.
     pub totals: Totals,
-    /// What files are chosen by.
+    /// Property that files are chosen by.
     pub keying: Keying,
     /// Bytes of a extent; `None` where everything is read, and files are not divided.
     extent_bytes: Option<u64>,
@@ -102,9 +102,9 @@ pub struct Survey {
 /// A extent of a file that is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Where it begins.
+    /// Offset of its first byte.
     pub offset: u64,
-    /// Where it ends; the last one of a file has no end.
+    /// Offset of its end; the last one of a file has none.
     pub end: Option<u64>,
     /// Whether a sample half as large would have it.
     pub in_half: bool,
@@ -149,7 +149,7 @@ impl Survey {
         Self { totals, keying: Keying::Alike, extent_bytes: None, thresholds, bytes_max: u64::MAX }
     }
 
-    /// Says whether everything is to be read.
+    /// Returns true if everything is to be read.
     pub fn is_everything(&self) -> bool {
         self.extent_bytes.is_none()
     }
@@ -216,7 +216,7 @@ impl Histogram {
     }
 }
 
-/// Calls `each` for every file of a walk, and counts. What cannot be read is told when it is read.
+/// Calls `each` for every file of a walk, and counts. Unreadable files are reported when they are read.
 fn each_file(
     walk: Walk,
     roots: &[PathBuf],
@@ -241,7 +241,7 @@ fn each_file(
     Ok(())
 }
 
-/// Says whether an entry is read: a file, or a block device that was named.
+/// Returns true if an entry is read: a file, or a block device named by the user.
 pub fn is_stream(item: &Item, roots: &[PathBuf]) -> bool {
     match item.metadata.kind {
         EntryKind::File => true,

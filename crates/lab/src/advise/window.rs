@@ -1,4 +1,4 @@
-//! The bytes at hand: those of a batch, and before them what is still open of the batch before.
+//! The bytes at hand: those of a batch, after the unfinished rest of the previous batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,17 +9,17 @@ use onefold_engine::chunk::WINDOW;
 use super::candidates::{Candidates, Search};
 use super::reader::{Batch, RunEnd};
 
-/// Bytes of which candidates are searched as one task.
+/// Bytes of one task of the search for candidates.
 const TASK_BYTES: usize = 256 << 10;
 
 /// A run of the batch.
 #[derive(Debug)]
 pub struct WindowRun {
-    /// Where its bytes of this batch begin in the window.
+    /// Offset in the window of its first byte of this batch.
     pub start: usize,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
-    /// How it ends.
+    /// End.
     pub end: RunEnd,
     /// Whether a sample half as large would have it.
     pub in_half: bool,
@@ -34,14 +34,14 @@ pub struct Window {
     pub bytes: Vec<u8>,
     /// The runs, in order.
     pub runs: Vec<WindowRun>,
-    /// Where `bytes` begins in all that was read.
+    /// Offset of `bytes` in all data read.
     pub offset: u64,
     /// Bytes of the open run that came before this batch, as far as they matter to hashes.
     halo: usize,
 }
 
 impl Window {
-    /// Goes on to the next batch, and keeps so many of the last bytes, which must be there.
+    /// Moves on to the next batch, and keeps `keep` of the last bytes, which must exist.
     pub fn advance(&mut self, kept: usize, batch: &Batch, search: &Search, threads: usize) {
         self.halo = match self.runs.last() {
             Some(run) if run.end == RunEnd::Open => (self.run_before() + run.len).min(WINDOW - 1),
@@ -107,7 +107,7 @@ struct Task {
     found: Mutex<Candidates>,
 }
 
-/// Runs the same work on so many threads, or on fewer where the system refuses some.
+/// Runs the same work on `threads` threads, or on fewer if the system refuses some.
 pub fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| {
         let start = |_: &usize| thread::Builder::new().spawn_scoped(scope, &work).is_ok();

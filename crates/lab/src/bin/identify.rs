@@ -21,7 +21,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Schedules beside each other on the same index
+    /// Compare schedules on the same index
     Schedules {
         /// Millions of chunks stored beforehand
         #[arg(long, default_value_t = 50)]

@@ -1,4 +1,4 @@
-//! What all chunkers have in common, and each against its specification written plainly.
+//! Common properties of all chunkers, and a comparison of each with a plain specification.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ pub(crate) fn noise(seed: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns where a stream is cut that comes in pieces of a length, its end included.
+/// Returns the cuts of a stream that comes in blocks of one length, its end included.
 pub(crate) fn cuts(cutter: &mut dyn StreamCutter, bytes: &[u8], piece: usize) -> Vec<usize> {
     let lens = std::iter::repeat(piece);
     cuts_of_pieces(cutter, bytes, lens)
@@ -161,7 +161,7 @@ fn lens(cuts: &[usize]) -> Vec<usize> {
 #[expect(clippy::cast_precision_loss, reason = "means")]
 fn chunks_of_noise_keep_minimum_and_maximum_and_are_as_long_on_average_as_documented() {
     let bytes = noise("average", 32 << 20);
-    // Mean length by the asked average, as docs/traces.md says it.
+    // Mean length by the requested average, as in docs/traces.md.
     for (algorithm, expected) in
         [(Algorithm::Rabin, 1.125), (Algorithm::FastCdc, 1.22), (Algorithm::Ae, 1.04), (Algorithm::Ram, 1.0)]
     {
@@ -211,7 +211,7 @@ fn runs_of_zeros_are_cut_at_the_maximum_or_at_the_minimum() {
 
 #[test]
 fn cuts_are_the_same_in_every_version_of_the_program() {
-    // How many cuts, and the beginning of the BLAKE3 of all of them in decimal, a space between.
+    // Number of cuts, and the first bytes of the BLAKE3 of all of them in decimal, separated by spaces.
     let expected = ["68 9035920df7aed3cb", "72 78dd070a652ef4da", "139 10aa7bc87b0e5ae2", "147 eb69c1cd28130ba8"];
     let bytes = mixed("vectors");
     let found = OURS.map(|algorithm| {

@@ -2,7 +2,7 @@
 //!
 //! Xia et al., "The Design of Fast Content-Defined Chunking for Data Deduplication Based Storage Systems", TPDS 2020, with
 //! the table, the masks and the first level of normalization of the crate `fastcdc`, so that what it cuts for others is cut
-//! alike. The scan is ours, since here a stream comes in pieces; a test compares it with the crate's.
+//! alike. The scan is ours, since streams come in blocks here; a test compares it with the crate's.
 //!
 //! Specification: `h = 2 h + T[byte]` in 64 bits, from 0 at the byte behind the first `min` of the chunk. The chunk ends before
 //! the first byte with which `h` has none of the bits of the mask: for bytes behind fewer than `average` of the chunk the one

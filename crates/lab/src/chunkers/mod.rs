@@ -3,7 +3,7 @@
 //! Repositories are cut in the engine's way alone, which is a part of their format; [`Algorithm::Gear`] and
 //! [`Algorithm::Fixed`] are it. The others are here, a file each, with their source and where they deviate from it. All cut
 //! one stream at a time, from its beginning: where a chunk ends depends on the chunk's bytes (`FastCDC`: and the next one), not
-//! on what came before it nor on the pieces in which the stream comes. No one keeps more of a stream than a few bytes.
+//! on what came before it nor on the blocks in which the stream comes. No chunker keeps more of a stream than a few bytes.
 
 pub mod ae;
 #[cfg(test)]
@@ -79,13 +79,13 @@ impl Algorithm {
         if self == Self::Fixed { CHUNK_BYTES } else { CHUNK_BYTES_AVERAGE }
     }
 
-    /// Says what is wrong with an average that lies in the range, if anything is.
+    /// Returns the reason to refuse an average within the range, if any.
     pub fn check_average(self, average: u32) -> Result<()> {
         ensure!(self != Self::Rabin || average.is_power_of_two(), "a power of two for rabin, not {average}");
         self.check_bound(average)
     }
 
-    /// Says what is wrong with a minimum or maximum that lies in the range, if anything is.
+    /// Returns the reason to refuse a minimum or maximum within the range, if any.
     pub fn check_bound(self, bytes: u32) -> Result<()> {
         ensure!(self != Self::FastCdc || bytes.is_multiple_of(2), "an even number for fastcdc, not {bytes}");
         Ok(())
@@ -181,7 +181,7 @@ impl Chunker {
     }
 }
 
-/// Returns an offset among the bytes of a piece, of which there are fewer than 4 GiB.
+/// Returns an offset within a block, which is shorter than 4 GiB.
 fn offset(at: usize) -> u32 {
     u32::try_from(at).expect("a piece is shorter than 4 GiB")
 }

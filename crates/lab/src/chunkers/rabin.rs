@@ -25,7 +25,7 @@ use crate::chunkers::{Sizes, offset};
 pub const WINDOW: usize = 48;
 /// The irreducible polynomial, of degree 63: the bit of value 2^n is the coefficient of the n-th power.
 pub const POLYNOMIAL: u64 = 0xbfe6_b8a5_bf37_8d83;
-/// What the low bits of the fingerprint are where a chunk may end.
+/// Value of the fingerprint's low bits at a possible end of a chunk.
 pub const MARK: u64 = 0x78;
 /// Bits of a fingerprint.
 const DEGREE: u32 = 63;
@@ -33,7 +33,7 @@ const DEGREE: u32 = 63;
 /// Products of a byte and a power of x, reduced.
 type Table = [u64; 256];
 
-/// What takes a fingerprint forward by one byte or by two.
+/// Tables that advance a fingerprint by one byte or by two.
 #[derive(Debug)]
 struct Tables {
     /// Of the byte that leaves by the top when one comes in: to be added so that it is reduced.
@@ -125,13 +125,13 @@ impl RabinCutter {
         (hash ^ MARK) & self.mask == 0
     }
 
-    /// Slides the window over bytes to the first place where a chunk may end: behind so many of them.
+    /// Slides the window over bytes to the first possible end of a chunk, and returns the number of bytes before it.
     fn slide_all(&mut self, outgoing: &[u8], incoming: &[u8]) -> Option<usize> {
         let tables = self.tables;
         let mut hash = self.hash;
         let (out_pairs, out_rest) = outgoing.as_chunks::<2>();
         let (in_pairs, in_rest) = incoming.as_chunks::<2>();
-        // Two at a time. The fingerprint between them stands aside: half as many steps wait for the one before.
+        // Two at a time: half as many steps depend on the previous one.
         for (pair, ([out_one, out_two], [one, two])) in out_pairs.iter().zip(in_pairs).enumerate() {
             let between = slide(tables, hash, *out_one, *one);
             hash = (hash << 16 ^ u64::from(*one) << 8 ^ u64::from(*two))
@@ -151,9 +151,9 @@ impl RabinCutter {
         (!in_rest.is_empty() && self.is_mark(hash)).then_some(incoming.len())
     }
 
-    /// Slides the window over the next bytes of a piece.
+    /// Slides the window over the next bytes of a block.
     fn find(&mut self, bytes: &[u8], next: Range<usize>) -> Option<usize> {
-        // What leaves the window came with an earlier piece at first.
+        // The first bytes to leave the window came with an earlier block.
         let middle = next.start.max(WINDOW).min(next.end);
         let last = self.last;
         let early = last.get(next.start..middle).unwrap_or_default();
@@ -180,7 +180,7 @@ impl RabinCutter {
 impl StreamCutter for RabinCutter {
     fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
         let Sizes { min, max, .. } = self.sizes;
-        // Where the window of the first place begins.
+        // Start of the window of the first position.
         let first = min - offset(WINDOW);
         let mut at = 0;
         while at < bytes.len() {

@@ -1,11 +1,11 @@
-//! The virtual clock of a modelled device, and what processor time passes beside it.
+//! The virtual clock of a modelled device, and the processor time that passes meanwhile.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::processor::processor_time;
 
-/// What a device was asked for.
+/// Requests to a device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
     /// Requests to read; of mapped memory, lines that were waited for.
@@ -37,13 +37,13 @@ impl Traffic {
     }
 }
 
-/// A virtual clock. It advances by the processor time of the one thread that works, and by what the model says of each
+/// A virtual clock. It advances by the processor time of the one thread that works, and by the model's time of each
 /// request; what carrying out a request really takes (bytes have to lie somewhere) is left out, and so is reading the
 /// processor time, which is a call of the kernel.
 #[derive(Debug)]
 pub struct Clock {
     state: Mutex<State>,
-    /// What a reading of the processor time takes.
+    /// Time of a reading of the processor time.
     reading: Duration,
 }
 
@@ -54,7 +54,7 @@ struct State {
     left_out: Duration,
 }
 
-/// Readings of which the quickest says what one takes.
+/// Readings whose minimum is the time of one.
 const READINGS: usize = 256;
 
 impl Default for Clock {
@@ -69,7 +69,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Carries a request out, and charges what the model says of it.
+    /// Carries out a request, and charges the model's time for it.
     pub fn charge<T>(&self, carry_out: impl FnOnce() -> T, note: impl FnOnce(&T, &mut Traffic)) -> T {
         let start = processor_time();
         let result = carry_out();

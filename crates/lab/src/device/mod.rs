@@ -28,13 +28,13 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A device.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Device {
-    /// What is under the scratch directory, past the page cache.
+    /// The device under the scratch directory, without the page cache.
     Real,
     /// A model.
     Modelled {
-        /// What it is called.
+        /// Name.
         name: String,
-        /// What it does.
+        /// Model.
         model: Model,
     },
 }

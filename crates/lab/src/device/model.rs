@@ -1,9 +1,9 @@
-//! What a modelled device does with a request: a few numbers, as a TOML file has them.
+//! Model of a device: the cost of a request by a few numbers from a TOML file.
 //!
 //! The model: requests of a batch are in flight together, up to the depth of the queue. Their latencies add up, divided
 //! by how many are in flight, but are never less than the longest of them; their bytes pass one after the other. A request
 //! that begins where the one before it ended is spared a share of its latency. Nothing is drawn at random and nothing goes
-//! on beside, so the same requests always take the same time.
+//! on concurrently, so the same requests always take the same time.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use crate::mapped::medium::LINE_BYTES;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Model {
-    /// What it stands for.
+    /// Device that it represents.
     pub about: String,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
     /// Microseconds until a read delivers; of mapped memory, until a line does.
     pub read_latency_us: f64,

@@ -11,7 +11,7 @@ use crate::point::dimension::unknown;
 /// An experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Experiment {
-    /// Ways of finding duplicates beside each other.
+    /// Points of the parameter space, compared.
     Points(Box<Spec>),
     /// Threads that cut.
     Chunking(ChunkingSpec),

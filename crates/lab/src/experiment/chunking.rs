@@ -1,4 +1,4 @@
-//! How fast bytes are cut by several threads: figure 13 of Ma et al., "Lazy Exact Deduplication".
+//! Speed of chunking on several threads: figure 13 of Ma et al., "Lazy Exact Deduplication".
 
 use std::sync::mpsc::channel;
 use std::sync::{PoisonError, RwLock};
@@ -25,14 +25,14 @@ const THREADS_MAX: usize = 256;
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ChunkingSpec {
-    /// What it is called.
+    /// Name.
     #[serde(skip)]
     pub name: String,
-    /// What it is about, in a line.
+    /// One-line description.
     pub title: String,
-    /// What it reproduces.
+    /// The paper and figure that it reproduces.
     pub source: String,
-    /// What a reader must know.
+    /// Notes for readers.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Chunkers of the laboratory, by name.
@@ -122,7 +122,7 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
     Ok(Speeds { tables: vec![table], plots: vec![plot], claims })
 }
 
-/// Returns the MB/s of so many threads that cut so many MiB each.
+/// Returns the MB/s of `threads` threads that cut `mebibytes` MiB each.
 #[expect(clippy::cast_precision_loss, reason = "a speed")]
 fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
     let blocks = (mebibytes << 20) / BLOCK_BYTES;
@@ -187,7 +187,7 @@ impl GearCutter {
 impl StreamCutter for GearCutter {
     fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
         self.candidates.clear();
-        // Without what stands before a block a few candidates at its start are others: for a speed they will do.
+        // The bytes before a block are missing, so a few candidates at its start differ. The speed is the same.
         self.table.candidates(bytes, 0, &mut self.candidates);
         self.cutter.advance(u32::try_from(bytes.len()).expect("a block"), &self.candidates, cuts);
     }

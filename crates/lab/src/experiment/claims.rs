@@ -1,4 +1,4 @@
-//! What an experiment claims, and whether it holds.
+//! Claims of an experiment, and their check.
 
 use anyhow::Result;
 
@@ -46,7 +46,7 @@ fn wanted(results: &Results<'_>, claim: &ClaimSpec, point: usize) -> Vec<RunId> 
     results.ids().into_iter().filter(is_wanted).collect()
 }
 
-/// Says what a claim is about, with data set, device and value.
+/// Describes the subject of a claim, with data set, device and value.
 fn what(results: &Results<'_>, claim: &ClaimSpec, id: RunId, names_value: bool) -> String {
     let mut of = vec![results.spec.data_sets[id.data_set].clone()];
     if results.names_devices() {
@@ -58,7 +58,7 @@ fn what(results: &Results<'_>, claim: &ClaimSpec, id: RunId, names_value: bool) 
     format!("{} ({})", claim.what, of.join(", "))
 }
 
-/// What a ratio is to be.
+/// Bound of a ratio.
 #[derive(Clone, Copy)]
 struct Wanted {
     at_least: Option<f64>,
@@ -72,7 +72,7 @@ fn ratio(results: &Results<'_>, claim: &ClaimSpec, [of, to]: [RunId; 2], wanted:
     let stated = wanted.stated.or(published);
     let Some(found) = found else { return Ok(None) };
     let of_stated = stated.zip(wanted.of_published).map(|(stated, share)| {
-        // Whoever wins in the paper is to win.
+        // The winner of the paper must win.
         if 1.0 < stated { (stated * share).max(1.0) } else { stated * share }
     });
     let least = wanted.at_least.or(of_stated);
@@ -103,7 +103,7 @@ fn least(results: &Results<'_>, claim: &ClaimSpec, point: usize, at: f64) -> Res
         }
         let Some((number, least)) = best else { continue };
         let there = all.iter().find(|(number, _)| (number - at).abs() < 1e-9).map(|(_, measured)| *measured);
-        // A flat curve has its least place anywhere: what counts is whether the paper's is as good.
+        // The minimum of a flat curve may be anywhere, so the paper's position needs to be about as good.
         let is_as_good = there.is_some_and(|there| there <= 1.05 * least);
         let beside = there.map(|there| format!(", {:.2} times that at {at}", there / least)).unwrap_or_default();
         claims.push(Claim {

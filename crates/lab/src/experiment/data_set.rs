@@ -14,12 +14,12 @@ use crate::stream::{Lags, Runs, Shape};
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DataSet {
-    /// What it is called.
+    /// Name.
     #[serde(skip)]
     pub name: String,
-    /// What it is, in a line.
+    /// One-line description.
     pub about: String,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: String,
     /// Chunks at full size.
     pub chunks: u64,
@@ -92,7 +92,7 @@ impl DataSet {
         Ok(self)
     }
 
-    /// Says what its stream is like.
+    /// Describes its stream.
     pub fn words(&self) -> String {
         let runs = match self.runs {
             RunsSpec::Uniform(from, to) => format!("{from} to {to}"),

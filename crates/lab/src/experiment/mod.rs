@@ -33,12 +33,12 @@ use crate::replay::MadeUp;
 use crate::run::{Setting, run};
 use crate::stream::Stream;
 
-/// How large experiments are run.
+/// Size of experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
     /// So that all of them take minutes.
     Quick,
-    /// As each says.
+    /// The size that each states.
     Own,
     /// At so great a fraction of the paper's size, 1 being all of it.
     Fraction(u32),
@@ -46,7 +46,7 @@ pub enum Size {
 
 /// Fewest chunks of a run: of less, times say nothing.
 const CHUNKS_MIN: u64 = 20_000;
-/// Stretches that a run is told in.
+/// Intervals that a run is reported in.
 const INTERVALS: u64 = 20;
 
 /// Runs experiments, and keeps what they measured for others that ask for the same.
@@ -54,12 +54,12 @@ const INTERVALS: u64 = 20;
 pub struct Laboratory {
     scratch: PathBuf,
     size: Size,
-    /// What experiments of one device are run on instead of it.
+    /// Device that replaces the one of experiments with one device.
     device: Option<Device>,
     made: HashMap<String, Rc<Measured>>,
 }
 
-/// Which run: places of data set, device, point and value.
+/// Identity of a run: indexes of data set, device, point and value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct RunId {
     pub(crate) data_set: usize,
@@ -103,7 +103,7 @@ impl Results<'_> {
         spec.published.iter().filter(fits).find_map(|stated| stated.measures.get(measure).copied())
     }
 
-    /// Says whether there is more than one device.
+    /// Returns true if there is more than one device.
     pub(crate) fn names_devices(&self) -> bool {
         1 < self.spec.devices.len()
     }
@@ -116,7 +116,7 @@ impl Laboratory {
         Self { scratch, size, device, made: HashMap::new() }
     }
 
-    /// Runs an experiment. The monitor is told of each run, and says when to stop.
+    /// Runs an experiment. The monitor learns of each run and may stop it.
     pub fn run(
         &mut self,
         experiment: &Experiment,
@@ -282,7 +282,7 @@ impl Laboratory {
     }
 }
 
-/// Says whether a point is run on a device.
+/// Returns true if a point is run on a device.
 fn runs_on(point: &PointSpec, device: &str) -> bool {
     point.devices.is_empty() || point.devices.iter().any(|name| name == device)
 }

@@ -30,7 +30,7 @@ pub(super) fn plots(results: &Results<'_>) -> Result<Vec<Plot>> {
     Ok(plots)
 }
 
-/// What a run is called beside others of its data set.
+/// Returns the name of a run among those of its data set.
 fn label(results: &Results<'_>, id: RunId) -> String {
     let point = &results.spec.points[id.point].name;
     if results.names_devices() { format!("{point}, {}", results.spec.devices[id.device]) } else { point.clone() }
@@ -75,7 +75,7 @@ fn push(series: &mut Vec<Series>, name: String, is_published: bool, points: Vec<
     }
 }
 
-/// Returns a measure after each stretch of a run, over what has been read by then, in GB.
+/// Returns a measure after each interval of a run, over the GB read by then.
 fn over_data(measured: &Measured, measure: &crate::measure::Measure) -> Vec<(f64, f64)> {
     let mut sum = Measured { traffic: None, ..Measured::default() };
     let mut points = Vec::new();

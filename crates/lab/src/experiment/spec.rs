@@ -1,7 +1,7 @@
-//! What an experiment with points of the parameter space is.
+//! Specification of an experiment with points of the parameter space.
 //!
-//! An experiment runs points on data sets and devices, one dimension varied perhaps, and says which measures go into which
-//! tables and plots, what a paper states of them, and what is claimed. All names are checked when it is read.
+//! An experiment runs points on data sets and devices, and may vary one dimension. It names the measures for
+//! tables and plots, the values that a paper states, and the claims. All names are checked when it is read.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use crate::point::dimension::unknown;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Spec {
-    /// What it is called.
+    /// Name.
     #[serde(skip)]
     pub name: String,
-    /// What it is about, in a line.
+    /// One-line description.
     pub title: String,
-    /// What it reproduces, or that it is new.
+    /// The paper and figure that it reproduces, or "new".
     pub source: String,
-    /// What a reader must know.
+    /// Notes for readers.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// How large it is run when nothing is said, and with `--quick`.
+    /// Size by default, and with `--quick`.
     pub size: Sizes,
     /// Whether the memory of a point shrinks with the data.
     #[serde(default = "yes")]
@@ -39,7 +39,7 @@ pub struct Spec {
     pub devices: Vec<String>,
     /// Ways of finding duplicates.
     pub points: Vec<PointSpec>,
-    /// What is varied.
+    /// Varied dimension.
     pub vary: Option<Vary>,
     /// Tables with a row for each run.
     #[serde(default)]
@@ -50,10 +50,10 @@ pub struct Spec {
     /// Plots.
     #[serde(default)]
     pub plots: Vec<PlotSpec>,
-    /// What the paper states.
+    /// Values stated by the paper.
     #[serde(default)]
     pub published: Vec<Published>,
-    /// What is claimed.
+    /// Claims.
     #[serde(default)]
     pub claims: Vec<ClaimSpec>,
 }
@@ -62,7 +62,7 @@ fn yes() -> bool {
     true
 }
 
-/// How large an experiment is run.
+/// Sizes of an experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sizes {
@@ -76,7 +76,7 @@ pub struct Sizes {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PointSpec {
-    /// What the experiment calls it.
+    /// Name within the experiment.
     pub name: String,
     /// The preset.
     pub preset: String,
@@ -88,11 +88,11 @@ pub struct PointSpec {
     pub devices: Vec<String>,
 }
 
-/// What is varied.
+/// Varied dimension.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vary {
-    /// What the axis is titled.
+    /// Title of the axis.
     pub title: String,
     /// A dimension of points, or `device.` and a field of devices.
     pub dimension: String,
@@ -100,7 +100,7 @@ pub struct Vary {
     pub values: Vec<String>,
     /// The same as numbers for an axis.
     pub numbers: Vec<f64>,
-    /// Dimensions that are set beside it, for each value.
+    /// Further dimensions that are set for each value.
     #[serde(default)]
     pub with: Vec<Vec<String>>,
 }
@@ -109,7 +109,7 @@ pub struct Vary {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TableSpec {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Points; all if none is named.
     #[serde(default)]
@@ -117,7 +117,7 @@ pub struct TableSpec {
     /// Devices; all if none is named.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// What is told of each run.
+    /// Measures of each run.
     pub measures: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ pub struct TableSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RatioSpec {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Of what.
     pub measure: String,
@@ -139,13 +139,13 @@ pub struct RatioSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PlotSpec {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// How it is drawn. Bars: data sets from left to right and a series for each point, or with several measures a
     /// bar for each data set and point, of which they are the parts. Lines: what is varied from left to right, or with
     /// `over-data` what has been read so far, and a series for each point; a plot for each data set.
     pub kind: PlotKind,
-    /// What is drawn.
+    /// Measures drawn.
     pub measures: Vec<String>,
     /// Points; all if none is named.
     #[serde(default)]
@@ -156,15 +156,15 @@ pub struct PlotSpec {
     /// Whether the axis from below is logarithmic.
     #[serde(default)]
     pub is_logarithmic: bool,
-    /// Whether what is varied has a logarithmic axis.
+    /// Whether the axis of the varied dimension is logarithmic.
     #[serde(default)]
     pub varies_logarithmically: bool,
-    /// Whether the stretches of runs are drawn.
+    /// Whether the intervals of runs are drawn.
     #[serde(default)]
     pub over_data: bool,
 }
 
-/// What a paper states of a run.
+/// Value that a paper states for a run.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Published {
@@ -174,21 +174,21 @@ pub struct Published {
     pub point: String,
     /// The device, if there are several.
     pub device: Option<String>,
-    /// The value of what is varied, if anything is.
+    /// The value of the varied dimension, if any.
     pub value: Option<String>,
-    /// What is stated.
+    /// Value stated.
     pub measures: BTreeMap<String, f64>,
 }
 
-/// What is claimed.
+/// A claim.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ClaimSpec {
-    /// What is compared.
+    /// Measure compared.
     pub what: String,
     /// Of what.
     pub measure: String,
-    /// How.
+    /// Comparison.
     #[serde(flatten)]
     pub kind: ClaimKind,
     /// For which data sets; all if none is named.
@@ -197,7 +197,7 @@ pub struct ClaimSpec {
     /// For which devices; all if none is named.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// For which values of what is varied; all if none is named.
+    /// Values of the varied dimension that it covers; all if none is named.
     #[serde(default)]
     pub values: Vec<String>,
     /// Why a ratio falls short, if it does and that is known.
@@ -205,11 +205,11 @@ pub struct ClaimSpec {
     pub remark: String,
 }
 
-/// How things are compared.
+/// Kind of comparison.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum ClaimKind {
-    /// One point has so many times as much as another.
+    /// One point has a multiple of another's value.
     #[serde(rename_all = "kebab-case")]
     Ratio {
         /// The point above the line.
@@ -224,14 +224,14 @@ pub enum ClaimKind {
         /// the shape is what counts.
         of_published: Option<f64>,
     },
-    /// A point has least of it where the paper says, or within a factor of two of there.
+    /// The minimum of a point lies at the value that the paper states, or its value there is within a factor of two.
     Least {
         /// The point.
         point: String,
-        /// The value of what is varied.
+        /// The value of the varied dimension.
         at: f64,
     },
-    /// A point, with growing values, comes to have more than another, and has more in the end; told is where.
+    /// With growing values, a point overtakes another and stays ahead; the result names the value.
     Crossing {
         /// The point that has more in the end.
         of: String,
@@ -250,7 +250,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Returns the place of a point.
+    /// Returns the index of a point.
     pub fn point(&self, name: &str) -> Result<usize> {
         let index = self.points.iter().position(|point| point.name == name);
         index.ok_or_else(|| unknown("point", name, self.points.iter().map(|point| &*point.name)))
@@ -324,7 +324,7 @@ impl Spec {
     }
 }
 
-/// What stands in a claim.
+/// Fields of a claim in a file.
 const CLAIM_FIELDS: [&str; 14] = [
     "what",
     "measure",

@@ -74,7 +74,7 @@ pub(super) fn divided(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     Some(above? / below.filter(|below| *below != 0.0)?)
 }
 
-/// Says whether a list names something; an empty one names all.
+/// Returns true if a list contains a name; an empty list contains all.
 pub(super) fn names(list: &[String], name: &str) -> bool {
     list.is_empty() || list.iter().any(|other| other == name)
 }

@@ -110,7 +110,7 @@ impl Cache {
         }
     }
 
-    /// Takes in the entries from a hit on, as `copy` writes them; it returns how many there were. Says whether there is
+    /// Takes in the entries from a hit on, as `copy` writes them; it returns how many there were. Returns true if there is
     /// a cache to take them.
     pub fn fill(&mut self, position: u64, copy: impl FnOnce(&mut [u64]) -> usize) -> bool {
         match self {

@@ -214,7 +214,7 @@ impl Table {
         self.grow(space, log)
     }
 
-    /// Stores a slot for a chunk; says whether a place was found.
+    /// Stores a slot for a chunk; returns true if a place was found.
     fn try_insert<M: Medium>(
         &mut self,
         space: &mut Space<M>,
@@ -321,7 +321,7 @@ impl Table {
         )))
     }
 
-    /// Fills an empty table that nothing leads to with all entries of a log; says whether all found a place.
+    /// Fills an empty table that nothing leads to with all entries of a log; returns true if all found a place.
     fn fill<M: Medium>(&mut self, space: &mut Space<M>, log: &Log) -> Result<bool> {
         let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
         let mut names = Vec::with_capacity(BATCH_ENTRIES);

@@ -114,7 +114,7 @@ impl Filter {
         }
     }
 
-    /// Says whether there is none.
+    /// Returns true if there is none.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }
@@ -129,7 +129,7 @@ impl Filter {
         }
     }
 
-    /// Sets the bits of a fingerprint; says whether all were set already: it may have been set before.
+    /// Sets the bits of a fingerprint; returns true if all were set already: it may have been set before.
     #[inline]
     pub fn test_and_set(&mut self, key: &Key, name: &Name) -> bool {
         match self {

@@ -218,7 +218,7 @@ impl<M: Medium> MappedIndex<M> {
         self.look_up(name, sequence)
     }
 
-    /// Asks the filter; says whether a chunk is not in the log.
+    /// Asks the filter; returns true if a chunk is not in the log.
     #[inline]
     fn is_new(&mut self, key: &Key, name: &Name) -> bool {
         if self.filter.is_none() {

@@ -69,7 +69,7 @@ impl Name {
         bits >> 32 | 1
     }
 
-    /// Says whether an entry is that of this chunk.
+    /// Returns true if an entry is that of this chunk.
     #[inline]
     pub fn is_of(&self, entry: &[u64]) -> bool {
         matches!(*entry, [head, middle, low, ..] if head == self.head && middle == self.middle && low & 0xffff_ffff == u64::from(self.tail))
@@ -184,7 +184,7 @@ impl Log {
         self.len
     }
 
-    /// Says whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -17,7 +17,7 @@ pub use onefold_sys::{LINE_BYTES, WORD_BYTES};
 pub trait Medium: Debug + Send {
     /// Returns how many bytes there are.
     fn len(&self) -> u64;
-    /// Says whether there are none.
+    /// Returns true if there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -130,7 +130,7 @@ impl MappedFile {
         Ok(Self { mapping, path: path.to_path_buf(), durability })
     }
 
-    /// Says whether the file is persistent memory itself, mapped with no page cache between.
+    /// Returns true if the file is persistent memory itself, mapped with no page cache between.
     pub fn is_direct(&self) -> bool {
         self.mapping.is_direct()
     }

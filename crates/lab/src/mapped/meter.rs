@@ -178,7 +178,7 @@ impl<M: Medium> Metered<M> {
         self.medium.len()
     }
 
-    /// Says whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.medium.is_empty()
     }

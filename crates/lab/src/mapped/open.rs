@@ -117,7 +117,7 @@ pub(super) fn open<M: Medium>(
     }
 }
 
-/// Says whether nothing was ever stored in a medium's first line.
+/// Returns true if nothing was ever stored in a medium's first line.
 fn is_blank<M: Medium>(metered: &Metered<M>) -> bool {
     const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
     metered.len() < LINE_BYTES as u64 || metered.again(0) == [0; LINE_WORDS]

@@ -81,7 +81,7 @@ impl Geometry {
         (geometry.is_usable() && geometry.encode() == word).then_some(geometry)
     }
 
-    /// Says whether a medium can be made so: the first segments fill whole lines and are no larger than addresses go.
+    /// Returns true if a medium can be made so: the first segments fill whole lines and are no larger than addresses go.
     pub fn is_usable(self) -> bool {
         let all = [self.log_bits, self.containers_bits, self.checkpoint_bits, self.table_bits];
         all.iter().all(|bits| (1..=Self::BITS_MAX).contains(bits))

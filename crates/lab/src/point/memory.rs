@@ -1,4 +1,4 @@
-//! How a point divides its memory.
+//! Division of a point's memory.
 //!
 //! A part with a size of its own takes that. Otherwise the memtable takes a sixth of the memory, and the filter takes the rest, or the
 //! cache if only the filter has a size. If neither has one, the filter starts as a 16th of the rest, and the cache takes the memory that
@@ -48,38 +48,38 @@ impl fmt::Display for Size {
 
 /// Smallest memory of a point.
 const MEMORY_MIN: u64 = 1 << 20;
-/// Most that memory is divided by.
+/// Largest scale.
 pub const SCALE_MAX: f64 = 512.0;
-/// Least staging that a scale leaves.
+/// Smallest memtable after scaling.
 pub const MEMTABLE_MIN: usize = 128 << 10;
-/// Fewest buckets that a scale leaves.
+/// Fewest buckets after scaling.
 pub const BUCKETS_MIN: u32 = 128;
-/// Smallest filter and cache that are what is left.
+/// Smallest filter and cache that take the rest.
 const REST_MIN: usize = 32 << 10;
-/// A filter where there is none.
+/// Filter of `order=none`.
 const NO_FILTER_BYTES: usize = 4 << 10;
-/// Least filter and cache that a scale leaves on mapped memory.
+/// Smallest filter and cache on mapped memory after scaling.
 const FILTER_MIN: usize = 4 << 10;
 
 impl Point {
-    /// Returns the parameters of the engine's index with filter, cache and staging, and the buckets that chunks wait in,
-    /// divided by `scale`, from 1 to [`SCALE_MAX`]; but staging is at least [`MEMTABLE_MIN`], and buckets [`BUCKETS_MIN`].
+    /// Returns the parameters of the engine's index with filter, cache, memtable and the buckets of pending chunks divided by
+    /// `scale`, from 1 to [`SCALE_MAX`]. The memtable has at least [`MEMTABLE_MIN`], and there are at least [`BUCKETS_MIN`] buckets.
     ///
-    /// A stream that is as much shorter then meets the same shares of them. What waits, is read, merged and written at
-    /// a time does not depend on how long a stream is, and stays as it is.
+    /// A stream that is shorter by the same factor then fills the same share of them. Batches of lookups, reads, merges and
+    /// writes do not depend on the length of a stream, and stay the same.
     pub fn index_options_scaled(&self, scale: f64) -> Result<IndexOptions> {
         let mut options = self.index_options()?;
         options.filter_bytes = divided(options.filter_bytes, scale);
         options.filter_bytes_max = divided(options.filter_bytes_max, scale);
         options.cache_bytes = divided(options.cache_bytes, scale);
         options.memtable_bytes = divided(options.memtable_bytes, scale).max(MEMTABLE_MIN.min(options.memtable_bytes));
-        // Runs of duplicates are as long at every scale: what waits must span some of them.
+        // Runs of duplicates are equally long at every scale: pending chunks must span some of them.
         let buckets = u32::try_from(divided(self.buckets as usize, scale)).unwrap_or(self.buckets);
         options.pending_buckets = buckets.max(self.buckets.min(BUCKETS_MIN));
         Ok(options)
     }
 
-    /// Returns the parameters of the engine's index that this point stands for.
+    /// Returns the parameters of the engine's index for this point.
     pub fn index_options(&self) -> Result<IndexOptions> {
         self.check()?;
         ensure!(self.store == Store::Table, "store=cuckoo is no table");
@@ -123,7 +123,7 @@ impl Point {
             runs_max: self.runs_max,
             pending_buckets: self.buckets,
             pending_max: self.pending_max as usize,
-            // Nobody holds the bytes of a trace's chunks.
+            // A trace has no bytes of chunks to hold.
             pending_bytes_max: usize::MAX,
             pending_age_max: u64::from(self.pending_age_max),
             ..IndexOptions::for_memory(memory)
@@ -132,8 +132,7 @@ impl Point {
         Ok(options)
     }
 
-    /// Returns the parameters of the identifier on mapped memory that this point stands for, filter and cache divided by
-    /// `scale`.
+    /// Returns the parameters of the identifier on mapped memory for this point, with filter and cache divided by `scale`.
     pub fn mapped_options(&self, scale: f64) -> Result<MappedOptions> {
         self.check()?;
         ensure!(self.store == Store::Cuckoo, "store=table is not on mapped memory");
@@ -166,7 +165,7 @@ impl Point {
         })
     }
 
-    /// Gives filter and cache their sizes, or what is left.
+    /// Gives filter and cache their sizes, or the rest.
     fn divide(&self, memory: usize, options: &mut IndexOptions) -> Result<()> {
         let filter = match (self.order, self.filter_size) {
             (Order::None, _) => Some(NO_FILTER_BYTES),
@@ -178,7 +177,7 @@ impl Point {
         options.cache_bytes = match (cache, filter) {
             (Some(cache), _) => cache,
             (None, Some(_)) => 0,
-            // As the engine does where the filter takes what is left.
+            // As in the engine when the filter takes the rest.
             (None, None) => (memory / 16).min(8 << 20),
         };
         let taken = options.memory_bytes();
@@ -201,7 +200,7 @@ impl Point {
                 self.memory,
             );
         }
-        // As the engine's own: only what is not given a size starts small and leaves the rest to the cache meanwhile.
+        // As in the engine: without sizes, the filter starts small and leaves the rest to the cache until it grows.
         let start = if filter.is_none() && cache.is_none() { FILTER_START_SHARE } else { 1 };
         options.filter_bytes = options.filter_bytes_max / start;
         Ok(())

@@ -18,7 +18,7 @@ use crate::mapped::Order;
 use crate::point::dimension::{choices, dimensions};
 use crate::point::memory::Size;
 
-/// Where fingerprints are stored.
+/// Data structure of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Store {
     /// The engine's bucket table and arrival log on a disk.

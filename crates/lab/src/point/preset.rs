@@ -13,11 +13,11 @@ use crate::point::dimension::{self, unknown};
 /// A point with a name.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preset {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it is, in a line.
+    /// One-line description.
     pub about: String,
-    /// Where it comes from.
+    /// Source.
     pub source: String,
     /// Its dimensions, in a file's form.
     pub dimensions: Table,
@@ -38,7 +38,7 @@ macro_rules! presets {
     };
 }
 
-/// The presets that come with the program, in the order in which they are told.
+/// The presets that come with the program, in the order of listings.
 const PRESETS: &[(&str, &str)] =
     presets!["adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
@@ -46,7 +46,7 @@ const PRESETS: &[(&str, &str)] =
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl Preset {
-    /// Reads one.
+    /// Reads a preset.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let File { about, source, point } = from_toml(text).with_context(|| format!("preset {name}"))?;
         dimension::parse(&point).with_context(|| format!("preset {name}"))?;
@@ -64,7 +64,7 @@ impl Preset {
         Self::parse(name, text)
     }
 
-    /// Returns the point with dimensions set as told.
+    /// Returns the point with dimensions changed by `assignments`.
     pub fn with(&self, assignments: &[String]) -> Result<Point> {
         let mut dimensions = self.dimensions.clone();
         for assignment in assignments {
@@ -81,7 +81,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// Returns them all.
+/// Returns all presets.
 pub fn all() -> Result<Vec<Preset>> {
     PRESETS.iter().map(|(name, text)| Preset::parse(name, text)).collect()
 }

@@ -1,16 +1,16 @@
-//! Whether findings hold together: what was read from a file may be anything of the right shape.
+//! Consistency of findings: a file may hold anything of the right structure.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::findings::{Axis, Findings, Plot, PlotKind, Series, Table};
 
-/// Most series of a plot. Nobody tells more apart.
+/// Most series of a plot. Nobody can distinguish more.
 pub const SERIES_MAX: usize = 64;
 
-/// Refuses findings that cannot be shown as they are meant, and says at which place.
+/// Refuses findings that cannot be shown correctly; the error names the position.
 ///
-/// Rows have as many cells as there are columns. On an axis with names, numbers are places of them; on a logarithmic axis they are
-/// positive; bars stand at places of names. Points with a number that is not finite are let pass: they were not measured, and
+/// Rows have as many cells as there are columns. On an axis with names, numbers are indexes of names. On a logarithmic axis they are
+/// positive. Bars stand at indexes of names. Points with a number that is not finite are let pass: they were not measured, and
 /// are not drawn.
 pub fn check(findings: &Findings) -> Result<()> {
     let Findings { experiment, tables, plots, .. } = findings;
@@ -76,7 +76,7 @@ mod tests {
     use crate::findings::Cell;
     use crate::report::example;
 
-    /// Says what is wrong with the example after a change.
+    /// Returns the error of the example after a change.
     fn refusal(change: impl FnOnce(&mut Findings)) -> String {
         let mut findings = example::findings();
         change(&mut findings);

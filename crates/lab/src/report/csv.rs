@@ -9,7 +9,7 @@ use crate::findings::{Cell, Findings};
 ///
 /// A table is a line with `table`, `row` and the titles of its columns, then a line for each row: the table's title, the row's
 /// number from 1, the cells. All lines have as many fields as the widest table needs; narrower ones end in empty fields. Cells are
-/// not rounded; a field is empty where nothing was measured, which a number says that is not finite.
+/// not rounded. A number that is not finite stands for no measurement: its field is empty.
 pub fn to_csv(findings: &Findings) -> Result<String> {
     let fields = 2 + findings.tables.iter().map(|table| table.columns.len()).max().unwrap_or(0);
     let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new());
@@ -81,7 +81,7 @@ mod tests {
         })
     }
 
-    /// Says whether a field has all that a cell says.
+    /// Returns true if a field holds all of a cell.
     fn says(field: &str, cell: &Cell) -> bool {
         match cell {
             Cell::Count(count) => field.parse() == Ok(*count),

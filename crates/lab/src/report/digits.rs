@@ -1,4 +1,4 @@
-//! How numbers of a table are printed: with as many digits as make sense, alike in a column.
+//! Formatting of numbers in tables: a sensible number of digits, equal within a column.
 
 use crate::findings::Cell;
 
@@ -31,7 +31,7 @@ pub(crate) fn number(number: f64) -> String {
     print(number, decimals_needed(number))
 }
 
-/// Says whether a cell is set to the right.
+/// Returns true if a cell is set to the right.
 pub(crate) fn is_number(cell: &Cell) -> bool {
     match cell {
         Cell::Count(_) | Cell::Number(_) => true,

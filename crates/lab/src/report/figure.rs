@@ -10,7 +10,7 @@ const MARKED_POINTS_MAX: usize = 150;
 /// Characters of a name at an axis that stand on one line, longer words excepted.
 const NAME_WIDTH: usize = 16;
 
-/// Forms of markers, so that series are told apart without color.
+/// Shapes of markers, which distinguish series without color.
 const SYMBOLS: [&str; 8] = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "star", "hexagon"];
 
 /// Returns the data and the layout of a plot. Points that were not measured are left out.
@@ -76,7 +76,7 @@ fn trace(plot: &Plot, series: &Series) -> Value {
     trace
 }
 
-/// Returns the place of a series' name among the names of the plot, each counted once.
+/// Returns the index of a series' name among the distinct names of the plot.
 fn color(plot: &Plot, series: &Series) -> usize {
     let mut names: Vec<&str> = Vec::new();
     for Series { name, .. } in &plot.series {
@@ -113,7 +113,7 @@ fn axis(axis: &Axis) -> Value {
         shown["tickvals"] = json!(places);
         shown["ticktext"] = json!(names);
         shown["showgrid"] = json!(false);
-        // No name is left out: where there is no room they are turned, to end below their place.
+        // All names are shown: where space is short, plotly rotates them to end below their tick.
         shown["ticklabeloverflow"] = json!("allow");
         shown["autotickangles"] = json!([0, -45, -90]);
     }

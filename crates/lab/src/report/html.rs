@@ -63,7 +63,7 @@ fn figures(all: &[Findings]) -> Result<String> {
     Ok(figures)
 }
 
-/// Says what the page may do. plotly.js makes rules of style while it draws.
+/// The permissions of the page. plotly.js adds style rules while it draws.
 fn policy() -> String {
     let checksum = |script: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(script)));
     let [plotly, script] = [PLOTLY, SCRIPT].map(checksum);
@@ -193,7 +193,7 @@ fn claims(claims: &[Claim]) -> Markup {
     }
 }
 
-/// Says by its words, a sign, its border and its color how a claim came out.
+/// Shows the outcome of a claim by words, a sign, a border and a color.
 fn mark(claim: &Claim) -> Markup {
     let (class, sign) = if claim.holds { ("verdict holds", "\u{2713}") } else { ("verdict fails", "\u{2717}") };
     html! { span class=(class) { (sign) " " (verdict(claim)) } }

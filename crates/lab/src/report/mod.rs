@@ -16,7 +16,7 @@ pub mod text;
 #[cfg(test)]
 mod example;
 
-/// The page of all experiments in a directory of what was found.
+/// Name of the page of all experiments in a directory of findings.
 pub const REPORT_NAME: &str = "report.html";
 
 /// Makes a directory for findings of these experiments. Refuses one that has some: that shows before all is measured.

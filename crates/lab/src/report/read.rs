@@ -18,7 +18,7 @@ pub const INPUT_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads findings from files, in their order, and checks that they hold together.
 ///
-/// A file is JSON of findings, of a list of them, or several of either one after the other. Errors name the file and the place
+/// A file is JSON of findings, of a list of them, or several of either one after the other. Errors name the file and the position
 /// in it.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Findings>> {
     read_within(paths, INPUT_BYTES_MAX)
@@ -56,7 +56,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Findings>> {
     Ok(all)
 }
 
-/// Findings, or a list of them. An untagged enum of the two would lose the place of an error.
+/// Findings, or a list of them. An untagged enum would lose the position of an error.
 struct Found(Vec<Findings>);
 
 impl<'de> Deserialize<'de> for Found {

@@ -8,7 +8,7 @@ use crate::report::digits;
 /// Widest line of words, in columns of a terminal. Tables are as wide as they are.
 const LINE_WIDTH: usize = 100;
 
-/// Writes findings as lines of text: what was found and how, notes, tables, claims. Plots are left out.
+/// Writes findings as lines of text: origin, notes, tables, claims. Plots are left out.
 ///
 /// Texts of findings come from files that anybody may have made: control characters are written as escapes.
 pub fn to_text(findings: &Findings) -> String {
@@ -50,7 +50,7 @@ pub fn to_text(findings: &Findings) -> String {
     out.0
 }
 
-/// Says what something was found on; nothing where that is not known.
+/// Describes the machine and program of findings; nothing if unknown.
 pub(crate) fn machine(origin: &Origin) -> String {
     let Origin { processor, processors, memory, kernel, .. } = origin;
     #[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
@@ -65,7 +65,7 @@ pub(crate) fn machine(origin: &Origin) -> String {
     known.join(", ")
 }
 
-/// Says how a claim came out.
+/// Returns the outcome of a claim in words.
 pub(crate) fn verdict(claim: &Claim) -> &'static str {
     if claim.holds { "holds" } else { "does not hold" }
 }

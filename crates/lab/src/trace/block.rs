@@ -1,13 +1,13 @@
 //! The blocks of a trace, as bytes.
 //!
-//! A trace is a header, blocks of events, and a last block that says how many there were. Each has a checksum, so that a
+//! A trace is a header, blocks of events, and a last block with their numbers. Each has a checksum, so that a
 //! flipped bit or a missing end is noticed where it is. All integers are little-endian; docs/traces.md is the specification.
 
 use onefold_engine::codec::{DecodeError, Decoded, Reader, len_u32, put_string, put_varint};
 
 use crate::trace::{Event, HASH_LEN, TraceChunk};
 
-/// What every trace begins with.
+/// First bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"1FTRACE\n";
 /// The version of the format that this code reads and writes.
 pub const VERSION: u16 = 1;
@@ -31,7 +31,7 @@ pub const MARKS_LEN_LIMIT: usize = MARKS_LEN_MAX + NAME_LEN_MAX + 32;
 /// Fewest bytes of one of them.
 const MARK_LEN_MIN: usize = 2;
 
-/// What a block is.
+/// Kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockKind {
     /// Events.
@@ -40,10 +40,10 @@ pub enum BlockKind {
     End,
 }
 
-/// What stands before a block's compressed bytes.
+/// Header of a block, before its compressed bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
-    /// What the block is.
+    /// Kind of the block.
     pub kind: BlockKind,
     /// Bytes that follow.
     pub stored_len: u32,
@@ -66,7 +66,7 @@ impl BlockHeader {
         crc32c::crc32c_append(crc32c::crc32c(encoded.get(..12).unwrap_or_default()), stored)
     }
 
-    /// Says whether a block has the checksum that its header says.
+    /// Returns true if a block has the checksum of its header.
     pub fn is_intact(&self, stored: &[u8]) -> bool {
         self.checksum == self.checksum_with(stored)
     }
@@ -94,7 +94,7 @@ impl BlockHeader {
         };
         let stored_len = reader.u32()?;
         let plain_len = reader.u32()?;
-        // What does not shrink grows by less than a hundredth when compressed.
+        // Incompressible bytes grow by less than a hundredth.
         let most = PLAIN_LEN_MAX + PLAIN_LEN_MAX / 64;
         if most < stored_len as usize || PLAIN_LEN_MAX < plain_len as usize {
             return Err(DecodeError { offset: 4, reason: "a block longer than any" });
@@ -125,17 +125,17 @@ pub struct Gathered {
     hashes: Vec<u8>,
     /// Chunks.
     pub chunks: usize,
-    /// Where the last mark stands.
+    /// Position of the last mark.
     marked: usize,
 }
 
 impl Gathered {
-    /// Says whether the block is to be written before more comes.
+    /// Returns true if the block must be written before it takes more events.
     pub fn is_full(&self) -> bool {
         CHUNKS_MAX <= self.chunks || MARKS_LEN_MAX <= self.marks.len()
     }
 
-    /// Says whether there is nothing.
+    /// Returns true if the block is empty.
     pub fn is_empty(&self) -> bool {
         self.chunks == 0 && self.mark_count == 0
     }
@@ -233,7 +233,7 @@ fn take_chunks(count: usize, lens: &mut Reader<'_>, hashes: &mut Reader<'_>, eve
     Ok(())
 }
 
-/// How much a trace holds.
+/// Contents of a trace, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Streams.

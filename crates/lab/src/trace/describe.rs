@@ -1,7 +1,7 @@
-//! What a trace is like: how much of it is duplicate, how far back, in how long runs.
+//! Properties of a trace: share of duplicates, their distances, and the lengths of their runs.
 //!
 //! Exact, in memory that does not depend on the trace: chunks are sorted by name on temporary files (32 bytes for each
-//! chunk), then duplicates by place (20 bytes for each).
+//! chunk), then duplicates by position (20 bytes for each).
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use crate::trace::block::Totals;
 use crate::trace::external::Records;
 use crate::trace::{Event, Events, HASH_LEN};
 
-/// Memory for sorting, beside the buffers of files.
+/// Memory for sorting, without the buffers of files.
 const SORT_BYTES: usize = 32 << 20;
-/// Most versions that are told apart: each takes memory.
+/// Most versions that are distinguished: each takes memory.
 const VERSIONS_MAX: usize = 1 << 17;
 /// Classes of a histogram: by powers of two.
 const CLASSES: usize = 64;
 
-/// How many values lie in each class: the n-th from 2^n to below 2^(n+1).
+/// Number of values in each class; the n-th class is from 2^n to below 2^(n+1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram([u64; CLASSES]);
 
@@ -37,7 +37,7 @@ impl Histogram {
     }
 }
 
-/// What one version has.
+/// Contents of one version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VersionSummary {
     /// Its number.
@@ -50,16 +50,16 @@ pub struct VersionSummary {
     pub duplicate_bytes: u64,
 }
 
-/// What a trace is like.
+/// Properties of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceSummary {
     /// Each version, in order.
     pub versions: Vec<VersionSummary>,
-    /// How far back, in chunks, the same chunk came before a duplicate.
+    /// Distances in chunks from duplicates back to the last occurrence.
     pub lags: Histogram,
-    /// How long runs of duplicates are, in chunks: of those that follow each other and whose last occurrences did too.
+    /// Lengths of runs of duplicates in chunks: consecutive duplicates whose last occurrences are consecutive, too.
     pub runs: Histogram,
-    /// How many runs.
+    /// Number of runs.
     pub run_count: u64,
 }
 
@@ -79,15 +79,15 @@ impl TraceSummary {
     }
 }
 
-/// A chunk by name: hash, place in the trace, length.
+/// A chunk by name: hash, position in the trace, length.
 type Named = [u8; HASH_LEN + 8 + 4];
-/// A duplicate by place: place, place of its last occurrence, length.
+/// A duplicate by position: position, position of its last occurrence, length.
 type DuplicateRecord = [u8; 8 + 8 + 4];
 
 /// Reads a trace to its end, with temporary files in `dir`.
 pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
     let mut named = Records::<{ size_of::<Named>() }>::new(dir)?;
-    // Each version, and the place of the first chunk behind it.
+    // Each version, and the position of the first chunk after it.
     let mut versions: Vec<(VersionSummary, u64)> = Vec::new();
     let mut position = 0_u64;
     while let Some(event) = events.next_event()? {
@@ -214,7 +214,7 @@ mod tests {
             duplicate_bytes,
         };
         assert_eq!(summary.versions, [version(0, 5, 140, 1, 40), version(1, 5, 190, 4, 100), version(2, 0, 0, 0, 0)]);
-        // 4 comes again at once; 1, 2 five places later; 3 six, 4 five places later.
+        // 4 repeats immediately; 1, 2 five positions later; 3 six, 4 five positions later.
         assert_eq!(summary.lags.classes().collect::<Vec<_>>(), [(1, 1), (2, 0), (4, 4)]);
         // 4; 1, 2; 3; 4, whose last occurrence does not follow that of 3.
         assert_eq!(summary.runs.classes().collect::<Vec<_>>(), [(1, 3), (2, 1)]);

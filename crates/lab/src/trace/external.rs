@@ -45,7 +45,7 @@ impl<const N: usize> Records<N> {
         self.file.write_all(record).with_context(|| format!("write a temporary file in {}", self.dir.display()))
     }
 
-    /// Hands all records over in the order of their bytes, with so much memory beside [`LEVEL_BYTES`] for a level.
+    /// Passes on all records in the order of their bytes, with this memory and [`LEVEL_BYTES`] for each level.
     pub fn sorted(self, memory_bytes: usize, each: &mut dyn FnMut(&[u8; N]) -> Result<()>) -> Result<()> {
         let Self { dir, file, count, differing, .. } = self;
         let context = || format!("read a temporary file in {}", dir.display());

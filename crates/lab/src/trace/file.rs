@@ -95,7 +95,7 @@ pub fn write_with(
         push(&mut writer)?;
         writer.finish()
     });
-    // What is left of a trace that could not be written is of no use; that it cannot be removed is no second error.
+    // The rest of a trace that could not be written is useless. Failing to remove it is no second error.
     let (totals, _) = written.inspect_err(|_| drop(remove_file(path)))?;
     Ok(totals)
 }

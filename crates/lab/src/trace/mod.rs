@@ -46,12 +46,12 @@ impl TraceChunk {
     }
 }
 
-/// What a trace says next.
+/// An event of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A stream begins. Streams do not nest.
     Begin {
-        /// What it is called, as the source has it: bytes, at most [`block::NAME_LEN_MAX`].
+        /// Name in the source: bytes, at most [`block::NAME_LEN_MAX`].
         name: Vec<u8>,
         /// The state of the source that it belongs to, counted from 0; never less than that of the stream before.
         version: u32,
@@ -62,7 +62,7 @@ pub enum Event {
     End,
 }
 
-/// Where events come from: a file of one of the formats, or a generator.
+/// A source of events: a file of one of the formats, or a generator.
 pub trait Events {
     /// Returns the next event, `None` after the last. After an error there is no next.
     fn next_event(&mut self) -> anyhow::Result<Option<Event>>;
@@ -71,14 +71,14 @@ pub trait Events {
 /// A trace that cannot be read any further.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damaged {
-    /// Bytes of the file before what is wrong.
+    /// Offset of the damage in the file.
     pub offset: u64,
-    /// What is wrong.
+    /// Kind of the damage.
     pub reason: String,
 }
 
 impl Damaged {
-    /// Says what is wrong where.
+    /// Describes damage at an offset.
     pub fn new(offset: u64, reason: impl Into<String>) -> Self {
         Self { offset, reason: reason.into() }
     }

@@ -10,7 +10,7 @@ use crate::trace::block::{
 use crate::trace::{Damaged, Event, Events};
 
 /// Reads a trace from its first event to its last, one block in memory. Whatever the bytes are, the answer is events or
-/// an error that names a place.
+/// an error that names an offset.
 pub struct TraceReader<R: Read> {
     input: R,
     description: String,

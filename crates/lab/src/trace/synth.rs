@@ -1,10 +1,10 @@
-//! Traces that are made up: a source of objects that change from version to version, at any size.
+//! Synthetic traces: a source of objects that change from version to version, at any size.
 //!
-//! What a chunk holds follows from the seed, its object, its place and the version that wrote it last, so that nothing is
-//! remembered: an object is made anew for each version, a part of it at a time. After Tarasov et al., "Generating
+//! Seed, object, position and the last version that wrote a chunk decide its content. So the generator stores nothing: it makes each
+//! object again for each version, one part at a time. After Tarasov et al., "Generating
 //! Realistic Datasets for Deduplication Analysis" (USENIX ATC 2012): states of files from one version to the next, and chunks
 //! that come from a common pool with skewed popularity. Unlike theirs, ours has no histograms of a real file system: the
-//! numbers are the user's, and `describe` says what they lead to.
+//! numbers are the user's, and `describe` reports their effect.
 
 use anyhow::{Result, ensure};
 use onefold_engine::random::mix64;
@@ -12,10 +12,10 @@ use onefold_engine::random::mix64;
 use crate::stream::Random;
 use crate::trace::{Event, Events, HASH_LEN, TraceChunk};
 
-/// Chunks of a part of an object, which is what is held in memory: 24 bytes each.
+/// Chunks of a part of an object. One part is in memory, 24 bytes for each chunk.
 const PART_CHUNKS: u64 = 1 << 16;
 
-/// How long chunks are.
+/// Lengths of chunks.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lengths {
     /// All the same.
@@ -31,7 +31,7 @@ pub enum Lengths {
     },
 }
 
-/// What a source is like.
+/// Properties of a source.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SynthSpec {
     /// Same seed, same trace.
@@ -85,7 +85,7 @@ impl Default for SynthSpec {
 }
 
 impl SynthSpec {
-    /// Refuses what cannot be.
+    /// Refuses impossible properties.
     pub fn check(&self) -> Result<()> {
         let shares = [
             ("added", self.added),
@@ -123,10 +123,10 @@ struct Content {
     index: u64,
 }
 
-/// What a version of the pool is called; no version of an object is.
+/// The version that stands for the pool; no object has it.
 const POOL: u64 = u64::MAX;
 
-/// Where a decision is taken: one of many, all independent.
+/// Kind of a decision. Decisions are independent of each other.
 #[derive(Clone, Copy, Debug)]
 enum Decision {
     Length = 1,
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((versions.len(), versions[0][1], versions[0][2]), (4, versions[0][0], 0));
         for [before, [chunks, new, twice]] in versions.array_windows() {
             assert_eq!(*twice, 0);
-            // What is added, and what is modified but for runs that meet.
+            // Added chunks, and modified ones except where runs meet.
             let grown = share(chunks - before[0], versions[0][0]);
             assert!((0.03..0.07).contains(&grown), "{grown}");
             let changed = share(new - (chunks - before[0]), before[0]);

@@ -28,7 +28,7 @@ impl<W: Write> std::fmt::Debug for TraceWriter<W> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace. The description says in plain words where it comes from; at most [`DESCRIPTION_LEN_MAX`] bytes.
+    /// Begins a trace. The description names the source for people; at most [`DESCRIPTION_LEN_MAX`] bytes.
     pub fn new(mut out: W, description: &str) -> Result<Self> {
         ensure!(description.len() <= DESCRIPTION_LEN_MAX, "a description of more than {DESCRIPTION_LEN_MAX} bytes");
         out.write_all(&encode_header(description))?;
@@ -75,7 +75,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(())
     }
 
-    /// Writes the last blocks; returns how much there was, and what was written to.
+    /// Writes the last blocks. Returns the counts and the file.
     pub fn finish(mut self) -> Result<(Totals, W)> {
         ensure!(!self.is_open, "the trace ends inside a stream");
         if !self.gathered.is_empty() {

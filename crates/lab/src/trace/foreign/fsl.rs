@@ -1,7 +1,7 @@
 //! Hash files of the File systems and Storage Lab (fs-hasher), versions 1 to 7: the sets of home directories and Macs.
 //!
-//! One file is one snapshot. Integers are little-endian and packed. Versions differ in the length of the header, in what is
-//! said of each file, and in how the length of a chunk is said; `Layout` has the differences in one place.
+//! One file is one snapshot. Integers are little-endian and packed. Versions differ in the length of the header, the
+//! record of a file, and the encoding of a chunk's length; `Layout` has all differences.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -17,13 +17,13 @@ const MAGIC: u32 = 0xdead_dead;
 /// Bytes of a path where it has a fixed length.
 const PATH_LEN: usize = 4096;
 
-/// Where a version has what.
+/// Layout of a version of the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     header_len: usize,
-    /// What is said of a file, its path not counted where that follows.
+    /// Length of a file's record, without a path that follows.
     file_len: usize,
-    /// Where the length of a file, the number of its chunks and the lengths of what follows stand in it.
+    /// Offsets in the record: length of the file, number of its chunks, lengths of the fields that follow.
     size: usize,
     chunks: usize,
     path: Path,
@@ -42,7 +42,7 @@ enum Path {
     BehindWithTarget(usize, usize),
 }
 
-/// How the length of a chunk is said where chunks vary.
+/// Encoding of the length of a chunk of variable size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkLen {
     Absent,
@@ -69,7 +69,7 @@ impl Layout {
     }
 }
 
-/// What the header says.
+/// Contents of the header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     layout: Layout,
@@ -164,7 +164,7 @@ impl<R: BufRead> FslTrace<R> {
     }
 
     fn end_file(&mut self, file: File) -> Result<Event> {
-        // What is read is not always as long as it was said to be; half as much again is no file that grew.
+        // A file may differ in length from its record. If it is half as long again, it did not merely grow.
         if file.size.saturating_add(file.size / 2).saturating_add(1 << 30) < file.read_bytes {
             return Err(Input::<R>::damaged(file.start, "a file whose chunks are longer than itself"));
         }

@@ -1,4 +1,4 @@
-//! Bytes of a foreign trace, with the place where they stand.
+//! Bytes of a foreign trace, with their offsets.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -24,12 +24,12 @@ impl<R: BufRead> Input<R> {
         self.offset
     }
 
-    /// Says that something is wrong with what was taken from `start` on.
+    /// Returns the error for damaged bytes from `start` on.
     pub fn damaged(start: u64, reason: impl Into<String>) -> anyhow::Error {
         Damaged::new(start, reason).into()
     }
 
-    /// Says whether nothing is left.
+    /// Returns true at the end.
     pub fn is_at_end(&mut self) -> Result<bool> {
         loop {
             match self.inner.fill_buf() {
@@ -40,7 +40,7 @@ impl<R: BufRead> Input<R> {
         }
     }
 
-    /// Takes as many bytes as `bytes` has room for.
+    /// Fills `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -64,7 +64,7 @@ impl<R: BufRead> Input<R> {
         Ok(bytes)
     }
 
-    /// Takes so many bytes, which the caller has bounded.
+    /// Takes `len` bytes; the caller has checked the limit.
     pub fn bytes(&mut self, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes)?;
