@@ -22,16 +22,16 @@ const REPOSITORY: RepositoryId = RepositoryId([9; 16]);
 /// Opens the index in the directory `index` of a disk, which holds one of `containers` containers or none.
 pub fn open_index(disk: Arc<dyn Disk>, host: Arc<dyn Host>, options: &IndexOptions, containers: u32) -> Result<Index> {
     disk.create_dir(Path::new(""))?;
-    let place = disk.display(Path::new(""));
+    let directory = disk.display(Path::new(""));
     let (mut index, state) = Index::open(disk, host, Path::new("index"), REPOSITORY, options)?;
     let fits = match state {
         IndexState::New => containers == 0,
         IndexState::Clean | IndexState::Unclean => containers != 0,
         IndexState::Incomplete(_) | IndexState::Rebuilt(_) => false,
     };
-    ensure!(fits, "the index in {place} was found {state:?}");
+    ensure!(fits, "the index in {directory} was found {state:?}");
     let live: Vec<_> = (0..containers).map(|ordinal| ContainerId { session: SESSION, ordinal }).collect();
-    ensure!(index.attach(&live)?.is_empty(), "the index in {place} misses containers");
+    ensure!(index.attach(&live)?.is_empty(), "the index in {directory} misses containers");
     Ok(index)
 }
 

@@ -104,7 +104,7 @@ pub struct Plot {
 pub enum PlotKind {
     /// Points joined by lines; `x` of a point is a number.
     Lines,
-    /// Bars beside each other; `x` of a point is the place of a name in [`Axis::names`].
+    /// Bars next to each other; `x` of a point is the index of a name in [`Axis::names`].
     Bars,
     /// Bars on each other.
     StackedBars,
@@ -134,7 +134,7 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Something that a paper says, beside what was found.
+/// A statement of a paper, compared with the finding.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Claim {
     /// Subject of the comparison.

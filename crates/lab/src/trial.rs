@@ -113,7 +113,7 @@ fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
     Ok(Table { title: "What was found, and what it took".to_owned(), columns, rows })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a handful of places")]
+#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn plot(runs: &[(String, String, Measured)]) -> Result<Plot> {
     let names = runs.iter().map(|(name, device, _)| format!("{name}, {device}")).collect();
     let mut series = Vec::new();

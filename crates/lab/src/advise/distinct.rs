@@ -10,7 +10,7 @@
 use std::f64::consts::SQRT_2;
 
 /// Bytes of a slot of the table.
-pub const PLACE_BYTES: usize = size_of::<u64>() + size_of::<u32>();
+pub const SLOT_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 /// A table is full at three quarters of its slots.
 const FULL: (usize, usize) = (3, 4);
 /// Set in a slot whose chunk came in the first half of the sample.

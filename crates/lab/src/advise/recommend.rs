@@ -90,7 +90,7 @@ fn with_default(predictions: &[Prediction], best: &Prediction) -> Option<String>
     let more = 100.0 * (stored(default) / stored(best) - 1.0);
     (default.rule != best.rule).then(|| {
         format!(
-            "{}, which a repository has unless told otherwise, would take {} ({more:+.1}%) and an index of {}",
+            "{}, the default of repositories, would take {} ({more:+.1}%) and an index of {}",
             default.rule,
             size(default),
             bytes(default.index_bytes)

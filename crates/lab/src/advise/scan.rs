@@ -8,7 +8,7 @@ use onefold_engine::crypto::Keys;
 use onefold_engine::types::ChunkKind;
 use twox_hash::XxHash3_64;
 
-use super::distinct::{Distinct, Novelty, PLACE_BYTES, RECENT_BYTES, Recent};
+use super::distinct::{Distinct, Novelty, RECENT_BYTES, Recent, SLOT_BYTES};
 use super::reader::RunEnd;
 use super::regions::{Compressing, REGION_BYTES, Regions};
 use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
@@ -60,15 +60,15 @@ pub struct RuleScan {
     pub naming: Naming,
 }
 
-/// Memory of all rules beside their tables: a region and what it is compressed to, as large as the longest chunk if that is
+/// Memory of all rules without their tables: a region and its compressed form, as large as the longest chunk if that is
 /// longer.
 pub fn buffers_bytes() -> usize {
     let region = |rule: Rule| 2 * REGION_BYTES.max(rule.chunking().chunk_bytes_max() as usize);
     Rule::all().map(region).sum::<usize>() + region(Rule::Content(AVERAGE_DEFAULT))
 }
 
-/// Bytes of a place in a rule's table, with its two places among recent chunks.
-pub const SLOTS_BYTES: usize = PLACE_BYTES + 2 * RECENT_BYTES;
+/// Bytes of a slot in a rule's table, with its two slots of recent chunks.
+pub const SLOTS_BYTES: usize = SLOT_BYTES + 2 * RECENT_BYTES;
 
 /// Returns how many places tables may have, a power of two, that the rules' tables take no more than so many bytes together.
 pub fn slots_within(bytes: usize) -> usize {

@@ -105,11 +105,11 @@ fn least(results: &Results<'_>, claim: &ClaimSpec, point: usize, at: f64) -> Res
         let there = all.iter().find(|(number, _)| (number - at).abs() < 1e-9).map(|(_, measured)| *measured);
         // The minimum of a flat curve may be anywhere, so the paper's position needs to be about as good.
         let is_as_good = there.is_some_and(|there| there <= 1.05 * least);
-        let beside = there.map(|there| format!(", {:.2} times that at {at}", there / least)).unwrap_or_default();
+        let ratio = there.map(|there| format!(", {:.2} times that at {at}", there / least)).unwrap_or_default();
         claims.push(Claim {
             what: what(results, claim, first, false),
             published: format!("least at {at}"),
-            found: format!("least at {number}{beside}"),
+            found: format!("least at {number}{ratio}"),
             holds: is_as_good || (0.5..=2.0).contains(&(number / at)),
             remark: String::new(),
         });
@@ -132,7 +132,7 @@ fn crossing(results: &Results<'_>, claim: &ClaimSpec, of: usize, to: usize) -> R
         // From where on it always has more.
         let from = ratios.iter().rposition(|pair| !has_more(pair)).map_or(0, |last| last + 1);
         let all: Vec<_> = ratios.iter().map(|(shown, ratio)| format!("{ratio:.2} at {shown}")).collect();
-        let place = match (from.checked_sub(1).and_then(|before| ratios.get(before)), ratios.get(from)) {
+        let location = match (from.checked_sub(1).and_then(|before| ratios.get(before)), ratios.get(from)) {
             (Some((before, _)), Some((from, _))) => format!("between {before} and {from}"),
             (None, Some(_)) => "everywhere".to_owned(),
             (_, None) => "nowhere".to_owned(),
@@ -140,7 +140,7 @@ fn crossing(results: &Results<'_>, claim: &ClaimSpec, of: usize, to: usize) -> R
         claims.push(Claim {
             what: what(results, claim, first, false),
             published: String::new(),
-            found: format!("{place}: {}", all.join(", ")),
+            found: format!("{location}: {}", all.join(", ")),
             holds: from < ratios.len(),
             remark: String::new(),
         });

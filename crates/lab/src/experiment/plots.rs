@@ -88,7 +88,7 @@ fn over_data(measured: &Measured, measure: &crate::measure::Measure) -> Vec<(f64
     points
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a handful of places")]
+#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<Plot> {
     let name = plot.measures.first().context("a plot without a measure")?;
     let mut series = Vec::new();
@@ -107,7 +107,7 @@ fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<P
     Ok(Plot { title: plot.title.clone(), x, y, kind: PlotKind::Bars, series })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a handful of places")]
+#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn stacked(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<Plot> {
     let mut bars = Vec::new();
     let mut series: Vec<Series> = Vec::new();

@@ -311,7 +311,7 @@ impl Spec {
         if let Some(vary) = &self.vary {
             let (values, with) = (vary.values.len(), vary.with.len());
             ensure!(values == vary.numbers.len(), "vary: as many numbers as values");
-            ensure!(with == 0 || with == values, "vary: as many sets beside as values, or none");
+            ensure!(with == 0 || with == values, "vary: as many sets in `with` as values, or none");
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The read buffer (section 5a of the paper): entries that followed a hit in the log, the oldest overwritten first.
 //!
-//! A ring of entries, filled by one copy from the log, and a hash table of lines that leads to places of the ring. Nothing is
-//! kept up when something is found, and nothing is taken out: a slot whose place was overwritten since is known by its age.
+//! A ring of entries, filled by one copy from the log, and a hash table of lines that point into the ring. A hit updates nothing,
+//! and nothing is removed: the age of a slot shows whether its entry was overwritten.
 
 use onefold_accel::memory::will_need;
 
@@ -16,7 +16,7 @@ const LINE_ENTRIES: usize = 4;
 /// Bits of a slot for the number of an entry, counted from the first that was ever copied.
 const NUMBER_BITS: u32 = 40;
 
-/// What a buffered entry takes: itself, its position, and its share of the hash table.
+/// Memory of a buffered entry: itself, its position, and its share of the hash table.
 pub const BUFFERED_BYTES: usize = ENTRY_WORDS * 8 + 8 + LINE_SLOTS * 8 / LINE_ENTRIES;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,7 +44,7 @@ fn tag_of(name: &Name) -> u64 {
     name.middle >> NUMBER_BITS
 }
 
-/// Returns what of an entry's name the hash table goes by.
+/// Returns the part of an entry's name that the hash table uses.
 fn index_name(entry: &[u64]) -> Name {
     Name { head: entry[0], middle: entry[1], tail: 0 }
 }
@@ -69,12 +69,12 @@ impl ReadBuffer {
         self.lines.len() * LINE_ENTRIES * BUFFERED_BYTES
     }
 
-    /// Returns how many entries it holds at most.
+    /// Returns its capacity in entries.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Returns how many entries went for others.
+    /// Returns the number of overwritten entries.
     pub fn overwritten(&self) -> u64 {
         self.overwritten
     }
@@ -84,7 +84,7 @@ impl ReadBuffer {
         usize::try_from(product >> 64).expect("below the number of lines")
     }
 
-    /// Returns the place of the ring that a slot leads to, unless it was overwritten.
+    /// Returns the location in the ring that a slot points to, unless it was overwritten.
     #[inline]
     fn location_of(&self, slot: u64) -> Option<usize> {
         let number = (slot & ((1 << NUMBER_BITS) - 1)).checked_sub(1)?;
@@ -92,7 +92,7 @@ impl ReadBuffer {
         is_there.then(|| usize::try_from(number % self.capacity).expect("below the capacity"))
     }
 
-    /// Asks for the line of a chunk.
+    /// Prefetches the line of a chunk.
     #[inline]
     pub fn prefetch(&self, name: &Name) {
         will_need(&self.lines[self.line_of(name)]);
@@ -118,19 +118,19 @@ impl ReadBuffer {
         self.ring[location * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
     }
 
-    /// Takes in the entries from a position on, `count` at most, as `copy` writes them; it returns how many there were.
+    /// Takes at most `count` entries from a position on. `copy` writes them and returns their number.
     pub fn fill(&mut self, position: u64, count: usize, copy: impl FnOnce(&mut [u64]) -> usize) {
         let capacity = self.positions.len();
         let count = count.min(capacity);
         let mut start = usize::try_from(self.next % self.capacity).expect("below the capacity");
         if capacity < start + count {
-            // The window begins anew at the front: it is copied in one piece.
+            // A window is contiguous: this one starts at the front again.
             self.next += (capacity - start) as u64;
             start = 0;
         }
         let copied = copy(&mut self.ring[start * ENTRY_WORDS..(start + count) * ENTRY_WORDS]).min(count);
         self.overwritten = (self.next + copied as u64).saturating_sub(self.capacity).max(self.overwritten);
-        // All lines at once, instead of waiting for one after another.
+        // Prefetches all lines, so that no access waits for a single one.
         for entry in self.ring[start * ENTRY_WORDS..(start + copied) * ENTRY_WORDS].chunks_exact(ENTRY_WORDS) {
             will_need(&self.lines[self.line_of(&index_name(entry))]);
         }
@@ -141,7 +141,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Puts the newest entry into the hash table: over one of the same tag, of none, or of the oldest.
+    /// Puts the newest entry into the hash table: into the slot with the same tag, an empty one, or the oldest.
     fn enter(&mut self, location: usize) {
         let name = index_name(&self.ring[location * ENTRY_WORDS..][..ENTRY_WORDS]);
         let (tag, line) = (tag_of(&name), self.line_of(&name));

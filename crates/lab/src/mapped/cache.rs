@@ -1,4 +1,4 @@
-//! What of the log is kept in memory: the paper's read buffer, or the traditional cache that it replaces.
+//! The part of the log in memory: the paper's read buffer, or the traditional cache that it replaces.
 
 use crate::mapped::buffer::{BUFFERED_BYTES, ReadBuffer};
 use crate::mapped::log::Name;
@@ -19,7 +19,7 @@ pub enum CacheShape {
         /// Entries that are copied after a hit.
         neighbors: usize,
     },
-    /// Windows, the least recently used first to go.
+    /// Windows; the least recently used is evicted.
     Lru {
         /// Memory in bytes.
         bytes: usize,
@@ -31,7 +31,7 @@ pub enum CacheShape {
 /// An entry that the cache holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cached {
-    /// Where in the cache it stands.
+    /// Location in the cache.
     pub location: usize,
     /// Its position in the log.
     pub position: u64,
@@ -74,7 +74,7 @@ impl Cache {
         }
     }
 
-    /// Returns how many windows went for others; of the read buffer, as many entries as fill one.
+    /// Returns the number of evicted windows; for the read buffer, the overwritten entries divided by the length of a window.
     pub fn evictions(&self) -> u64 {
         match self {
             Self::None => 0,
@@ -83,7 +83,7 @@ impl Cache {
         }
     }
 
-    /// Asks for what a lookup of a chunk begins with.
+    /// Prefetches the first access of a lookup.
     #[inline]
     pub fn prefetch(&self, name: &Name) {
         if let Self::Fifo(buffer, _) = self {
@@ -110,8 +110,7 @@ impl Cache {
         }
     }
 
-    /// Takes in the entries from a hit on, as `copy` writes them; it returns how many there were. Returns true if there is
-    /// a cache to take them.
+    /// Takes the entries from a hit on. `copy` writes them and returns their number. Returns true if there is a cache.
     pub fn fill(&mut self, position: u64, copy: impl FnOnce(&mut [u64]) -> usize) -> bool {
         match self {
             Self::None => return false,

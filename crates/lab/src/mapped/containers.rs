@@ -1,7 +1,7 @@
-//! Which container an entry's number means: a list on the medium, and in memory.
+//! Containers by the numbers in entries: a list on the medium, and in memory.
 //!
-//! Numbers are given in order and never again. A record is written once and made durable before any entry names it; its last
-//! word says whether all chunks of the container were recorded, or that it is gone. In memory a container takes about
+//! Numbers are assigned in order and never reused. A record is written once and made durable before any entry names it. Its last
+//! word holds the status: complete, or gone. In memory a container takes about
 //! [`CONTAINER_MEMORY_BYTES`].
 
 use std::collections::HashMap;
@@ -15,19 +15,19 @@ use crate::mapped::medium::Medium;
 use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{CONTAINERS_AT, Space};
 
-/// About what one container takes in memory: in the list, and in the map from its name.
+/// Approximate memory of one container: in the list, and in the map from its name.
 pub const CONTAINER_MEMORY_BYTES: usize = 80;
 
 const STATUS_AT: u64 = 24;
 
-/// How far a container is.
+/// Status of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Status {
     /// Some of its chunks may be recorded.
     Begun,
     /// All of its chunks are recorded.
     Complete,
-    /// It was forgotten: its number means nothing any more.
+    /// It was forgotten: its number is invalid.
     Gone,
 }
 
@@ -40,7 +40,7 @@ impl Status {
         }
     }
 
-    /// A word that makes no sense means that the container is to be recorded again.
+    /// Decodes a status. With an invalid word, the container is recorded again.
     fn of(word: u64, index: u64) -> Self {
         [Self::Complete, Self::Gone].into_iter().find(|status| status.word(index) == word).unwrap_or(Self::Begun)
     }
@@ -95,23 +95,23 @@ impl Containers {
         Ok(Self { segments, known: Vec::new(), by_container: HashMap::new() })
     }
 
-    /// Reads where a list lies; `None` if that is damaged. [`Containers::load`] comes next.
+    /// Reads the regions of a list; `None` if they are damaged. [`Containers::load`] comes next.
     pub fn open<M: Medium>(space: &Space<M>) -> Option<Self> {
         let segments = Segments::open(space, CONTAINERS_AT, space.geometry().containers_bits)?;
         Some(Self { segments, known: Vec::new(), by_container: HashMap::new() })
     }
 
-    /// Returns the regions of the medium that it has, with their bytes.
+    /// Returns its regions of the medium, with their bytes.
     pub fn regions(&self) -> impl Iterator<Item = (u64, u64)> {
         self.segments.regions()
     }
 
-    /// Reads all records up to the first that is not whole; what follows is wiped out. No container is live so far.
+    /// Reads all records up to the first damaged one, and zeros the rest. No container is live so far.
     pub fn load<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
         let capacity = self.segments.capacity();
         while self.count() < capacity {
             let index = self.count();
-            // One at a time: there are few, and they follow each other.
+            // One at a time: they are few and consecutive.
             let record: [u64; ENTRY_WORDS] = space.medium.again(self.segments.offset_of(index));
             let Some(known) = decode(index, &record) else { break };
             self.push(known);
@@ -130,7 +130,7 @@ impl Containers {
         ordinal
     }
 
-    /// Returns how many numbers were given.
+    /// Returns the number of assigned numbers.
     pub fn count(&self) -> u64 {
         self.known.len() as u64
     }
@@ -141,7 +141,7 @@ impl Containers {
         self.known.get(ordinal as usize).filter(|known| known.is_live).map(|known| known.container)
     }
 
-    /// Returns the number of a container, giving it one if it has none; durable when this returns. It is live from now on.
+    /// Returns the number of a container; assigns one if it has none. Durable when this returns. The container becomes live.
     pub fn register<M: Medium>(&mut self, space: &mut Space<M>, container: ContainerId) -> Result<Ordinal> {
         if let Some(&ordinal) = self.by_container.get(&container) {
             self.known[ordinal.0 as usize].is_live = true;
@@ -169,13 +169,13 @@ impl Containers {
         space.medium.flush(offset, ENTRY_BYTES);
     }
 
-    /// Notes that all chunks of a container are recorded, which must be durable. Durable when this returns.
+    /// Marks a container as complete; its entries must be durable. Durable when this returns.
     pub fn complete<M: Medium>(&mut self, space: &mut Space<M>, ordinal: Ordinal) -> Result<()> {
         self.set_status(space, ordinal, Status::Complete);
         space.medium.fence()
     }
 
-    /// Notes that containers are gone. Durable when this returns: entries that name them may be taken over then.
+    /// Marks containers as gone. Durable when this returns: only then may entries that name them be reused.
     pub fn forget<M: Medium>(&mut self, space: &mut Space<M>, containers: &[ContainerId]) -> Result<()> {
         for container in containers {
             if let Some(ordinal) = self.by_container.remove(container) {
@@ -186,7 +186,7 @@ impl Containers {
         space.medium.fence()
     }
 
-    /// Takes the containers that exist; all others are gone. Returns those that are not known, or not with all their chunks.
+    /// Takes the containers that exist; all others are gone. Returns the unknown and the incomplete ones.
     pub fn attach<M: Medium>(&mut self, space: &mut Space<M>, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
         self.known.iter_mut().for_each(|known| known.is_live = false);
         let mut missing = Vec::new();
@@ -203,7 +203,7 @@ impl Containers {
         let is_live = |ordinal: &Ordinal| self.known[ordinal.0 as usize].is_live;
         let gone = self.by_container.iter().filter(|(_, ordinal)| !is_live(ordinal));
         let mut gone: Vec<_> = gone.map(|(container, _)| *container).collect();
-        // What is stored follows from what was asked, not from the order of a map.
+        // The stores follow the order of the arguments, not the order of a map.
         gone.sort_unstable();
         self.forget(space, &gone)?;
         Ok(missing)

@@ -5,10 +5,10 @@
 //! hashing: Fan, Andersen, Kaminsky and Mitzenmacher, "Cuckoo Filter: Practically Better Than Bloom", 2014, section 3.1), so
 //! that a slot can be moved without reading the log.
 //!
-//! Every change is one atomic store. A slot is moved by storing it at its other place, a flush and a fence, and only then
-//! storing something else where it stood: at any time it stands somewhere, for a moment twice, which does no harm. Slots are
-//! never taken out. What no search of bounded length finds a place for, and what would fill the table beyond its limit, is
-//! answered by a table of twice the size, filled from the log in order, which one store in the first page puts into effect.
+//! Every change is one atomic store. To move a slot, the table stores it in its other bucket, flushes and fences, and only then
+//! overwrites the old slot. So a slot always exists, for a moment twice, which is harmless. Slots are never removed. If a search of
+//! bounded length finds no empty slot, or the table reaches its limit, a table of twice the size is filled from the log in order;
+//! one store in the first page publishes it.
 
 use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
@@ -20,9 +20,9 @@ use crate::mapped::space::{Region, Space, TABLE_AT};
 
 /// Slots of a bucket: a cache line.
 pub const BUCKET_SLOTS: usize = 8;
-/// Most buckets that a search for a place looks at.
+/// Most buckets that a search for an empty slot visits.
 pub const SEARCH_BUCKETS_MAX: usize = 512;
-/// Most times that a table is doubled at once. More, and fingerprints are not uniform.
+/// Most doublings of a table in one step. If more are needed, fingerprints are not uniform.
 const DOUBLINGS_MAX: u32 = 4;
 /// Buckets of the largest table, as a logarithm.
 const BITS_MAX: u32 = 40;
@@ -30,7 +30,7 @@ const BITS_MAX: u32 = 40;
 const BUCKET_BYTES: u64 = LINE_BYTES as u64;
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 
-/// What the table had to do.
+/// Work of the table, counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TableWork {
     /// Slots moved to their other bucket.
@@ -39,25 +39,25 @@ pub struct TableWork {
     pub displacing_insertions: u64,
     /// Tables that were replaced by one of twice the size.
     pub growths: u64,
-    /// Tags that were those of another fingerprint: a read of the log for nothing.
+    /// Tags that matched another fingerprint: each is a useless read of the log.
     pub false_tags: u64,
 }
 
-/// How a change becomes durable.
+/// Durability of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writing {
-    /// Line by line, in an order that a crash may interrupt.
+    /// Each changed line is flushed, in an order that a crash may interrupt.
     Live,
-    /// As a whole, before anything leads to the table.
+    /// The table is flushed as a whole before it is published.
     Unpublished,
 }
 
-/// Which of a chunk's buckets are on their way to the processor, or there, so that nothing waits for them by itself.
+/// Buckets of a chunk that were prefetched or read before, so that no access waits for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Near {
     /// None.
     Neither,
-    /// The first: it was asked for in a round.
+    /// The first: it was prefetched in a round.
     First,
     /// Both: they were read just before.
     Both,
@@ -108,7 +108,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Reads where the table lies; `None` if that is damaged.
+    /// Reads the region of the table; `None` if the record is damaged.
     pub fn open<M: Medium>(space: &Space<M>, load_max: f64) -> Option<Self> {
         let region = space.region(TABLE_AT).filter(|region| (1..=BITS_MAX).contains(&region.bits))?;
         Some(Self::over(region, load_max))
@@ -120,7 +120,7 @@ impl Table {
         Self { region, count: 0, load_max, work: TableWork::default(), nodes: Vec::new() }
     }
 
-    /// Returns the region of the medium that it has, with its bytes.
+    /// Returns its region of the medium, with its bytes.
     pub fn region(&self) -> (u64, u64) {
         (self.region.offset, self.bytes())
     }
@@ -133,7 +133,7 @@ impl Table {
         (BUCKET_SLOTS as u64) << self.region.bits
     }
 
-    /// Returns what share of the slots is in use, 0 to 1.
+    /// Returns the share of slots in use, 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn load(&self) -> f64 {
         self.count as f64 / self.slots() as f64
@@ -144,7 +144,7 @@ impl Table {
         self.count
     }
 
-    /// Returns what it had to do.
+    /// Returns its work, counted.
     pub fn work(&self) -> TableWork {
         self.work
     }
@@ -168,7 +168,7 @@ impl Table {
         self.region.offset + bucket * BUCKET_BYTES + (slot * WORD_BYTES) as u64
     }
 
-    /// Asks for the first bucket of a chunk, in a round.
+    /// Prefetches the first bucket of a chunk, in a round.
     #[inline]
     pub fn prefetch<M: Medium>(&self, space: &mut Space<M>, name: &Name) {
         space.medium.prefetch(self.at(self.first_bucket(name), 0));
@@ -196,7 +196,7 @@ impl Table {
         None
     }
 
-    /// Adds a chunk that is not in the table, whose entry is the log's; doubles the table where it has no place for it.
+    /// Adds a chunk whose entry is in the log; doubles the table if it has no slot for it. The chunk must not be in the table.
     pub fn insert<M: Medium>(
         &mut self,
         space: &mut Space<M>,
@@ -210,11 +210,11 @@ impl Table {
         if !is_full && self.try_insert(space, name, position, Writing::Live, near)? {
             return Ok(());
         }
-        // With the entry, which is in the log already.
+        // The entry is in the log already, so the new table includes it.
         self.grow(space, log)
     }
 
-    /// Stores a slot for a chunk; returns true if a place was found.
+    /// Stores a slot for a chunk; returns true if there was an empty one.
     fn try_insert<M: Medium>(
         &mut self,
         space: &mut Space<M>,
@@ -247,7 +247,7 @@ impl Table {
             let Node { bucket, slots, from } = self.nodes[node];
             self.put(space, target.0, target.1, slots[moving], writing);
             if writing == Writing::Live {
-                // Before its old place is overwritten.
+                // Before its old slot is overwritten.
                 space.medium.fence()?;
             }
             self.work.displacements += 1;
@@ -262,8 +262,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Searches breadth first for a bucket with an empty slot: the shortest chain of moves. Returns the last node and the
-    /// slot of it that moves, and the empty place.
+    /// Searches breadth first for a bucket with an empty slot: the shortest chain of moves. Returns the last node, its
+    /// slot that moves, and the empty slot.
     fn search<M: Medium>(&mut self, space: &mut Space<M>) -> Option<(usize, usize, u64, usize)> {
         let mut node = 0;
         while node < self.nodes.len() {
@@ -317,11 +317,11 @@ impl Table {
         }
         let load = self.load() * 100.0;
         Err(Error::invalid(format!(
-            "the fingerprint table cannot place an entry at {load:.0}% of its room: fingerprints are not uniform"
+            "the fingerprint table cannot take an entry at {load:.0}% of its capacity: fingerprints are not uniform"
         )))
     }
 
-    /// Fills an empty table that nothing leads to with all entries of a log; returns true if all found a place.
+    /// Fills an empty, unpublished table with all entries of a log; returns true if all fitted.
     fn fill<M: Medium>(&mut self, space: &mut Space<M>, log: &Log) -> Result<bool> {
         let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
         let mut names = Vec::with_capacity(BATCH_ENTRIES);
@@ -345,8 +345,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Goes through the table of a medium that was opened: counts its slots, and clears those that lead past the log's end,
-    /// whose entries a crash has torn. Returns how many it cleared.
+    /// Scans the table after opening: counts its slots, and clears those that point past the log's end, whose entries a crash
+    /// has torn. Returns the number of cleared slots.
     pub fn sweep<M: Medium>(&mut self, space: &mut Space<M>, log: &Log) -> Result<u64> {
         let mut cleared = 0;
         let mut slots = vec![0; 64 * BUCKET_SLOTS];
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_differ_where_the_table_does_not_look_are_told_apart_and_too_many_are_refused() {
+    fn chunks_that_differ_where_the_table_does_not_look_are_distinguished_and_too_many_are_refused() {
         let (mut space, mut log, mut table) = store(3, 0.95);
         let alike = |number: u64| Name { head: number, ..name_of(1) };
         for number in 0..16 {

@@ -13,7 +13,7 @@ pub const SCATTERED_HASHES_MAX: u32 = 16;
 /// Words of a page of memory.
 const PAGE_WORDS: usize = 512;
 
-/// Which filter, how large, and how many bits it sets for a fingerprint.
+/// Kind of filter, its size, and the bits set for a fingerprint.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FilterShape {
     /// None: every chunk may be known.
@@ -49,8 +49,7 @@ impl std::fmt::Debug for Scattered {
 impl Scattered {
     fn new(bytes: usize, hashes: u32) -> Self {
         let mut words = vec![0; (bytes / 8).max(1)];
-        // Memory that nobody has touched is given out page by page when somebody does, which would be taken for the
-        // latency of the filter.
+        // The first access to a page of new memory is slow, and would count as latency of the filter.
         for page in words.chunks_mut(PAGE_WORDS) {
             page.fill(std::hint::black_box(0));
         }
@@ -114,12 +113,12 @@ impl Filter {
         }
     }
 
-    /// Returns true if there is none.
+    /// Returns true if there is no filter.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }
 
-    /// Asks for the memory that a probe touches.
+    /// Prefetches the memory of a probe.
     #[inline]
     pub fn prefetch(&self, key: &Key, name: &Name) {
         match self {

@@ -1,10 +1,10 @@
 //! The identifier on mapped memory: every chunk has its verdict when `submit` returns.
 //!
-//! A chunk that is declared unique gets its entry of the log and its slot of the table at once, with no container yet; met
-//! again before it is recorded, it is the same as the first. To record it replaces one word of its entry. What an earlier
-//! session had not recorded, or what is in a container that is gone, is dead: whoever meets it is unique and takes its entry
-//! over. The filter knows every fingerprint of the log in every order but [`Order::None`], so that the order may change
-//! at any time: a chunk that the cache holds is in the log, and its bits are set.
+//! A unique chunk gets its entry of the log and its slot of the table immediately, without a container. Until it is recorded, later
+//! occurrences have the verdict "same as the first". Recording it replaces one word of its entry. An entry is dead if an earlier session
+//! did not record it, or if its container is gone: the next occurrence of its chunk is unique and reuses the entry. Except with
+//! [`Order::None`], the filter holds every fingerprint of the log, so the order may change at any time: a chunk in the cache is in the
+//! log, and its bits are set.
 
 use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::kv::Key;
@@ -26,10 +26,10 @@ use crate::mapped::space::Space;
 
 /// Chunks that are prefetched for, fenced and timed together.
 pub const BATCH_CHUNKS: usize = 64;
-const _: () = assert!(BATCH_CHUNKS as u64 == UNFENCED_MAX, "what a batch appends, the recovery looks at");
-/// Pieces of which one has its steps timed: a reading of the clock costs as much as a step.
+const _: () = assert!(BATCH_CHUNKS as u64 == UNFENCED_MAX, "recovery examines all that a batch appends");
+/// One batch in this many has its steps timed: a reading of the clock costs as much as a step.
 const BATCHES_PER_TIMED: u64 = 16;
-/// Share of a piece's chunks, in 1/64, that must need the table for buckets to be asked for beforehand.
+/// Share of a batch's chunks, in 1/64, that must need the table before buckets are prefetched.
 const TABLE_SHARE_MIN: u64 = 16;
 
 /// The identifier.
@@ -44,23 +44,23 @@ pub struct MappedIndex<M> {
     chooser: Chooser,
     clock: TickClock,
     prefetches: bool,
-    /// Which session of this opening.
+    /// Number of the session since opening.
     epoch: u32,
-    /// Where the next chunk to be recorded is expected.
+    /// Expected position of the next chunk to be recorded.
     cursor: u64,
     names: Vec<(Key, Name)>,
     batches: u64,
     is_timed: bool,
-    /// Whether the first bucket of each chunk of the piece was asked for.
+    /// Whether the first bucket of each chunk of the batch was prefetched.
     near: Near,
-    /// Chunks of the last piece that needed the table.
+    /// Chunks of the last batch that needed the table.
     table_chunks: u64,
     /// Whether something was flushed since the last fence.
     is_unfenced: bool,
     tally: Tally,
     counters: Counters,
     takeovers: u64,
-    /// Part of the traffic that lookups had.
+    /// Traffic of lookups.
     lookup_traffic: Traffic,
 }
 
@@ -68,8 +68,8 @@ impl<M: Medium> MappedIndex<M> {
     /// Opens the fingerprint store on a medium, or makes one. No container is live before [`MappedIndex::attach`] or
     /// [`Identifier::record`] names it.
     ///
-    /// Reads all of the log and the table. Fails where the medium cannot be extended or synced; what is damaged is no
-    /// error, the state says what became of it.
+    /// Reads all of the log and the table. Fails if the medium cannot be extended or synced. Damage is no error: the
+    /// state reports it.
     pub fn open(medium: M, options: &MappedOptions) -> Result<(Self, MappedState)> {
         let has_both = options.order != Order::None;
         let mut filter = Filter::new(if has_both { options.filter } else { FilterShape::None });
@@ -100,14 +100,14 @@ impl<M: Medium> MappedIndex<M> {
         Ok((index, state))
     }
 
-    /// Begins a session: takes the containers that exist; all others are gone. What an earlier session had not recorded is
-    /// forgotten, and numbers of chunks may start anew.
+    /// Begins a session with the containers that exist; all others are gone. Chunks that an earlier session did not record
+    /// are forgotten, and sequences may start at 0 again.
     ///
-    /// Returns the containers that are not known, or not with all their chunks: the caller records them.
+    /// Returns the containers that are unknown or incomplete: the caller records them.
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
         if self.epoch + 1 == EPOCHS {
             return Err(Error::invalid(format!(
-                "a fingerprint store serves {EPOCHS} sessions until it is opened anew"
+                "a fingerprint store serves {EPOCHS} sessions until it is opened again"
             )));
         }
         self.epoch += 1;
@@ -115,7 +115,7 @@ impl<M: Medium> MappedIndex<M> {
         self.containers.attach(&mut self.space, live)
     }
 
-    /// Makes everything durable that the medium can, and gives the medium back.
+    /// Syncs the medium and returns it.
     pub fn close(mut self) -> Result<M> {
         self.sync()?;
         Ok(self.space.medium.into_medium())
@@ -126,22 +126,22 @@ impl<M: Medium> MappedIndex<M> {
         *self.space.medium.traffic()
     }
 
-    /// Returns the part of it that lookups had: probes, entries, and the copies behind hits.
+    /// Returns the traffic of lookups: probes, entries, and copies after hits.
     pub fn lookup_traffic(&self) -> Traffic {
         self.lookup_traffic
     }
 
-    /// Returns what was measured of the orders, what the model says of it, and what happened.
+    /// Returns measurements of the orders, predictions of the model, and counts.
     pub fn order_report(&self) -> OrderReport {
         self.chooser.report(&self.tally, self.clock.reading_nanos())
     }
 
-    /// Returns what the table had to do.
+    /// Returns the work of the table, counted.
     pub fn table_work(&self) -> TableWork {
         self.table.work()
     }
 
-    /// Returns what share of the table's slots is in use, 0 to 1.
+    /// Returns the share of the table's slots in use, 0 to 1.
     pub fn table_load(&self) -> f64 {
         self.table.load()
     }
@@ -179,7 +179,7 @@ impl<M: Medium> MappedIndex<M> {
         }
     }
 
-    /// Asks for what the chunks of the piece need first.
+    /// Prefetches the first accesses of the batch's chunks.
     fn prefetch(&mut self) {
         let asks_table = self.chooser.current() == Order::None || TABLE_SHARE_MIN <= self.table_chunks;
         for (key, name) in &self.names {
@@ -218,7 +218,7 @@ impl<M: Medium> MappedIndex<M> {
         self.look_up(name, sequence)
     }
 
-    /// Asks the filter; returns true if a chunk is not in the log.
+    /// Probes the filter; returns true if a chunk is not in the log.
     #[inline]
     fn is_new(&mut self, key: &Key, name: &Name) -> bool {
         if self.filter.is_none() {
@@ -232,7 +232,7 @@ impl<M: Medium> MappedIndex<M> {
         is_new
     }
 
-    /// Asks the cache.
+    /// Looks up a chunk in the cache.
     fn ask_cache(&mut self, name: &Name, sequence: Sequence) -> Option<Verdict> {
         let start = self.start();
         let cached = self.cache.get(name);
@@ -247,7 +247,7 @@ impl<M: Medium> MappedIndex<M> {
             self.tally.duplicates += 1;
             return verdict;
         }
-        // The copy is older than the entry, perhaps.
+        // The copy may be out of date.
         let entry = self.log.read(&mut self.space, cached.position);
         self.cache.refresh(cached.location, entry[ENTRY_WORDS - 1]);
         let verdict = self.verdict_of(cached.position, entry[ENTRY_WORDS - 1]);
@@ -259,7 +259,7 @@ impl<M: Medium> MappedIndex<M> {
         Some(self.take_over(cached.position, sequence))
     }
 
-    /// Returns what an entry says of its chunk; `None` if it is dead.
+    /// Returns the verdict by an entry; `None` if it is dead.
     #[inline]
     fn verdict_of(&mut self, position: u64, word: u64) -> Option<Verdict> {
         match State::of(word, position) {
@@ -337,10 +337,10 @@ impl<M: Medium> MappedIndex<M> {
         Ok(())
     }
 
-    /// Finds the entry of a chunk to be recorded: behind the one before, or by the table.
+    /// Finds the entry of a chunk to be recorded: after the previous one, or by the table.
     fn locate(&mut self, name: &Name) -> Option<(u64, u64)> {
         if self.cursor < self.log.len() {
-            // They follow each other: nothing waits for each.
+            // The entries are consecutive, so none is waited for by itself.
             let entry: [u64; ENTRY_WORDS] = self.space.medium.again(self.log.offset_of(self.cursor));
             if name.is_of(&entry) {
                 return Some((self.cursor, entry[ENTRY_WORDS - 1]));
@@ -386,7 +386,7 @@ impl<M: Medium> Identifier for MappedIndex<M> {
         chunks.chunks(BATCH_CHUNKS).try_for_each(|batch| self.submit_batch(batch, resolved))
     }
 
-    /// Nothing ever waits for a verdict.
+    /// No chunk ever waits for a verdict.
     fn drain(&mut self, _resolved: &mut Vec<Resolved>) -> Result<()> {
         self.sync()
     }
@@ -414,7 +414,7 @@ impl<M: Medium> Identifier for MappedIndex<M> {
             }
             self.log.set_state(&mut self.space, position, State::Recorded(ordinal));
             self.counters.updates += 1;
-            // Two entries share a line, and mostly follow each other.
+            // Two entries share a line, and are mostly consecutive.
             let offset = self.log.offset_of(position);
             let of_entry = offset - offset % (2 * ENTRY_BYTES);
             if let Some(before) = line.replace(of_entry).filter(|before| *before != of_entry) {

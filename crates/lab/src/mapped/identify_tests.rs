@@ -284,7 +284,7 @@ fn chunks_of_containers_that_are_not_live_are_unique_again_and_take_their_entrie
         assert_eq!((caller.packing.len(), caller.index.takeovers()), (20, 20));
         caller.submit(&chunks[..20]);
         assert_eq!(caller.index.entries(), 40, "no entry is made twice");
-        // The session ends without their being recorded, and the container is there after all: it is recorded anew.
+        // The session ends before they are recorded, but the container exists: it is recorded again.
         assert_eq!(caller.attach(kept), [first]);
         caller.submit(&chunks);
         assert!(caller.packing.is_empty());

@@ -1,16 +1,16 @@
 //! The log: fingerprints in the order in which their chunks were first seen (section 5b of the paper).
 //!
-//! Neighbors in the stream are neighbors in the log, so that one copy brings in what the stream goes on with. An entry is
+//! Neighbors in the stream are neighbors in the log, so that one copy prefetches the continuation of the stream. An entry is
 //! half a cache line:
 //!
-//! | Word | What |
+//! | Word | Contents |
 //! |---|---|
 //! | 0, 1 | first 16 bytes of the fingerprint |
 //! | 2 | next 4 bytes, and 32 bits of check over them and the position |
 //! | 3 | state, replaced by one atomic store |
 //!
-//! The first three are written once. The state says in which container the chunk is, or that this session has declared it
-//! unique under a number, or nothing: then the chunk is not stored, and whoever meets it again takes the entry over.
+//! The first three are written once. The state names the container of the chunk, or the sequence under which this session declared it
+//! unique. Otherwise the chunk is not stored, and its next occurrence reuses the entry.
 
 use onefold_engine::Result;
 use onefold_engine::kv::{Key, Ordinal};
@@ -21,7 +21,7 @@ use crate::mapped::medium::Medium;
 use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{LOG_AT, Space};
 
-/// Entries that are read together where the log is gone through.
+/// Entries of one read of a scan of the log.
 pub const BATCH_ENTRIES: usize = 128;
 /// Most entries that are appended between two fences.
 pub const UNFENCED_MAX: u64 = 64;
@@ -36,7 +36,7 @@ const RECORDED: u64 = 1 << 63;
 const PENDING: u64 = 1 << 62;
 const STATE_AT: u64 = 24;
 
-/// What names a chunk, in the words that an entry holds.
+/// Name of a chunk, in the words of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name {
     /// Bytes 0..8, big-endian: these choose a line of the cache.
@@ -54,7 +54,7 @@ impl From<&Key> for Name {
 }
 
 impl Name {
-    /// Returns the bytes again.
+    /// Returns the bytes.
     pub fn key(&self) -> Key {
         let mut bytes = [0; onefold_engine::kv::KEY_LEN];
         bytes[..8].copy_from_slice(&self.head.to_be_bytes());
@@ -65,11 +65,11 @@ impl Name {
 
     fn check(&self, position: u64) -> u64 {
         let bits = mix64(self.head ^ mix64(self.middle ^ mix64(u64::from(self.tail) << 32 ^ position)));
-        // Never that of nothing.
+        // Never the check of an empty entry.
         bits >> 32 | 1
     }
 
-    /// Returns true if an entry is that of this chunk.
+    /// Returns true if an entry belongs to this chunk.
     #[inline]
     pub fn is_of(&self, entry: &[u64]) -> bool {
         matches!(*entry, [head, middle, low, ..] if head == self.head && middle == self.middle && low & 0xffff_ffff == u64::from(self.tail))
@@ -80,7 +80,7 @@ impl Name {
         [self.head, self.middle, self.check(position) << 32 | u64::from(self.tail), state.word(position)]
     }
 
-    /// Returns whose an entry is; `None` if it is not whole, or stands at another position than it was written for.
+    /// Returns the name in an entry; `None` if the entry is damaged, or was written for another position.
     pub fn of_entry(entry: &[u64], position: u64) -> Option<Self> {
         let &[head, middle, low, _] = entry else { return None };
         let tail = u32::try_from(low & 0xffff_ffff).ok()?;
@@ -89,14 +89,14 @@ impl Name {
     }
 }
 
-/// What is known of an entry's chunk.
+/// State of an entry's chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// It is not stored.
     Dead,
     /// It was declared unique in a session of this opening, and is not recorded yet.
     Pending {
-        /// Which session.
+        /// Number of the session.
         epoch: u32,
         /// The chunk that was declared unique.
         sequence: Sequence,
@@ -110,7 +110,7 @@ impl State {
         mix64(position ^ mix64(ordinal ^ RECORDED)) >> 33
     }
 
-    /// Returns the word that stands for it at a position.
+    /// Encodes the state for a position.
     pub fn word(self, position: u64) -> u64 {
         match self {
             Self::Dead => 0,
@@ -121,7 +121,7 @@ impl State {
         }
     }
 
-    /// Returns what a word stands for at a position. What makes no sense there is dead: it may miss, never invent.
+    /// Decodes the state of a position. An invalid word is dead: the index may miss a chunk, but never invents one.
     #[inline]
     pub fn of(word: u64, position: u64) -> Self {
         if word & RECORDED != 0 {
@@ -147,7 +147,7 @@ pub struct Log {
     len: u64,
     /// Entries up to here are durable.
     fenced: u64,
-    /// What the first page says of how many entries are durable and in the table.
+    /// Entries that are durable and in the table, as recorded in the first page.
     applied: u64,
     checkpoint_bits: u32,
 }
@@ -160,8 +160,8 @@ impl Log {
         Ok(Self { segments, len: 0, fenced: 0, applied: 0, checkpoint_bits: geometry.checkpoint_bits })
     }
 
-    /// Reads where a log lies and how much of it is applied; `None` if that is damaged. Entries that follow are found by
-    /// [`Log::adopt`].
+    /// Reads the regions of a log and the number of applied entries; `None` if they are damaged. [`Log::adopt`] finds the
+    /// entries that follow.
     pub fn open<M: Medium>(space: &Space<M>) -> Option<Self> {
         let geometry = space.geometry();
         let segments = Segments::open(space, LOG_AT, geometry.log_bits)?;
@@ -170,7 +170,7 @@ impl Log {
         (applied <= log.capacity()).then_some(log)
     }
 
-    /// Returns the regions of the medium that it has, with their bytes.
+    /// Returns its regions of the medium, with their bytes.
     pub fn regions(&self) -> impl Iterator<Item = (u64, u64)> {
         self.segments.regions()
     }
@@ -189,12 +189,12 @@ impl Log {
         self.len == 0
     }
 
-    /// Returns how many entries are applied: durable, in a table that is durable.
+    /// Returns the number of applied entries: durable, and in a durable table.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Returns where an entry stands on the medium.
+    /// Returns the offset of an entry on the medium.
     #[inline]
     pub fn offset_of(&self, position: u64) -> u64 {
         self.segments.offset_of(position)
@@ -206,7 +206,7 @@ impl Log {
         space.medium.miss(self.offset_of(position))
     }
 
-    /// Copies the entries from a position on, as many as `out` has room for and there are; returns how many.
+    /// Copies the entries from a position on until `out` is full or the log ends; returns their number.
     pub fn copy<M: Medium>(&self, space: &mut Space<M>, position: u64, out: &mut [u64]) -> usize {
         let capacity = (out.len() / ENTRY_WORDS) as u64;
         let count = self.len.saturating_sub(position).min(capacity);
@@ -234,7 +234,7 @@ impl Log {
         Ok(position)
     }
 
-    /// Returns how many entries are not known to be durable.
+    /// Returns the number of entries that may not be durable.
     pub fn unfenced(&self) -> u64 {
         self.len - self.fenced
     }
@@ -244,24 +244,24 @@ impl Log {
         space.medium.store(self.offset_of(position) + STATE_AT, state.word(position));
     }
 
-    /// Makes all entries durable, and with them the slots that were flushed; now and then notes how many are.
+    /// Makes all entries durable, and all flushed slots; periodically records the number of applied entries.
     pub fn sync<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
         let extents = self.segments.extents(self.fenced, self.len - self.fenced);
         extents.for_each(|(offset, entries)| space.medium.flush(offset, entries * ENTRY_BYTES));
         space.medium.fence()?;
         self.fenced = self.len;
         if self.applied + (1 << self.checkpoint_bits) <= self.fenced {
-            // Only now: entries and slots must be durable before this can be.
+            // Only now: entries and slots must be durable before the record is.
             self.applied = self.fenced;
             space.store_applied(self.applied);
         }
         Ok(())
     }
 
-    /// Takes the whole entries that follow the applied ones, up to the first that is not; returns how many were torn or
-    /// followed a torn one. These are wiped out.
+    /// Takes the valid entries that follow the applied ones, up to the first torn one. Zeros the rest, and returns the number of
+    /// entries dropped.
     pub fn adopt<M: Medium>(&mut self, space: &mut Space<M>) -> Result<u64> {
-        // The note is behind by its step and what was appended until it was durable.
+        // The record lags by its interval, and by the entries appended until it was durable.
         let end = (self.applied + (1 << self.checkpoint_bits) + 2 * UNFENCED_MAX).min(self.capacity());
         let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
         let mut is_whole = true;
@@ -287,7 +287,7 @@ impl Log {
         Ok(dropped)
     }
 
-    /// Notes that all entries are applied, once they are found to be in a table that is durable.
+    /// Records that all entries are applied, once all are in a durable table.
     pub fn note_applied<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
         self.applied = self.len;
         space.store_applied(self.applied);

@@ -1,8 +1,9 @@
-//! The traditional fingerprint cache, for comparison: windows of the log, the least recently used first to go.
+//! The traditional fingerprint cache, for comparison: windows of the log; the least recently used is evicted.
 //!
-//! As locality-preserved caching has it (Zhu, Li and Patterson, FAST 2008, section 4.3), windows come and go as wholes, and
-//! a hit makes its window the newest. Each entry is in a hash map; both it and the list are kept up with every
-//! window that comes or goes, which is the cost that the paper's read buffer does without.
+//! As in locality-preserved caching (Zhu, Li and Patterson, FAST 2008, section 4.3), windows are added and evicted as a whole, and a
+//! hit makes its window the newest. Each entry is in a hash map. Both map and list are updated with every window: the paper's read
+//! buffer avoids this cost, which experiments measure here. So this cache shares no code with the engine's: `store::lru` holds
+//! single values, and `index::cache` has windows of variable length and indexes them without a map.
 
 use std::collections::HashMap;
 
@@ -13,9 +14,9 @@ use crate::mapped::cache::Cached;
 use crate::mapped::log::Name;
 use crate::mapped::segments::ENTRY_WORDS;
 
-/// What an entry takes of the map: key, place and a byte of control.
+/// Memory of an entry in the map: key, location and a control byte.
 const MAPPED_BYTES: usize = KEY_LEN + 4 + 1;
-/// What a window takes beside its entries.
+/// Memory of a window without its entries.
 const WINDOW_BYTES: usize = size_of::<Window>();
 /// No window.
 const NONE: u32 = u32::MAX;
@@ -46,16 +47,16 @@ impl std::fmt::Debug for Lru {
     }
 }
 
-/// Room of the map for each entry: with less, it would grow where many were taken out and put in.
+/// Capacity of the map for each entry: with less, many removals and insertions would make it grow.
 const MAP_HEADROOM: usize = 2;
 
-/// Returns the memory of a map for so many entries: buckets are a power of two and seven eighths of them used.
+/// Returns the memory of a map for `entries` entries: the number of buckets is a power of two, and seven eighths are used.
 fn map_bytes(entries: usize) -> usize {
     (MAP_HEADROOM * entries * 8).div_ceil(7).next_power_of_two().max(4) * MAPPED_BYTES
 }
 
 impl Lru {
-    /// Makes a cache of at most `bytes` for windows of so many entries; at least one window.
+    /// Makes a cache of at most `bytes` for windows of `window_entries` entries; it holds at least one window.
     pub fn new(bytes: usize, window_entries: usize) -> Self {
         let of = |windows: usize| {
             let entries = windows * window_entries;
@@ -89,12 +90,12 @@ impl Lru {
         self.windows_max * WINDOW_BYTES + entries * ENTRY_WORDS * 8 + map_bytes(entries)
     }
 
-    /// Returns how many entries it holds at most.
+    /// Returns its capacity in entries.
     pub fn capacity(&self) -> u64 {
         (self.windows_max * self.window_entries) as u64
     }
 
-    /// Returns how many windows went for others.
+    /// Returns the number of evicted windows.
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
@@ -144,7 +145,7 @@ impl Lru {
         self.entries[location * ENTRY_WORDS + ENTRY_WORDS - 1] = state;
     }
 
-    /// Takes in the entries from a position on, `count` at most, as `copy` writes them; it returns how many there were.
+    /// Takes at most `count` entries from a position on. `copy` writes them and returns their number.
     pub fn fill(&mut self, position: u64, count: usize, copy: impl FnOnce(&mut [u64]) -> usize) {
         let count = count.min(self.window_entries);
         let index = if self.windows.len() < self.windows_max {
@@ -172,7 +173,7 @@ impl Lru {
         Name { head: entry[0], middle: entry[1], tail }.key()
     }
 
-    /// Takes a window's entries out of the map, except those that a newer window holds as well.
+    /// Removes a window's entries from the map, except those that a newer window holds, too.
     fn evict(&mut self, index: usize) {
         self.evictions += 1;
         let start = index * self.window_entries;

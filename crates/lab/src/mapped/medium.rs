@@ -1,4 +1,4 @@
-//! What a fingerprint store on persistent memory lies on: words that can be stored, flushed and fenced.
+//! The medium of a fingerprint store on persistent memory: words that can be stored, flushed and fenced.
 //!
 //! The rules are those of memory behind a processor's caches. A word is stored as a whole. A store is durable after the line
 //! it lies in was flushed and then a fence has returned; before, it may be durable or not, each word by itself, since a cache
@@ -29,14 +29,14 @@ pub trait Medium: Debug + Send {
     fn write(&mut self, offset: u64, words: &[u64]);
     /// Sends the lines that hold `len` bytes from an offset on to the memory.
     fn flush(&mut self, offset: u64, len: u64);
-    /// Returns once what was flushed is durable.
+    /// Returns when all flushed lines are durable.
     fn fence(&mut self) -> Result<()>;
-    /// Makes the medium at least `len` bytes long; what is new is zero, now and after a crash. After an error the medium is
-    /// as it was.
+    /// Makes the medium at least `len` bytes long. New bytes are zero, now and after a crash. An error leaves the medium
+    /// unchanged.
     fn grow(&mut self, len: u64) -> Result<()>;
-    /// Gives back the memory of a range; what stands there is not defined afterwards.
+    /// Releases the memory of a range; its contents are undefined afterwards.
     fn release(&mut self, offset: u64, len: u64);
-    /// Asks for the line of an offset without waiting for it.
+    /// Prefetches the line of an offset.
     fn will_need(&self, offset: u64);
 }
 
@@ -78,7 +78,7 @@ impl Medium for Box<dyn Medium> {
     }
 }
 
-/// The machine's own memory: gone with the process, and what other media are compared with.
+/// The machine's own memory, lost with the process: the reference for other media.
 #[derive(Debug)]
 pub struct Dram(Mapping);
 
@@ -93,7 +93,7 @@ pub struct MappedFile {
     durability: Durability,
 }
 
-/// What a fence on a mapped file waits for.
+/// Scope of a fence on a mapped file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// The processor's caches.
@@ -111,7 +111,7 @@ fn mapped_len(len: u64) -> Result<usize> {
 }
 
 impl Dram {
-    /// Takes so much memory, zeroed, in whole pages; it may be none, and grows as it is used.
+    /// Takes `len` bytes of zeroed memory in whole pages; 0 is allowed.
     pub fn new(len: u64) -> Result<Self> {
         let mapping = Mapping::anonymous(mapped_len(len)?);
         Ok(Self(mapping.map_err(|error| Error::io("map", Path::new("(memory)"), error))?))
@@ -119,7 +119,7 @@ impl Dram {
 }
 
 impl MappedFile {
-    /// Opens a file, or creates it empty. One process at a time has it; another is told that it is in use.
+    /// Opens a file, or creates it empty. One process at a time may open it; another gets an error.
     pub fn open(path: &Path, durability: Durability) -> Result<Self> {
         let wrap = |operation| move |error| Error::io(operation, path, error);
         let mut options = std::fs::OpenOptions::new();
@@ -141,7 +141,7 @@ impl MappedFile {
     }
 }
 
-/// Implements what both have in common.
+/// Implements the methods that both share.
 macro_rules! by_mapping {
     ($mapping:tt) => {
         fn len(&self) -> u64 {

@@ -1,7 +1,7 @@
-//! What the accesses to a medium cost: counted, and on request made slower by a stated time.
+//! Counts of accesses to a medium, and latency added on request.
 //!
 //! A dependent miss is an access that the next step has to wait for: a bucket of the table, an entry of the log. A copy of
-//! consecutive entries is one access and so many bytes. Both wait for the injected latency once. With prefetching, a
+//! consecutive entries is one access, and its bytes are counted. Both wait for the injected latency once. With prefetching, a
 //! round of lines that were asked for together waits for it once, since they are on their way at the same time.
 
 use std::sync::OnceLock;
@@ -13,10 +13,10 @@ use onefold_sys::{ticks, ticks_in_order};
 
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 
-/// How long the counter of ticks is compared with the clock.
+/// Duration of the comparison of the tick counter with the clock.
 const CALIBRATION: Duration = Duration::from_millis(4);
 
-/// Readings of both clocks of which the quickest counts.
+/// Readings of both clocks; the fastest counts.
 const PAIRS: usize = 32;
 
 /// Accesses to a medium.
@@ -28,9 +28,9 @@ pub struct Traffic {
     pub copies: u64,
     /// Bytes that those copied.
     pub bytes_copied: u64,
-    /// Lines asked for before they were needed, that were not waited for one at a time.
+    /// Lines prefetched, that were not waited for one at a time.
     pub lines_prefetched: u64,
-    /// Times that such lines were asked for together; each is waited for once.
+    /// Rounds of such prefetches; each is waited for once.
     pub rounds: u64,
     /// Bytes stored.
     pub bytes_written: u64,
@@ -38,12 +38,12 @@ pub struct Traffic {
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
-    /// Nanoseconds of latency that were injected, as asked for.
+    /// Nanoseconds of latency injected.
     pub injected_nanos: u64,
 }
 
 impl Traffic {
-    /// Returns how often somebody waited for the medium to answer.
+    /// Returns the number of waits for the medium.
     pub fn waits(&self) -> u64 {
         self.misses + self.copies + self.rounds
     }
@@ -152,13 +152,13 @@ pub struct Metered<M> {
 }
 
 impl<M: Medium> Metered<M> {
-    /// Counts what is done with a medium, and has every wait for it take `injected` longer.
+    /// Counts the accesses to a medium, and adds `injected` to every wait for it.
     pub fn new(medium: M, injected: Duration, clock: &TickClock) -> Self {
         let injected_ticks = clock.ticks_of(injected);
         Self { medium, traffic: Traffic::default(), injected, injected_ticks, reading_ticks: clock.reading_ticks }
     }
 
-    /// Returns what was counted.
+    /// Returns the counts.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
@@ -168,7 +168,7 @@ impl<M: Medium> Metered<M> {
         &self.medium
     }
 
-    /// Gives the medium back.
+    /// Returns the medium.
     pub fn into_medium(self) -> M {
         self.medium
     }
@@ -190,7 +190,7 @@ impl<M: Medium> Metered<M> {
             return;
         }
         self.traffic.injected_nanos += u64::try_from(self.injected.as_nanos()).unwrap_or(u64::MAX);
-        // After what was waited for before.
+        // After all earlier accesses.
         let start = ticks_in_order();
         // The first reading and the last take half of their time each outside what they measure, and the last is half
         // of one too late on average.
@@ -206,7 +206,7 @@ impl<M: Medium> Metered<M> {
         self.again(offset)
     }
 
-    /// Reads words of a line that was read just before, or asked for in a round.
+    /// Reads words of a line that was read just before, or prefetched in a round.
     #[inline]
     pub fn again<const N: usize>(&self, offset: u64) -> [u64; N] {
         let mut words = [0; N];
@@ -222,14 +222,14 @@ impl<M: Medium> Metered<M> {
         self.medium.copy_out(offset, words);
     }
 
-    /// Asks for a line of the round.
+    /// Prefetches a line of the round.
     #[inline]
     pub fn prefetch(&mut self, offset: u64) {
         self.traffic.lines_prefetched += 1;
         self.medium.will_need(offset);
     }
 
-    /// Ends a round of lines that were asked for.
+    /// Ends a round of prefetches.
     pub fn end_round(&mut self) {
         self.traffic.rounds += 1;
         self.wait();
@@ -259,25 +259,25 @@ impl<M: Medium> Metered<M> {
         }
     }
 
-    /// Waits until what was flushed is durable.
+    /// Waits until all flushed lines are durable.
     pub fn fence(&mut self) -> Result<()> {
         self.traffic.fences += 1;
         self.medium.fence()
     }
 
-    /// Makes the medium longer; what is new is zero.
+    /// Makes the medium longer; new bytes are zero.
     pub fn grow(&mut self, len: u64) -> Result<()> {
         self.medium.grow(len)
     }
 
-    /// Gives back the memory of a range.
+    /// Releases the memory of a range.
     pub fn release(&mut self, offset: u64, len: u64) {
         self.medium.release(offset, len);
     }
 }
 
 /// Measures the latency of a medium: the mean time of an access to a line at random, each known only after the one before
-/// (a pointer chase). Nothing is written. The medium must not be empty, and says little if it fits into a cache.
+/// (a pointer chase). Nothing is written. The medium must not be empty, and should not fit into a cache.
 pub fn base_latency(medium: &impl Medium, accesses: u32, clock: &TickClock) -> f64 {
     let lines = (medium.len() / LINE_BYTES as u64).max(1);
     let mut position = 1;
@@ -286,7 +286,7 @@ pub fn base_latency(medium: &impl Medium, accesses: u32, clock: &TickClock) -> f
         let mut word = [0];
         let line = (u128::from(mix64(position)) * u128::from(lines)) >> 64;
         medium.copy_out(u64::try_from(line).expect("below the number of lines") * LINE_BYTES as u64, &mut word);
-        // The next place depends on what was read; where memory is zero all the same, the step keeps it moving.
+        // The next line depends on the word read; the step changes it even if all memory is zero.
         position = position.wrapping_add(1) ^ word[0] << 32;
     }
     let nanos = clock.nanos_between(from, ticks_in_order());

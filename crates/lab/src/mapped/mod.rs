@@ -1,11 +1,11 @@
 //! Identification on persistent memory: Li, He, Wang and Liu, "Towards Optimizing Deduplication on Persistent Memory",
-//! NPC 2020, as a second [`onefold_engine::index::Identifier`] beside the engine's own.
+//! NPC 2020, as a second [`onefold_engine::index::Identifier`].
 //!
 //! Fingerprints lie on a [`medium`] of words that can be stored, flushed and fenced: a [`log`] in the order of the stream and
-//! a [`cuckoo`] table that leads into it. In memory are a [`filter`], a [`cache`] of what followed hits in the log (the paper's
-//! read [`buffer`], or an [`lru`] for comparison), and the list of [`containers`]. [`order`] says which is asked first, and has
-//! the paper's model of what that costs; [`meter`] counts accesses and can make them slower. `docs/decisions/0020` has the
-//! layout, what a crash leaves, and where this differs from the paper.
+//! a [`cuckoo`] table that points into it. In memory are a [`filter`], a [`cache`] of the entries after hits in the log (the paper's
+//! read [`buffer`], or an [`lru`] for comparison), and the list of [`containers`]. [`order`] decides which comes first, and has
+//! the paper's model of the costs; [`meter`] counts accesses and can make them slower. `docs/decisions/0020` has the
+//! layout, the state after a crash, and the differences from the paper.
 
 pub mod buffer;
 pub mod cache;

@@ -1,10 +1,10 @@
-//! Opening a fingerprint store: what is whole is taken as it is, what a crash has torn is dropped, and what is damaged beyond
-//! that is started anew.
+//! Opening of a fingerprint store: valid parts are kept, torn entries are dropped, and a store with other damage is replaced by an
+//! empty one.
 //!
-//! In order: the first page and its regions; the list of containers, up to the first record that is not whole; the log, all
-//! that is applied and what follows up to the first entry that is not whole; the table, whose slots that lead past the log's
-//! end are cleared. Then entries that are not applied are looked up in the table and entered where they are missing. All of
-//! it can be interrupted and done again.
+//! In order: the first page and its regions; the list of containers, up to the first damaged record; the log, with all applied
+//! entries and those that follow up to the first torn one; the table, whose slots past the log's end are cleared. Then entries that
+//! are not applied are looked up in the table and inserted if they are missing. A crash may interrupt all of it; the next opening
+//! repeats it.
 
 use std::time::Duration;
 
@@ -25,19 +25,19 @@ use crate::mapped::space::{Geometry, Space};
 /// Choices and memory of an identifier on mapped memory.
 ///
 /// In memory it has the filter, the cache, about [`crate::mapped::containers::CONTAINER_MEMORY_BYTES`] for each container,
-/// and less than 64 KiB besides.
+/// and less than 64 KiB for the rest.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MappedOptions {
-    /// What is asked first.
+    /// Order of filter, cache and table.
     pub order: Order,
     /// The filter; none is made for [`Order::None`].
     pub filter: FilterShape,
     /// The cache; none is made for [`Order::None`].
     pub cache: CacheShape,
-    /// Latency that each wait for the medium takes longer.
+    /// Latency added to each wait for the medium.
     pub injected: Duration,
-    /// Whether what chunks need first is asked for, for 64 of them at a time. Without, every miss is waited for, as the
-    /// paper's model has it.
+    /// Whether the first accesses of 64 chunks at a time are prefetched. Otherwise every miss is waited for, as in the paper's
+    /// model.
     pub prefetches: bool,
     /// Share of the table's slots in use at which it is doubled, 0 to 1.
     pub load_max: f64,
@@ -61,18 +61,18 @@ impl Default for MappedOptions {
     }
 }
 
-/// How a medium was found.
+/// State of a medium at opening.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MappedState {
     /// Empty: it is used for the first time.
     New,
     /// With a fingerprint store on it.
     Opened(Recovery),
-    /// With something on it that is none, or one that is damaged: it was started anew. Why.
+    /// With other data or a damaged store on it, for this reason: it was replaced by an empty store.
     Rebuilt(String),
 }
 
-/// What was found in a fingerprint store.
+/// Result of opening a fingerprint store.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Recovery {
     /// Entries of the log.
@@ -83,13 +83,13 @@ pub struct Recovery {
     pub torn: u64,
     /// Entries that were durable and are damaged: those chunks are stored again.
     pub damaged: u64,
-    /// Slots of the table that led to torn entries: cleared.
+    /// Slots of the table that pointed to torn entries: cleared.
     pub slots_cleared: u64,
-    /// Entries that the table lacked: entered.
+    /// Entries that the table lacked: inserted.
     pub slots_added: u64,
 }
 
-/// All that lies on the medium.
+/// The structures on the medium.
 #[derive(Debug)]
 pub(super) struct Stored<M> {
     pub(super) space: Space<M>,
@@ -98,7 +98,7 @@ pub(super) struct Stored<M> {
     pub(super) containers: Containers,
 }
 
-/// Opens what is on a medium, or starts anew; fills the filter with the fingerprints of the log.
+/// Opens the store on a medium, or makes an empty one; fills the filter with the fingerprints of the log.
 pub(super) fn open<M: Medium>(
     medium: M,
     options: &MappedOptions,
@@ -165,13 +165,13 @@ impl<M: Medium> Stored<M> {
                 recovery.slots_added += 1;
             }
         }
-        // What was entered is flushed; with this it is durable, and only then the note that says so.
+        // This makes the inserted slots durable, and only then the record of it.
         space.medium.fence()?;
         log.note_applied(space)?;
         Ok(recovery)
     }
 
-    /// Reads the whole log: fills the filter, and makes dead what no container of the list holds.
+    /// Reads the whole log: fills the filter, and marks entries dead whose container is not in the list.
     fn go_through(&mut self, filter: &mut Filter, recovery: &mut Recovery) -> Result<()> {
         let Self { space, log, containers, .. } = self;
         let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];

@@ -1,14 +1,14 @@
-//! In which order filter, cache and table are asked, and what that costs by the model of the paper (section 4).
+//! The order of filter, cache and table, and its cost by the model of the paper (section 4).
 //!
 //! Of N chunks, `N_d` are duplicates and `N_u` are not. With `L_B`, `L_C` and `L_D` for a probe of the filter, an access to the
-//! cache and a lookup in the table with what a hit brings in, `R_miss` of the duplicates not in the cache and `R_fp` of the new
+//! cache and a lookup in the table with its prefetch, `R_miss` of the duplicates not in the cache and `R_fp` of the new
 //! chunks passed by the filter:
 //!
 //! - equation 4, filter first: `T = N L_B + (N_u R_fp + N_d) L_C + (N_u R_fp + N_d R_miss) L_D`
 //! - equation 5, cache first: `T' = N L_C + (N_u + N_d R_miss) L_B + (N_u R_fp + N_d R_miss) L_D`
 //! - equations 6 to 8: `T' < T` if and only if `R_d > L_C / (L_B (1 - R_miss) + L_C)`, where `R_fp` is left out
 //!
-//! Entering a new chunk costs the same in every order and is in none of them; it is measured beside them.
+//! The insertion of a new chunk costs the same in every order, so no equation includes it; it is measured separately.
 
 use std::fmt;
 
@@ -19,9 +19,9 @@ pub enum Order {
     FilterFirst,
     /// Cache, then filter, then table: Buffer-L.
     CacheFirst,
-    /// The table at once: locality-oblivious.
+    /// The table alone: locality-oblivious.
     None,
-    /// The first or the second, whichever the model says is quicker, decided anew while running.
+    /// The first or the second, whichever is faster by the model; decided repeatedly during the run.
     Auto,
 }
 
@@ -36,31 +36,31 @@ impl fmt::Display for Order {
     }
 }
 
-/// What a span of time was spent on.
+/// A step that is timed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A probe of the filter: `L_B`.
     Filter,
     /// An access to the cache: `L_C`.
     Cache,
-    /// A lookup in the table, with the copy of neighbors that a hit brings in: `L_D`.
+    /// A lookup in the table, with the copy of neighbors after a hit: `L_D`.
     Lookup,
-    /// Entering a new chunk into log and table.
+    /// The insertion of a new chunk into log and table.
     Enter,
 }
 
 const STEPS: usize = 4;
-/// Samples that must have been taken of a step before it is judged.
+/// Fewest samples of a step before it counts.
 const SAMPLES_MIN: u64 = 32;
 /// Share of a new sample in the moving average.
 const WEIGHT: f64 = 1.0 / 512.0;
-/// A sample counts at most so many times the average: what else the machine does is no cost of the step.
+/// A sample counts at most this multiple of the average: other work of the machine is no cost of the step.
 const SAMPLE_MAX: f64 = 20.0;
-/// Chunks after which the moving shares have mostly changed, with pieces of 64: about 4,096.
+/// Weight of a batch of 64 in the moving shares, which follow about 4,096 chunks.
 const SHARE_WEIGHT: f64 = 1.0 / 64.0;
-/// How much quicker the other order must be to change to it.
+/// Share of the time that the other order must save before the order changes.
 const ADVANTAGE_MIN: f64 = 0.1;
-/// Pieces that an order is kept at least.
+/// Fewest batches between two changes of the order.
 const BATCHES_MIN: u64 = 256;
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -75,7 +75,7 @@ impl Average {
         let nanos = if self.samples < SAMPLES_MIN { nanos } else { nanos.min(SAMPLE_MAX * self.mean().max(1.0)) };
         self.samples += 1;
         self.sum += nanos;
-        // Until there are enough for it, all samples weigh the same.
+        // The first samples have equal weights.
         let weight = WEIGHT.max(1.0 / as_f64(self.samples));
         self.moving += (nanos - self.moving) * weight;
     }
@@ -90,7 +90,7 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// What happened to some chunks.
+/// Counts of chunks by outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     /// Chunks.
@@ -104,7 +104,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns by how much each has grown.
+    /// Returns the difference to earlier counts.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// Returns the shares that the model speaks of.
+    /// Returns the shares of the model.
     pub fn shares(&self) -> Shares {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { as_f64(part) / as_f64(whole) };
         Shares {
@@ -163,14 +163,14 @@ impl Latencies {
         self.cache + (new + duplicate * shares.miss) * self.filter + looked_up * self.lookup
     }
 
-    /// Equation 8: the share of duplicates above which the cache is to be asked first.
+    /// Equation 8: the share of duplicates above which the cache should come first.
     pub fn threshold(&self, miss: f64) -> f64 {
         let both = self.filter * (1.0 - miss) + self.cache;
         if both <= 0.0 { 1.0 } else { self.cache / both }
     }
 }
 
-/// Measures, and decides.
+/// Measures the steps, and decides the order.
 #[derive(Debug)]
 pub struct Chooser {
     wanted: Order,
@@ -211,29 +211,29 @@ impl Chooser {
         }
     }
 
-    /// Returns the order for the time being.
+    /// Returns the current order.
     #[inline]
     pub fn current(&self) -> Order {
         self.current
     }
 
-    /// Returns how often it changed.
+    /// Returns the number of changes.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Takes a sample of a step in nanoseconds, without those of reading the clock.
+    /// Takes a sample of a step in nanoseconds, without the time of reading the clock.
     pub fn sample(&mut self, step: Step, nanos: f64) {
         self.averages[step as usize].add(nanos);
     }
 
-    /// Returns nanoseconds of a step, the newest weighing most.
+    /// Returns the moving average of a step in nanoseconds.
     fn moving_latencies(&self) -> Latencies {
         let moving = |step: Step| self.averages[step as usize].moving;
         Latencies { filter: moving(Step::Filter), cache: moving(Step::Cache), lookup: moving(Step::Lookup) }
     }
 
-    /// Ends a piece of the stream; decides anew. `nanos`: what it took, unless its steps were timed.
+    /// Ends a batch of the stream and decides again. `nanos`: its time, unless its steps were timed.
     pub fn end_batch(&mut self, tally: &Tally, nanos: Option<f64>) {
         self.batches += 1;
         if let Some(nanos) = nanos {
@@ -249,7 +249,7 @@ impl Chooser {
         self.has_shares = true;
         let follow = |moving: &mut f64, share: f64, weight: f64| *moving += (share - *moving) * weight;
         follow(&mut self.moving.duplicate, shares.duplicate, weight);
-        // A piece that has none of them says nothing about them.
+        // A batch without them changes no average.
         if tally.duplicates != 0 {
             follow(&mut self.moving.miss, shares.miss, weight);
         }
@@ -266,7 +266,7 @@ impl Chooser {
 
     fn decide(&self) -> Order {
         let is_known = |step: Step| SAMPLES_MIN <= self.averages[step as usize].samples;
-        // How long a lookup takes is in both sums alike.
+        // Both sums include the lookups equally.
         if self.batches < self.changed_at + BATCHES_MIN || !is_known(Step::Filter) || !is_known(Step::Cache) {
             return self.current;
         }
@@ -280,7 +280,7 @@ impl Chooser {
         }
     }
 
-    /// Reports what was measured, what the model says of it, and what happened.
+    /// Reports measurements, predictions of the model, and counts.
     pub fn report(&self, tally: &Tally, clock_nanos: f64) -> OrderReport {
         let mean = |step: Step| self.averages[step as usize].mean();
         let samples = |step: Step| self.averages[step as usize].samples;
@@ -309,10 +309,10 @@ impl Chooser {
     }
 }
 
-/// Time that was spent in an order.
+/// Time spent in an order.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Spent {
-    /// Chunks of pieces whose steps were not timed one by one.
+    /// Chunks of batches whose steps were not timed.
     pub chunks: u64,
     /// Nanoseconds in `submit` for them, everything included.
     pub nanos: f64,
@@ -325,11 +325,11 @@ impl Spent {
     }
 }
 
-/// What was measured, what the model of the paper says of it, and what happened. Times are nanoseconds; predictions are
-/// per chunk, without entering new ones.
+/// Measurements, predictions of the paper's model, and counts. Times are nanoseconds; predictions are per chunk, without
+/// insertions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OrderReport {
-    /// The order that was asked for.
+    /// The requested order.
     pub wanted: Order,
     /// The order at the end.
     pub current: Order,
@@ -343,11 +343,11 @@ pub struct OrderReport {
     pub enter: f64,
     /// Samples of filter, cache, lookup and entering.
     pub samples: [u64; STEPS],
-    /// What a reading of the clock takes, taken off each sample.
+    /// Time of a reading of the clock, which is subtracted from each sample.
     pub clock: f64,
     /// Shares over the whole stream.
     pub shares: Shares,
-    /// Equation 8: the share of duplicates from which on the cache is to be asked first. `None`: not both were measured.
+    /// Equation 8: the share of duplicates from which the cache should come first. `None`: the steps were not both measured.
     pub threshold: Option<f64>,
     /// Equation 4.
     pub predicted_filter_first: Option<f64>,
@@ -355,16 +355,16 @@ pub struct OrderReport {
     pub predicted_cache_first: Option<f64>,
     /// The table alone: every chunk is looked up.
     pub predicted_none: Option<f64>,
-    /// What happened with the filter first.
+    /// Time with the filter first.
     pub filter_first: Spent,
-    /// What happened with the cache first.
+    /// Time with the cache first.
     pub cache_first: Spent,
-    /// What happened with the table alone.
+    /// Time with the table alone.
     pub none: Spent,
 }
 
 impl OrderReport {
-    /// Returns the order that the model says is quicker, of the two with a filter.
+    /// Returns the order with a filter that is faster by the model.
     pub fn predicted(&self) -> Option<Order> {
         let (filter_first, cache_first) = (self.predicted_filter_first?, self.predicted_cache_first?);
         Some(if cache_first < filter_first { Order::CacheFirst } else { Order::FilterFirst })

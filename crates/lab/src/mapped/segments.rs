@@ -1,6 +1,6 @@
 //! A list on the medium that grows without moving: segments, each as long as all before it together.
 //!
-//! Entry i is found by arithmetic. Regions of segments stand in the first page; an entry is four words, half a line.
+//! Entry i is found by arithmetic. The first page records the regions of segments; an entry is four words, half a line.
 
 use onefold_engine::{Error, Result};
 
@@ -21,7 +21,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Starts a list whose regions stand from a place of the first page on, with its first segment.
+    /// Makes a list with its first segment. Its regions are recorded from an offset of the first page on.
     pub fn create<M: Medium>(space: &mut Space<M>, directory: u64, first_bits: u32) -> Result<Self> {
         let mut segments = Self { directory, first_bits, offsets: Vec::new() };
         segments.add(space)?;
@@ -37,7 +37,7 @@ impl Segments {
             }
             segments.offsets.push(offset);
         }
-        // After the last there is nothing: a word there is a damaged region.
+        // The word after the last region is 0, or a damaged region.
         let [word] = space.medium.again(segments.next_region_at());
         (word == 0 && !segments.offsets.is_empty()).then_some(segments)
     }
@@ -47,7 +47,7 @@ impl Segments {
     }
 
     fn bits_of(&self, segment: usize) -> u32 {
-        // The first two are of one size.
+        // The first two have the same size.
         self.first_bits + u32::try_from(segment).expect("few segments").saturating_sub(1)
     }
 
@@ -63,7 +63,7 @@ impl Segments {
             .map(|(segment, offset)| (*offset, ENTRY_BYTES.saturating_mul(1 << self.bits_of(segment))))
     }
 
-    /// Returns for how many entries there is room.
+    /// Returns the number of entries that fit.
     pub fn capacity(&self) -> u64 {
         1 << self.next_bits()
     }
@@ -71,7 +71,7 @@ impl Segments {
     /// Adds a segment.
     pub fn add<M: Medium>(&mut self, space: &mut Space<M>) -> Result<()> {
         if self.offsets.len() as u64 + 1 == SEGMENTS_MAX {
-            return Err(Error::invalid("the fingerprint store has no room for more entries"));
+            return Err(Error::invalid("the fingerprint store has no space for more entries"));
         }
         let bits = self.next_bits();
         let offset = space.allocate(ENTRY_BYTES << bits)?;
@@ -80,7 +80,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Returns where an entry below the capacity stands.
+    /// Returns the offset of an entry below the capacity.
     #[inline]
     pub fn offset_of(&self, index: u64) -> u64 {
         let segment = (u64::BITS - (index >> self.first_bits).leading_zeros()) as usize;
@@ -88,7 +88,7 @@ impl Segments {
         self.offsets[segment] + (index - start) * ENTRY_BYTES
     }
 
-    /// Splits `count` entries from an index on into extents that lie in one piece: offset and number of entries.
+    /// Splits `count` entries from an index on into contiguous extents: offset and number of entries.
     pub fn extents(&self, index: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
         let end = index + count;
         let mut at = index;

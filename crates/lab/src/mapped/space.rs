@@ -1,19 +1,19 @@
-//! The medium's first page, which says where everything lies, and the space after it, given out in regions.
+//! The medium's first page, which locates everything else, and the space after it, which is allocated in regions.
 //!
-//! Every word of the page is replaced by one atomic store and carries a check of its own, so that a crash leaves it as it
-//! was before or after, and damage shows.
+//! Every word of the page is replaced by one atomic store and carries its own check. So a crash leaves the old or the new word, and
+//! damage is detected.
 //!
-//! | Bytes | What |
+//! | Bytes | Contents |
 //! |---|---|
 //! | 0..8 | magic; stored last when the page is made |
-//! | 8..16 | sizes that were chosen then, [`Geometry`] |
+//! | 8..16 | sizes chosen at that time, [`Geometry`] |
 //! | 64..72 | region of the cuckoo table |
-//! | 128..136 | how many entries of the log are known to be durable and in the table |
+//! | 128..136 | number of applied entries of the log: durable, and in the table |
 //! | 512..1024 | regions of the log's segments |
 //! | 1024..1536 | regions of the segments of the list of containers |
 //!
-//! Such a word has 16 bits of check in front, then 6 bits and 42 bits of contents: of a region the logarithm of its size and
-//! the number of the line it begins at.
+//! Such a word has a check of 16 bits, then 6 and 42 bits of contents: for a region, the logarithm of its size and the number of its
+//! first line.
 
 use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
@@ -23,13 +23,13 @@ use crate::mapped::meter::Metered;
 
 /// Bytes of the first page.
 pub const HEADER_BYTES: u64 = 4096;
-/// Where the region of the table stands.
+/// Offset of the table's region.
 pub const TABLE_AT: u64 = 64;
-/// Where the number of applied entries stands.
+/// Offset of the number of applied entries.
 pub const APPLIED_AT: u64 = 128;
-/// Where the regions of the log begin.
+/// Offset of the log's first region.
 pub const LOG_AT: u64 = 512;
-/// Where the regions of the list of containers begin.
+/// Offset of the first region of the list of containers.
 pub const CONTAINERS_AT: u64 = 1024;
 /// Most segments of a list: each has the size of all before it together.
 pub const SEGMENTS_MAX: u64 = 64;
@@ -40,24 +40,24 @@ const CHECK_SHIFT: u32 = 48;
 const SIZE_SHIFT: u32 = 42;
 const LINE_MASK: u64 = (1 << SIZE_SHIFT) - 1;
 const SIZE_BITS_MAX: u32 = 63;
-/// Words that are zeroed or cleared at a time.
+/// Words that are zeroed at a time.
 const BATCH_WORDS: usize = 512;
 
-/// Sizes that stay as they were chosen when the medium was first used. All are powers of two, given by their logarithm.
+/// Sizes chosen when the medium is first used; they never change. All are powers of two, given by their logarithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Entries of the log's first segment.
     pub log_bits: u32,
     /// Records of the first segment of the list of containers.
     pub containers_bits: u32,
-    /// Entries after which it is noted how many of the log are applied. After a crash those that follow are looked up anew.
+    /// Entries between two records of the number of applied entries. After a crash, the entries that follow are looked up again.
     pub checkpoint_bits: u32,
     /// Buckets of the first table.
     pub table_bits: u32,
 }
 
 impl Default for Geometry {
-    /// 32,768 entries (1 MiB), 4,096 containers, a note each 4,096 entries, 4,096 buckets (256 KiB).
+    /// 32,768 entries (1 MiB), 4,096 containers, a record each 4,096 entries, 4,096 buckets (256 KiB).
     fn default() -> Self {
         Self { log_bits: 15, containers_bits: 12, checkpoint_bits: 12, table_bits: 12 }
     }
@@ -81,19 +81,19 @@ impl Geometry {
         (geometry.is_usable() && geometry.encode() == word).then_some(geometry)
     }
 
-    /// Returns true if a medium can be made so: the first segments fill whole lines and are no larger than addresses go.
+    /// Returns true if a medium can have these sizes: the first segments fill whole lines and are addressable.
     pub fn is_usable(self) -> bool {
         let all = [self.log_bits, self.containers_bits, self.checkpoint_bits, self.table_bits];
         all.iter().all(|bits| (1..=Self::BITS_MAX).contains(bits))
     }
 }
 
-/// A stretch of the medium.
+/// A range of the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
     /// First byte, that of a line.
     pub offset: u64,
-    /// Logarithm of its size, in whatever it consists of.
+    /// Logarithm of its size, in entries, records or buckets.
     pub bits: u32,
 }
 
@@ -101,7 +101,7 @@ fn check_of(at: u64, contents: u64) -> u64 {
     mix64(contents ^ mix64(at)) >> CHECK_SHIFT
 }
 
-/// Puts contents of up to 48 bits under a check that belongs to one place.
+/// Adds to contents of up to 48 bits the check for an offset.
 fn sealed(at: u64, contents: u64) -> u64 {
     debug_assert!(contents >> CHECK_SHIFT == 0);
     check_of(at, contents) << CHECK_SHIFT | contents
@@ -112,20 +112,20 @@ fn opened(at: u64, word: u64) -> Option<u64> {
     (word != 0 && word >> CHECK_SHIFT == check_of(at, contents)).then_some(contents)
 }
 
-/// The medium, its first page and what of it is given out.
+/// The medium, its first page and its allocated part.
 #[derive(Debug)]
 pub struct Space<M> {
     /// The medium.
     pub medium: Metered<M>,
     geometry: Geometry,
-    /// First byte that was never given out.
+    /// First byte that was never allocated.
     end: u64,
-    /// From `end` up to here stands what a crash has left: it is zeroed before it is given out.
+    /// A crash may have left data from `end` up to here: it is zeroed before it is allocated.
     stained_end: u64,
 }
 
 impl<M: Medium> Space<M> {
-    /// Makes the first page anew; nothing that stood on the medium counts any more.
+    /// Makes an empty first page, which discards everything on the medium.
     pub fn create(medium: Metered<M>, geometry: Geometry) -> Result<Self> {
         if !geometry.is_usable() {
             return Err(Error::invalid(format!("no fingerprint store can have {geometry:?}")));
@@ -145,7 +145,7 @@ impl<M: Medium> Space<M> {
         Ok(space)
     }
 
-    /// Ends making the first page: from now on the medium is one of a fingerprint store.
+    /// Completes the first page: from now on the medium holds a fingerprint store.
     pub fn seal(&mut self) -> Result<()> {
         self.medium.store(0, MAGIC);
         self.medium.flush(0, WORD_BYTES as u64);
@@ -173,8 +173,8 @@ impl<M: Medium> Space<M> {
         self.geometry
     }
 
-    /// Takes the regions in use, each with its bytes: what is between them is given back, what follows is free. Says
-    /// whether they are inside the medium and apart from each other.
+    /// Takes the regions in use, each with its bytes. Releases the gaps between them; the space after them is free. Returns true
+    /// if they lie inside the medium and do not overlap.
     pub fn claim(&mut self, mut regions: Vec<(u64, u64)>) -> bool {
         regions.push((0, HEADER_BYTES));
         regions.sort_unstable();
@@ -193,7 +193,7 @@ impl<M: Medium> Space<M> {
         true
     }
 
-    /// Gives out so many bytes, zero now and after a crash.
+    /// Allocates `len` bytes, zero now and after a crash.
     pub fn allocate(&mut self, len: u64) -> Result<u64> {
         let (offset, line) = (self.end, LINE_BYTES as u64);
         let end = len.checked_next_multiple_of(line).and_then(|len| offset.checked_add(len));
@@ -209,12 +209,12 @@ impl<M: Medium> Space<M> {
         Ok(offset)
     }
 
-    /// Gives back a region that nothing leads to any more. Its addresses are not used again.
+    /// Releases an unused region. Its addresses are not used again.
     pub fn release(&mut self, offset: u64, len: u64) {
         self.medium.release(offset, len);
     }
 
-    /// Stores zeros where other words stand, and flushes them. A fence makes them durable.
+    /// Zeros a range, and flushes the words that change. A fence makes them durable.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let mut words = [0; BATCH_WORDS];
         let mut at = offset;
@@ -233,7 +233,7 @@ impl<M: Medium> Space<M> {
         }
     }
 
-    /// Returns the region that stands at a place of the first page.
+    /// Returns the region recorded at an offset of the first page.
     pub fn region(&self, at: u64) -> Option<Region> {
         let [word] = self.medium.again(at);
         let contents = opened(at, word)?;
@@ -241,7 +241,8 @@ impl<M: Medium> Space<M> {
         Some(Region { offset: (contents & LINE_MASK) * LINE_BYTES as u64, bits })
     }
 
-    /// Puts a region at a place of the first page, by one store, and makes it durable. What the region holds must be.
+    /// Records a region at an offset of the first page, by one store, and makes it durable. The contents of the region must be
+    /// durable before.
     pub fn put_region(&mut self, at: u64, region: Region) -> Result<()> {
         let line = region.offset / LINE_BYTES as u64;
         self.put(at, u64::from(region.bits) << SIZE_SHIFT | line);
@@ -253,13 +254,13 @@ impl<M: Medium> Space<M> {
         self.medium.flush(at, WORD_BYTES as u64);
     }
 
-    /// Returns how many entries of the log were applied when that was last noted.
+    /// Returns the recorded number of applied entries of the log.
     pub fn applied(&self) -> Option<u64> {
         let [word] = self.medium.again(APPLIED_AT);
         opened(APPLIED_AT, word)
     }
 
-    /// Notes how many entries of the log are applied. The next fence makes the note durable.
+    /// Records the number of applied entries of the log. The next fence makes the record durable.
     pub fn store_applied(&mut self, entries: u64) {
         self.put(APPLIED_AT, entries);
     }

@@ -19,7 +19,7 @@ fn all(mut trace: impl Events) -> anyhow::Result<Vec<Event>> {
 
 /// Returns what is damaged, and that all cuts of the bytes are.
 fn damage(result: anyhow::Result<Vec<Event>>) -> Damaged {
-    result.expect_err("the trace is damaged").downcast().expect("an error with a place")
+    result.expect_err("the trace is damaged").downcast().expect("an error with an offset")
 }
 
 fn begin(name: &str, version: u32) -> Event {
