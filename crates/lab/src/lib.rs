@@ -14,6 +14,7 @@
 pub mod advise;
 pub mod bench;
 pub mod chunkers;
+mod counts;
 pub mod device;
 pub mod experiment;
 pub mod files;

@@ -246,7 +246,9 @@ pub fn is_stream(item: &Item, roots: &[PathBuf]) -> bool {
     match item.metadata.kind {
         EntryKind::File => true,
         EntryKind::BlockDevice => roots.contains(&item.path),
-        _ => false,
+        EntryKind::Directory | EntryKind::Symlink | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice => {
+            false
+        }
     }
 }
 

@@ -3,37 +3,24 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::counts::counts;
 use crate::processor::processor_time;
 
-/// Requests to a device.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Traffic {
-    /// Requests to read; of mapped memory, lines that were waited for.
-    pub reads: u64,
-    /// Requests to write; of mapped memory, lines flushed.
-    pub writes: u64,
-    /// Syncs; of mapped memory, fences.
-    pub syncs: u64,
-    /// Bytes read.
-    pub bytes_read: u64,
-    /// Bytes written.
-    pub bytes_written: u64,
-    /// Time that the device took by its model.
-    pub time: Duration,
-}
-
-impl Traffic {
-    /// Returns by how much it has grown since.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            syncs: self.syncs - before.syncs,
-            bytes_read: self.bytes_read - before.bytes_read,
-            bytes_written: self.bytes_written - before.bytes_written,
-            time: self.time.saturating_sub(before.time),
-        }
+counts! {
+    /// Requests to a device.
+    pub struct Traffic {
+        /// Requests to read; of mapped memory, lines that were waited for.
+        pub reads: u64,
+        /// Requests to write; of mapped memory, lines flushed.
+        pub writes: u64,
+        /// Syncs; of mapped memory, fences.
+        pub syncs: u64,
+        /// Bytes read.
+        pub bytes_read: u64,
+        /// Bytes written.
+        pub bytes_written: u64,
+        /// Time that the device took by its model.
+        pub time: Duration,
     }
 }
 

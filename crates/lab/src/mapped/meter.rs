@@ -11,6 +11,7 @@ use onefold_engine::Result;
 use onefold_engine::random::mix64;
 use onefold_sys::{ticks, ticks_in_order};
 
+use crate::counts::counts;
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 
 /// Duration of the comparison of the tick counter with the clock.
@@ -19,62 +20,34 @@ const CALIBRATION: Duration = Duration::from_millis(4);
 /// Readings of both clocks; the fastest counts.
 const PAIRS: usize = 32;
 
-/// Accesses to a medium.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Traffic {
-    /// Accesses that were waited for one at a time: buckets probed and single entries of the log read.
-    pub misses: u64,
-    /// Copies of consecutive words; each is waited for once.
-    pub copies: u64,
-    /// Bytes that those copied.
-    pub bytes_copied: u64,
-    /// Lines prefetched, that were not waited for one at a time.
-    pub lines_prefetched: u64,
-    /// Rounds of such prefetches; each is waited for once.
-    pub rounds: u64,
-    /// Bytes stored.
-    pub bytes_written: u64,
-    /// Lines flushed.
-    pub lines_flushed: u64,
-    /// Fences.
-    pub fences: u64,
-    /// Nanoseconds of latency injected.
-    pub injected_nanos: u64,
+counts! {
+    /// Accesses to a medium.
+    pub struct Traffic {
+        /// Accesses that were waited for one at a time: buckets probed and single entries of the log read.
+        pub misses: u64,
+        /// Copies of consecutive words; each is waited for once.
+        pub copies: u64,
+        /// Bytes that those copied.
+        pub bytes_copied: u64,
+        /// Lines prefetched, that were not waited for one at a time.
+        pub lines_prefetched: u64,
+        /// Rounds of such prefetches; each is waited for once.
+        pub rounds: u64,
+        /// Bytes stored.
+        pub bytes_written: u64,
+        /// Lines flushed.
+        pub lines_flushed: u64,
+        /// Fences.
+        pub fences: u64,
+        /// Nanoseconds of latency injected.
+        pub injected_nanos: u64,
+    }
 }
 
 impl Traffic {
     /// Returns the number of waits for the medium.
     pub fn waits(&self) -> u64 {
         self.misses + self.copies + self.rounds
-    }
-
-    /// Adds another's.
-    pub fn add(&mut self, other: &Self) {
-        self.misses += other.misses;
-        self.copies += other.copies;
-        self.bytes_copied += other.bytes_copied;
-        self.lines_prefetched += other.lines_prefetched;
-        self.rounds += other.rounds;
-        self.bytes_written += other.bytes_written;
-        self.lines_flushed += other.lines_flushed;
-        self.fences += other.fences;
-        self.injected_nanos += other.injected_nanos;
-    }
-
-    /// Returns by how much each has grown since an earlier reading.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            misses: self.misses - before.misses,
-            copies: self.copies - before.copies,
-            bytes_copied: self.bytes_copied - before.bytes_copied,
-            lines_prefetched: self.lines_prefetched - before.lines_prefetched,
-            rounds: self.rounds - before.rounds,
-            bytes_written: self.bytes_written - before.bytes_written,
-            lines_flushed: self.lines_flushed - before.lines_flushed,
-            fences: self.fences - before.fences,
-            injected_nanos: self.injected_nanos - before.injected_nanos,
-        }
     }
 }
 

@@ -12,6 +12,8 @@
 
 use std::fmt;
 
+use crate::counts::counts;
+
 /// The order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
@@ -90,31 +92,21 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// Counts of chunks by outcome.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Tally {
-    /// Chunks.
-    pub chunks: u64,
-    /// Of these, duplicates: stored, or the same as one of this session.
-    pub duplicates: u64,
-    /// Duplicates that the cache did not answer.
-    pub misses: u64,
-    /// New chunks that the filter let pass.
-    pub false_positives: u64,
+counts! {
+    /// Counts of chunks by outcome.
+    pub struct Tally {
+        /// Chunks.
+        pub chunks: u64,
+        /// Of these, duplicates: stored, or the same as one of this session.
+        pub duplicates: u64,
+        /// Duplicates that the cache did not answer.
+        pub misses: u64,
+        /// New chunks that the filter let pass.
+        pub false_positives: u64,
+    }
 }
 
 impl Tally {
-    /// Returns the difference to earlier counts.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            chunks: self.chunks - before.chunks,
-            duplicates: self.duplicates - before.duplicates,
-            misses: self.misses - before.misses,
-            false_positives: self.false_positives - before.false_positives,
-        }
-    }
-
     /// Returns the shares of the model.
     pub fn shares(&self) -> Shares {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { as_f64(part) / as_f64(whole) };
