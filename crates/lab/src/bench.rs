@@ -12,7 +12,7 @@ use onefold_engine::types::{ContainerId, RepositoryId};
 use crate::replay::{MadeUp, Outcome, Replay, SESSION};
 use crate::stream::Stream;
 
-/// Length that chunks are said to have.
+/// Nominal length of chunks.
 const CHUNK_BYTES: u32 = 4096;
 /// Bytes of chunks that are recorded together.
 const CONTAINER_BYTES: u64 = 4 << 20;

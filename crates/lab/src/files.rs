@@ -1,4 +1,4 @@
-//! Files that are named on the command line, and those that come with the program.
+//! Files named on the command line, and files embedded in the program.
 //!
 //! Only regular files are read: opening another may wait for ever, and reading it may not end. No file is written over.
 
@@ -36,7 +36,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
     file.write_all(bytes).inspect_err(|_| drop(remove_file(path))).with_context(context)
 }
 
-/// Returns the names, sorted and without their ending, of the files in a folder of those that come with the program.
+/// Returns the sorted names, without extension, of the embedded files of a directory.
 #[cfg(test)]
 pub(crate) fn names_in(folder: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);

@@ -1,7 +1,7 @@
-//! The laboratory: what a design costs, asked of the engine that backs up.
+//! The laboratory: measurements of index designs with the engine that makes backups.
 //!
 //! [`trace`] has traces, which say what chunks a source has without their bytes; [`record`] makes them of real data, cut by one
-//! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] what its index lies on, [`mapped`] one on
+//! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] holds its index, and [`mapped`] is an index on
 //! persistent memory; [`replay`] sends chunks through an identifier, [`run`](mod@run) does so for a point, [`trial`] for a trace and
 //! [`experiment`] for what papers did. What they find are [`findings`], which [`report`] shows. [`advise`] samples real data.
 //! [`schedules`] and [`growth`] measure the engine's index itself; see docs/performance.md.

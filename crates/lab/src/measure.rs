@@ -225,7 +225,7 @@ fn processor(measured: &Measured) -> Option<Duration> {
     Some(measured.outcome.time.saturating_sub(measured.traffic?.time))
 }
 
-/// Returns what is neither lookup nor prefetching nor asking the cache.
+/// Returns the time outside of lookups, prefetches and the cache.
 fn other(measured: &Measured) -> Duration {
     let Counters { lookup_nanos, prefetch_nanos, prelookup_nanos, postlookup_nanos, .. } = measured.outcome.counters;
     let parts = [lookup_nanos, prefetch_nanos, prelookup_nanos, postlookup_nanos].map(Duration::from_nanos);

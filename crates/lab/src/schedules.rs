@@ -1,6 +1,6 @@
 //! Comparison of schedules on the same table, log and memory.
 //!
-//! The index is filled once and kept; every run goes on from its checkpoint and leaves none, so that no schedule pays for
+//! The index is filled once and kept. Every run starts from its checkpoint and writes none, so that no schedule pays for
 //! merges that another left behind.
 
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ const SCHEDULES: [(&str, Schedule); 4] = [
     ("adaptive", Schedule::Adaptive { candidates: 2048 }),
 ];
 
-/// The order of the first round; in the next all are those that come next. In four rounds each follows each other one once
+/// The order of the first round; each later round adds one to each number. In four rounds each schedule follows each other one once
 /// (Williams, "Experimental Designs Balanced for the Estimation of Residual Effects of Treatments", 1949).
 const ORDER: [usize; SCHEDULES.len()] = [0, 1, 3, 2];
 
@@ -79,7 +79,7 @@ fn options(comparison: &Comparison, case: &Case, schedule: Schedule) -> IndexOpt
 pub fn prepare(dir: &Path, comparison: &Comparison, progress: &mut dyn FnMut(&str)) -> Result<u32> {
     let (kept, note) = (dir.join("kept"), dir.join("containers"));
     let mut options = IndexOptions::for_memory(comparison.memory_bytes);
-    // As large as it is for the runs, which would fold one that is larger.
+    // The same size as in the runs, which would fold a larger one.
     options.filter_bytes = options.filter_bytes_max;
     let made_for = format!("{} chunks, filter of {} bytes", comparison.stored, options.filter_bytes);
     if let Ok(text) = std::fs::read_to_string(&note) {

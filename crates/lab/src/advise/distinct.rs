@@ -1,8 +1,8 @@
 //! Estimate of the number of distinct chunks and their total length, in memory that does not depend on their number.
 //!
 //! Distinct sampling (Gibbons, "Distinct Sampling for Highly-Accurate Answers to Distinct Values Queries and Event Reports",
-//! VLDB 2001, section 3): a chunk is kept if its hash begins with so many zeros (the level); when the table is full the level
-//! goes up by one and half of the chunks go. What is kept is a uniform sample of the different chunks, however often each comes,
+//! VLDB 2001, section 3): a chunk is kept if its hash begins with a number of zeros (the level); when the table is full the level
+//! rises by one and drops half of the chunks. The kept chunks are a uniform sample of the distinct chunks, however often each occurs,
 //! so that the sum of their lengths, times two to the power of the level, estimates that of all without bias. (Xie et al.,
 //! "Estimating Duplication by Content-based Sampling", USENIX ATC 2013, estimate duplicates so.) At level 0 it is exact, but for
 //! equal hashes of 64 bits.
@@ -19,7 +19,7 @@ const IN_HALF: u32 = 1 << 31;
 /// State of a chunk in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Novelty {
-    /// It comes for the first time.
+    /// It occurs for the first time.
     New,
     /// It was there.
     Known,

@@ -2,8 +2,8 @@
 //!
 //! [`survey`] finds what there is and chooses what to read; [`reader`] reads it; each rule of [`rules`] cuts all that is read and
 //! counts its different chunks ([`mod@scan`], [`distinct`]), compresses some of it, and measures what the engine takes for it.
-//! [`predict`] says from that what a repository of everything would take; [`recommend`] chooses. docs/advise.md says what is
-//! measured, what is estimated, and how far it was off.
+//! [`predict`] extrapolates to a repository of everything; [`recommend`] chooses. docs/advise.md lists the
+//! measured and the estimated figures, with their errors.
 
 pub mod candidates;
 pub mod distinct;
@@ -50,13 +50,13 @@ use window::{Window, on_threads};
 const COMPRESSED_BYTES: u64 = 512 << 20;
 /// Batches that wait between reading and cutting.
 const BATCHES_WAITING: usize = 1;
-/// Batches that are in somebody's hands: one that is filled, those that wait, one that is taken.
+/// Batches in use: one being filled, those in the queue, one being processed.
 const BATCHES: usize = BATCHES_WAITING + 2;
 /// One batch in this many is also cut and fingerprinted by the engine's own functions, to take the time.
 const MEASURED_BATCHES: u64 = 16;
 /// State of a compressor, as [`onefold_engine::backup::Budget`] reckons it.
 const COMPRESSOR_BYTES: usize = 5 << 19;
-/// Region that is sealed to take the time, in the forms it goes through.
+/// Region that is sealed to measure the time, in all its forms.
 const SEALING_BYTES: usize = 4 << 20;
 
 /// Options of advice.
@@ -143,7 +143,7 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
             Reader::new(survey, shares.batch_bytes, monitor, &mut send).read(again, &options.roots)
         };
         let reader = thread::Builder::new().spawn_scoped(scope, read).context("start the thread that reads")?;
-        // The receiver goes with the loop, so that a reader whose batches nobody takes stops.
+        // The loop owns the receiver: when it ends, the reader stops.
         let taken = batches.into_iter().try_for_each(|batch| scanner.take(&batch));
         Ok((reader.join(), taken))
     })?;
@@ -199,7 +199,7 @@ impl Scanner {
         let is_measured = self.batches.is_multiple_of(MEASURED_BATCHES);
         self.batches += 1;
         let (window, search, keys, compressors) = (&self.window, &self.search, &self.keys, &self.compressors);
-        // Small chunks take longest: they come first, so that threads end together.
+        // Small chunks take longest, so they are first: threads end at about the same time.
         let rules = Mutex::new(self.rules.iter_mut());
         on_threads(self.threads, || {
             let mut cuts = Vec::new();

@@ -38,7 +38,7 @@ const LOOKUP_SECONDS: f64 = 1.0 / 110e3;
 const COMPARE_SECONDS: f64 = 5e-6;
 /// Seconds for a file, without reading and its chunks. Assumed, as above.
 const FILE_SECONDS: f64 = 10e-6;
-/// More memory than anybody gives.
+/// More memory than any machine has.
 const MEMORY_MAX: usize = 1 << 44;
 
 /// Properties of the source, and the cost of reading it; equal for all rules.
@@ -136,7 +136,7 @@ impl Prediction {
         let read = float(scanned.reading.bytes).max(1.0);
         let sample_unique_bytes = scan.distinct.bytes();
         let sample_unique_chunks = scan.distinct.chunks();
-        // An estimate may come out larger than all there is.
+        // An estimate may exceed the total.
         let share = (sample_unique_bytes.value / read).min(1.0);
         let unique_share = Estimate { value: share, deviation: sample_unique_bytes.deviation };
         let compressed_share = compressed(scanned, scan, sample_unique_bytes);

@@ -15,7 +15,7 @@ use crate::processor::{processor_time, waiting_time};
 const UNSIZED_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of one read of such a file, since most are empty.
 const UNSIZED_READ_BYTES: usize = 64 << 10;
-/// Most runs in a batch, so that a tree of empty files comes in batches too.
+/// Most runs in a batch, which limits batches of empty files, too.
 const RUNS_MAX: usize = 1 << 14;
 
 /// Bytes of one stream without a hole, or their continuation.
@@ -32,7 +32,7 @@ pub struct Run {
 /// End of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunEnd {
-    /// The next batch goes on with it.
+    /// The next batch continues it.
     Open,
     /// A hole of the same stream.
     Hole,
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Reader<'_> {
     }
 }
 
-/// Nobody wants more, or the user has asked to stop.
+/// The receiver stopped, or the user asked to stop.
 struct Stop;
 
 impl<'a> Reader<'a> {

@@ -64,7 +64,7 @@ fn choose<'a>(predictions: &'a [Prediction], fits: &dyn Fn(&Prediction) -> bool)
     let is_as_good = |prediction: &&Prediction| stored(prediction) <= least * (1.0 + SAME_SIZE);
     let is_content = |prediction: &&Prediction| matches!(prediction.rule, Rule::Content(_));
     let content = among().filter(is_as_good).filter(is_content).max_by_key(|prediction| prediction.rule.bytes());
-    // Content-defined cuts lose nothing to insertions that are yet to come.
+    // Later insertions do not harm content-defined cuts.
     content.or_else(|| among().filter(is_as_good).max_by_key(|prediction| prediction.rule.bytes()))
 }
 

@@ -15,7 +15,7 @@ use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
 use super::window::{Window, WindowRun};
 use crate::processor::processor_time;
 
-/// Chunk refs that stand in a tree entry itself at most, as in a repository of the default sizes.
+/// Most chunk refs within a tree entry, as in a repository of the default sizes.
 const INLINE_REFS_MAX: u64 = 24;
 /// Mean number of chunk refs in a recipe segment: at least 256, and 768 more on average.
 const SEGMENT_REFS: u64 = 1024;
@@ -38,11 +38,11 @@ pub struct RuleScan {
     /// Its number among the averages, if it is content-defined.
     table: Option<usize>,
     cutter: Cutter,
-    /// Chunks, each as often as it comes.
+    /// Chunks, with repetitions.
     pub chunks: u64,
     /// Bytes of those in the sample's first half.
     pub half_bytes: u64,
-    /// Chunk refs that stand in recipes which are not stored already.
+    /// Chunk refs in recipes that are new.
     pub refs: u64,
     /// The different ones.
     pub distinct: Distinct,
@@ -70,14 +70,14 @@ pub fn buffers_bytes() -> usize {
 /// Bytes of a slot in a rule's table, with its two slots of recent chunks.
 pub const SLOTS_BYTES: usize = SLOT_BYTES + 2 * RECENT_BYTES;
 
-/// Returns how many places tables may have, a power of two, that the rules' tables take no more than so many bytes together.
+/// Returns the number of slots, a power of two, with which the tables of all rules fit into `bytes`.
 pub fn slots_within(bytes: usize) -> usize {
     let slots = bytes / (RULES * SLOTS_BYTES);
     1 << slots.max(1 << 10).ilog2()
 }
 
 impl RuleScan {
-    /// Starts with tables of so many places.
+    /// Starts with tables of `slots` slots.
     pub fn new(number: usize, rule: Rule, slots: usize, compressing: Compressing) -> Self {
         Self {
             rule,
@@ -171,14 +171,14 @@ impl RuleScan {
 
     fn end_stream(&mut self) {
         if self.stream_refs <= INLINE_REFS_MAX {
-            // They stand in the tree's entry, which every file has of its own.
+            // They are in the tree entry, which each file has.
             self.is_segment_new = true;
         }
         self.end_segment();
         self.stream_refs = 0;
     }
 
-    /// Compresses what is gathered.
+    /// Compresses the collected regions.
     pub fn end_regions(&mut self, compressor: &mut Compressor) {
         for regions in [Some(&mut self.some), self.all.as_mut()].into_iter().flatten() {
             regions.end(self.compressing.compression, compressor);

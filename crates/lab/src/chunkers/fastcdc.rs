@@ -46,7 +46,7 @@ impl FastCdcCutter {
         Self { sizes, masks: [small, large], table: table(), open: 0, hash: 0 }
     }
 
-    /// Hashes bytes up to one with which the hash has none of the mask's bits, and returns how many stand before that.
+    /// Hashes bytes until the hash has none of the mask's bits, and returns the number of bytes before that.
     fn find(&mut self, bytes: &[u8], mask: u64) -> Option<usize> {
         let mut hash = self.hash;
         let found = bytes.iter().position(|byte| {

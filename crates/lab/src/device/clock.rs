@@ -25,7 +25,7 @@ counts! {
 }
 
 /// A virtual clock. It advances by the processor time of the one thread that works, and by the model's time of each
-/// request; what carrying out a request really takes (bytes have to lie somewhere) is left out, and so is reading the
+/// request. The real time of carrying out a request is left out, and so is reading the
 /// processor time, which is a call of the kernel.
 #[derive(Debug)]
 pub struct Clock {

@@ -1,6 +1,6 @@
 //! A modelled device as the engine's disk, and the host that goes with it.
 //!
-//! The bytes lie in files of a directory, read and written through the page cache; what that takes does not count. Every
+//! The bytes are in files of a directory, read and written through the page cache; the time for it does not count. Every
 //! call is charged on the virtual [`Clock`]. Jobs that the engine gives to the host are done before it returns: nothing
 //! overlaps, so that a time is the sum of processor and device.
 
@@ -17,7 +17,7 @@ use onefold_engine::types::Timestamp;
 use crate::device::clock::{Clock, Traffic};
 use crate::device::model::{Model, Request};
 
-/// A modelled device whose bytes lie in a directory.
+/// A modelled device whose bytes are in a directory.
 #[derive(Debug)]
 pub struct ModelDisk {
     inner: OsDisk,
@@ -95,7 +95,7 @@ impl Device {
 }
 
 impl ModelDisk {
-    /// Makes one whose bytes lie in `dir`.
+    /// Makes one whose bytes are in `dir`.
     pub fn new(dir: &Path, model: Model, clock: Arc<Clock>) -> Self {
         let device = Device { model, clock, head: Mutex::new((0, 0)), is_charged: AtomicBool::new(false) };
         Self { inner: OsDisk::new(dir.to_path_buf()), device: Arc::new(device) }

@@ -1,4 +1,4 @@
-//! Devices that an index lies on: a real one, or the model of one.
+//! Devices for an index: the real one, or a model.
 //!
 //! [`model`] has the numbers, [`clock`] the time that passes by them, [`disk`] the engine's disk that charges it.
 
@@ -73,7 +73,7 @@ impl Device {
         }
     }
 
-    /// Makes a disk of it whose bytes lie in a directory.
+    /// Makes a disk of the device, with its bytes in a directory.
     pub fn set_up(&self, dir: &Path) -> SetUp {
         match self {
             Self::Real => {

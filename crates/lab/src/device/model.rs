@@ -2,7 +2,7 @@
 //!
 //! The model: requests of a batch are in flight together, up to the depth of the queue. Their latencies add up, divided
 //! by how many are in flight, but are never less than the longest of them; their bytes pass one after the other. A request
-//! that begins where the one before it ended is spared a share of its latency. Nothing is drawn at random and nothing goes
+//! that begins where the one before it ended avoids a share of its latency. Nothing is random, and nothing goes
 //! on concurrently, so the same requests always take the same time.
 
 use std::time::Duration;

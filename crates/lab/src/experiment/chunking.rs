@@ -43,7 +43,7 @@ pub struct ChunkingSpec {
     pub threads: Vec<usize>,
     /// MiB that each thread cuts, with `--quick`.
     pub quick_mib: usize,
-    /// The same if nothing is said.
+    /// The same by default.
     pub mib: usize,
 }
 

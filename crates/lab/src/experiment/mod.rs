@@ -1,6 +1,6 @@
 //! Experiments: what papers measured, measured again, and what none has measured.
 //!
-//! [`catalog`] has them all, [`spec`] what is in a file, [`data_set`] the streams; here runs are made, each once for all
+//! [`catalog`] lists them, [`spec`] reads their files, [`data_set`] makes streams. This module makes each run once for all
 //! experiments that share it; `tables`, `plots` and `claims` make [`Findings`] of them.
 
 pub mod catalog;

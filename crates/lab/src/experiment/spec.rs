@@ -68,7 +68,7 @@ fn yes() -> bool {
 pub struct Sizes {
     /// Chunks of a stream at most, with `--quick`.
     pub quick_chunks: u64,
-    /// Chunks of a stream at most, if nothing is said.
+    /// Most chunks of a stream by default.
     pub chunks: u64,
 }
 
@@ -216,7 +216,7 @@ pub enum ClaimKind {
         of: String,
         /// The point below it.
         to: String,
-        /// At least so much; if nothing is said, more than 1.
+        /// Minimum; by default, any ratio above 1.
         at_least: Option<f64>,
         /// The ratio, where the paper states no more than that.
         stated: Option<f64>,

@@ -10,7 +10,7 @@ pub const SERIES_MAX: usize = 64;
 /// Refuses findings that cannot be shown correctly; the error names the position.
 ///
 /// Rows have as many cells as there are columns. On an axis with names, numbers are indexes of names. On a logarithmic axis they are
-/// positive. Bars stand at indexes of names. Points with a number that is not finite are let pass: they were not measured, and
+/// positive. Bars stand at indexes of names. Points with a number that is not finite are accepted: they were not measured, and
 /// are not drawn.
 pub fn check(findings: &Findings) -> Result<()> {
     let Findings { experiment, tables, plots, .. } = findings;

@@ -26,7 +26,7 @@ pub(crate) fn column<'a>(cells: impl Iterator<Item = &'a Cell> + Clone) -> Vec<S
     cells.map(print).collect()
 }
 
-/// Prints one number that stands alone.
+/// Formats a single number.
 pub(crate) fn number(number: f64) -> String {
     print(number, decimals_needed(number))
 }

@@ -2,7 +2,7 @@
 
 use crate::findings::{Axis, Cell, Claim, Findings, Origin, Plot, PlotKind, Series, Table};
 
-/// A text that ends scripts, quotes and elements, wherever it is put as it is.
+/// A text that ends scripts, quotes and elements if it is not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\"'&amp;<b>bold</b>\u{2028}";
 
 /// Returns findings that hold together.

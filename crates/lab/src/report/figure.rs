@@ -7,7 +7,7 @@ use crate::findings::{Axis, Plot, PlotKind, Series};
 /// Most points of a series that each have a marker: with more they cover the line.
 const MARKED_POINTS_MAX: usize = 150;
 
-/// Characters of a name at an axis that stand on one line, longer words excepted.
+/// Characters of one line of a name at an axis; a longer word has its own line.
 const NAME_WIDTH: usize = 16;
 
 /// Shapes of markers, which distinguish series without color.
@@ -136,7 +136,7 @@ fn on_lines(name: &str) -> String {
     lines.join("<br>")
 }
 
-/// Returns a text as one that plotly.js shows as it is, and does not take for tags.
+/// Escapes a text, so that plotly.js shows it literally.
 fn verbatim(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -72,7 +72,7 @@ fn policy() -> String {
     )
 }
 
-/// Returns JSON as it may stand in an element of script: no tag begins or ends in it. It means the same.
+/// Escapes JSON for a script element, so that no tag begins or ends in it. Its value is unchanged.
 fn in_script(json: &str) -> String {
     json.replace('&', "\\u0026")
         .replace('<', "\\u003c")

@@ -43,7 +43,7 @@ fn read_bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads findings from JSON as it stands in a file.
+/// Reads findings from the JSON of a file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Findings>> {
     let mut all = Vec::new();
     for found in serde_json::Deserializer::from_slice(bytes).into_iter::<Found>() {

@@ -10,7 +10,7 @@ const LINE_WIDTH: usize = 100;
 
 /// Writes findings as lines of text: origin, notes, tables, claims. Plots are left out.
 ///
-/// Texts of findings come from files that anybody may have made: control characters are written as escapes.
+/// Texts of findings come from files of any origin: control characters are written as escapes.
 pub fn to_text(findings: &Findings) -> String {
     let Findings { experiment, title, source, command, origin, notes, tables, plots: _, claims, seconds } = findings;
     let mut out = Lines::default();
@@ -121,7 +121,7 @@ impl Lines {
     }
 }
 
-/// A column of a table as it is printed, its title first.
+/// A formatted column of a table, its title first.
 struct Column {
     cells: Vec<String>,
     width: usize,

@@ -157,7 +157,7 @@ impl Gathered {
         }
     }
 
-    /// Notes that something stands between chunks: how many of them after the last one.
+    /// Adds a mark between chunks: the number of chunks after the previous mark.
     fn mark(&mut self, what: u8) {
         put_varint(&mut self.marks, (self.chunks - self.marked) as u64);
         self.marks.push(what);
@@ -186,7 +186,7 @@ pub fn decode_events(plain: &[u8], events: &mut Vec<Event>) -> Decoded<()> {
         return Err(reader.error("more chunks than a block has"));
     }
     let marks_start = reader.offset();
-    // The marks say where they stand, the lengths follow them, and the hashes those.
+    // Marks with their positions come first, then lengths, then hashes.
     let mut marks = reader.clone();
     let mut lens = reader;
     for _ in 0..mark_count {

@@ -30,7 +30,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the lowest value of each class up to the last that is not empty, and how many lie in it.
+    /// Returns the lowest value of each class up to the last one that is not empty, and the number of values in it.
     pub fn classes(&self) -> impl Iterator<Item = (u64, u64)> {
         let end = self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1);
         (0..end).zip(self.0).map(|(class, count)| (1 << class, count))

@@ -1,4 +1,4 @@
-//! Sorting more records than memory holds, on temporary files.
+//! Sort of more records than memory holds, on temporary files.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Bits by which a file that is too long is divided: into so many files at most as the square of eight.
+/// Bits by which a file that is too long is divided.
 const SPLIT_BITS: usize = 6;
 /// Buffer of each file.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Memory of the buffers of one level; levels below it have as much each, and there are seldom two.
+/// Memory of the buffers of one level; each further level takes as much, and two levels are rare.
 pub const LEVEL_BYTES: usize = BUFFER_BYTES << SPLIT_BITS;
 
-/// Records of `N` bytes in a temporary file that goes away with it.
+/// Records of `N` bytes in a temporary file, which is removed on drop.
 #[derive(Debug)]
 pub struct Records<const N: usize> {
     dir: PathBuf,

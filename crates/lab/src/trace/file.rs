@@ -50,7 +50,7 @@ impl Events for FileEvents {
     }
 }
 
-/// Opens a trace of ours; returns what its writer said of it, too.
+/// Opens a trace of our format; also returns its description.
 pub fn open(path: &Path) -> Result<(String, FileEvents)> {
     let name = || path.display().to_string();
     let reader = TraceReader::new(files::open(path).with_context(name)?).with_context(name)?;

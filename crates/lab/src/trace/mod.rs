@@ -2,7 +2,7 @@
 //!
 //! A trace is streams one after the other, each of chunks. A stream is a file, an image, a volume; it belongs to a version,
 //! one of the successive states of a source, as successive backups see them. Whatever made it, a chunk has 20 uniform bytes
-//! for a name: longer hashes are cut, others are hashed again where they come from. Nothing here keeps a trace in memory.
+//! for a name: longer hashes are cut, others are hashed again by their reader. Nothing here keeps a trace in memory.
 
 pub mod block;
 pub mod describe;

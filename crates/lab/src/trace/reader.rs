@@ -73,7 +73,7 @@ impl<R: Read> TraceReader<R> {
         })
     }
 
-    /// Returns what its writer said of it.
+    /// Returns its description.
     pub fn description(&self) -> &str {
         &self.description
     }

@@ -142,7 +142,7 @@ pub struct Synth {
     spec: SynthSpec,
     version: u32,
     object: u64,
-    /// The object that is open: its length in chunks and how many were given out.
+    /// The current object: its length in chunks, and the number returned so far.
     open: Option<(u64, u64)>,
     part: Vec<Content>,
 }

@@ -18,7 +18,7 @@ fn chunk(random: &mut Random) -> Event {
     Event::Chunk(TraceChunk { hash, len: u32::try_from(random.bits() >> (32 + random.below(32))).unwrap() })
 }
 
-/// Returns streams of so many chunks each.
+/// Returns streams of these lengths.
 fn streams(seed: u64, lens: &[usize]) -> Vec<Event> {
     let mut random = Random::new(seed);
     let mut events = Vec::new();
@@ -101,7 +101,7 @@ fn every_flipped_bit_and_every_cut_is_noticed_with_its_place() {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << (at % 8);
         let found = damage(&flipped);
-        // A length that seems greater than it is leads to the end of the file.
+        // A length that is too great reaches the end of the file.
         assert!(found.offset <= at as u64 || found.reason == "the trace ends too early", "byte {at}: {found}");
         let cut = damage(&bytes[..at]);
         assert_eq!((cut.offset, cut.reason.as_str()), (at as u64, "the trace ends too early"));

@@ -36,9 +36,9 @@ struct Layout {
 enum Path {
     /// At the beginning, filled up with zeros.
     Within,
-    /// Behind: where its length stands.
+    /// After the record; its length is at this offset.
     Behind(usize),
-    /// Behind, and then the target of a symbolic link: where their lengths stand.
+    /// After the record, followed by the target of a symbolic link; their lengths are at these offsets.
     BehindWithTarget(usize, usize),
 }
 
