@@ -98,6 +98,11 @@ cfg_if::cfg_if! {
 }
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(test)]
+extern crate self as onefold_engine;
+#[cfg(test)]
+#[path = "../tests/main.rs"]
+mod integration;
 
 pub use backup::Budget;
 pub use check::{AffectedFile, CheckReport, Extent, Finding, ReadData, Severity};

@@ -16,7 +16,7 @@ use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, ContainerId, SessionId};
 
-use crate::support::{Ask, OpenContainer, PASSWORD, SMALL, World, containers, noise, stored_twice, tree};
+use crate::integration::support::{Ask, OpenContainer, PASSWORD, SMALL, World, containers, noise, stored_twice, tree};
 
 fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) {
     let file = disk.create(path).unwrap();

@@ -20,7 +20,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, TraceEntry};
 use onefold_engine::types::SessionId;
 
-use crate::support::{Ask, SMALL, World, change, copy, tell, tree};
+use crate::integration::support::{Ask, SMALL, World, change, copy, tell, tree};
 
 /// Files of the source; the slow test takes more.
 const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };

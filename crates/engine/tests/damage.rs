@@ -25,7 +25,9 @@ use onefold_engine::store::{MetadataReader, Store, read_object};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::SessionId;
 
-use crate::support::{Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, heads_on, noise, stored_twice, tree};
+use crate::integration::support::{
+    Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, heads_on, noise, stored_twice, tree,
+};
 
 /// Few enough files that no finding has to leave any of them out of its list.
 const FILES: u64 = 24;

@@ -19,7 +19,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 use onefold_engine::{Error, Result};
 
-use crate::support::{Ask, Notes, SMALL, World, newest};
+use crate::integration::support::{Ask, Notes, SMALL, World, newest};
 
 /// A repository with a snapshot of a small tree, and that tree restored.
 struct Restored {

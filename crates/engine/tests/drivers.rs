@@ -9,7 +9,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::SimHost;
 use onefold_engine::types::Fingerprint;
 
-use crate::support::{Ask, OpenContainer, SMALL, World, change, containers, copy, noise, tree};
+use crate::integration::support::{Ask, OpenContainer, SMALL, World, change, containers, copy, noise, tree};
 
 /// Seeds of the inline driver's order.
 const SEEDS: u64 = if cfg!(feature = "slow") { 12 } else { 3 };

@@ -10,7 +10,7 @@ use onefold_engine::store::Store;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, Fingerprint};
 
-use crate::support::{Ask, Draw, SMALL, World, copy, newest, noise, stored_chunks};
+use crate::integration::support::{Ask, Draw, SMALL, World, copy, newest, noise, stored_chunks};
 
 const SEEDS: u64 = if cfg!(feature = "slow") { 20 } else { 2 };
 const SESSIONS: u64 = 4;

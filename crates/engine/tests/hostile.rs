@@ -28,7 +28,7 @@ use onefold_engine::tree::{Child, Content, Entry, Link};
 use onefold_engine::types::{Chunk, ChunkKind, Fingerprint, Sequence, Timestamp};
 use onefold_engine::{Error, Result};
 
-use crate::support::{CHEAP, Notes, PASSWORD, SMALL, World};
+use crate::integration::support::{CHEAP, Notes, PASSWORD, SMALL, World};
 
 /// Writes whatever it is told as a session of a repository whose password it knows.
 struct Forger {

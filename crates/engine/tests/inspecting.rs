@@ -20,7 +20,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::tree::{Content, Entry};
 use onefold_engine::types::{ChunkKind, Fingerprint, Timestamp};
 
-use crate::support::{Ask, Draw, SMALL, World, change, containers, newest, noise, stored_chunks, tree};
+use crate::integration::support::{Ask, Draw, SMALL, World, change, containers, newest, noise, stored_chunks, tree};
 
 const MEMORY_BYTES: usize = 4 << 20;
 

@@ -11,7 +11,7 @@ use onefold_engine::pipeline::Driver;
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreRequest, restore};
 use onefold_engine::testing::mem_tree::MemTree;
 
-use crate::support::{Ask, SMALL, World, newest, noise};
+use crate::integration::support::{Ask, SMALL, World, newest, noise};
 
 /// Interrupts at the numbered question, and counts them.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
-//! Integration tests of the engine, one binary.
+//! Integration tests of the engine. They are a module of its unit tests, so that the parts that they reach need not be public.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests stop at a surprise and tell what they tried")]
-#![expect(unreachable_pub, reason = "the support of tests is public to all of them")]
+#![expect(clippy::print_stdout, reason = "tests stop at a surprise and tell what they tried")]
 
 mod condemned;
-mod corpus;
 mod crash;
 mod damage;
 mod deleting;

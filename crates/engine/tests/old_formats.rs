@@ -15,7 +15,7 @@ use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 
-use crate::support::restore_to;
+use crate::integration::support::restore_to;
 
 /// Formats that were ever released; `testdata/formats` has a repository of each.
 const FORMATS: [&str; 1] = ["v1"];

@@ -18,7 +18,7 @@ use onefold_engine::store::{CreateOptions, create};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
-use crate::support::{Ask, CHEAP, Draw, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to};
+use crate::integration::support::{Ask, CHEAP, Draw, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to};
 
 const SEEDS_IN_MEMORY: u64 = if cfg!(feature = "slow") { 200 } else { 12 };
 const SEEDS_ON_DISK: u64 = if cfg!(feature = "slow") { 40 } else { 3 };

@@ -16,7 +16,7 @@ use onefold_engine::io::tree::{EntryKind, Metadata, SourceTree, TargetTree, Xatt
 use onefold_engine::pipeline::Driver;
 use onefold_engine::testing::mem_tree::{self, MemTree};
 
-use crate::support::{Ask, Notes, SMALL, World, back_up, newest, noise};
+use crate::integration::support::{Ask, Notes, SMALL, World, back_up, newest, noise};
 
 /// Several blocks of the pipeline.
 const LARGE: usize = 1_300_000;

@@ -7,7 +7,7 @@ use onefold_engine::backup::Monitor;
 use onefold_engine::io::Access;
 use onefold_engine::object::names::ContainerKind;
 
-use crate::support::{Ask, Notes, SMALL, World, containers, newest, noise, tree};
+use crate::integration::support::{Ask, Notes, SMALL, World, containers, newest, noise, tree};
 
 /// A copy of a repository was interrupted: one data container ended in the middle. A new host read its directory, which
 /// stands at the front and was whole, and believed that all its chunks were there. The next backup stored nothing,

@@ -14,7 +14,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 use onefold_engine::{Error, Result};
 
-use crate::support::{Ask, Draw, SMALL, World, copy, newest};
+use crate::integration::support::{Ask, Draw, SMALL, World, copy, newest};
 
 const SEEDS: u64 = if cfg!(feature = "slow") { 2000 } else { 60 };
 

@@ -14,7 +14,7 @@ use onefold_engine::source::exclude::{Case, Patterns};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
-use crate::support::{Ask, Notes, SMALL, World, copy, newest};
+use crate::integration::support::{Ask, Notes, SMALL, World, copy, newest};
 
 /// Names of the snapshot, one of each kind, with a name that is linked to the first.
 const NAMES: [&str; 4] = ["a-file", "b-link", "c-fifo", "d-again"];

@@ -19,8 +19,8 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{Fault, SimDisk};
 use onefold_engine::types::Timestamp;
 
-use crate::support::faulty_target::FaultyTarget;
-use crate::support::{Ask, Notes, SMALL, World, copy, newest, noise, tell};
+use crate::integration::support::faulty_target::FaultyTarget;
+use crate::integration::support::{Ask, Notes, SMALL, World, copy, newest, noise, tell};
 
 /// Codes of errors that a target gives.
 const EIO: i32 = 5;

@@ -17,7 +17,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::Fault;
 use onefold_engine::types::Timestamp;
 
-use crate::support::{Ask, Notes, SMALL, World, containers, newest, noise, stored_twice};
+use crate::integration::support::{Ask, Notes, SMALL, World, containers, newest, noise, stored_twice};
 
 /// Several blocks of the pipeline, so that a file is read in several steps.
 const LARGE: usize = 2_500_000;

@@ -11,8 +11,8 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::Store;
 use onefold_engine::testing::mem_tree::MemTree;
 
-use crate::support::faulty_target::FaultyTarget;
-use crate::support::{Ask, Notes, SMALL, World, copy, newest, noise};
+use crate::integration::support::faulty_target::FaultyTarget;
+use crate::integration::support::{Ask, Notes, SMALL, World, copy, newest, noise};
 
 /// A repository with a snapshot of `/d`.
 struct Made {

@@ -33,7 +33,7 @@ impl Calls {
 
 /// The target, around another one.
 #[derive(Clone, Debug)]
-pub struct FaultyTarget {
+pub(crate) struct FaultyTarget {
     inner: Arc<dyn TargetTree>,
     calls: Arc<Calls>,
 }
@@ -46,12 +46,12 @@ struct FaultyFile {
 
 impl FaultyTarget {
     /// Lets the numbered call fail with the error of this code.
-    pub fn new(inner: Arc<dyn TargetTree>, fails: Option<(u64, i32)>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn TargetTree>, fails: Option<(u64, i32)>) -> Self {
         Self { inner, calls: Arc::new(Calls { made: AtomicU64::new(0), fails }) }
     }
 
     /// Returns how many calls were made.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.calls.made.load(Ordering::Relaxed)
     }
 

@@ -1,6 +1,6 @@
 //! A small world for integration tests: a simulated disk with a repository and a host's cache on it.
 
-pub mod faulty_target;
+pub(super) mod faulty_target;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 
 /// Password of the repositories of tests.
-pub const PASSWORD: &[u8] = b"correct horse";
+pub(super) const PASSWORD: &[u8] = b"correct horse";
 
 /// Deriving a key must cost tests next to nothing. What users get is the command's business, which has a floor.
-pub const CHEAP: PasswordCost = PasswordCost { memory_kib: 64, passes: 1, lanes: 1 };
+pub(super) const CHEAP: PasswordCost = PasswordCost { memory_kib: 64, passes: 1, lanes: 1 };
 
 /// Small containers and chunks, so that little data makes many of them.
-pub const SMALL: Adjustments = Adjustments {
+pub(super) const SMALL: Adjustments = Adjustments {
     chunk_bytes: Some(512),
     fixed_bytes: None,
     region_bytes: Some(8 << 10),
@@ -42,7 +42,7 @@ pub const SMALL: Adjustments = Adjustments {
 
 /// Listens, and keeps what it hears.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub(super) struct Notes {
     /// Failures, as sentences.
     pub failures: std::sync::Mutex<Vec<String>>,
 }
@@ -55,7 +55,7 @@ impl Monitor for Notes {
 
 /// A disk with `repo` and `cache` on it, and the clock and randomness beside it.
 #[derive(Clone, Debug)]
-pub struct World {
+pub(super) struct World {
     /// The disk.
     pub disk: SimDisk,
     /// The host.
@@ -64,7 +64,7 @@ pub struct World {
 
 /// What a backup in a test is asked for.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub(super) struct Ask {
     /// How stages run.
     pub driver: Driver,
     /// How chunks are identified.
@@ -98,48 +98,48 @@ impl Default for Ask {
 
 impl World {
     /// An empty disk.
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self { disk: SimDisk::new(), host: Arc::new(SimHost::deferring(seed)) }
     }
 
     /// The same world on another disk: after a crash, or a fork of it.
-    pub fn on(&self, disk: SimDisk) -> Self {
+    pub(super) fn on(&self, disk: SimDisk) -> Self {
         Self { disk, host: Arc::clone(&self.host) }
     }
 
     /// The repository's directory.
-    pub fn repo(&self) -> Arc<dyn Disk> {
+    pub(super) fn repo(&self) -> Arc<dyn Disk> {
         Arc::new(self.disk.subdir("repo"))
     }
 
     /// The host's cache.
-    pub fn cache(&self) -> Arc<dyn Disk> {
+    pub(super) fn cache(&self) -> Arc<dyn Disk> {
         Arc::new(self.disk.subdir("cache"))
     }
 
     /// Makes an encrypted repository.
-    pub fn create(&self, adjustments: Adjustments) -> Result<Store> {
+    pub(super) fn create(&self, adjustments: Adjustments) -> Result<Store> {
         let options = CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments };
         create(&self.repo(), &self.host, &options)
     }
 
     /// Opens the repository.
-    pub fn open(&self) -> Result<Store> {
+    pub(super) fn open(&self) -> Result<Store> {
         open(&self.repo(), &self.host, Unlock::Password(PASSWORD))
     }
 
     /// Where files spill.
-    pub fn scratch(&self) -> Scratch {
+    pub(super) fn scratch(&self) -> Scratch {
         scratch_on(&self.cache())
     }
 
     /// Backs up `/` of a tree.
-    pub fn backup(&self, store: &Store, tree: &MemTree, ask: &Ask) -> Result<BackupOutcome> {
+    pub(super) fn backup(&self, store: &Store, tree: &MemTree, ask: &Ask) -> Result<BackupOutcome> {
         back_up(store, &self.cache(), Arc::new(tree.clone()), Path::new("/"), ask)
     }
 
     /// Restores a snapshot to memory.
-    pub fn restore(&self, store: &Store, snapshot: &Snapshot) -> Result<(MemTree, RestoreReport)> {
+    pub(super) fn restore(&self, store: &Store, snapshot: &Snapshot) -> Result<(MemTree, RestoreReport)> {
         let target = MemTree::new();
         let report = restore_to(store, &self.cache(), snapshot, Path::new("/"), Arc::new(target.clone()))?;
         Ok((target, report))
@@ -147,18 +147,18 @@ impl World {
 }
 
 /// Returns the newest snapshot of a repository.
-pub fn newest(store: &Store) -> Result<Option<(SessionId, Snapshot)>> {
+pub(super) fn newest(store: &Store) -> Result<Option<(SessionId, Snapshot)>> {
     Ok(store.read_commits()?.snapshots().pop().map(|(session, snapshot)| (session, snapshot.clone())))
 }
 
 /// Prints a line that the test harness does not hold back.
-pub fn tell(line: &str) {
+pub(super) fn tell(line: &str) {
     use std::io::Write;
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// Backs up a directory of a source.
-pub fn back_up(
+pub(super) fn back_up(
     store: &Store,
     cache: &Arc<dyn Disk>,
     source: Arc<dyn SourceTree>,
@@ -205,7 +205,7 @@ pub fn back_up(
 }
 
 /// Restores a directory of a snapshot.
-pub fn restore_to(
+pub(super) fn restore_to(
     store: &Store,
     cache: &Arc<dyn Disk>,
     snapshot: &Snapshot,
@@ -231,7 +231,7 @@ pub fn restore_to(
 }
 
 /// Directory in which a host remembers the newest snapshots.
-pub fn heads_on(cache: &Arc<dyn Disk>) -> HeadsDir {
+pub(super) fn heads_on(cache: &Arc<dyn Disk>) -> HeadsDir {
     HeadsDir { disk: Arc::clone(cache), dir: PathBuf::new(), lost: LostHeads::Report, access: HeadsAccess::Update }
 }
 
@@ -240,14 +240,14 @@ fn scratch_on(cache: &Arc<dyn Disk>) -> Scratch {
 }
 
 /// Bytes that compress to nothing less and are the same for the same seed.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
 /// A tree of `files` files, some of them alike, with every kind of entry.
-pub fn tree(files: u64) -> MemTree {
+pub(super) fn tree(files: u64) -> MemTree {
     let tree = MemTree::new();
     for directory in ["/d", "/d/empty", "/d/e"] {
         tree.put_dir(Path::new(directory));
@@ -270,20 +270,20 @@ pub fn tree(files: u64) -> MemTree {
 }
 
 /// Changes a tree that [`tree`] made: one file rewritten, one appended to, one gone, one new.
-pub fn change(tree: &MemTree) {
+pub(super) fn change(tree: &MemTree) {
     tree.remove(Path::new("d/file-003")).unwrap();
     tree.put_file(Path::new("/d/file-005"), &noise(905, 9000));
     tree.put_file(Path::new("/d/e/new"), &noise(906, 30_000));
 }
 
 /// Copies a tree, so that the original can change.
-pub fn copy(tree: &MemTree) -> MemTree {
+pub(super) fn copy(tree: &MemTree) -> MemTree {
     MemTree::load(tree, Path::new("/")).unwrap()
 }
 
 /// A container as it lies in the repository, opened and decompressed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OpenContainer {
+pub(super) struct OpenContainer {
     /// Its name.
     pub name: ContainerName,
     /// Its chunks in order.
@@ -293,7 +293,7 @@ pub struct OpenContainer {
 }
 
 /// Opens all containers of a repository, by session and number.
-pub fn containers(store: &Store) -> Vec<OpenContainer> {
+pub(super) fn containers(store: &Store) -> Vec<OpenContainer> {
     let mut compressor = Compressor::default();
     let listing = store.list_containers().unwrap();
     assert_eq!(listing.unknown_files, Vec::<String>::new());
@@ -318,13 +318,13 @@ pub fn containers(store: &Store) -> Vec<OpenContainer> {
 }
 
 /// Returns every chunk stored, as often as it is stored.
-pub fn stored_chunks(store: &Store, kinds: &[ChunkKind]) -> Vec<Fingerprint> {
+pub(super) fn stored_chunks(store: &Store, kinds: &[ChunkKind]) -> Vec<Fingerprint> {
     let all = containers(store).into_iter().flat_map(|container| container.chunks);
     all.filter(|(kind, ..)| kinds.contains(kind)).map(|(_, fingerprint, _)| fingerprint).collect()
 }
 
 /// Returns the chunks that are stored more than once.
-pub fn stored_twice(store: &Store) -> Vec<Fingerprint> {
+pub(super) fn stored_twice(store: &Store) -> Vec<Fingerprint> {
     let mut seen = std::collections::HashSet::new();
     let all = stored_chunks(store, &[ChunkKind::Data, ChunkKind::Tree, ChunkKind::Recipe]);
     all.into_iter().filter(|fingerprint| !seen.insert(*fingerprint)).collect()
@@ -332,31 +332,31 @@ pub fn stored_twice(store: &Store) -> Vec<Fingerprint> {
 
 /// Choices that a seed repeats.
 #[derive(Clone, Debug)]
-pub struct Draw(SplitMix64);
+pub(super) struct Draw(SplitMix64);
 
 impl Draw {
     /// Starts at a seed.
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
 
     /// Draws any number.
-    pub fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0.next_u64()
     }
 
     /// Draws a number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0.index(end)
     }
 
     /// Returns true once in `times`.
-    pub fn once_in(&mut self, times: usize) -> bool {
+    pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
     /// Draws one of them.
-    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+    pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 }
