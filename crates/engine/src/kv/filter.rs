@@ -1,12 +1,12 @@
-//! A blocked Bloom filter over the fingerprints' own bits, which grows a part at a time.
+//! A blocked Bloom filter over the bits of fingerprints, which grows segment by segment.
 //!
 //! Blocks do not fill evenly, so the rate of false positives, [`false_positive_rate`], is higher than that of a filter without blocks.
 //! Fingerprints are keyed and uniform, so their own bits serve as hashes: bytes 0..8 choose segment and block, bytes 8..20 the
 //! bits. A fingerprint that was set is always found.
 //!
-//! Segments go by the first bits of the fingerprint, as the table's buckets do. So a segment that has become too full is
-//! made anew, larger, from the few buckets that hold its fingerprints, while all others go on ([`Filter::replace`]);
-//! and a filter that is to be smaller is folded: neighboring blocks of a segment become one, which loses no fingerprint.
+//! The first bits of a fingerprint choose its segment, as they choose its bucket in the table. So a segment that is too full
+//! is rebuilt, larger, from a few buckets, while all others stay in use ([`Filter::replace`]). A filter that has to shrink
+//! is folded: neighboring blocks of a segment become one, which loses no fingerprint.
 
 use onefold_accel::memory::will_need;
 
@@ -15,20 +15,20 @@ use crate::error::{Error, Result};
 use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::{Fields, Key, part_of};
 
-/// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that are left beside the block's.
+/// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that do not choose the block.
 pub const FILTER_HASHES_MAX: u32 = 10;
 
-/// Segments of a filter: each is a 64th of its memory, which is what growing takes for a moment.
+/// Segments of a filter. Growth needs the memory of one in addition: a 64th.
 pub const FILTER_SEGMENTS: usize = 1 << SEGMENT_BITS;
 const SEGMENT_BITS: u32 = 6;
 
-/// Larger segments have a multiple of so many blocks, so that they can be folded six times.
+/// Number of blocks that divides the size of larger segments, so that they can be folded six times.
 const BLOCKS_STEP: usize = 64;
 
 const MAGIC: [u8; 8] = *b"OFFILTR2";
 const HEADER_BYTES: usize = 32;
 
-/// The part of a filter for fingerprints that begin alike.
+/// Part of a filter for fingerprints with the same first bits.
 pub struct Segment {
     blocks: Vec<Block>,
     hashes: u32,
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// Returns how many blocks of `bytes` a segment has.
+    /// Returns the number of blocks of a segment of `bytes`.
     fn blocks_of(bytes: usize) -> usize {
         let blocks = bytes / BLOCK_BYTES;
         if blocks < 2 * BLOCKS_STEP { blocks.max(1) } else { blocks - blocks % BLOCKS_STEP }
@@ -69,7 +69,7 @@ impl Segment {
         part_of(key.head() << SEGMENT_BITS, self.blocks.len())
     }
 
-    /// Sets the bits of a key, which must belong to the segment; says whether all were set already.
+    /// Sets the bits of a key, which must belong to the segment. Returns true if all were set.
     pub fn test_and_set(&mut self, key: &Key) -> bool {
         let index = self.block_of(key);
         let choices = u128::from(key.middle()) | u128::from(key.tail()) << 64;
@@ -78,7 +78,7 @@ impl Segment {
         added == 0
     }
 
-    /// Halves the segment; false if its number of blocks is odd.
+    /// Halves the segment; returns false if its number of blocks is odd.
     fn fold(&mut self) -> bool {
         let is_folded = bloom::fold(&mut self.blocks);
         self.count_ones();
@@ -115,12 +115,12 @@ impl Filter {
         self.segments.iter().map(Segment::bytes).sum()
     }
 
-    /// Returns the memory that the filter would take if all segments were as large as the largest.
+    /// Returns the memory of a filter whose segments are all as large as the largest.
     pub fn bytes_of_largest(&self) -> usize {
         FILTER_SEGMENTS * self.segments.iter().map(Segment::bytes).max().unwrap_or(0)
     }
 
-    /// Returns the share of bits that are set, 0 to 1. Near one half the filter is as good as its size allows.
+    /// Returns the share of bits that are set, 0 to 1. A filter is best for its size near one half.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
     pub fn fill(&self) -> f64 {
         let ones: u64 = self.segments.iter().map(|segment| segment.ones).sum();
@@ -132,33 +132,33 @@ impl Filter {
         &self.segments[index]
     }
 
-    /// Returns the memory of a segment that is given at most `bytes`.
+    /// Returns the memory of a segment of at most `bytes`.
     pub fn segment_bytes(bytes: usize) -> usize {
         Segment::blocks_of(bytes) * BLOCK_BYTES
     }
 
-    /// Returns an empty segment of at most `bytes`, to be filled and put in with [`Filter::replace`].
+    /// Returns an empty segment of at most `bytes`, for [`Filter::replace`].
     pub fn new_segment(&self, bytes: usize) -> Segment {
         Segment::new(bytes, self.hashes)
     }
 
-    /// Puts a segment in the place of the one that has this index. What the new one was not given is forgotten.
+    /// Replaces the segment with this index. Fingerprints that the new one was not given are lost.
     pub fn replace(&mut self, index: usize, segment: Segment) {
         self.segments[index] = segment;
     }
 
-    /// Asks for the memory of a key's block, to be probed soon.
+    /// Prefetches the block of a key that will be probed soon.
     pub fn prefetch(&self, key: &Key) {
         let segment = &self.segments[segment_of(key)];
         will_need(&segment.blocks[segment.block_of(key)]);
     }
 
-    /// Sets the bits of a key; says whether all were set already: the key may have been set before.
+    /// Sets the bits of a key. Returns true if all were set: the key may have been set before.
     pub fn test_and_set(&mut self, key: &Key) -> bool {
         self.segments[segment_of(key)].test_and_set(key)
     }
 
-    /// Writes the filter out.
+    /// Writes the filter.
     pub fn save(&self, generation: u64, out: &mut SealedWriter) -> Result<()> {
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&MAGIC);
@@ -176,8 +176,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Reads a filter of the given generation back, folding segments until it takes at most `bytes_max`; an error if it is
-    /// another's, cannot be folded so far, or is damaged.
+    /// Reads the filter of a generation, and folds segments until it takes at most `bytes_max`. Fails if the filter is of
+    /// another generation, cannot be folded so far, or is damaged.
     pub fn load(generation: u64, bytes_max: usize, mut from: SealedReader) -> Result<Self> {
         let damaged = |reason: &str| Error::damaged("filter", reason);
         let mut header = [0; HEADER_BYTES];
@@ -251,7 +251,7 @@ mod tests {
     use crate::io::Disk;
     use crate::testing::mem_disk::{MemDisk, fingerprint};
 
-    /// Sets the bits of all keys in order; says of each whether it may have been set before.
+    /// Sets the bits of all keys in order; returns for each if it may have been set before.
     fn test_and_set_all(filter: &mut Filter, keys: &[Key]) -> Vec<bool> {
         keys.iter().map(|key| filter.test_and_set(key)).collect()
     }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_made_anew_and_larger_lets_less_pass_and_forgets_nothing_it_was_given() {
+    fn a_segment_rebuilt_larger_has_fewer_false_positives_and_loses_no_key_it_was_given() {
         let mut filter = Filter::new(64 << 10, 5);
         let all = keys(0..100_000);
         test_and_set_all(&mut filter, &all);

@@ -1,8 +1,8 @@
-//! Filters of young runs: a few bits per entry that spare a lookup most runs of a bucket.
+//! Recent filters: a few bits per entry, by which a lookup skips most runs of a bucket.
 //!
-//! The oldest run of a bucket holds most of its entries and has none. A key's bits lie in one 64-bit word, so that a
-//! test is one memory access. They are taken from other bits of the key than the filter over the whole table mostly
-//! takes: what passed there by chance must not pass here for the same reason. (The blocks of
+//! All runs of a bucket but the oldest, which has most entries, can have one. The bits of a key are in one 64-bit word, so
+//! that a test is one memory access. They come from other bits of the key than most of those that the filter over the whole
+//! table uses: a false positive there must not be one here for the same reason. (The blocks of
 //! `bloom` are cache lines; here each word is a block, and a filter is a slice of any number of words.)
 
 use std::collections::BTreeSet;
@@ -11,19 +11,19 @@ use crate::kv::bucket_name::BucketName;
 use crate::kv::page::EntryBytes;
 use crate::kv::{KEY_LEN, Key, part_of};
 
-/// Bits of filter for an entry. Measured at 25 million entries: 1.37, 1.16, 1.07 reads per lookup with 4, 6, 8 bits, and
-/// equally many lookups per second; memory is better spent on the filter over the whole table.
+/// Bits of a filter per entry. At 25 million entries, 4, 6 and 8 bits cost 1.37, 1.16 and 1.07 reads per lookup (measured),
+/// with equally many lookups per second. The filter over the whole table makes better use of memory.
 const RECENT_BITS: u64 = 5;
 
-/// Bits set for an entry: at 5 bits per entry 2 and 3 err equally often.
+/// Bits set for an entry. At 5 bits per entry, 2 and 3 have the same rate of false positives.
 const RECENT_HASHES: u32 = 2;
 
-/// Returns the words of a filter for so many entries, at least one.
+/// Returns the number of words of a filter for this number of entries, at least one.
 pub(super) fn recent_words(entries: u64) -> u64 {
     (entries.saturating_mul(RECENT_BITS)).div_ceil(64).max(1)
 }
 
-/// Returns how many entries a filter of so many bytes is made for.
+/// Returns the number of entries that a filter of this size is made for.
 pub(super) fn recent_entries(bytes: usize) -> u64 {
     bytes as u64 * 8 / RECENT_BITS
 }
@@ -40,7 +40,7 @@ fn word_and_bits(key: &Key, words: usize) -> (usize, u64) {
     (word, bits)
 }
 
-/// Sets the bits of entries in a filter's words, if it has any.
+/// Sets the bits of entries in the words of a filter, if it has any.
 pub(super) fn recent_set(words: &mut [u64], entries: &[EntryBytes]) {
     if words.is_empty() {
         return;
@@ -52,7 +52,7 @@ pub(super) fn recent_set(words: &mut [u64], entries: &[EntryBytes]) {
     }
 }
 
-/// Says whether a key may be in the run of a filter. Without words it may.
+/// Returns false if a filter excludes a key. A filter without words excludes none.
 pub(super) fn recent_test(words: &[u64], key: &Key) -> bool {
     if words.is_empty() {
         return true;
@@ -61,7 +61,7 @@ pub(super) fn recent_test(words: &[u64], key: &Key) -> bool {
     words[word] & bits == bits
 }
 
-/// What the filters of all young runs take, and which is the largest.
+/// Memory of all recent filters, and their order by size.
 #[derive(Debug)]
 pub(super) struct RecentBytes {
     cap: usize,
@@ -69,21 +69,21 @@ pub(super) struct RecentBytes {
     by_size: BTreeSet<(usize, BucketName, u64)>,
 }
 
-/// Names a run with a filter.
+/// Bucket and number of a run with a filter.
 pub(super) type RecentRun = (BucketName, u64);
 
 impl RecentBytes {
-    /// Starts with none, under a cap in bytes.
+    /// Starts without filters, with a limit in bytes.
     pub(super) fn new(cap: usize) -> Self {
         Self { cap, bytes: 0, by_size: BTreeSet::new() }
     }
 
-    /// Returns what the filters take.
+    /// Returns the memory of all filters, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Notes the filter of a run, if it has words.
+    /// Adds the filter of a run, if it has words.
     pub(super) fn add(&mut self, (bucket, run): RecentRun, words: &[u64]) {
         if !words.is_empty() {
             self.bytes += size_of_val(words);
@@ -91,14 +91,14 @@ impl RecentBytes {
         }
     }
 
-    /// Notes that a filter is gone.
+    /// Removes the filter of a run.
     pub(super) fn remove(&mut self, (bucket, run): RecentRun, words: &[u64]) {
         if self.by_size.remove(&(words.len(), bucket, run)) {
             self.bytes -= size_of_val(words);
         }
     }
 
-    /// Returns the run that has to give its filter up, the largest, while all together exceed the cap.
+    /// Removes the largest filter if all together exceed the limit; returns its run, which has to drop it.
     pub(super) fn surplus(&mut self) -> Option<RecentRun> {
         if self.bytes <= self.cap {
             return None;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_passes_and_little_else_does() {
+    fn entries_pass_and_few_other_keys_do() {
         let entries: Vec<_> = (0..10_000).map(entry).collect();
         let mut words = vec![0; usize::try_from(recent_words(10_000)).unwrap()];
         recent_set(&mut words, &entries);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_filters_are_given_up_until_the_cap_is_kept() {
+    fn the_largest_filters_are_dropped_until_the_limit_is_kept() {
         let mut recent = RecentBytes::new(100);
         for (run, words) in [(1, 4), (2, 9), (3, 5)] {
             recent.add((BucketName::WHOLE, run), &vec![0; words]);

@@ -1,4 +1,4 @@
-//! Filters that spare a lookup the runs that do not hold its key.
+//! Filters by which a lookup skips runs without its key.
 
 use crate::bloom::{self, BLOCK_BITS, BLOCK_BYTES, Block};
 use crate::spill::page::Key;
@@ -13,12 +13,12 @@ const PROBES: u32 = 6;
 #[derive(Debug)]
 pub(super) struct Filter {
     blocks: Vec<Block>,
-    /// Whether the filter can give up half of its size.
+    /// True if the filter can be halved.
     is_full_size: bool,
 }
 
 impl Filter {
-    /// Returns the size in bytes of a filter for so many entries; `None` if no filter can be that large.
+    /// Returns the size in bytes of a filter for this number of entries; `None` if it is too large.
     pub(super) fn bytes_for(entries: u64, bits_per_entry: u64) -> Option<usize> {
         let blocks =
             entries.checked_mul(bits_per_entry)?.div_ceil(u64::from(BLOCK_BITS)).checked_next_multiple_of(2)?.max(2);
@@ -33,7 +33,7 @@ impl Filter {
         Self { blocks, is_full_size: bits_per_entry == BITS_PER_ENTRY }
     }
 
-    /// Returns the memory that the filter takes, in bytes.
+    /// Returns the memory of the filter, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.blocks.capacity() * BLOCK_BYTES
     }
@@ -44,12 +44,12 @@ impl Filter {
         self.blocks[block].set(choices_of(key), PROBES);
     }
 
-    /// Says whether the key may have been added; false is certain.
+    /// Returns false if the key was not added.
     pub(super) fn may_hold(&self, key: &Key) -> bool {
         self.blocks[self.block_of(key)].may_hold(choices_of(key), PROBES)
     }
 
-    /// Lays neighboring blocks over each other, which halves the size; `None` where that was done already.
+    /// Combines neighboring blocks, which halves the size; `None` if that was done before.
     ///
     /// A block is chosen by scaling 32 bits of the key to the number of blocks, so with half as many blocks every key
     /// falls into half of its old block's index.
