@@ -30,15 +30,15 @@ pub enum Error {
     /// There is no repository at the path.
     #[error("no repository at {}: {reason}", path.display())]
     NoRepository {
-        /// Where one was looked for.
+        /// Path of the search.
         path: PathBuf,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
     /// A repository stands already where one was to be created.
     #[error("a repository exists already at {}", path.display())]
     RepositoryExists {
-        /// Where it stands.
+        /// Its path.
         path: PathBuf,
     },
     /// A repository lacks its config.
@@ -68,11 +68,11 @@ pub enum Error {
     /// Another repository stands where this host has seen one before.
     #[error("{path}: this host has seen {seen} here, and now there is {found}")]
     Replaced {
-        /// Where it stands.
+        /// Its path.
         path: String,
-        /// Which repository was seen.
+        /// Repository that was seen.
         seen: String,
-        /// Which one is there now.
+        /// Repository that is there now.
         found: String,
     },
     /// No key slot opens with the password.
@@ -106,7 +106,7 @@ pub enum Error {
     Damaged {
         /// The object, by its path in the repository.
         object: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// An object that is referred to does not exist.
@@ -163,7 +163,7 @@ pub enum Error {
         /// Its path.
         partial: String,
     },
-    /// What was made under a partial name was taken away.
+    /// An entry with a partial name was taken away.
     #[error("another program removed what was to get this name")]
     PartialRemoved,
     /// Another name of an entry could not be restored.
@@ -257,19 +257,19 @@ pub enum Error {
     UnknownState {
         /// The session whose commit it is.
         session: SessionId,
-        /// What failed after the commit was linked.
+        /// Failure after the commit was linked.
         reason: String,
     },
     /// An operation was carried out, but not in full.
     #[error("{operation} incomplete: {failures} could not be processed{}", first_of(first))]
     Incomplete {
-        /// Which one: `backup` or `restore`.
+        /// `backup` or `restore`.
         operation: &'static str,
         /// The snapshot that was made without what failed, if one was made.
         snapshot: Option<SessionId>,
-        /// How many entries or objects failed.
+        /// Number of entries or objects that failed.
         failures: u64,
-        /// The first of them and why; empty if it is not known.
+        /// The first of them with its reason; empty if it is not known.
         first: String,
     },
     /// The user, or the operating system on their behalf, asked to stop.
@@ -278,7 +278,7 @@ pub enum Error {
     /// The request cannot be carried out as it stands.
     #[error("{reason}")]
     Invalid {
-        /// Why not.
+        /// The reason, with the remedy if one is known.
         reason: String,
     },
 }

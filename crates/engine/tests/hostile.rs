@@ -61,7 +61,7 @@ impl Forger {
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
         let sealed = Sealer::default().seal(keys, repository, builder, &random, AlignedBuffer::default()).unwrap();
         let quarantined = self.session.writer().write_temporary(&sealed.bytes).unwrap();
-        self.session.writer().place(&quarantined, &sealed.name.path()).unwrap();
+        self.session.writer().publish(&quarantined, &sealed.name.path()).unwrap();
     }
 
     fn end_region(&mut self) {

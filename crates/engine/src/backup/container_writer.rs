@@ -163,7 +163,7 @@ impl ContainerWriter {
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
             let mut any = false;
             for written in ready.iter().filter(|written| written.name.kind == kind) {
-                self.session.writer().place(&written.temporary, &written.name.path())?;
+                self.session.writer().publish(&written.temporary, &written.name.path())?;
                 any = true;
             }
             if any {

@@ -51,7 +51,7 @@ pub(super) fn find_affected(
 
 /// Looks into a node below which something is lost.
 fn descend(references: &mut References<'_>, snapshot: SessionId, step: &Step, todo: &mut Vec<Step>) -> Result<()> {
-    // What could be read before and cannot now is told by the next check.
+    // The next check reports a node that could be read before and cannot be read now.
     let Ok(HintedNode { node, hints, .. }) = references.reader.read_node(step.node) else { return Ok(()) };
     let first = todo.len();
     match node {

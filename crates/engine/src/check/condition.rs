@@ -1,4 +1,4 @@
-//! What is known of each container: whether what it names can be restored, by whose fault not, and what it names.
+//! The condition of each container, the finding about it, and the chunks that it names.
 //!
 //! References mostly come in the order in which chunks were stored, so that the next thousands are in the directory of
 //! one container. Asking what a sound container names spares the spilled map of all chunks a read for each of them.
@@ -12,12 +12,12 @@ use crate::types::{Chunk, ContainerId, Fingerprint};
 /// Memory that a chunk of a directory takes here.
 const CHUNK_BYTES: usize = 64;
 
-/// What is wrong with a container.
+/// Damage of a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Condition {
     /// It can be read, but not believed as a whole: what it holds is looked up chunk by chunk.
     Faulty,
-    /// What it held is lost by the finding of this number, unless it is elsewhere.
+    /// Its chunks are lost by the finding of this number, unless another container holds them.
     Lost(usize),
 }
 

@@ -1,4 +1,4 @@
-//! What a check has found: which object, what is wrong, whom it hits and what to do.
+//! Findings of a check: the object, the problem, the files that it hits, and advice.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ pub const AFFECTED_MAX: usize = 100;
 /// Bytes of text about one object; what else is wrong with it is left out.
 const PROBLEM_LEN_MAX: usize = 2000;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// Something that does not belong here, or is gone and not needed: it harms nothing.
@@ -22,7 +22,7 @@ pub enum Severity {
     Damage,
 }
 
-/// How much stands under the path that is given.
+/// Extent of the damage at a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Extent {
     /// A file.
@@ -32,7 +32,7 @@ pub enum Extent {
     /// A run of entries of one directory, the path that of the first; the names of the others are lost. With those that
     /// are directories goes everything in them.
     Run {
-        /// How many entries there are.
+        /// Number of entries.
         entries: u64,
     },
 }
@@ -44,7 +44,7 @@ pub struct AffectedFile {
     pub snapshot: SessionId,
     /// Its path in the snapshot.
     pub path: PathBuf,
-    /// Whether it is the path of a file or of more.
+    /// A file, or more.
     pub extent: Extent,
 }
 
@@ -53,15 +53,15 @@ pub struct AffectedFile {
 pub struct Finding {
     /// The object, as the user knows its path.
     pub object: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// What to do about it.
+    /// Advice.
     pub advice: String,
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
     /// Files that are hit, the first hundred of them.
     pub affected: Vec<AffectedFile>,
-    /// How many are hit; a file counts in every snapshot that has it, a directory whose contents are lost as one.
+    /// Number of files that are hit. A file counts once for each snapshot, a directory whose contents are lost as one.
     pub affected_count: u64,
 }
 
@@ -83,7 +83,7 @@ impl Findings {
         self.add_as(Severity::UnknownFile, object, problem, "remove it if you know what it is; it is never read")
     }
 
-    /// Says of something that is gone that nobody needs it, if it has hit no file.
+    /// Lowers the severity of a finding about a missing object if it has hit no file.
     pub(super) fn relax(&mut self, number: usize) {
         if let Some(finding) = self.list.get_mut(number)
             && finding.affected_count == 0

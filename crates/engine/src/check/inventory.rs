@@ -21,9 +21,9 @@ use crate::store::containers::Listing;
 use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
-                                in the source is stored anew and heals the snapshots that had it; restore what you \
+                                in the source is stored again and heals the snapshots that had it; restore what you \
                                 need from snapshots that are not affected";
-const ADVICE_LOST: &str = "run backup again: what is still in the source is stored anew and heals the snapshots that \
+const ADVICE_LOST: &str = "run backup again: what is still in the source is stored again and heals the snapshots that \
                            had it; restore what you need from snapshots that are not affected, or bring the container \
                            back from a copy of the repository";
 /// Ending of the names of containers that were set aside.
@@ -35,7 +35,7 @@ const COPIES: usize = 3;
 /// Gaps in the numbers of one session that are looked into.
 const GAPS_MAX: u32 = 1 << 16;
 
-/// What was counted.
+/// Counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) containers: u64,
@@ -61,7 +61,7 @@ pub(super) struct Inventory {
     gone: Vec<usize>,
 }
 
-/// What there is of a session's containers.
+/// Containers of a session.
 #[derive(Debug, Default)]
 struct Extent {
     bytes: u64,
@@ -80,10 +80,7 @@ impl Inventory {
         history: &History,
         findings: &mut Findings,
     ) -> Result<(Self, Listing)> {
-        let map = |name, share| {
-            let scratch = request.scratch.clone();
-            SpillMap::new(scratch.disk, scratch.dir, Arc::clone(&store.host), name, request.memory_bytes / share)
-        };
+        let map = |name, share| request.scratch.map(&store.host, name, request.memory_bytes / share);
         let mut sessions = BTreeSet::new();
         let mut quarantined = BTreeMap::new();
         let listing = list_containers(store, findings, &mut sessions, &mut quarantined);
@@ -248,7 +245,7 @@ impl Inventory {
         }
     }
 
-    /// Says of containers that are gone whether anything needs them, once all references were followed.
+    /// Judges missing containers once all references were followed: does anything need them?
     pub(super) fn judge_gone(&self, findings: &mut Findings) {
         self.gone.iter().for_each(|number| findings.relax(*number));
     }

@@ -7,13 +7,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::error::Result;
 use crate::monitor::{Items, Monitor};
 use crate::pipeline::Driver;
 use crate::snapshot::Head;
-use crate::spill::SpillMap;
 use crate::store::metadata::{MetadataMemory, Scratch};
 use crate::store::{MetadataReader, Store};
 use crate::types::{Fingerprint, SessionId};
@@ -40,7 +38,7 @@ use inventory::Inventory;
 use objects::History;
 use references::{References, Soundness};
 
-/// How much of the containers is read.
+/// Share of the containers that is read.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum ReadData {
     /// Their directories.
@@ -52,7 +50,7 @@ pub enum ReadData {
     Subset {
         /// Which part, counted from 1.
         index: u64,
-        /// How many parts there are.
+        /// Number of parts.
         of: u64,
     },
     /// Every byte of a random sample of so many percent.
@@ -61,7 +59,7 @@ pub enum ReadData {
     Bytes(u64),
 }
 
-/// Whose references are followed.
+/// Snapshots whose references are followed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum CheckedSnapshots {
     /// Those of every snapshot.
@@ -80,32 +78,32 @@ impl CheckedSnapshots {
     }
 }
 
-/// What to check, and with what means.
+/// Request of a check.
 #[derive(Clone, Debug)]
 pub struct CheckRequest {
-    /// How much of the containers is read.
+    /// Share of the containers that is read.
     pub read: ReadData,
-    /// Whose references are followed.
+    /// Snapshots whose references are followed.
     pub snapshots: CheckedSnapshots,
-    /// Where spilled state may go.
+    /// Directory of temporary files.
     pub scratch: Scratch,
     /// Memory in bytes; at least [`MEMORY_BYTES_MIN`] is used.
     pub memory_bytes: usize,
-    /// How stages run.
+    /// Driver of the work queues.
     pub driver: Driver,
     /// Makes a random sample repeat; `None`: the host draws.
     pub seed: Option<u64>,
-    /// Where heads are remembered; `None`: nowhere.
+    /// Directory of the remembered heads; `None` remembers none.
     pub heads: Option<HeadsDir>,
 }
 
 /// The least memory that a check uses, in bytes: its smallest share is a sixteenth and holds a map.
 pub const MEMORY_BYTES_MIN: usize = 16 * crate::spill::MEMORY_BYTES_MIN;
 
-/// What a check has found.
+/// Report of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// What is wrong, the worst first; empty for a sound repository.
+    /// Findings, the worst first; empty for a sound repository.
     pub findings: Vec<Finding>,
     /// Snapshots whose references were followed.
     pub snapshots: u64,
@@ -126,7 +124,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Says whether anything is damaged or missing.
+    /// Returns true if nothing is damaged or missing.
     pub fn is_sound(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::UnknownFile)
     }
@@ -140,10 +138,11 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     config::check_config(store, &mut findings);
     config::check_slots(store, &mut findings);
     // Before the commits are listed: another command may remember a head that it commits meanwhile.
-    let seen = request.heads.as_ref().map(|place| read_heads(&*place.disk, &place.dir, store.config.repository));
+    let seen =
+        request.heads.as_ref().map(|heads_dir| read_heads(&*heads_dir.disk, &heads_dir.dir, store.config.repository));
     let history = objects::check_objects(store, &mut findings);
-    if let (Some(place), Some(seen)) = (&request.heads, seen) {
-        check_remembered(store, (place, seen), &history, &mut findings, monitor);
+    if let (Some(heads_dir), Some(seen)) = (&request.heads, seen) {
+        check_remembered(store, (heads_dir, seen), &history, &mut findings, monitor);
     }
     let (mut inventory, listing) = Inventory::list(store, &request, &history, &mut findings)?;
     inventory.examine(store, &request, &listing, &mut findings, monitor)?;
@@ -167,12 +166,12 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
 /// Compares the log with what this host has seen of it, and remembers what it sees now.
 fn check_remembered(
     store: &Store,
-    (place, seen): (&HeadsDir, Result<Vec<Head>>),
+    (heads_dir, seen): (&HeadsDir, Result<Vec<Head>>),
     history: &History,
     findings: &mut Findings,
     monitor: &dyn Monitor,
 ) {
-    match (seen, place.lost) {
+    match (seen, heads_dir.lost) {
         (Ok(heads), LostHeads::Report) => {
             for head in &heads {
                 objects::check_head(store, findings, history, head, "seen before from this host");
@@ -181,7 +180,7 @@ fn check_remembered(
         (Ok(_), LostHeads::Accept) => {}
         (Err(error), _) => monitor.note(&format!("which snapshots this host has seen is not known: {error}")),
     }
-    let remembered = store.read_commits().and_then(|commits| remember_heads(store, place, &commits));
+    let remembered = store.read_commits().and_then(|commits| remember_heads(store, heads_dir, &commits));
     if let Err(error) = remembered {
         monitor.note(&format!("which snapshots there are could not be remembered: {error}"));
     }
@@ -196,10 +195,9 @@ fn check_references(
     findings: &mut Findings,
     monitor: &dyn Monitor,
 ) -> Result<u64> {
-    let Scratch { disk, dir } = request.scratch.clone();
     let memory = MetadataMemory::of(request.memory_bytes / 4);
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
-    let visited = SpillMap::new(disk, dir, Arc::clone(&store.host), "judgements", request.memory_bytes / 8)?;
+    let visited = request.scratch.map(&store.host, "judgements", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();
     let mut references = References::new(store, reader, inventory, findings, visited);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();

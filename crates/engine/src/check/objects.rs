@@ -20,7 +20,7 @@ const ADVICE_SESSION: &str = "no snapshot needs it to be restored, but a collect
                               that ever ran: restore this object from a copy of the repository";
 const ADVICE_DIRECTORY: &str = "restore it from a copy of the repository, or check the file system";
 
-/// What the small objects tell.
+/// Results of reading the small objects.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Commits that can be read.
@@ -33,7 +33,7 @@ pub(super) struct History {
     pub(super) ended: BTreeSet<SessionId>,
     /// Containers that running collections have condemned.
     pub(super) condemned: BTreeSet<ContainerId>,
-    /// Whether any collection ever ran: containers may be missing for good reason.
+    /// True if a collection ever ran: then containers may be missing for a good reason.
     pub(super) is_collected: bool,
     /// Files left over in `tmp`.
     pub(super) leftovers: u64,

@@ -16,11 +16,11 @@ use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Deepest directory; nothing deeper can be named in one system call.
 pub(super) const DEPTH_MAX: u16 = 4096;
-const ADVICE_NODE: &str = "run backup again: what is still in the source is stored anew; restore what you need from \
+const ADVICE_NODE: &str = "run backup again: what is still in the source is stored again; restore what you need from \
                            snapshots that are not affected";
 const ADVICE_FORMAT: &str = "restore what you need from other snapshots, and report this: a program has written it so";
 
-/// Whether a node and all below it can be restored.
+/// Condition of a node and all below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Soundness {
     /// It cannot be read, or contradicts what is below it.
@@ -31,7 +31,7 @@ pub(super) enum Soundness {
     Sound,
 }
 
-/// What a node says of itself.
+/// Summary of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Summary {
     soundness: Soundness,
@@ -60,7 +60,7 @@ struct Frame {
     depth: u16,
     /// References not followed yet, the next one last.
     todo: Vec<Link>,
-    /// What is known so far.
+    /// Summary of the part judged so far.
     summary: Summary,
     /// Entries that the children judged so far have.
     entries: u64,

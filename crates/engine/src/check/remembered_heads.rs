@@ -61,7 +61,7 @@ fn decode(body: &[u8]) -> Decoded<(RepositoryId, Vec<Head>)> {
 }
 
 /// Remembers heads instead of those before, all of them or none.
-pub fn write_heads(place: &HeadsDir, host: &dyn Host, repository: RepositoryId, heads: &[Head]) -> Result<()> {
+pub fn write_heads(heads_dir: &HeadsDir, host: &dyn Host, repository: RepositoryId, heads: &[Head]) -> Result<()> {
     let heads = heads.get(..HEADS_MAX).unwrap_or(heads);
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -74,10 +74,10 @@ pub fn write_heads(place: &HeadsDir, host: &dyn Host, repository: RepositoryId, 
     }
     let checksum = blake3::hash(&bytes);
     bytes.extend_from_slice(checksum.as_bytes());
-    replace_file(&*place.disk, host, &place.dir.join(HEADS), &bytes)
+    replace_file(&*heads_dir.disk, host, &heads_dir.dir.join(HEADS), &bytes)
 }
 
-/// What becomes of heads that are gone.
+/// Treatment of heads that are gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LostHeads {
     /// They stay remembered, and are reported the next time too.
@@ -87,7 +87,7 @@ pub enum LostHeads {
     Accept,
 }
 
-/// Whether the present heads are remembered.
+/// Access to the file of heads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HeadsAccess {
     /// They are written over those seen before.
@@ -97,16 +97,16 @@ pub enum HeadsAccess {
     ReadOnly,
 }
 
-/// Where a host remembers the heads it has seen.
+/// Directory in which a host remembers the heads it has seen.
 #[derive(Clone, Debug)]
 pub struct HeadsDir {
     /// The disk it is on.
     pub disk: Arc<dyn Disk>,
     /// The directory, which exists if it is written to.
     pub dir: PathBuf,
-    /// What becomes of heads that are gone.
+    /// Treatment of heads that are gone.
     pub lost: LostHeads,
-    /// Whether it is written to.
+    /// Access to it.
     pub access: HeadsAccess,
 }
 
@@ -117,21 +117,21 @@ pub struct ComparedCommits {
     pub commits: Commits,
     /// Heads that this host has seen and that are gone.
     pub lost: Vec<Head>,
-    /// Why the heads seen before are not known, or the present ones could not be remembered.
+    /// Errors of reading the heads seen before, or of remembering the present ones.
     pub problems: Vec<Error>,
 }
 
 /// Reads all commits, compares them with the heads that this host has seen, and remembers the present ones if that is wanted.
-pub fn read_commits_compared(store: &Store, place: &HeadsDir) -> Result<ComparedCommits> {
+pub fn read_commits_compared(store: &Store, heads_dir: &HeadsDir) -> Result<ComparedCommits> {
     // Before the commits are listed: another command may remember a head that it commits meanwhile.
-    let seen = read_heads(&*place.disk, &place.dir, store.config.repository);
+    let seen = read_heads(&*heads_dir.disk, &heads_dir.dir, store.config.repository);
     let commits = store.read_commits()?;
     let mut problems = Vec::new();
     let seen = seen.unwrap_or_else(|error| {
         problems.push(error);
         Vec::new()
     });
-    problems.extend(remember_heads(store, place, &commits).err());
+    problems.extend(remember_heads(store, heads_dir, &commits).err());
     Ok(ComparedCommits { lost: lost_heads(&commits, &seen), commits, problems })
 }
 
@@ -144,25 +144,25 @@ pub fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
 
 /// Brings what is remembered up to date with the repository. A head that is gone without having been forgotten stays
 /// remembered, unless its loss is accepted.
-pub fn remember_heads(store: &Store, place: &HeadsDir, commits: &Commits) -> Result<()> {
-    if place.access == HeadsAccess::ReadOnly {
+pub fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Commits) -> Result<()> {
+    if heads_dir.access == HeadsAccess::ReadOnly {
         return Ok(());
     }
     let repository = store.config.repository;
-    // What cannot be read is forgotten: the file can only ever tell more than the repository does by itself.
-    let before = read_heads(&*place.disk, &place.dir, repository);
+    // A file that cannot be read is forgotten: the repository is checked without it.
+    let before = read_heads(&*heads_dir.disk, &heads_dir.dir, repository);
     let is_known = before.is_ok();
     let before = before.unwrap_or_default();
     let lost = lost_heads(commits, &before);
     let kept = before.iter().filter(|head| is_gone(commits, head));
-    let kept = kept.filter(|head| place.lost == LostHeads::Report || !lost.contains(head));
+    let kept = kept.filter(|head| heads_dir.lost == LostHeads::Report || !lost.contains(head));
     let mut heads: Vec<Head> = commits.heads().into_iter().chain(kept.copied()).collect();
     heads.sort_unstable();
     heads.dedup();
     if is_known && heads == before {
         return Ok(());
     }
-    write_heads(place, &*store.host, repository, &heads)
+    write_heads(heads_dir, &*store.host, repository, &heads)
 }
 
 fn is_gone(commits: &Commits, head: &Head) -> bool {
@@ -182,12 +182,12 @@ mod tests {
         let disk = SimDisk::new();
         let (dir, repository) = (Path::new(""), RepositoryId([7; 16]));
         let (lost, access) = (LostHeads::Report, HeadsAccess::Update);
-        let place = HeadsDir { disk: Arc::new(disk.clone()), dir: PathBuf::new(), lost, access };
+        let heads_dir = HeadsDir { disk: Arc::new(disk.clone()), dir: PathBuf::new(), lost, access };
         assert_eq!(read_heads(&disk, dir, repository).unwrap(), Vec::new());
         for count in [3, 1] {
             let heads: Vec<Head> =
                 (0..count).map(|at| Head { session: SessionId([at; 16]), checksum: [at; 32] }).collect();
-            write_heads(&place, &SimHost::new(1), repository, &heads).unwrap();
+            write_heads(&heads_dir, &SimHost::new(1), repository, &heads).unwrap();
             assert_eq!(read_heads(&disk, dir, repository).unwrap(), heads);
         }
         assert!(read_heads(&disk, dir, RepositoryId([8; 16])).is_err());

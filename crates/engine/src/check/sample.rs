@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::io::Host;
 use crate::types::ContainerId;
 
-/// Says of one container after the other whether it is read.
+/// Selection of the containers that are read, one after the other.
 #[derive(Debug)]
 pub(super) struct Sample {
     read: ReadData,

@@ -18,16 +18,16 @@ use crate::types::Chunk;
 pub(super) struct FoundChunk {
     /// The chunk; its length is that of its contents, without hints.
     pub(super) chunk: Chunk,
-    /// Whether it is what its name says, as far as was read.
+    /// True if its bytes match its fingerprint, as far as they were read.
     pub(super) is_sound: bool,
 }
 
-/// What a container holds, and what is wrong with it.
+/// Contents of a container, and its damage.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Bytes that the object has.
     pub(super) len: u64,
-    /// What is wrong, in sentences.
+    /// Its damage, in sentences.
     pub(super) problems: Vec<String>,
     /// Its chunks as far as they can be named.
     pub(super) chunks: Vec<FoundChunk>,
@@ -35,7 +35,7 @@ pub(super) struct Contents {
     pub(super) chunks_read: u64,
     /// Bytes read of the object, where all were.
     pub(super) bytes_read: u64,
-    /// Whether some chunks could not even be named.
+    /// True if the fingerprints of some chunks are lost.
     pub(super) is_incomplete: bool,
 }
 
@@ -197,7 +197,7 @@ impl Contents {
     }
 }
 
-/// Says whether what lies between the regions and the back directory is zero, as far as it is known where that is.
+/// Returns true if the bytes between the regions and the back directory are zero, as far as their position is known.
 fn is_padding_empty(reader: &ContainerReader, bytes: &[u8]) -> bool {
     let trailer = bytes.len().checked_sub(TRAILER_LEN).and_then(|start| bytes.get(start..));
     let Some(Ok(trailer)) = trailer.map(Trailer::decode) else { return true };

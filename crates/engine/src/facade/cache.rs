@@ -20,7 +20,7 @@ const TAG: &str = "CACHEDIR.TAG";
 pub(super) struct CacheDirectory {
     /// The directory of all caches, to be left out of backups.
     pub(super) directory: PathBuf,
-    /// What the engine is given.
+    /// The cache as the engine takes it.
     pub(super) cache: Cache,
 }
 

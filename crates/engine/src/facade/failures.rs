@@ -1,4 +1,4 @@
-//! What an operation could not do, kept for its summary.
+//! Failures of an operation, kept for its summary.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const FAILURES_MAX: usize = 100;
 pub struct Failure {
     /// The path: in the source of a backup, in the snapshot of a restore; or an object of the repository.
     pub path: PathBuf,
-    /// Why, as a clause without period. It may name the path.
+    /// Reason, as a clause without period. It may name the path.
     pub reason: String,
 }
 
@@ -35,10 +35,10 @@ pub(super) struct Recorder {
     failures: Mutex<Failures>,
 }
 
-/// What failed.
+/// Failures.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
-    /// How many.
+    /// Number of all.
     pub(super) count: u64,
     /// The first [`FAILURES_MAX`].
     pub(super) first: Vec<Failure>,

@@ -1,4 +1,4 @@
-//! How a repository is created and opened.
+//! Options of creating and opening a repository.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::store::pin::{Pin, admit, read_pin, write_pin};
 use crate::store::slots::SlotPolicy;
 use crate::store::{self, CreateOptions, Unlock};
 
-/// Where a repository is, how it is unlocked, and what its operations may use.
+/// Location of a repository, its password, and the resources of its operations.
 #[derive(Clone, Debug)]
 pub struct RepositoryOptions {
     directory: PathBuf,
@@ -31,7 +31,7 @@ pub struct RepositoryOptions {
     replaced: Replaced,
 }
 
-/// What is done about another repository than this host has seen at the path.
+/// Treatment of another repository than this host has seen at the path.
 #[derive(Clone, Copy, Debug)]
 enum Replaced {
     Refuse,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Unlocking {
     }
 }
 
-/// What operations may use.
+/// Resources of operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     pub(super) memory_bytes: usize,

@@ -30,7 +30,7 @@ pub struct Restore<'a> {
     monitor: Option<Arc<dyn Monitor>>,
 }
 
-/// What a restore has brought back.
+/// Summary of a restore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RestoreSummary {

@@ -47,7 +47,7 @@ impl Home {
         RepositoryOptions::new(self.path("deep/er/repository")).unencrypted().cache_directory(self.path("cache/deep"))
     }
 
-    /// Where a file of the source stands in a target.
+    /// Returns the path of a file of the source in a target.
     fn restored(&self, target: &str, name: &str) -> PathBuf {
         let source = self.path("source").join(name);
         self.path(target).join(source.strip_prefix("/").unwrap())

@@ -11,7 +11,7 @@ use crate::types::{ChunkKind, ContainerId, Fingerprint};
 /// A chunk that was read and checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadChunk {
-    /// What it holds.
+    /// Its contents.
     pub kind: ChunkKind,
     /// The container that it was read from.
     pub container: ContainerId,
@@ -79,23 +79,23 @@ pub fn list_chunks(
     Ok(unreadable)
 }
 
-/// Shows a container's bytes as they are stored, from the beginning, in pieces of at most 1 MiB.
+/// Shows a container's bytes as they are stored, from the beginning, in parts of at most 1 MiB.
 pub fn read_container(store: &Store, name: &ContainerName, show: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let file = store.open_file(name)?;
     let (mut offset, len) = (0, file.len()?);
-    let mut buffer = vec![0; PIECE_LEN];
+    let mut buffer = vec![0; PART_LEN];
     while offset < len {
-        let piece_len = usize::try_from(len - offset).map_or(PIECE_LEN, |left| left.min(PIECE_LEN));
-        let piece = buffer.get_mut(..piece_len).expect("a piece fits the buffer");
-        file.read_at(offset, piece)?;
-        show(piece)?;
-        offset += piece_len as u64;
+        let part_len = usize::try_from(len - offset).map_or(PART_LEN, |left| left.min(PART_LEN));
+        let part = buffer.get_mut(..part_len).expect("a part fits the buffer");
+        file.read_at(offset, part)?;
+        show(part)?;
+        offset += part_len as u64;
     }
     Ok(())
 }
 
 /// Bytes of a container that are read at once.
-const PIECE_LEN: usize = 1 << 20;
+const PART_LEN: usize = 1 << 20;
 
 fn read_from(
     store: &Store,
@@ -105,14 +105,14 @@ fn read_from(
 ) -> Result<ReadChunk> {
     let wrong =
         || Error::damaged(store.display(&name.path()), format!("chunk {fingerprint} is not what its name says"));
-    let place = container.find(&fingerprint).ok_or_else(wrong)?;
-    let (offset, len) = container.region_range(place.region).ok_or_else(wrong)?;
+    let position = container.find(&fingerprint).ok_or_else(wrong)?;
+    let (offset, len) = container.region_range(position.region).ok_or_else(wrong)?;
     let mut sealed = vec![0; len as usize];
     store.open_file(name)?.read_at(offset, &mut sealed)?;
     let mut plain = Vec::new();
-    container.open_region(place.region, &mut sealed, &mut Compressor::default(), &mut plain)?;
-    let start = place.offset as usize;
-    let end = (start + place.len as usize).checked_sub(place.hints_len as usize).ok_or_else(wrong)?;
+    container.open_region(position.region, &mut sealed, &mut Compressor::default(), &mut plain)?;
+    let start = position.offset as usize;
+    let end = (start + position.len as usize).checked_sub(position.hints_len as usize).ok_or_else(wrong)?;
     let contents = plain.get(start..end).ok_or_else(wrong)?;
     let kinds = [ChunkKind::Data, ChunkKind::Tree, ChunkKind::Recipe];
     let kind = kinds.into_iter().find(|kind| store.keys.fingerprint(*kind, contents) == fingerprint);

@@ -1,6 +1,4 @@
-//! What differs between two trees.
-
-use std::sync::Arc;
+//! Differences between two trees.
 
 use crate::error::{Error, Result};
 use crate::inspect::merge_join::{MergeJoin, Step, Which};
@@ -22,11 +20,11 @@ pub struct Change {
     pub path: Vec<u8>,
     /// Its kind: the new one, or what it was if it is gone.
     pub kind: EntryKind,
-    /// What happened to it.
+    /// Its difference.
     pub difference: Difference,
 }
 
-/// What happened to an entry.
+/// Difference of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// It was added.
@@ -39,12 +37,12 @@ pub enum Difference {
     Changed {
         /// Its contents.
         contents: Contents,
-        /// Whether mode, owner, time of the last change or extended attributes differ.
+        /// True if mode, owner, time of the last change or extended attributes differ.
         metadata: bool,
     },
 }
 
-/// What happened to the contents of an entry of which only they or its metadata changed.
+/// Difference between the contents of two entries of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents {
     /// They are the same.
@@ -55,7 +53,7 @@ pub enum Contents {
     Suspicious,
 }
 
-/// What only one of the sides has.
+/// Counts of one side only.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SideCounts {
     /// Regular files.
@@ -72,14 +70,14 @@ pub struct SideCounts {
     pub bytes: u64,
 }
 
-/// What was counted.
+/// Counts.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DiffReport {
     /// Entries whose contents changed.
     pub changed: u64,
-    /// What is there only after. A chunk that also stands in a part of both trees that is equal counts as added.
+    /// Counts of the state after only. A chunk that also lies in an equal part of both trees counts as added.
     pub added: SideCounts,
-    /// What was there only before.
+    /// Counts of the state before only.
     pub removed: SideCounts,
     /// Nodes that had to be read.
     pub nodes_read: u64,
@@ -113,9 +111,7 @@ impl Diff {
         scratch: &Scratch,
         memory_bytes: usize,
     ) -> Result<Self> {
-        let host = Arc::clone(&reader.store().host);
-        let chunks =
-            SpillMap::new(scratch.disk.clone(), scratch.dir.clone(), host, "chunks that differ", memory_bytes)?;
+        let chunks = scratch.map(&reader.store().host, "chunks that differ", memory_bytes)?;
         let frame = Frame { merge_join: MergeJoin::new(Some(before), Some(after)), base: Vec::new() };
         let tally = Tally { chunks, report: DiffReport::default() };
         Ok(Self { frames: vec![frame], with_metadata, tally })
@@ -229,7 +225,7 @@ impl Diff {
     }
 }
 
-/// Says whether anything but the contents tells that they were changed.
+/// Returns true if anything but the contents shows that they were changed.
 fn has_other_marks(before: &Entry, after: &Entry) -> bool {
     let changed = |entry: &Entry| match &entry.content {
         Content::File { ctime, inode, .. } => Some((*ctime, *inode)),
@@ -244,7 +240,7 @@ fn has_other_metadata(before: &Entry, after: &Entry) -> bool {
     of(before) != of(after) || before.xattrs != after.xattrs
 }
 
-/// What a chunk that is counted holds.
+/// Kind of a counted chunk.
 #[derive(Clone, Copy)]
 enum Kind {
     Data,
@@ -277,8 +273,8 @@ impl Tally {
 
     fn file(&mut self, reader: &mut MetadataReader, which: Which, recipe: &Recipe) -> Result<()> {
         let mut cursor = RecipeCursor::new(recipe, &[]);
-        while let Some(piece) = cursor.next(reader)? {
-            if let FileExtent::Chunk(hinted) = piece {
+        while let Some(extent) = cursor.next(reader)? {
+            if let FileExtent::Chunk(hinted) = extent {
                 self.chunk(which, Kind::Data, hinted.chunk)?;
             }
         }

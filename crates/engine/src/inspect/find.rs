@@ -1,7 +1,6 @@
 //! Entries whose paths match patterns, in one snapshot after the other.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
@@ -14,7 +13,7 @@ use crate::store::walk::{Event, TreeWalk};
 use crate::tree::Content;
 use crate::types::{Fingerprint, Timestamp};
 
-/// What is looked for.
+/// Criteria of a search.
 #[derive(Debug)]
 pub struct SearchOptions {
     /// One of these matches the path, or that of a directory above.
@@ -30,7 +29,7 @@ pub struct SearchOptions {
 pub struct Found {
     /// Its path in the snapshot, with a slash before every name.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The entry.
     pub hinted: HintedEntry,
 }
 
@@ -69,9 +68,7 @@ impl Search {
         scratch: &Scratch,
         memory_bytes: usize,
     ) -> Result<Self> {
-        let host = Arc::clone(&reader.store().host);
-        let (disk, dir) = (scratch.disk.clone(), scratch.dir.clone());
-        let fruitless = SpillMap::new(disk, dir, host, "directories searched", memory_bytes)?;
+        let fruitless = scratch.map(&reader.store().host, "directories searched", memory_bytes)?;
         Ok(Self { options, walk: None, fruitless, failures: Vec::new() })
     }
 

@@ -1,10 +1,9 @@
-//! How much snapshots hold, and what that takes.
+//! Sizes of snapshots, as restored and as stored.
 //!
 //! Snapshots are mostly alike, so that all of these remember the directories that they have seen; what they remember
 //! spills.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::codec::Reader;
 use crate::error::{Error, Result};
@@ -19,23 +18,22 @@ use crate::store::{MetadataReader, Store};
 use crate::tree::{Content, Link};
 use crate::types::{ChunkKind, Fingerprint};
 
-/// What is counted, and with what means.
+/// Request of statistics.
 #[derive(Debug)]
 pub struct StatsRequest<'a> {
     /// Roots of the snapshots' trees.
     pub roots: &'a [Fingerprint],
-    /// Where spilled state may go.
+    /// Directory of temporary files.
     pub scratch: &'a Scratch,
     /// Memory for what is remembered.
     pub memory_bytes: usize,
-    /// Who listens.
+    /// Receiver of progress reports.
     pub monitor: &'a dyn Monitor,
 }
 
 impl StatsRequest<'_> {
     fn map(&self, store: &Store, name: &'static str, share: usize) -> Result<SpillMap> {
-        let (disk, dir) = (self.scratch.disk.clone(), self.scratch.dir.clone());
-        SpillMap::new(disk, dir, Arc::clone(&store.host), name, self.memory_bytes / share)
+        self.scratch.map(&store.host, name, self.memory_bytes / share)
     }
 
     fn go_on(&self) -> Result<()> {
@@ -43,7 +41,7 @@ impl StatsRequest<'_> {
     }
 }
 
-/// What restoring all of the snapshots would bring back.
+/// Sum of restoring all of the snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RestoreStats {
     /// Entries of any kind.
@@ -205,7 +203,7 @@ pub fn contents_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -
     Ok(stats)
 }
 
-/// What the chunks that snapshots refer to take in the repository, and what else is there.
+/// Sizes of the chunks that snapshots refer to, and of all others in the repository.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RawStats {
     /// Chunks of files that the snapshots refer to.
@@ -256,7 +254,7 @@ const NOT_FOUND: u8 = 0;
 const FOUND: u8 = 1;
 
 impl Referenced {
-    /// Says whether a chunk is new.
+    /// Adds a chunk. Returns true if it is new.
     fn add(&mut self, fingerprint: Fingerprint) -> Result<bool> {
         let is_new = self.chunks.insert_new(fingerprint.0, &[NOT_FOUND])?;
         self.count += u64::from(is_new);

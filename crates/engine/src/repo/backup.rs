@@ -20,7 +20,7 @@ use crate::store::containers::{DIRECTORY_BATCH, Listing};
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
-/// Where this host keeps what can always be rebuilt: the index, and files that spill.
+/// Directory for state that can be rebuilt: the index, and temporary files.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// A disk that outlives the operation.
@@ -32,34 +32,34 @@ pub struct Cache {
 /// Everything that a backup needs besides the repository.
 #[derive(Debug)]
 pub struct BackupRequest<'a> {
-    /// Where the host keeps its index.
+    /// Directory of the index.
     pub cache: &'a Cache,
-    /// How the index works.
+    /// Options of the index.
     pub index: IndexOptions,
-    /// What to read.
+    /// Source.
     pub source: Arc<dyn SourceTree>,
-    /// What to take of it, and how.
+    /// Options of the backup.
     pub options: BackupOptions,
-    /// How stages run.
+    /// Driver of the work queues.
     pub driver: Driver,
-    /// Who listens.
+    /// Receiver of progress reports.
     pub monitor: Arc<dyn Monitor>,
     /// Directory in which this host remembers the newest snapshots; `None`: it does not.
     pub heads: Option<HeadsDir>,
 }
 
-/// What a backup led to.
+/// Outcome of a backup.
 #[derive(Debug)]
 pub struct BackupOutcome {
-    /// What it did.
+    /// Its report.
     pub report: BackupReport,
     /// In what state the index was found.
     pub index_state: IndexState,
-    /// Why the index will have to be rebuilt next time, if it will.
+    /// Error that makes the next backup rebuild the index.
     pub index_degraded: Option<String>,
-    /// How large its filter is and how full.
+    /// Size and load of its filter.
     pub filter: FilterState,
-    /// How lookups read its table.
+    /// Access of lookups to its table.
     pub reads: BucketReads,
     /// Newest snapshots that this host has seen and that are gone.
     pub lost_heads: Vec<Head>,
@@ -82,12 +82,12 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         pending_bytes_max: request.options.budget.pending_bytes,
         ..request.index
     };
-    let place = request.cache.dir.join("index");
+    let index_dir = request.cache.dir.join("index");
     let host = Arc::clone(&store.host);
     let (mut index, index_state) =
-        match Index::open(Arc::clone(&request.cache.disk), host, &place, repository, &options) {
+        match Index::open(Arc::clone(&request.cache.disk), host, &index_dir, repository, &options) {
             Ok(opened) => opened,
-            // No room for an index, or no right to it, is no reason to have no backup.
+            // A full disk or a missing permission costs the index, not the backup.
             Err(error) if error.io_kind().is_some() => {
                 let index = Index::without_disk(Arc::clone(&store.host), repository, &options, error.to_string())?;
                 (index, IndexState::New)
@@ -131,8 +131,8 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
 }
 
 fn compare_heads(store: &Store, request: &BackupRequest<'_>) -> Vec<Head> {
-    let Some(place) = &request.heads else { return Vec::new() };
-    let (lost, problems) = match read_commits_compared(store, place) {
+    let Some(heads_dir) = &request.heads else { return Vec::new() };
+    let (lost, problems) = match read_commits_compared(store, heads_dir) {
         Ok(compared) => (compared.lost, compared.problems),
         Err(error) => (Vec::new(), vec![error]),
     };
@@ -146,7 +146,7 @@ fn compare_heads(store: &Store, request: &BackupRequest<'_>) -> Vec<Head> {
 const FILTER_BYTES_MIN: usize = 4 << 20;
 
 /// Sizes the filter for twice the chunks that the repository holds, within its share of the memory: a filter is read and
-/// written whole with every backup. Sizes are powers of two, so that it is seldom made anew.
+/// written whole with every backup. Sizes are powers of two, so that it is seldom resized.
 fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
     let containers = store.list_containers()?.containers.len();
     let chunk_bytes = match store.config.chunking {

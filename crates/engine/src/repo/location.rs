@@ -1,4 +1,4 @@
-//! Where a repository is, as a user names it.
+//! Location of a repository, as a user names it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 
-/// A place for a repository.
+/// Location of a repository.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Location {
     /// A directory of this host.
     Directory(PathBuf),
 }
 
-/// What stands before the path of a directory of this host, where anything does.
+/// Optional prefix of the path of a local directory.
 const LOCAL: &[u8] = b"local:";
 
 impl Location {

@@ -41,7 +41,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Says whether a snapshot counts.
+    /// Returns true if a snapshot counts.
     pub fn admits(&self, snapshot: &Snapshot) -> bool {
         let host = self.hosts.is_empty() || self.hosts.contains(&snapshot.hostname);
         let has = |tag: &String| if tag.is_empty() { snapshot.tags.is_empty() } else { snapshot.tags.contains(tag) };

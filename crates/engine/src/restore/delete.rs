@@ -21,7 +21,7 @@ use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::tree::{Content, Entry};
 use crate::types::Fingerprint;
 
-/// What becomes of partial files, which no snapshot has.
+/// Treatment of partial files, which no snapshot has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartialFiles {
     /// They stay: a restore has just left some, with what could be read.
@@ -30,31 +30,31 @@ pub enum PartialFiles {
     Delete,
 }
 
-/// What to compare, and what may go.
+/// Request of a deletion.
 #[derive(Debug)]
 pub struct DeleteRequest<'a> {
     /// Root of the snapshot's tree.
     pub tree: Fingerprint,
     /// The directory of it that was restored.
     pub path: &'a Path,
-    /// What was restored of it; nothing else is a candidate.
+    /// Patterns of the restore; it deletes only what they select.
     pub filter: &'a Filter,
-    /// Where it was restored to.
+    /// Target of the restore.
     pub target: &'a dyn TargetTree,
-    /// How the directories' metadata was restored, to be set again where something was deleted.
+    /// Trust of the restore: a directory in which something was deleted gets its metadata again.
     pub trust: Trust,
     /// Directories that stay with everything in them, by device and inode: the repository that is restored from, and its
     /// index. A backup leaves them out, so that no snapshot has them.
     pub keep: &'a BTreeSet<(u64, u64)>,
-    /// What becomes of partial files.
+    /// Treatment of partial files.
     pub partials: PartialFiles,
-    /// Whether it is only told what would be deleted.
+    /// True to report only what would be deleted.
     pub dry_run: bool,
-    /// Who listens.
+    /// Receiver of progress reports.
     pub monitor: &'a Arc<dyn Monitor>,
 }
 
-/// What was deleted.
+/// Report of a deletion.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct DeleteReport {
     /// Entries of any kind.
@@ -63,7 +63,7 @@ pub struct DeleteReport {
     pub failures: u64,
 }
 
-/// Deletes.
+/// Deletes the entries of the target that the snapshot lacks.
 ///
 /// Never follows a link, never leaves the target, never goes into what is mounted inside it. A directory whose list in
 /// the snapshot cannot be read in full keeps everything. What the filter leaves out stays, and so do the directories
@@ -99,10 +99,10 @@ struct Directory {
     /// The device that it is on.
     device: u64,
     /// Names in the target that did not come up in the snapshot so far, the next one last.
-    standing: Vec<OsString>,
+    existing: Vec<OsString>,
     /// Names that the snapshot does not have.
     unexpected: Vec<OsString>,
-    /// Why nothing here may be deleted.
+    /// Reason for which nothing here may be deleted.
     kept_because: Option<Error>,
 }
 
@@ -135,11 +135,11 @@ impl Run<'_> {
     /// Takes the next entry of a directory of the snapshot, whose names ascend as those of the target do.
     fn compare(&mut self, directory: &mut Directory, path: &Path, entry: &Entry) {
         let name = OsStr::from_bytes(&entry.name);
-        while directory.standing.last().is_some_and(|standing| standing.as_os_str() < name) {
-            directory.unexpected.extend(directory.standing.pop());
+        while directory.existing.last().is_some_and(|existing| existing.as_os_str() < name) {
+            directory.unexpected.extend(directory.existing.pop());
         }
-        if directory.standing.last().is_some_and(|standing| standing == name) {
-            directory.standing.pop();
+        if directory.existing.last().is_some_and(|existing| existing == name) {
+            directory.existing.pop();
         } else if self.stands(path) {
             // It stands there under a name of other bytes, which must not be taken for something else.
             directory.kept_because = Some(Error::NameListedOtherwise { path: path.to_path_buf() });
@@ -148,7 +148,7 @@ impl Run<'_> {
 
     fn stands(&mut self, path: &Path) -> bool {
         match self.request.target.metadata(path) {
-            Ok(standing) => standing.is_some(),
+            Ok(existing) => existing.is_some(),
             // What cannot be looked at may be there.
             Err(_) => true,
         }
@@ -157,23 +157,23 @@ impl Run<'_> {
     /// Lists the directory of the target at the path of one of the snapshot; `None` if nothing in it may be deleted.
     fn open(&mut self, path: &Path, entry: Option<Entry>) -> Option<Directory> {
         let target = self.request.target;
-        let listed = target.metadata(path).and_then(|standing| match standing {
-            Some(standing) if standing.kind == EntryKind::Directory && !self.is_kept(&standing) => {
-                target.list(path).map(|names| Some((standing.device, names)))
+        let listed = target.metadata(path).and_then(|existing| match existing {
+            Some(existing) if existing.kind == EntryKind::Directory && !self.is_kept(&existing) => {
+                target.list(path).map(|names| Some((existing.device, names)))
             }
             Some(_) | None => Ok(None),
         });
-        let (device, mut standing) = listed.unwrap_or_else(|error| {
+        let (device, mut existing) = listed.unwrap_or_else(|error| {
             self.fail(path, &error);
             None
         })?;
         // From the last to the first, so that the next one can be taken off the end.
-        standing.sort_unstable_by(|a, b| b.cmp(a));
-        Some(Directory { entry, device, standing, unexpected: Vec::new(), kept_because: None })
+        existing.sort_unstable_by(|a, b| b.cmp(a));
+        Some(Directory { entry, device, existing, unexpected: Vec::new(), kept_because: None })
     }
 
     fn leave(&mut self, directory: &mut Directory, path: &Path) -> Result<()> {
-        directory.unexpected.extend(directory.standing.drain(..).rev());
+        directory.unexpected.extend(directory.existing.drain(..).rev());
         let keeps_partials = self.request.partials == PartialFiles::Keep;
         let candidates = directory.unexpected.iter().filter(|name| !keeps_partials || !is_partial_name(name));
         let candidates = candidates.map(|name| path.join(name));
@@ -211,11 +211,11 @@ impl Run<'_> {
     }
 
     /// Deletes an entry with what is in it, as far as it is selected.
-    fn delete_all(&mut self, top: PathBuf, device: u64) -> Result<()> {
+    fn delete_all(&mut self, root: PathBuf, device: u64) -> Result<()> {
         let DeleteRequest { target, filter, keep, monitor, .. } = *self.request;
         let effect = if self.request.dry_run { Effect::DryRun } else { Effect::Write };
         let removal = Removal { target, filter, keep, effect, monitor: &**monitor };
-        removal.remove(top, device, &mut |path, outcome| match outcome {
+        removal.remove(root, device, &mut |path, outcome| match outcome {
             Outcome::Deleted => {
                 self.report.deleted += 1;
                 monitor.deleted(&shown(path));
@@ -225,9 +225,9 @@ impl Run<'_> {
         })
     }
 
-    /// Says whether a directory stays whatever the snapshot has.
-    fn is_kept(&self, standing: &Metadata) -> bool {
-        self.request.keep.contains(&(standing.device, standing.inode))
+    /// Returns true if a directory stays whatever the snapshot has.
+    fn is_kept(&self, existing: &Metadata) -> bool {
+        self.request.keep.contains(&(existing.device, existing.inode))
     }
 
     fn fail(&mut self, path: &Path, error: &Error) {

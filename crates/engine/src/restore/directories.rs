@@ -31,9 +31,9 @@ impl Run<'_> {
                 None if is_blocked || in_fresh || at == 0 => is_blocked,
                 None => {
                     let directory: PathBuf = path.components().take(at).collect();
-                    let Some(standing) = self.target.metadata(&directory)? else { return Ok(false) };
+                    let Some(existing) = self.target.metadata(&directory)? else { return Ok(false) };
                     let entry = level.state.entry.as_ref();
-                    entry.is_some_and(|entry| keeps_directory_out(self.request.overwrite, &standing, entry))
+                    entry.is_some_and(|entry| keeps_directory_out(self.request.overwrite, &existing, entry))
                 }
             };
             level.state.is_blocked = Some(is_blocked);
@@ -68,7 +68,7 @@ impl Run<'_> {
     /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
     fn create_directory(&mut self, above: &Levels, directory: &Path) -> Result<bool> {
         let target = Arc::clone(&self.target);
-        match target.metadata(directory)?.map(|standing| standing.kind) {
+        match target.metadata(directory)?.map(|existing| existing.kind) {
             None => target.create_dir(directory).map(|()| true),
             // It is kept, and its owner can write into it from now on.
             Some(EntryKind::Directory) => target.create_dir(directory).map(|()| false),

@@ -13,7 +13,7 @@ use crate::tree::Content;
 /// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// Most chunks and holes of a window, however short they are. Each takes some 200 bytes until it is written.
-const WINDOW_PIECES_MAX: usize = 64 << 10;
+const WINDOW_EXTENTS_MAX: usize = 64 << 10;
 /// Zeros that are written at a time for a hole.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -62,18 +62,18 @@ pub fn dump(
     }
 }
 
-/// Takes the pieces of the next window; none at the end of the file.
+/// Takes the extents of the next window; none at the end of the file.
 fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<Vec<FileExtent>> {
     let (mut window, mut bytes) = (Vec::new(), 0);
     while bytes < WINDOW_BYTES
-        && window.len() < WINDOW_PIECES_MAX
-        && let Some(piece) = next()?
+        && window.len() < WINDOW_EXTENTS_MAX
+        && let Some(extent) = next()?
     {
-        bytes += match piece {
+        bytes += match extent {
             FileExtent::Chunk(hinted) => u64::from(hinted.chunk.len),
             FileExtent::Hole { .. } => 0,
         };
-        window.push(piece);
+        window.push(extent);
     }
     Ok(window)
 }
@@ -81,7 +81,7 @@ fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<V
 fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let wanted: Vec<HintedChunk> = window
         .iter()
-        .filter_map(|piece| match *piece {
+        .filter_map(|extent| match *extent {
             FileExtent::Chunk(chunk) => Some(chunk),
             FileExtent::Hole { .. } => None,
         })
@@ -95,8 +95,8 @@ fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMu
         return Err(error);
     }
     let mut chunks = chunks.into_iter();
-    for piece in window {
-        match piece {
+    for extent in window {
+        match extent {
             FileExtent::Chunk(_) => out(&chunks.next().unwrap_or_default())?,
             FileExtent::Hole { len } => {
                 let mut left = *len;
@@ -116,12 +116,12 @@ mod tests {
     use super::*;
     use crate::types::{Chunk, Fingerprint};
 
-    /// Returns how many pieces each window of so many pieces has.
-    fn windows(piece: FileExtent, count: usize) -> Vec<usize> {
-        let mut pieces = std::iter::repeat_n(piece, count);
+    /// Returns how many extents each window of so many extents has.
+    fn windows(extent: FileExtent, count: usize) -> Vec<usize> {
+        let mut extents = std::iter::repeat_n(extent, count);
         let mut lengths = Vec::new();
         loop {
-            match next_window(&mut || Ok(pieces.next())).unwrap().len() {
+            match next_window(&mut || Ok(extents.next())).unwrap().len() {
                 0 => return lengths,
                 len => lengths.push(len),
             }
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_limited_in_bytes_and_in_pieces() {
+    fn a_window_is_limited_in_bytes_and_in_extents() {
         let chunk = |len| {
             let chunk = Chunk { fingerprint: Fingerprint([1; 32]), len };
             FileExtent::Chunk(HintedChunk { chunk, hint: None })
         };
         assert_eq!(windows(chunk(1 << 20), 20), [8, 8, 4]);
-        for piece in [chunk(1), FileExtent::Hole { len: 1 }] {
-            assert_eq!(windows(piece, 2 * WINDOW_PIECES_MAX + 5), [WINDOW_PIECES_MAX, WINDOW_PIECES_MAX, 5]);
+        for extent in [chunk(1), FileExtent::Hole { len: 1 }] {
+            assert_eq!(windows(extent, 2 * WINDOW_EXTENTS_MAX + 5), [WINDOW_EXTENTS_MAX, WINDOW_EXTENTS_MAX, 5]);
         }
     }
 }

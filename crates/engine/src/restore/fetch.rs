@@ -89,7 +89,7 @@ impl Fetcher {
         let mut near = Near::default();
         for (number, chunk) in wanted.iter().enumerate() {
             match self.locator.find(chunk, &mut near) {
-                Ok((id, place)) => located.push(Located { key: (id, place.region), number, place }),
+                Ok((id, position)) => located.push(Located { key: (id, position.region), number, position }),
                 Err(error) => sink.lose(number, error),
             }
         }
@@ -183,7 +183,7 @@ impl Fetcher {
         }
     }
 
-    /// Says where the bytes of a region come from. `last` is the container that was read last, and its file.
+    /// Returns the origin of a region's bytes. `last` is the container that was read last, and its file.
     fn source(&mut self, key: RegionKey, last: &mut Option<Opened>) -> Result<(Arc<ContainerReader>, Source)> {
         let (id, region) = key;
         if let Some(plain) = self.regions.get(&key) {
@@ -227,10 +227,10 @@ impl Fetcher {
     /// Looks for a sound copy of a chunk that container `first` does not give back because of `error`.
     fn recover(&mut self, window: &Arc<Window>, first: ContainerId, number: usize, error: Error) {
         let Some(wanted) = window.wanted.get(number).map(|hinted| hinted.chunk) else { return };
-        // If they cannot be listed there is nothing to do but to tell why they were looked for.
+        // If they cannot be listed only the reason for which they were looked for is reported.
         let copies = self.locator.copies(&wanted.fingerprint).unwrap_or_default();
         for id in copies.into_iter().filter(|id| *id != first) {
-            // What is told, if this copy is damaged, too, is why the first one was not taken.
+            // If this copy is damaged, too, the error of the first one is reported.
             if let Ok(refused) = self.fetch_copy(window, number, &wanted, id) {
                 self.chunks_recovered += 1;
                 lose_all(&*window.sink, refused);
@@ -242,10 +242,10 @@ impl Fetcher {
 
     /// Fetches a chunk from one container, on this thread; returns what the sink did not take.
     fn fetch_copy(&mut self, window: &Arc<Window>, number: usize, wanted: &Chunk, id: ContainerId) -> Result<Failures> {
-        let place = self.locator.find_in(id, wanted)?;
-        let key = (id, place.region);
+        let position = self.locator.find_in(id, wanted)?;
+        let key = (id, position.region);
         let (container, source) = self.source(key, &mut None)?;
-        let located: Arc<[Located]> = Arc::from([Located { key, number, place }]);
+        let located: Arc<[Located]> = Arc::from([Located { key, number, position }]);
         let window = Arc::clone(window);
         let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };
         let RegionDone { plain, kept_bytes, mut lost, refused, .. } = self.task.run(job);

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::tree::{TargetTree, Trust, Unprivileged};
+use crate::io::tree::{TargetTree, Trust};
 use crate::monitor::Monitor;
 use crate::restore::fetch::Fetcher;
 use crate::restore::links::SharedInode;
 use crate::restore::pending::{FilePlan, PendingFile};
 use crate::restore::removal::Clearing;
+use crate::restore::request::RestoreReport;
 use crate::restore::writing::{Failed, Target, WindowSink, Writing};
 use crate::store::cursor::HintedChunk;
 
@@ -27,16 +28,16 @@ pub(super) struct FileWriter {
     current: Option<Arc<PendingFile>>,
     /// Files that the window has references of.
     files: usize,
-    /// What the window wants, and where each chunk of it goes.
+    /// Chunks of the window, and the target of each.
     wanted: Vec<HintedChunk>,
     targets: Vec<Target>,
     /// References of a window: few at first, so that workers have something to do soon.
     window_chunks: usize,
     window_chunks_max: usize,
     /// Things that went wrong.
-    pub failures: u64,
+    failures: u64,
     /// Files that are not whole and have not got their names.
-    pub files_incomplete: u64,
+    files_incomplete: u64,
     /// Inodes of those that other names share.
     incomplete_links: Vec<SharedInode>,
 }
@@ -75,29 +76,21 @@ impl FileWriter {
         }
     }
 
-    /// Returns how many regions were read.
-    pub(super) fn regions_read(&self) -> u64 {
-        self.fetcher.regions_read
+    /// Adds what became of files to a report.
+    pub(super) fn add_to(&self, report: &mut RestoreReport) {
+        let (files, bytes) = self.writing.restored();
+        report.files += files;
+        report.bytes += bytes;
+        report.files_incomplete += self.files_incomplete;
+        report.failures += self.failures;
+        report.regions_read = self.fetcher.regions_read;
+        report.chunks_recovered = self.fetcher.chunks_recovered;
+        report.unprivileged += self.writing.unprivileged();
     }
 
-    /// Returns how many chunks were read from another copy than the first.
-    pub(super) fn chunks_recovered(&self) -> u64 {
-        self.fetcher.chunks_recovered
-    }
-
-    /// Returns how many files are whole, and their bytes.
-    pub(super) fn restored(&self) -> (u64, u64) {
-        self.writing.restored()
-    }
-
-    /// Returns how many partial files stand in the target.
+    /// Returns how many partial files are in the target.
     pub(super) fn partials(&self) -> u64 {
         self.writing.partials()
-    }
-
-    /// Returns what could not be set on files for want of privileges.
-    pub(super) fn unprivileged(&self) -> Unprivileged {
-        self.writing.unprivileged()
     }
 
     /// Returns the inodes of files that turned out to be not whole since the last call, and that other names share.
@@ -121,14 +114,14 @@ impl FileWriter {
         if self.window_chunks <= self.wanted.len() { self.submit() } else { Ok(()) }
     }
 
-    /// Says that not every byte of the open file is written.
+    /// Marks the open file as one with unwritten bytes.
     pub(super) fn skip(&mut self) {
         if let Some(file) = &self.current {
             file.skip();
         }
     }
 
-    /// Says that the list of the open file's chunks cannot be read from this byte on.
+    /// Marks the open file as one whose list of chunks cannot be read from this byte on.
     pub(super) fn cut(&mut self, offset: u64, error: &Error) {
         if let Some(file) = &self.current {
             file.cut(offset, error);

@@ -50,7 +50,7 @@ impl SharedInode {
     }
 
     /// Returns what stands for an inode of the target, which none of the snapshot is equal to.
-    fn standing(metadata: &Metadata) -> Self {
+    fn of_target(metadata: &Metadata) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("onefold v1 inode of a restore's target");
         hasher.update(&metadata.device.to_le_bytes()).update(&metadata.inode.to_le_bytes());
         let mut inode = [0; INODE_LEN];
@@ -73,8 +73,8 @@ impl SharedInode {
 pub enum Origin {
     /// It is made from the snapshot, or has been compared with it.
     Snapshot,
-    /// It stood there before and has the size and time of the entry. Its bytes may be others.
-    Standing,
+    /// It existed in the target before, with the size and time of the entry. Its bytes may differ.
+    Target,
 }
 
 /// First paths of inodes with several names, in bounded memory.
@@ -96,7 +96,7 @@ impl FirstPaths {
         if PATH_LEN_MAX <= path.len() {
             return Err(Error::PathTooLong { len: path.len(), undone: "linked to" });
         }
-        let bytes = [&[u8::from(origin == Origin::Standing)], path].concat();
+        let bytes = [&[u8::from(origin == Origin::Target)], path].concat();
         let mut rest = bytes.as_slice();
         for part in 0.. {
             let (value, tail) = rest.split_at(PART_LEN.min(rest.len()));
@@ -120,13 +120,13 @@ impl FirstPaths {
     }
 
     /// Remembers that a name of what stands in the target makes way, so that its inode has one link less.
-    pub fn mark_unlinked(&mut self, standing: &Metadata) -> Result<()> {
-        self.parts.insert(SharedInode::standing(standing).key(UNLINKED), &[])
+    pub fn mark_unlinked(&mut self, existing: &Metadata) -> Result<()> {
+        self.parts.insert(SharedInode::of_target(existing).key(UNLINKED), &[])
     }
 
     /// Returns true if a name of what stands in the target has made way.
-    pub fn is_unlinked(&mut self, standing: &Metadata) -> Result<bool> {
-        self.parts.contains(&SharedInode::standing(standing).key(UNLINKED))
+    pub fn is_unlinked(&mut self, existing: &Metadata) -> Result<bool> {
+        self.parts.contains(&SharedInode::of_target(existing).key(UNLINKED))
     }
 
     /// Returns the first path of an inode, if one is remembered, and where what stands there comes from.
@@ -140,7 +140,7 @@ impl FirstPaths {
             }
         }
         let Some((origin, path)) = bytes.split_first() else { return Ok(None) };
-        let origin = if *origin == 0 { Origin::Snapshot } else { Origin::Standing };
+        let origin = if *origin == 0 { Origin::Snapshot } else { Origin::Target };
         Ok(Some((PathBuf::from(OsString::from_vec(path.to_vec())), origin)))
     }
 }
@@ -238,10 +238,10 @@ mod tests {
         let lengths = [1, 4094, 4095, 4096, 4097, 8190, 8191, 8192, 8193, 100_000];
         for len in lengths {
             assert_eq!(paths.get(link(len)).unwrap(), None);
-            paths.insert(link(len), &path(len), Origin::Standing).unwrap();
+            paths.insert(link(len), &path(len), Origin::Target).unwrap();
         }
         for len in lengths {
-            assert_eq!(paths.get(link(len)).unwrap(), Some((path(len), Origin::Standing)), "{len}");
+            assert_eq!(paths.get(link(len)).unwrap(), Some((path(len), Origin::Target)), "{len}");
         }
         for (before, after) in lengths.iter().zip(lengths.iter().rev()) {
             paths.insert(link(*before), &path(*after), Origin::Snapshot).unwrap();

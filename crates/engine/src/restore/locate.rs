@@ -1,4 +1,4 @@
-//! Where chunks are: in the container that a hint names, else in whichever has them.
+//! Positions of chunks: in the container that a hint names, else in any other that holds them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Locator {
     locations_bytes: usize,
 }
 
-/// What was found last, near which the next chunk is looked for.
+/// Position of the last chunk; the search for the next one starts there.
 #[derive(Debug, Default)]
 pub(super) struct Near {
     container: Option<Arc<ContainerReader>>,
@@ -89,15 +89,15 @@ impl Locator {
         }
         if let Some(container) = near.container.as_ref().filter(|container| *hint == Some(container.name.id))
             && let Some(number) = container.number_of(&chunk.fingerprint, near.number)
-            && let Some(place) = container.place(number).filter(|place| place.len == chunk.len)
+            && let Some(position) = container.place(number).filter(|position| position.len == chunk.len)
         {
             near.number = number + 1;
-            return Ok((container.name.id, place));
+            return Ok((container.name.id, position));
         }
         let mut problem = missing(chunk);
         for id in self.copies(&chunk.fingerprint)? {
             match self.find_in(id, chunk) {
-                Ok(place) => return Ok((id, place)),
+                Ok(position) => return Ok((id, position)),
                 Err(error) => problem = error,
             }
         }
@@ -106,8 +106,8 @@ impl Locator {
 
     /// Finds a chunk in the container with this number.
     pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPlace> {
-        let place = self.directories.get(id)?.find(&chunk.fingerprint);
-        place.filter(|place| place.len == chunk.len).ok_or_else(|| missing(chunk))
+        let position = self.directories.get(id)?.find(&chunk.fingerprint);
+        position.filter(|position| position.len == chunk.len).ok_or_else(|| missing(chunk))
     }
 
     /// Returns every container that has a chunk, as far as their directories can be read.
@@ -119,9 +119,7 @@ impl Locator {
     }
 
     fn learn_everywhere(&self) -> Result<Locations> {
-        let host = Arc::clone(&self.store.host);
-        let (disk, dir) = (self.scratch.disk.clone(), self.scratch.dir.clone());
-        let map = SpillMap::new(disk, dir, host, "locations of chunks", self.locations_bytes)?;
+        let map = self.scratch.map(&self.store.host, "locations of chunks", self.locations_bytes)?;
         let mut everywhere = Locations::new(map);
         let data: Vec<ContainerName> =
             self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();

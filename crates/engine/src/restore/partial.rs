@@ -20,7 +20,7 @@ const HASH_LEN: usize = 8;
 /// Other names that are tried for a partial file before its entry counts as failed.
 pub(super) const PARTIAL_NUMBERS_MAX: u32 = 100;
 
-/// Under which name a file or another entry is made before it gets its own, in its own directory.
+/// Name of an entry until it is whole, in its own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Partial {
     /// Number of the first name that the directory of the snapshot does not have.
@@ -158,9 +158,9 @@ pub(super) fn publish(
 /// Removes what an earlier run has left under a partial name. Returns false if it is something else, or if another restore
 /// is writing it.
 fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
-    let Some(standing) = target.metadata(path)? else { return Ok(true) };
+    let Some(existing) = target.metadata(path)? else { return Ok(true) };
     let mut locked = None;
-    if standing.kind == EntryKind::File {
+    if existing.kind == EntryKind::File {
         match target.open_file(path) {
             // Open until it is removed: nobody else takes it for a leftover meanwhile.
             Ok(file) if file.try_lock()? => locked = Some(file),

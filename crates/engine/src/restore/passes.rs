@@ -42,15 +42,15 @@ impl Visitor for Fill {
         }
         run.create_above(levels, path)?;
         let is_fresh = levels.last().is_some_and(|level| level.state.is_fresh);
-        let standing = if is_fresh { None } else { run.standing(path)? };
-        let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
+        let existing = if is_fresh { None } else { run.existing(path)? };
+        let decision = decide(run.request.overwrite, run.request.trust, existing.as_ref(), &hinted.entry);
         let inode = SharedInode::of(&hinted.entry);
         if let Some(obstacle) = run.obstacle(path, decision)? {
             run.report.files_incomplete += u64::from(hinted.entry.kind == EntryKind::File);
             run.obstructed_names += u64::from(inode.is_some());
             return Err(obstacle);
         }
-        let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, standing.as_ref(), &hinted))?;
+        let role = inode.map_or(Ok(Role::First), |inode| run.role(inode, decision, existing.as_ref(), &hinted))?;
         match (decision, role) {
             (Decision::Refuse, _) => return Err(Error::UntrustedDevice),
             (Decision::Create | Decision::Replace(_) | Decision::Refresh, Role::Link) => {
@@ -62,19 +62,19 @@ impl Visitor for Fill {
                 // not come to, become names of what stands, once its bytes are known to be right.
                 let user = run.target.user();
                 let may_be_linked_to =
-                    standing.as_ref().is_some_and(|s| may_be_linked_to(decision, s, &hinted.entry, user));
+                    existing.as_ref().is_some_and(|s| may_be_linked_to(decision, s, &hinted.entry, user));
                 if let (Some(inode), Role::First, true) = (inode, role, may_be_linked_to) {
-                    run.links.insert(inode, path, Origin::Standing)?;
+                    run.links.insert(inode, path, Origin::Target)?;
                 }
-                return run.leave_standing(path, decision, &hinted.entry);
+                return run.keep_existing(path, decision, &hinted.entry);
             }
             (Decision::Create | Decision::Replace(_), Role::First | Role::Name) => {}
         }
         if let Some(inode) = inode {
             run.links.insert(inode, path, Origin::Snapshot)?;
         }
-        if let Some(standing) = standing.filter(|standing| 1 < standing.links) {
-            run.links.mark_unlinked(&standing)?;
+        if let Some(existing) = existing.filter(|existing| 1 < existing.links) {
+            run.links.mark_unlinked(&existing)?;
         }
         let made = run.make(levels, path, decision, &hinted);
         if let (Err(_), Some(inode)) = (&made, inode) {
@@ -107,8 +107,8 @@ impl Visitor for LinkNames {
         if run.is_blocked(levels, path)? {
             return Ok(());
         }
-        let standing = run.target.metadata(path)?;
-        let decision = decide(run.request.overwrite, run.request.trust, standing.as_ref(), &hinted.entry);
+        let existing = run.target.metadata(path)?;
+        let decision = decide(run.request.overwrite, run.request.trust, existing.as_ref(), &hinted.entry);
         if run.obstructed_names != 0 && run.obstacle(path, decision)?.is_some() {
             // The first pass has counted it.
             run.obstructed_names -= 1;
@@ -118,19 +118,19 @@ impl Visitor for LinkNames {
         match decision {
             // The first pass has counted it.
             Decision::Keep | Decision::Refuse => return Ok(()),
-            Decision::Refresh if run.is_name_of(&first, standing.as_ref())? => return Ok(()),
+            Decision::Refresh if run.is_name_of(&first, existing.as_ref())? => return Ok(()),
             // The only good one.
-            Decision::Refresh if is_incomplete => return run.leave_standing(path, decision, &hinted.entry),
+            Decision::Refresh if is_incomplete => return run.keep_existing(path, decision, &hinted.entry),
             Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
         }
         let linked = if is_incomplete {
             Err(Error::FirstNameLost { first: run.target.display(&first) })
         } else {
-            run.link(levels, &first, path, standing.as_ref())
+            run.link(levels, &first, path, existing.as_ref())
         };
         match linked {
             Ok(()) => {
-                run.tell(path, if standing.is_some() { Action::Changed } else { Action::New });
+                run.report_entry(path, if existing.is_some() { Action::Changed } else { Action::New });
                 run.request.monitor.advance(hinted.entry.size(), 1);
                 run.report.others += 1;
                 Ok(())
@@ -144,18 +144,18 @@ impl Visitor for LinkNames {
 }
 
 impl Run<'_> {
-    fn tell(&self, path: &Path, action: Action) {
+    fn report_entry(&self, path: &Path, action: Action) {
         self.request.monitor.entry(&Path::new("/").join(path), action);
     }
 
     /// Returns what stands at a path. It counts as having several names if it had them before this restore replaced some: what
     /// becomes of the last one does not depend on whether the others are written already, or will only be.
-    fn standing(&mut self, path: &Path) -> Result<Option<Metadata>> {
-        let Some(mut standing) = self.target.metadata(path)? else { return Ok(None) };
-        if standing.links == 1 && self.links.is_unlinked(&standing)? {
-            standing.links = 2;
+    fn existing(&mut self, path: &Path) -> Result<Option<Metadata>> {
+        let Some(mut existing) = self.target.metadata(path)? else { return Ok(None) };
+        if existing.links == 1 && self.links.is_unlinked(&existing)? {
+            existing.links = 2;
         }
-        Ok(Some(standing))
+        Ok(Some(existing))
     }
 
     /// Returns why a directory that would be replaced stays, if it does.
@@ -168,16 +168,16 @@ impl Run<'_> {
         &mut self,
         inode: SharedInode,
         decision: Decision,
-        standing: Option<&Metadata>,
+        existing: Option<&Metadata>,
         hinted: &HintedEntry,
     ) -> Result<Role> {
         let Some((first, origin)) = self.links.get(inode)? else { return Ok(Role::First) };
         match decision {
             Decision::Keep | Decision::Refuse => return Ok(Role::Name),
-            Decision::Refresh if self.is_name_of(&first, standing)? => return Ok(Role::Name),
+            Decision::Refresh if self.is_name_of(&first, existing)? => return Ok(Role::Name),
             Decision::Create | Decision::Replace(_) | Decision::Refresh => {}
         }
-        if origin == Origin::Standing {
+        if origin == Origin::Target {
             if !self.is_equal(&first, hinted)? {
                 return Ok(Role::First);
             }
@@ -195,34 +195,34 @@ impl Run<'_> {
             Err(error) if is_fatal_at(&*self.target, first, &error) => Err(error),
             Err(error) => {
                 let error = error.context("cannot be compared with the snapshot, so that nothing is linked to it");
-                self.fail(&Path::new("/").join(first), &error);
+                self.fail(first, &error);
                 Ok(false)
             }
         }
     }
 
     /// Returns true if what stands somewhere is a name of what stands at `first`.
-    fn is_name_of(&self, first: &Path, standing: Option<&Metadata>) -> Result<bool> {
-        let Some(standing) = standing else { return Ok(false) };
-        let same = |first: Metadata| (first.device, first.inode) == (standing.device, standing.inode);
+    fn is_name_of(&self, first: &Path, existing: Option<&Metadata>) -> Result<bool> {
+        let Some(existing) = existing else { return Ok(false) };
+        let same = |first: Metadata| (first.device, first.inode) == (existing.device, existing.inode);
         Ok(self.target.metadata(first)?.is_some_and(same))
     }
 
     /// Leaves what stands at a path, and gives it the metadata of its entry if that was decided.
-    fn leave_standing(&mut self, path: &Path, decision: Decision, entry: &Entry) -> Result<()> {
+    fn keep_existing(&mut self, path: &Path, decision: Decision, entry: &Entry) -> Result<()> {
         if decision == Decision::Refresh {
             let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
             self.take_unset(path, unset);
         }
         self.skip(entry.size());
-        self.tell(path, Action::Unchanged);
+        self.report_entry(path, Action::Unchanged);
         Ok(())
     }
 
     /// Makes an entry.
     fn make(&mut self, levels: &Levels, path: &Path, decision: Decision, hinted: &HintedEntry) -> Result<()> {
         let replaced = if let Decision::Replace(kind) = decision { Some(kind) } else { None };
-        self.tell(path, if replaced.is_some() { Action::Changed } else { Action::New });
+        self.report_entry(path, if replaced.is_some() { Action::Changed } else { Action::New });
         match &hinted.entry.content {
             Content::File { .. } => self.fill_file(levels, path, replaced, hinted),
             Content::Symlink { target: points_to } => {
@@ -280,10 +280,10 @@ impl Run<'_> {
     }
 
     /// Gives an entry that was restored, or is known to be whole, a further name.
-    fn link(&mut self, levels: &Levels, first: &Path, path: &Path, standing: Option<&Metadata>) -> Result<()> {
+    fn link(&mut self, levels: &Levels, first: &Path, path: &Path, existing: Option<&Metadata>) -> Result<()> {
         let target = Arc::clone(&self.target);
-        let Some(standing) = standing else { return target.hard_link(first, path) };
-        if self.is_name_of(first, Some(standing))? {
+        let Some(existing) = existing else { return target.hard_link(first, path) };
+        if self.is_name_of(first, Some(existing))? {
             // Renaming one name of an entry to another does nothing.
             return Ok(());
         }
@@ -291,7 +291,7 @@ impl Run<'_> {
             // Nothing stood in the target.
             return Err(Error::NameTaken);
         }
-        self.replace(levels, path, standing.kind, |partial| target.hard_link(first, partial))
+        self.replace(levels, path, existing.kind, |partial| target.hard_link(first, partial))
     }
 
     fn fill_file(

@@ -12,9 +12,9 @@ use crate::restore::partial::Partial;
 /// A file to be restored.
 #[derive(Debug)]
 pub(super) struct FilePlan {
-    /// Where, relative to the target.
+    /// Path relative to the target.
     pub path: PathBuf,
-    /// Under which name its bytes go until all of them are right.
+    /// Name of its partial file.
     pub partial: Partial,
     /// Kind of the entry that stood at its path at the decision, and is to be replaced. A directory is removed right before the
     /// rename.
@@ -36,9 +36,9 @@ pub(super) struct PendingFile {
     pub(super) left: AtomicUsize,
     /// Chunks that it has.
     pub(super) chunks: AtomicU64,
-    /// Whether the length must be set since not every byte up to the end is written.
+    /// True if the length must be set since not every byte up to the end is written.
     pub(super) is_sparse: AtomicBool,
-    /// Whether something of it is lost for certain.
+    /// True if some bytes are lost.
     pub(super) has_losses: AtomicBool,
     pub(super) losses: Mutex<Losses>,
 }
@@ -48,7 +48,7 @@ pub(super) struct PendingFile {
 pub(super) struct Handle {
     pub(super) file: Option<Arc<dyn TargetFile>>,
     pub(super) partial: PartialFile,
-    /// Whether the list of idle files has it.
+    /// True if the list of idle files has it.
     pub(super) is_listed: bool,
     pub(super) bytes_written: u64,
 }
@@ -71,11 +71,11 @@ pub(super) struct Losses {
     /// Chunks that could not be read or written.
     pub(super) chunks: u64,
     pub(super) bytes: u64,
-    /// Why the first of them is lost.
+    /// Reason for the first of them.
     pub(super) first: Option<String>,
-    /// From where on the list of its chunks cannot be read, and why.
+    /// Offset from which the list of its chunks cannot be read, and the reason.
     pub(super) cut: Option<(u64, String)>,
-    /// Why it cannot be opened, or what was reported while closing it.
+    /// Error of opening or closing it.
     pub(super) unusable: Option<String>,
 }
 

@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What happens to what stands in the target already.
+/// Treatment of existing entries of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overwrite {
-    /// Nothing may stand there: a target that is not empty is refused.
+    /// A target that is not empty is refused.
     Refuse,
-    /// It is replaced.
+    /// They are replaced.
     Always,
     /// Files of the same size and modification time are left as they are.
     IfChanged,
     /// Files that are not older are left as they are.
     IfNewer,
-    /// Whatever stands there is left as it is.
+    /// All of them are left as they are.
     Never,
 }
 
-/// Whether a restore changes anything.
+/// Effect of a restore on its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// It restores.

@@ -1,7 +1,7 @@
 //! The work on one region: reading it, opening it, checking what is wanted of it, handing that on.
 //!
 //! Whoever opens a region reads it, into buffers that are used again and again: what is read, opened, checked and handed
-//! on stays in the cache of one core. The disk is told of regions a little before their turn comes.
+//! on stays in the cache of one core. The disk learns of regions a little before they are read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,28 +20,28 @@ use crate::store::Store;
 use crate::store::cursor::HintedChunk;
 use crate::types::{ContainerId, Fingerprint};
 
-/// Regions of which the disk is told before they are read.
+/// Regions that the disk learns of before they are read.
 const AHEAD_REGIONS: usize = 32;
 
 /// A region, by its container and number.
 pub(super) type RegionKey = (ContainerId, u32);
 
-/// What is fetched together, and who takes it.
+/// Chunks that are fetched together, and their receiver.
 pub(super) struct Window {
     pub(super) wanted: Vec<HintedChunk>,
     pub(super) sink: Arc<dyn Sink>,
 }
 
-/// Where a chunk of a window stands.
+/// Position of a chunk of a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located {
     pub(super) key: RegionKey,
     /// Its number in the window.
     pub(super) number: usize,
-    pub(super) place: ChunkPlace,
+    pub(super) position: ChunkPlace,
 }
 
-/// Where the bytes of a region come from.
+/// Origin of a region's bytes.
 pub(super) enum Source {
     /// From the container, sealed.
     Stored(Arc<dyn DiskFile>),
@@ -57,7 +57,7 @@ pub(super) struct RegionJob {
     pub(super) range: Range<usize>,
     pub(super) container: Arc<ContainerReader>,
     pub(super) source: Source,
-    /// Whether no job of the window comes after this one.
+    /// True for the last job of the window.
     pub(super) is_last: bool,
 }
 
@@ -72,7 +72,7 @@ impl RegionJob {
     }
 }
 
-/// What became of a region.
+/// Outcome of a region.
 pub(super) struct RegionDone {
     pub(super) window: Arc<Window>,
     pub(super) key: RegionKey,
@@ -87,7 +87,7 @@ pub(super) struct RegionDone {
     pub(super) is_last: bool,
 }
 
-/// What opening a region takes, kept from one to the next.
+/// Buffers for opening a region, used again for the next.
 #[derive(Default)]
 struct Buffers {
     sealed: Vec<u8>,
@@ -111,9 +111,9 @@ pub(super) struct OpenRegion {
 #[derive(Default)]
 struct Ahead {
     /// Those that the disk does not know of.
-    untold: VecDeque<Read>,
-    /// How many others the disk knows of.
-    told: usize,
+    unannounced: VecDeque<Read>,
+    /// Number of the others.
+    announced: usize,
 }
 
 struct Read {
@@ -142,19 +142,19 @@ impl OpenRegion {
     /// Takes note of a region that a job will read.
     pub(super) fn announce(&self, file: &Arc<dyn DiskFile>, offset: u64, len: u32) {
         let Ok(mut ahead) = self.ahead.lock() else { return };
-        ahead.untold.push_back(Read { file: Arc::clone(file), offset, len });
+        ahead.unannounced.push_back(Read { file: Arc::clone(file), offset, len });
         let next = ahead.next();
         drop(ahead);
-        tell(next);
+        advise(next);
     }
 
     /// Reads a region that was announced.
     fn read(&self, job: &RegionJob, file: &dyn DiskFile, sealed: &mut Vec<u8>) -> Result<()> {
         if let Ok(mut ahead) = self.ahead.lock() {
-            ahead.told = ahead.told.saturating_sub(1);
+            ahead.announced = ahead.announced.saturating_sub(1);
             let next = ahead.next();
             drop(ahead);
-            tell(next);
+            advise(next);
         }
         let object = || job.container.name.path().display().to_string();
         let (offset, len) = job
@@ -179,16 +179,17 @@ impl OpenRegion {
 
     /// Hands on what is what its name says; returns what is not, and what was not taken.
     fn check(&self, job: &RegionJob, plain: &[u8]) -> (Failures, Failures) {
-        let range =
-            |place: &ChunkPlace| place.offset as usize..(place.offset as usize).saturating_add(place.len as usize);
-        let bytes_of = |located: &Located| plain.get(range(&located.place)).unwrap_or_default();
+        let range = |position: &ChunkPlace| {
+            position.offset as usize..(position.offset as usize).saturating_add(position.len as usize)
+        };
+        let bytes_of = |located: &Located| plain.get(range(&located.position)).unwrap_or_default();
         let mut found: Vec<Fingerprint> = Vec::with_capacity(job.range.len());
         fingerprint_batch(&self.store.keys, job.chunks().iter().map(bytes_of), &mut found);
         let (mut sound, mut lost) = (Vec::with_capacity(job.range.len()), Vec::new());
         for (located, found) in job.chunks().iter().zip(found) {
             let wanted = job.window.wanted.get(located.number).map(|wanted| wanted.chunk.fingerprint);
             if wanted == Some(found) {
-                sound.push((located.number, range(&located.place)));
+                sound.push((located.number, range(&located.position)));
             } else if let Some(wanted) = wanted {
                 let object = job.container.name.path();
                 let error = Error::damaged(object.display(), format!("chunk {wanted} is not what its name says"));
@@ -223,7 +224,7 @@ impl Task for OpenRegion {
                     Source::Held(held) => Some(Arc::clone(held)),
                     // What is wanted whole is seldom wanted again.
                     Source::Stored(_) => {
-                        let taken: usize = job.chunks().iter().map(|located| located.place.len as usize).sum();
+                        let taken: usize = job.chunks().iter().map(|located| located.position.len as usize).sum();
                         let kept = if taken < plain.len() { self.keep(plain) } else { None };
                         kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
                         kept
@@ -243,16 +244,16 @@ impl Task for OpenRegion {
 impl Ahead {
     /// Returns the next read of which the disk should know.
     fn next(&mut self) -> Option<Read> {
-        if AHEAD_REGIONS <= self.told {
+        if AHEAD_REGIONS <= self.announced {
             return None;
         }
-        let next = self.untold.pop_front();
-        self.told += usize::from(next.is_some());
+        let next = self.unannounced.pop_front();
+        self.announced += usize::from(next.is_some());
         next
     }
 }
 
-fn tell(read: Option<Read>) {
+fn advise(read: Option<Read>) {
     if let Some(Read { file, offset, len }) = read {
         file.will_need(offset, len.into());
     }

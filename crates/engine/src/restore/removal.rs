@@ -24,7 +24,7 @@ pub(super) struct Removal<'a> {
     pub(super) filter: &'a Filter,
     /// Directories that stay with everything in them, by device and inode.
     pub(super) keep: &'a BTreeSet<(u64, u64)>,
-    /// Whether anything is removed, or only reported.
+    /// Write, or report only.
     pub(super) effect: Effect,
     pub(super) monitor: &'a dyn Monitor,
 }
@@ -43,7 +43,7 @@ pub(super) enum Outcome {
 }
 
 /// Kind of an entry that is to be deleted.
-enum Standing {
+enum Found {
     /// A directory, with the names in it, the next one last.
     Directory(Vec<OsString>),
     /// One that stays.
@@ -57,11 +57,11 @@ struct Doomed {
     path: PathBuf,
     /// Names in it that are still to be looked at, the next one last.
     names: Vec<OsString>,
-    /// Whether something in it stays, so that it stays as well.
+    /// True if an entry in it stays, so that it stays as well.
     is_kept: bool,
 }
 
-/// Notes that something in the directory on top stays.
+/// Notes that an entry of the innermost directory stays.
 fn keep(levels: &mut [Doomed], is_kept: bool) {
     if let Some(level) = levels.last_mut() {
         level.is_kept |= is_kept;
@@ -70,21 +70,21 @@ fn keep(levels: &mut [Doomed], is_kept: bool) {
 
 impl Removal<'_> {
     /// Removes an entry with what is in it, as far as it is selected and on this device. Reports what becomes of each.
-    pub(super) fn remove(&self, top: PathBuf, device: u64, report: &mut dyn FnMut(&Path, Outcome)) -> Result<()> {
+    pub(super) fn remove(&self, root: PathBuf, device: u64, report: &mut dyn FnMut(&Path, Outcome)) -> Result<()> {
         let mut levels: Vec<Doomed> = Vec::new();
-        let mut next = Some(top);
+        let mut next = Some(root);
         loop {
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
             if let Some(path) = next.take() {
                 let outcome = match self.open(&path, device, levels.len()) {
-                    Ok(Standing::Directory(names)) => {
+                    Ok(Found::Directory(names)) => {
                         levels.push(Doomed { path, names, is_kept: false });
                         continue;
                     }
-                    Ok(Standing::Other) => self.remove_one(&path),
-                    Ok(Standing::Kept) => Outcome::Kept,
+                    Ok(Found::Other) => self.remove_one(&path),
+                    Ok(Found::Kept) => Outcome::Kept,
                     Err(error) => Outcome::Failed(error),
                 };
                 keep(&mut levels, !matches!(outcome, Outcome::Deleted));
@@ -112,23 +112,23 @@ impl Removal<'_> {
     }
 
     /// Looks at what is to be deleted.
-    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Standing> {
-        let Some(standing) = self.target.metadata(path)? else { return Ok(Standing::Other) };
-        if standing.device != device {
+    fn open(&self, path: &Path, device: u64, depth: usize) -> Result<Found> {
+        let Some(existing) = self.target.metadata(path)? else { return Ok(Found::Other) };
+        if existing.device != device {
             return Err(Error::MountPoint);
         }
-        if standing.kind != EntryKind::Directory {
-            return Ok(Standing::Other);
+        if existing.kind != EntryKind::Directory {
+            return Ok(Found::Other);
         }
-        if self.keep.contains(&(standing.device, standing.inode)) {
-            return Ok(Standing::Kept);
+        if self.keep.contains(&(existing.device, existing.inode)) {
+            return Ok(Found::Kept);
         }
         if DEPTH_MAX <= depth {
             return Err(Error::TooDeep { depth_max: DEPTH_MAX, undone: "deleted" });
         }
         let mut names = self.target.list(path)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Standing::Directory(names))
+        Ok(Found::Directory(names))
     }
 
     /// Removes one entry that nothing is in.
@@ -199,21 +199,21 @@ impl Clearing {
 
     /// Goes through a directory and deletes it, or only tries to. Hands out each entry in it that is deleted, and returns why
     /// something stays, if anything does.
-    fn walk(&self, top: &Path, effect: Effect, deleted: &mut dyn FnMut(&Path)) -> Result<Option<Error>> {
+    fn walk(&self, root: &Path, effect: Effect, deleted: &mut dyn FnMut(&Path)) -> Result<Option<Error>> {
         let none = BTreeSet::new();
         let keep = match &self.full {
             FullDirectories::Keep => &none,
             FullDirectories::Delete { keep } => keep,
         };
-        let above = self.target.metadata(top.parent().unwrap_or(Path::new("")))?;
+        let above = self.target.metadata(root.parent().unwrap_or(Path::new("")))?;
         let device = above.map_or(0, |above| above.device);
         let mut stays = None;
         let (target, filter, monitor) = (&*self.target, &self.filter, &*self.monitor);
         let removal = Removal { target, filter, keep, effect, monitor };
-        removal.remove(top.to_path_buf(), device, &mut |path, outcome| {
+        removal.remove(root.to_path_buf(), device, &mut |path, outcome| {
             let shown = self.target.display(path);
             let obstacle = match outcome {
-                Outcome::Deleted if path == top => return,
+                Outcome::Deleted if path == root => return,
                 Outcome::Deleted => return deleted(path),
                 Outcome::LeftOut => Error::LeftOut { path: shown },
                 Outcome::Kept => Error::Protected { path: shown },

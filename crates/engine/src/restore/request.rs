@@ -11,38 +11,38 @@ use crate::restore::select::Filter;
 use crate::store::metadata::Scratch;
 use crate::types::Fingerprint;
 
-/// What to restore, where and how.
+/// Request of a restore.
 #[derive(Clone, Debug)]
 pub struct RestoreRequest<'a> {
     /// Root of the snapshot's tree.
     pub tree: Fingerprint,
     /// Part of the tree: a directory whose contents, or a file which alone, is restored.
     pub path: &'a Path,
-    /// What of it.
+    /// Patterns that select its entries.
     pub filter: Filter,
-    /// Where to.
+    /// Directory that receives them.
     pub target: Arc<dyn TargetTree>,
-    /// Whether anything is written there.
+    /// Write, or report only.
     pub effect: Effect,
-    /// What happens to what stands there.
+    /// Treatment of existing entries.
     pub overwrite: Overwrite,
     /// Treatment of a directory that is not empty and stands where the snapshot has something else.
     pub full_directories: FullDirectories,
-    /// Whether everything is read back and compared.
+    /// True to read everything back and compare it.
     pub verify: bool,
-    /// Whether set-id bits, capabilities and devices come back.
+    /// Treatment of set-id bits, capabilities and devices.
     pub trust: Trust,
-    /// Where spilled state may go.
+    /// Directory of temporary files.
     pub scratch: Scratch,
     /// Memory for reading.
     pub memory_bytes: usize,
-    /// How stages run.
+    /// Driver of the work queues.
     pub driver: Driver,
-    /// Who listens.
+    /// Receiver of progress reports.
     pub monitor: Arc<dyn Monitor>,
 }
 
-/// What was restored.
+/// Report of a restore.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct RestoreReport {
     /// Regular files written whole.

@@ -20,7 +20,6 @@ use crate::restore::removal::Clearing;
 use crate::restore::request::{RestoreReport, RestoreRequest};
 use crate::restore::select::Root;
 use crate::restore::walk::Run;
-use crate::spill::SpillMap;
 use crate::store::metadata::MetadataMemory;
 use crate::store::{MetadataReader, Store};
 
@@ -28,7 +27,7 @@ use crate::store::{MetadataReader, Store};
 const WINDOW_CHUNKS_MIN: usize = 1 << 12;
 const WINDOW_CHUNKS_MAX: usize = 1 << 16;
 
-/// Restores.
+/// Restores a snapshot, or a part of it.
 pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreReport> {
     let target: Arc<dyn TargetTree> = match request.effect {
         Effect::Write => Arc::clone(&request.target),
@@ -45,12 +44,9 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let mut reader = MetadataReader::open(store, &containers, &request.scratch, memory)?;
     let mut fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
     fetcher.limit_files(target.open_files_max());
-    let host = Arc::clone(&store.host);
     // What refers to chunks waits in a quarter of the last share; what is linked to may spill.
     let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
-    let (disk, dir) = (request.scratch.disk.clone(), request.scratch.dir.clone());
-    let links = SpillMap::new(disk, dir, host, "hard links", share - share / 4)?;
-    let links = FirstPaths::new(links);
+    let links = FirstPaths::new(request.scratch.map(&store.host, "hard links", share - share / 4)?);
     let root = Root::find(&mut reader, request.tree, request.path)?;
     let folds_case = target.folds_case()?;
     let clearing = Arc::new(Clearing::new(
@@ -109,14 +105,7 @@ impl Run<'_> {
         let mut report = self.report;
         report.deleted = self.clearing.deleted();
         if let Some(writer) = &self.writer {
-            let (files, bytes) = writer.restored();
-            report.files += files;
-            report.bytes += bytes;
-            report.files_incomplete += writer.files_incomplete;
-            report.failures += writer.failures;
-            report.regions_read = writer.regions_read();
-            report.chunks_recovered = writer.chunks_recovered();
-            report.unprivileged += writer.unprivileged();
+            writer.add_to(&mut report);
         }
         report
     }

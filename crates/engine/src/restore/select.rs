@@ -21,12 +21,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Says whether an entry is restored itself. What is excluded is left out with all that it holds.
+    /// Returns true if an entry itself is restored. An excluded directory is left out with all its entries.
     pub fn selects(&self, path: &Path) -> bool {
         self.enters(path) && (self.include.is_empty() || self.include.iter().any(|patterns| patterns.matches(path)))
     }
 
-    /// Says whether a directory is looked into.
+    /// Returns true if a directory is entered.
     pub fn enters(&self, path: &Path) -> bool {
         !self.exclude.iter().any(|patterns| patterns.matches(path))
     }

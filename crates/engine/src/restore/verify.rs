@@ -32,11 +32,11 @@ pub(super) fn compare_file(
     let mut cursor = RecipeCursor::new(recipe, &hinted.hints);
     let mut offset = 0;
     let mut buffer = Vec::new();
-    while let Some(piece) = cursor.next(reader)? {
+    while let Some(extent) = cursor.next(reader)? {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        let (end, is_equal) = match piece {
+        let (end, is_equal) = match extent {
             FileExtent::Chunk(HintedChunk { chunk: Chunk { fingerprint, len }, .. }) => {
                 let is_whole = fill(&*file, offset, len as usize, &mut buffer)?;
                 let is_equal = is_whole && keys.fingerprint(ChunkKind::Data, &buffer) == fingerprint;

@@ -24,15 +24,15 @@ use crate::types::Fingerprint;
 /// A restore under way.
 pub(super) struct Run<'a> {
     pub(super) request: &'a RestoreRequest<'a>,
-    /// What the passes see as the target.
+    /// Target of the passes.
     pub(super) target: Arc<dyn TargetTree>,
     pub(super) reader: &'a mut MetadataReader,
     pub(super) writer: Option<FileWriter>,
     /// First path restored of each inode that several names share.
     pub(super) links: FirstPaths,
-    /// Whether a further name of an inode is to be linked once all files are whole.
+    /// True if a further name of an inode is to be linked once all files are whole.
     pub(super) has_links: bool,
-    /// Whether the target takes names for one that differ in their case only.
+    /// True if the target does not distinguish upper and lower case.
     pub(super) folds_case: bool,
     pub(super) clearing: Arc<Clearing>,
     /// Names of shared inodes that a directory keeps from being restored.
@@ -91,13 +91,13 @@ pub(super) trait Visitor {
 impl Run<'_> {
     pub(super) fn fail(&mut self, path: &Path, error: &Error) {
         self.report.failures += 1;
-        self.request.monitor.failure(path, error);
+        self.request.monitor.failure(&Path::new("/").join(path), error);
     }
 
     /// Reports what every pass over the tree comes across, in the first one only.
     fn fail_once(&mut self, visitor: &dyn Visitor, path: &Path, error: &Error) {
         if visitor.is_first() {
-            self.fail(&Path::new("/").join(path), error);
+            self.fail(path, error);
         }
     }
 
@@ -105,7 +105,7 @@ impl Run<'_> {
     pub(super) fn take_unset(&mut self, path: &Path, unset: Unset) {
         self.report.unprivileged += unset.unprivileged;
         for reason in unset.failures {
-            self.fail(&Path::new("/").join(path), &Error::MetadataUnset { reason });
+            self.fail(path, &Error::MetadataUnset { reason });
         }
     }
 
@@ -178,7 +178,7 @@ impl Run<'_> {
         match visit(self) {
             Err(error) if is_fatal_at(&*self.target, path, &error) => Err(error),
             Err(error) => {
-                self.fail(&Path::new("/").join(path), &error);
+                self.fail(path, &error);
                 Ok(())
             }
             Ok(()) => Ok(()),

@@ -22,7 +22,7 @@ use crate::restore::sink::{Failures, Sink};
 /// Tries at a call for which there is no handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
 
-/// Where one chunk of a file goes.
+/// Target of one chunk.
 pub(super) struct Target {
     pub(super) file: Arc<PendingFile>,
     pub(super) offset: u64,
@@ -34,15 +34,15 @@ pub(super) struct Target {
 pub(super) struct Failed {
     pub(super) path: PathBuf,
     pub(super) error: Error,
-    /// Whether it ends the restore.
+    /// True if it ends the restore.
     pub(super) is_fatal: bool,
-    /// Whether its own name was not given to it.
+    /// True if the file did not get its own name.
     pub(super) is_incomplete: bool,
     /// The inode that other names share with it.
     pub(super) link: Option<SharedInode>,
 }
 
-/// What writing files takes, whoever does it.
+/// State that all writers of files share.
 #[derive(Debug)]
 pub(super) struct Writing {
     target: Arc<dyn TargetTree>,
@@ -62,7 +62,7 @@ pub(super) struct Writing {
     outcomes: Mutex<Outcomes>,
 }
 
-/// What the thread that restores has to report.
+/// Outcomes that the restoring thread reports.
 #[derive(Debug, Default)]
 struct Outcomes {
     failed: Vec<Failed>,
@@ -374,7 +374,7 @@ impl Writing {
     }
 }
 
-/// Where the chunks of one window go.
+/// Targets of the chunks of one window.
 pub(super) struct WindowSink {
     pub(super) writing: Arc<Writing>,
     pub(super) targets: Vec<Target>,
@@ -384,7 +384,7 @@ impl WindowSink {
     /// Writes chunks of one file.
     fn write(&self, file: &Arc<PendingFile>, plain: &[u8], chunks: &[(usize, Range<usize>)]) -> Result<(), Error> {
         let target = |number: usize| self.targets.get(number);
-        let placed: Vec<(u64, Range<usize>)> =
+        let positioned: Vec<(u64, Range<usize>)> =
             chunks.iter().filter_map(|(number, range)| Some((target(*number)?.offset, range.clone()))).collect();
         let opened = match self.writing.open(file) {
             Ok(opened) => opened,
@@ -399,7 +399,7 @@ impl WindowSink {
                 return Ok(());
             }
         };
-        let written = self.writing.write(&*opened, plain, &placed)?;
+        let written = self.writing.write(&*opened, plain, &positioned)?;
         drop(opened);
         file.lock().bytes_written += written;
         Ok(())

@@ -18,7 +18,7 @@ pub struct Commit {
     pub session: SessionId,
     /// BLAKE3-256 of its stored bytes.
     pub checksum: [u8; 32],
-    /// What it says.
+    /// Its snapshot.
     pub body: CommitBody,
 }
 
@@ -27,11 +27,11 @@ pub struct Commit {
 pub struct Commits {
     /// Those that can be read, by session.
     pub commits: Vec<Commit>,
-    /// What is wrong with the others.
+    /// Damage of the others.
     pub findings: Vec<(SessionId, Error)>,
     /// Snapshots that were forgotten.
     pub forgotten: BTreeSet<SessionId>,
-    /// Why others count as there although a name says that they were forgotten.
+    /// Reasons for which others count although a name marks them as forgotten.
     pub not_forgotten: Vec<Error>,
 }
 

@@ -18,14 +18,14 @@ use crate::types::{RepositoryId, SessionId, Timestamp};
 /// A later version's config may be longer; its version is what must be told then.
 const CONFIG_LEN_READ_MAX: usize = 64 * CONFIG_LEN;
 
-/// What a new repository is to be.
+/// Parameters of a new repository.
 #[derive(Clone, Debug)]
 pub struct CreateOptions<'a> {
-    /// Who may open it; `None`: anyone who can read it.
+    /// Password; `None` leaves it unencrypted.
     pub password: Option<&'a [u8]>,
     /// Cost of trying a password.
     pub cost: PasswordCost,
-    /// What is written into the first key slot.
+    /// Label of the first key slot.
     pub label: SlotLabel,
     /// Parameters that differ from the defaults.
     pub adjustments: Adjustments,
@@ -93,7 +93,7 @@ impl Adjustments {
     }
 }
 
-/// How a repository is opened.
+/// Means of opening a repository.
 #[derive(Clone, Copy, Debug)]
 pub enum Unlock<'a> {
     /// With a password. An unencrypted repository is refused: somebody may have put it in the place of the real one.
@@ -343,7 +343,7 @@ pub fn read_configs(disk: &dyn Disk) -> Result<Vec<ConfigCopy>> {
     }
 }
 
-/// Of two reasons that no config could be read, keeps the one that tells more.
+/// Keeps the more specific of two errors of reading a config.
 fn worse(first: Option<Error>, second: Error) -> Error {
     match first {
         Some(first @ Error::NewerFormat { .. }) => first,

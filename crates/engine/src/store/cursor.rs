@@ -44,7 +44,7 @@ pub struct DirectoryCursor {
     entries: VecDeque<HintedEntry>,
 }
 
-/// What comes next in a directory's list.
+/// Next item of a directory's list.
 #[derive(Debug)]
 pub enum Head<'a> {
     /// An entry.
@@ -229,7 +229,7 @@ pub enum FileExtent {
     Chunk(HintedChunk),
     /// Zeros that were never stored.
     Hole {
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
 }
@@ -255,7 +255,7 @@ impl RecipeCursor {
         Self { levels: vec![Level::new(recipe.level, recipe.items.clone(), hints.to_vec())] }
     }
 
-    /// Returns the next piece; `None` at the end.
+    /// Returns the next extent; `None` at the end.
     pub fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<FileExtent>> {
         loop {
             let Some(open) = self.levels.last_mut() else { return Ok(None) };

@@ -33,7 +33,7 @@ impl Directories {
         Ok(self.insert(container))
     }
 
-    /// Says whether a container's directory is held, which counts as a use.
+    /// Returns true if a container's directory is held, which counts as a use.
     pub fn holds(&mut self, id: ContainerId) -> bool {
         self.opened.get(&id).is_some()
     }

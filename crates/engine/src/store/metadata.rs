@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
-use crate::io::Disk;
+use crate::io::{Disk, Host};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::spill::SpillMap;
@@ -40,7 +40,7 @@ impl MetadataMemory {
     }
 }
 
-/// Where caches and spilled state may go.
+/// Directory of caches and temporary files.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     /// A disk that outlives the operation; `None`: nothing may be spilled.
@@ -49,12 +49,19 @@ pub struct Scratch {
     pub dir: PathBuf,
 }
 
+impl Scratch {
+    /// Makes a map that takes at most `memory_bytes` of memory and spills the rest.
+    pub fn map(&self, host: &Arc<dyn Host>, name: &'static str, memory_bytes: usize) -> Result<SpillMap> {
+        SpillMap::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
+    }
+}
+
 /// A metadata chunk as it is stored.
 #[derive(Clone, Debug)]
 pub struct MetadataChunk {
-    /// What its fingerprint names.
+    /// Contents, which its fingerprint names.
     pub contents: Vec<u8>,
-    /// What stands beside it.
+    /// Hints for the chunks that it refers to.
     pub hints: Vec<u8>,
 }
 
@@ -84,13 +91,7 @@ pub struct MetadataReader {
 impl MetadataReader {
     /// Learns where every metadata chunk of the listed containers stands.
     pub fn open(store: &Store, containers: &Arc<Listing>, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
-        let locations = SpillMap::new(
-            scratch.disk.clone(),
-            scratch.dir.clone(),
-            Arc::clone(&store.host),
-            "locations of metadata",
-            memory.locations_bytes,
-        )?;
+        let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let mut reader = Self {
             store: store.clone(),
             locations: Locations::new(locations),
@@ -135,7 +136,7 @@ impl MetadataReader {
         for id in self.locations.of(&fingerprint)? {
             match self.read_copy(id, kind, fingerprint) {
                 Ok(chunk) => return Ok(chunk),
-                // What is wrong with the first copy is told, if no other is sound.
+                // If no copy is sound, the error of the first one is reported.
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
@@ -145,13 +146,13 @@ impl MetadataReader {
     fn read_copy(&mut self, id: ContainerId, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
         let container = self.directories.get(id)?;
-        let place = container.find(&fingerprint).ok_or_else(missing)?;
-        let region = self.region(&container, place.region)?;
+        let position = container.find(&fingerprint).ok_or_else(missing)?;
+        let region = self.region(&container, position.region)?;
         let wrong =
             || Error::damaged(container.name.path().display(), format!("chunk {fingerprint} is not in its place"));
-        let start = place.offset as usize;
-        let stored = region.get(start..start + place.len as usize).ok_or_else(wrong)?;
-        let split = stored.len().checked_sub(place.hints_len as usize).ok_or_else(wrong)?;
+        let start = position.offset as usize;
+        let stored = region.get(start..start + position.len as usize).ok_or_else(wrong)?;
+        let split = stored.len().checked_sub(position.hints_len as usize).ok_or_else(wrong)?;
         let (contents, hints) = stored.split_at_checked(split).ok_or_else(wrong)?;
         if self.store.keys.fingerprint(kind, contents) != fingerprint {
             return Err(Error::damaged(

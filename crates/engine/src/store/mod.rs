@@ -32,7 +32,7 @@ pub use session::Session;
 /// An open repository. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Where its objects are.
+    /// Disk that holds its objects.
     pub disk: Arc<dyn Disk>,
     /// Clock and randomness.
     pub host: Arc<dyn Host>,
@@ -142,7 +142,7 @@ impl ObjectWriter {
         file.sync()
     }
 
-    /// Removes bytes that were written aside and will get no name: on a full disk they are in the way.
+    /// Removes a temporary file that will get no name, which frees space on a full disk.
     pub fn discard(&self, temporary: &Path) {
         // What cannot be removed is ignored by everyone.
         let _left_over = self.disk.remove(temporary);
@@ -180,8 +180,8 @@ impl ObjectWriter {
         self.disk.rename(&temporary, &name.path()).inspect_err(|_| self.discard(&temporary))
     }
 
-    /// Moves bytes that were written aside to a name that nobody else can choose.
-    pub fn place(&self, temporary: &Path, path: &Path) -> Result<()> {
+    /// Publishes a temporary file under a name that nobody else can choose.
+    pub fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         self.disk.rename(temporary, path)
     }
 

@@ -28,7 +28,7 @@ const VERSION: u16 = 1;
 const PATH_LEN_MAX: usize = 4096;
 const PIN_LEN_MAX: usize = PATH_LEN_MAX + 64;
 
-/// Whether a repository's key is wrapped by passwords.
+/// Encryption of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Encryption {
     /// By at least one.
@@ -37,12 +37,12 @@ pub enum Encryption {
     None,
 }
 
-/// What tells a repository from another one at the same path.
+/// Identity of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pin {
     /// Its identifier.
     pub repository: RepositoryId,
-    /// Whether it is encrypted.
+    /// Its encryption.
     pub encryption: Encryption,
 }
 

@@ -18,7 +18,7 @@ use crate::types::{RepositoryId, SessionId, Timestamp};
 pub struct Slots {
     /// Slots of which at least one copy can be read.
     pub slots: Vec<Slot>,
-    /// What is wrong with the others, and with single copies.
+    /// Damage of the others, and of single copies.
     pub findings: Vec<String>,
     /// The first copy that claims to be of a later version of the format, which damage can do too.
     newer: Option<Error>,
@@ -147,14 +147,14 @@ pub fn unlock(
     }
 }
 
-/// Who may open a new slot, and at what cost.
+/// Password of a new slot, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSlot<'a> {
     /// The password.
     pub password: &'a [u8],
     /// Cost of trying one.
     pub cost: PasswordCost,
-    /// What is written into the slot.
+    /// Label of the slot.
     pub label: &'a SlotLabel,
 }
 
