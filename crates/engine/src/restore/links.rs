@@ -39,7 +39,7 @@ impl SharedInode {
             Content::File { recipe, .. } => {
                 Content::File { ctime: Timestamp::default(), inode: 0, recipe: recipe.clone() }
             }
-            other => other.clone(),
+            other @ (Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. }) => other.clone(),
         };
         let common = Entry { name: Vec::new(), link: Some(Link { links: 0, ..link }), content, ..entry.clone() };
         let mut bytes = Vec::new();

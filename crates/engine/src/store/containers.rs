@@ -9,13 +9,13 @@ use crate::container::directory::{Side, sealed_len};
 use crate::container::reader::{WholeContainer, inspect, open_header};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
-use crate::io::{Access, AlignedBuffer, BatchRead, DiskFile};
+use crate::io::{AlignedBuffer, BatchRead, DiskFile};
 use crate::object::ObjectType;
 use crate::object::header::HEADER_LEN;
 use crate::object::names::{self, CONTAINERS, ContainerName, GC};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CollectionBody, CollectionStep};
-use crate::store::Store;
+use crate::store::{Store, open_object};
 use crate::types::{ContainerId, SessionId, parse_hex};
 
 /// Bytes read from the front of a container in the hope that its directory ends there.
@@ -159,11 +159,7 @@ impl Store {
 
     /// Opens a container's file.
     pub fn open_file(&self, name: &ContainerName) -> Result<std::sync::Arc<dyn DiskFile>> {
-        let path = name.path();
-        self.disk.open(&path, Access::Read).map_err(|error| match error.io_kind() {
-            Some(std::io::ErrorKind::NotFound) => Error::Missing { object: self.display(&path) },
-            _ => error,
-        })
+        open_object(&*self.disk, &name.path())
     }
 
     fn open_front(&self, name: &ContainerName, file: &dyn DiskFile, head: &[u8]) -> Result<ContainerReader> {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::container::ContainerBytes;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
-use crate::io::{Access, Disk, DiskEntry, Host, Linked};
+use crate::io::{Access, Disk, DiskEntry, DiskFile, Host, Linked};
 use crate::object::names::ContainerName;
 use crate::object::{Config, names};
 use crate::types::SessionId;
@@ -80,12 +80,16 @@ impl Store {
     }
 }
 
-/// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
-pub fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
-    let file = disk.open(path, Access::Read).map_err(|error| match error.io_kind() {
+fn open_object(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
+    disk.open(path, Access::Read).map_err(|error| match error.io_kind() {
         Some(std::io::ErrorKind::NotFound) => Error::Missing { object: disk.display(path) },
         _ => error,
-    })?;
+    })
+}
+
+/// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
+pub fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+    let file = open_object(disk, path)?;
     let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
     if len_max < len {
         return Err(Error::damaged(disk.display(path), "longer than such an object can be"));
