@@ -26,7 +26,7 @@ struct Step {
 
 /// Goes through a snapshot whose tree is not sound and notes with every finding the files it hits.
 pub(super) fn find_affected(
-    references: &mut References<'_>,
+    references: &mut References<'_, '_>,
     snapshot: SessionId,
     tree: Fingerprint,
     interrupted: &dyn Fn() -> bool,
@@ -40,7 +40,7 @@ pub(super) fn find_affected(
             Soundness::Sound => {}
             Soundness::Lost => {
                 if let Some(number) = references.inventory.lost(step.node)? {
-                    references.findings.affect(number, step.lost(snapshot));
+                    references.inventory.findings.affect(number, step.lost(snapshot));
                 }
             }
             Soundness::Hit => descend(references, snapshot, &step, &mut todo)?,
@@ -50,7 +50,7 @@ pub(super) fn find_affected(
 }
 
 /// Looks into a node below which something is lost.
-fn descend(references: &mut References<'_>, snapshot: SessionId, step: &Step, todo: &mut Vec<Step>) -> Result<()> {
+fn descend(references: &mut References<'_, '_>, snapshot: SessionId, step: &Step, todo: &mut Vec<Step>) -> Result<()> {
     // The next check reports a node that could be read before and cannot be read now.
     let Ok(HintedNode { node, hints, .. }) = references.reader.read_node(step.node) else { return Ok(()) };
     let first = todo.len();
@@ -94,7 +94,7 @@ impl Step {
 }
 
 /// Notes a file with every finding that hits it.
-fn judge_file(references: &mut References<'_>, snapshot: SessionId, path: &Path, file: &HintedEntry) -> Result<()> {
+fn judge_file(references: &mut References<'_, '_>, snapshot: SessionId, path: &Path, file: &HintedEntry) -> Result<()> {
     let Content::File { recipe, .. } = &file.entry.content else { return Ok(()) };
     let mut numbers = BTreeSet::new();
     let mut segments = Vec::new();
@@ -111,13 +111,13 @@ fn judge_file(references: &mut References<'_>, snapshot: SessionId, path: &Path,
     }
     for number in numbers {
         let file = AffectedFile { snapshot, path: path.to_path_buf(), extent: Extent::File };
-        references.findings.affect(number, file);
+        references.inventory.findings.affect(number, file);
     }
     Ok(())
 }
 
 fn judge_items(
-    references: &mut References<'_>,
+    references: &mut References<'_, '_>,
     recipe: &Recipe,
     hints: &[Option<ContainerId>],
     numbers: &mut BTreeSet<usize>,

@@ -16,33 +16,35 @@ const CONFIG_LEN_MAX: usize = 64 << 10;
 
 /// Checks both copies of the config.
 pub(super) fn check_config(store: &Store, findings: &mut Findings) {
-    let copies = [CONFIG, CONFIG_COPY].map(|name| (name, read_config(store, name)));
-    let [(_, first), (_, second)] = &copies;
-    let restore = |from: &str, to: &str| {
-        let (from, to) = (store.display(Path::new(from)), store.display(Path::new(to)));
-        format!("restore it from its other copy: cp {from} {to}")
-    };
-    match (first, second) {
+    let copies = [CONFIG, CONFIG_COPY].map(|name| (store.display(Path::new(name)), read_config(store, name)));
+    check_copies(copies, "both copies are lost: restore one from a copy of the repository", findings);
+}
+
+/// Checks two copies of an object, which `advice` is for if both are lost. Returns true if one of them can be read.
+fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: &mut Findings) -> bool {
+    let [(first, first_read), (second, second_read)] = copies;
+    let restore = |from: &str, to: &str| format!("restore it from its other copy: cp {from} {to}");
+    match (first_read, second_read) {
         (Ok(first), Ok(second)) if first == second => {}
         (Ok(_), Ok(_)) => {
-            let object = store.display(Path::new(CONFIG_COPY));
-            findings.add(object, "is not the same as the other copy", restore(CONFIG, CONFIG_COPY));
+            let advice = restore(&first, &second);
+            findings.add(second, "is not the same as the other copy", advice);
         }
         (Err(error), Ok(_)) => {
-            findings.add_error(store.display(Path::new(CONFIG)), error, restore(CONFIG_COPY, CONFIG));
+            let advice = restore(&second, &first);
+            findings.add_error(first, &error, advice);
         }
         (Ok(_), Err(error)) => {
-            findings.add_error(store.display(Path::new(CONFIG_COPY)), error, restore(CONFIG, CONFIG_COPY));
+            let advice = restore(&first, &second);
+            findings.add_error(second, &error, advice);
         }
-        (Err(_), Err(_)) => {
-            for (name, copy) in &copies {
-                if let Err(error) = copy {
-                    let advice = "both copies are lost: restore one from a copy of the repository";
-                    findings.add_error(store.display(Path::new(name)), error, advice);
-                }
-            }
+        (Err(first_error), Err(second_error)) => {
+            findings.add_error(first, &first_error, advice);
+            findings.add_error(second, &second_error, advice);
+            return false;
         }
     }
+    true
 }
 
 fn read_config(store: &Store, name: &str) -> Result<Vec<u8>> {
@@ -67,9 +69,10 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
     }
     let mut opens = 0;
     for id in slots.keys() {
-        if check_slot(store, id, findings) {
-            opens += 1;
-        }
+        let copies = [SlotCopy::First, SlotCopy::Second];
+        let copies = copies.map(|copy| (store.display(&names::slot(id, copy)), read_slot(store, id, copy)));
+        let advice = "its password is lost: remove both copies and add a new key slot with another password";
+        opens += usize::from(check_copies(copies, advice, findings));
     }
     let is_encrypted = store.config.clear_key.is_none();
     if is_encrypted && opens == 0 {
@@ -79,41 +82,6 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
             "no key slot can be read: whoever does not have the repository open cannot open it any more",
             "restore a key slot from a copy of the repository",
         );
-    }
-}
-
-/// Checks one slot; says whether a copy of it can be read.
-fn check_slot(store: &Store, id: &[u8; 16], findings: &mut Findings) -> bool {
-    let path = |copy| names::slot(id, copy);
-    let first = read_slot(store, id, SlotCopy::First);
-    let second = read_slot(store, id, SlotCopy::Second);
-    let restore = |from: SlotCopy, to: SlotCopy| {
-        let (from, to) = (store.display(&path(from)), store.display(&path(to)));
-        format!("restore it from its other copy: cp {from} {to}")
-    };
-    match (first, second) {
-        (Ok(first), Ok(second)) if first == second => true,
-        (Ok(_), Ok(_)) => {
-            let object = store.display(&path(SlotCopy::Second));
-            findings.add(object, "is not the same as the other copy", restore(SlotCopy::First, SlotCopy::Second));
-            true
-        }
-        (Err(error), Ok(_)) => {
-            let object = store.display(&path(SlotCopy::First));
-            findings.add_error(object, &error, restore(SlotCopy::Second, SlotCopy::First));
-            true
-        }
-        (Ok(_), Err(error)) => {
-            let object = store.display(&path(SlotCopy::Second));
-            findings.add_error(object, &error, restore(SlotCopy::First, SlotCopy::Second));
-            true
-        }
-        (Err(first), Err(second)) => {
-            let advice = "its password is lost: remove both copies and add a new key slot with another password";
-            findings.add_error(store.display(&path(SlotCopy::First)), &first, advice);
-            findings.add_error(store.display(&path(SlotCopy::Second)), &second, advice);
-            false
-        }
     }
 }
 

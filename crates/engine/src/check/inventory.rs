@@ -44,8 +44,10 @@ pub(super) struct Counts {
     pub(super) chunks_read: u64,
 }
 
-/// The chunks that can be restored, and why others cannot.
-pub(super) struct Inventory {
+/// The chunks that can be restored, and the findings about others.
+pub(super) struct Inventory<'a> {
+    pub(super) store: &'a Store,
+    pub(super) findings: &'a mut Findings,
     /// Containers that may be read.
     pub(super) live: Arc<Listing>,
     pub(super) counts: Counts,
@@ -72,13 +74,13 @@ struct Extent {
     is_cut: bool,
 }
 
-impl Inventory {
+impl<'a> Inventory<'a> {
     /// Lists the containers.
     pub(super) fn list(
-        store: &Store,
+        store: &'a Store,
         request: &CheckRequest,
         history: &History,
-        findings: &mut Findings,
+        findings: &'a mut Findings,
     ) -> Result<(Self, Listing)> {
         let map = |name, share| request.scratch.map(&store.host, name, request.memory_bytes / share);
         let mut sessions = BTreeSet::new();
@@ -88,6 +90,8 @@ impl Inventory {
         let mut live = listing.clone();
         live.containers.retain(|name| !history.condemned.contains(&name.id));
         let mut inventory = Self {
+            store,
+            findings,
             live: Arc::new(live),
             counts: Counts::default(),
             conditions: Conditions::new(request.memory_bytes / 16),
@@ -107,14 +111,8 @@ impl Inventory {
     }
 
     /// Looks at every container, at those of the sample byte by byte.
-    pub(super) fn examine(
-        &mut self,
-        store: &Store,
-        request: &CheckRequest,
-        listing: &Listing,
-        findings: &mut Findings,
-        monitor: &dyn Monitor,
-    ) -> Result<()> {
+    pub(super) fn examine(&mut self, request: &CheckRequest, listing: &Listing, monitor: &dyn Monitor) -> Result<()> {
+        let store = self.store;
         let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
         let driver = &request.driver;
@@ -133,34 +131,28 @@ impl Inventory {
                 inspect.push(*name)
             };
             if let Some(examined) = examined {
-                self.take(store, findings, examined, monitor)?;
+                self.take(examined, monitor)?;
             }
         }
         for whole in read.drain() {
             if let Some(examined) = verify.push(whole) {
-                self.take(store, findings, examined, monitor)?;
+                self.take(examined, monitor)?;
             }
         }
         for examined in verify.drain().chain(inspect.drain()) {
-            self.take(store, findings, examined, monitor)?;
+            self.take(examined, monitor)?;
         }
         self.counts.chunks = self.chunks.compact()?;
         Ok(())
     }
 
-    fn take(
-        &mut self,
-        store: &Store,
-        findings: &mut Findings,
-        Examined { name, contents }: Examined,
-        monitor: &dyn Monitor,
-    ) -> Result<()> {
+    fn take(&mut self, Examined { name, contents }: Examined, monitor: &dyn Monitor) -> Result<()> {
         self.counts.containers += 1;
         monitor.advance(0, 1);
-        let object = || store.display(&name.path());
+        let object = || self.store.display(&name.path());
         let extent = self.sessions.entry(name.id.session).or_default();
         if !extent.ordinals.insert(name.id.ordinal) {
-            findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
+            self.findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
             self.conditions.fault(name.id);
         }
         let is_live = self.live.find(name.id).is_some();
@@ -168,7 +160,7 @@ impl Inventory {
             Ok(contents) => contents,
             Err(error) => {
                 extent.is_cut = true;
-                let number = findings.add_error(object(), &error, ADVICE_CONTAINER);
+                let number = self.findings.add_error(object(), &error, ADVICE_CONTAINER);
                 self.blame(&name, number);
                 return Ok(());
             }
@@ -182,7 +174,7 @@ impl Inventory {
             // It may be its length that is wrong.
             extent.is_cut = true;
             self.conditions.fault(name.id);
-            number = Some(findings.add(object(), problem, ADVICE_CONTAINER));
+            number = Some(self.findings.add(object(), problem, ADVICE_CONTAINER));
         }
         if let Some(number) = number
             && contents.is_incomplete
@@ -212,7 +204,7 @@ impl Inventory {
 
     /// Finds containers of committed sessions that are gone, by the gaps in their numbers and by what a snapshot says
     /// its session has stored. Nothing is said once a collection has run: it deletes containers.
-    pub(super) fn find_gone(&mut self, store: &Store, history: &History, findings: &mut Findings) {
+    pub(super) fn find_gone(&mut self, history: &History) {
         if history.is_collected {
             return;
         }
@@ -231,13 +223,14 @@ impl Inventory {
                     extent.bytes,
                     extent.ordinals.last().map_or(0, |last| last + 1)
                 );
-                let number = findings.add(store.display(&names::container_dir(*session)), problem, ADVICE_LOST);
+                let object = self.store.display(&names::container_dir(*session));
+                let number = self.findings.add(object, problem, ADVICE_LOST);
                 self.gone.push(number);
                 self.suspects.insert(number);
             }
             for ordinal in gaps {
                 let id = ContainerId { session: *session, ordinal };
-                let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
+                let number = self.add_missing(id);
                 self.gone.push(number);
                 self.conditions.lose(id, number);
                 self.suspects.insert(number);
@@ -246,20 +239,18 @@ impl Inventory {
     }
 
     /// Judges missing containers once all references were followed: does anything need them?
-    pub(super) fn judge_gone(&self, findings: &mut Findings) {
-        self.gone.iter().for_each(|number| findings.relax(*number));
+    pub(super) fn judge_gone(&mut self) {
+        self.gone.iter().for_each(|number| self.findings.relax(*number));
     }
 
     /// Returns the finding by which a referenced data chunk cannot be restored; `None`: it can.
     pub(super) fn judge(
         &mut self,
-        store: &Store,
-        findings: &mut Findings,
         Chunk { fingerprint, len }: Chunk,
         hint: Option<ContainerId>,
     ) -> Result<Option<usize>> {
         if let Some(id) = hint
-            && self.conditions.find(id, &fingerprint, || open_again(store, &self.live, id)) == Some(len)
+            && self.conditions.find(id, &fingerprint, || open_again(self.store, &self.live, id)) == Some(len)
         {
             return Ok(None);
         }
@@ -268,7 +259,7 @@ impl Inventory {
                 return Ok(None);
             }
             let advice = "restore what you need from other snapshots, and report this: a program has written it so";
-            return Ok(Some(findings.add(
+            return Ok(Some(self.findings.add(
                 format!("chunk {fingerprint}"),
                 "is not as long as what refers to it says",
                 advice,
@@ -278,20 +269,20 @@ impl Inventory {
             return Ok(Some(number));
         }
         let number = match hint {
-            None => findings.add(
-                store.display(Path::new(CONTAINERS)),
+            None => self.findings.add(
+                self.store.display(Path::new(CONTAINERS)),
                 "chunks that snapshots refer to are in none of the containers that can be read",
                 ADVICE_LOST,
             ),
             Some(id) => match (self.conditions.lost_by(id), self.live.find(id)) {
                 (Some(number), _) => number,
-                (None, Some(name)) => findings.add(
-                    store.display(&name.path()),
+                (None, Some(name)) => self.findings.add(
+                    self.store.display(&name.path()),
                     "does not hold chunks that snapshots expect there or elsewhere",
                     ADVICE_LOST,
                 ),
                 (None, None) => {
-                    let number = findings.add(display_id(store, id), "missing", ADVICE_LOST);
+                    let number = self.add_missing(id);
                     self.conditions.lose(id, number);
                     number
                 }
@@ -313,13 +304,18 @@ impl Inventory {
         self.lost.insert(fingerprint.0, &spilled(number))
     }
 
+    fn add_missing(&mut self, id: ContainerId) -> usize {
+        let object = self.store.display(&Path::new(CONTAINERS).join(id.to_string()));
+        self.findings.add(object, "missing", ADVICE_LOST)
+    }
+
     /// Returns the finding by which metadata that is in no container is lost.
-    pub(super) fn blame_for_metadata(&self, store: &Store, findings: &mut Findings) -> usize {
+    pub(super) fn blame_for_metadata(&mut self) -> usize {
         let mut suspects = self.suspects.iter();
         match (suspects.next(), suspects.next()) {
             (Some(only), None) => *only,
-            _ => findings.add(
-                store.display(Path::new(CONTAINERS)),
+            _ => self.findings.add(
+                self.store.display(Path::new(CONTAINERS)),
                 "trees or recipes that snapshots refer to are in none of the containers that can be read",
                 ADVICE_LOST,
             ),
@@ -336,10 +332,6 @@ fn open_again(store: &Store, live: &Listing, id: ContainerId) -> Option<Vec<Chun
 /// Returns a finding's number as it is spilled.
 fn spilled(number: usize) -> [u8; 4] {
     u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
-}
-
-fn display_id(store: &Store, id: ContainerId) -> String {
-    store.display(&Path::new(CONTAINERS).join(id.to_string()))
 }
 
 fn list_containers(

@@ -145,13 +145,13 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
         check_remembered(store, (heads_dir, seen), &history, &mut findings, monitor);
     }
     let (mut inventory, listing) = Inventory::list(store, &request, &history, &mut findings)?;
-    inventory.examine(store, &request, &listing, &mut findings, monitor)?;
-    inventory.find_gone(store, &history, &mut findings);
+    inventory.examine(&request, &listing, monitor)?;
+    inventory.find_gone(&history);
     let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
-    report.nodes = check_references(store, &request, &history, &mut inventory, &mut findings, monitor)?;
+    report.nodes = check_references(&request, &history, &mut inventory, monitor)?;
     if request.snapshots == CheckedSnapshots::All {
         // Otherwise a snapshot that was not looked at may need them.
-        inventory.judge_gone(&mut findings);
+        inventory.judge_gone();
     }
     report.snapshots = history.snapshots().filter(|(session, _)| request.snapshots.contains(*session)).count() as u64;
     report.snapshots_total = history.snapshots().count() as u64;
@@ -188,18 +188,17 @@ fn check_remembered(
 
 /// Follows every reference; returns how many nodes were read.
 fn check_references(
-    store: &Store,
     request: &CheckRequest,
     history: &History,
-    inventory: &mut Inventory,
-    findings: &mut Findings,
+    inventory: &mut Inventory<'_>,
     monitor: &dyn Monitor,
 ) -> Result<u64> {
+    let store = inventory.store;
     let memory = MetadataMemory::of(request.memory_bytes / 4);
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
     let visited = request.scratch.map(&store.host, "judgements", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();
-    let mut references = References::new(store, reader, inventory, findings, visited);
+    let mut references = References::new(reader, inventory, visited);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
     let chosen = || history.snapshots().filter(|(session, _)| request.snapshots.contains(*session));
     monitor.stage(Items::Snapshots, chosen().count() as u64);

@@ -3,14 +3,14 @@
 //! Nodes are judged from below: what a node says of itself (its level, how much it stands for, its first and last name,
 //! whether all below it is sound) is kept by its fingerprint, and whatever refers to it is compared with that.
 
-use crate::check::findings::{Findings, object_of};
+use crate::check::findings::object_of;
 use crate::check::inventory::Inventory;
 use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
 use crate::recipe::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
+use crate::store::MetadataReader;
 use crate::store::metadata::HintedNode;
-use crate::store::{MetadataReader, Store};
 use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{Chunk, ContainerId, Fingerprint};
 
@@ -67,26 +67,18 @@ struct Frame {
 }
 
 /// Follows references.
-pub(super) struct References<'a> {
-    pub(super) store: &'a Store,
+pub(super) struct References<'a, 'b> {
     pub(super) reader: MetadataReader,
-    pub(super) inventory: &'a mut Inventory,
-    pub(super) findings: &'a mut Findings,
+    pub(super) inventory: &'a mut Inventory<'b>,
     visited: SpillMap,
     /// Nodes read.
     pub(super) nodes: u64,
 }
 
-impl<'a> References<'a> {
+impl<'a, 'b> References<'a, 'b> {
     /// Starts without having visited anything.
-    pub(super) fn new(
-        store: &'a Store,
-        reader: MetadataReader,
-        inventory: &'a mut Inventory,
-        findings: &'a mut Findings,
-        visited: SpillMap,
-    ) -> Self {
-        Self { store, reader, inventory, findings, visited, nodes: 0 }
+    pub(super) fn new(reader: MetadataReader, inventory: &'a mut Inventory<'b>, visited: SpillMap) -> Self {
+        Self { reader, inventory, visited, nodes: 0 }
     }
 
     /// Judges a whole tree by its root.
@@ -114,7 +106,7 @@ impl<'a> References<'a> {
             let Some(above) = stack.last_mut() else { return Ok(summary.soundness) };
             if let Some(problem) = above.accept(&link, &summary) {
                 let (object, fingerprint) = (above.link.object(), above.link.fingerprint());
-                let number = self.findings.add(object, problem, ADVICE_FORMAT);
+                let number = self.inventory.findings.add(object, problem, ADVICE_FORMAT);
                 self.inventory.lose(fingerprint, number)?;
             }
             next = above.todo.pop();
@@ -128,7 +120,7 @@ impl<'a> References<'a> {
 
     /// Returns the finding by which a chunk cannot be restored; `None`: it can.
     pub(super) fn judge_chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<Option<usize>> {
-        self.inventory.judge(self.store, self.findings, chunk, hint)
+        self.inventory.judge(chunk, hint)
     }
 
     fn visited(&mut self, node: Fingerprint) -> Result<Option<Summary>> {
@@ -149,7 +141,7 @@ impl<'a> References<'a> {
         let mut frame = Frame { link, depth, todo: Vec::new(), summary: Summary::lost(), entries: 0 };
         let fingerprint = frame.link.fingerprint();
         if DEPTH_MAX < depth {
-            let number = self.findings.add(frame.link.object(), "directories lie too deep", ADVICE_FORMAT);
+            let number = self.inventory.findings.add(frame.link.object(), "directories lie too deep", ADVICE_FORMAT);
             self.inventory.lose(fingerprint, number)?;
             return Ok(frame);
         }
@@ -181,10 +173,10 @@ impl<'a> References<'a> {
         let known = self.inventory.lost(fingerprint)?;
         let number = match (known, error) {
             (Some(number), _) => number,
-            (None, Error::MissingChunk { .. }) => self.inventory.blame_for_metadata(self.store, self.findings),
+            (None, Error::MissingChunk { .. }) => self.inventory.blame_for_metadata(),
             (None, error) => {
-                let object = object_of(self.store, error).unwrap_or_else(|| format!("chunk {fingerprint}"));
-                self.findings.add_error(object, error, ADVICE_NODE)
+                let object = object_of(self.inventory.store, error).unwrap_or_else(|| format!("chunk {fingerprint}"));
+                self.inventory.findings.add_error(object, error, ADVICE_NODE)
             }
         };
         self.inventory.lose(fingerprint, number)
