@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::store::Store;
-use crate::store::containers::DIRECTORY_BATCH;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
 /// A chunk that was read and checked.
@@ -24,20 +23,18 @@ pub struct ReadChunk {
 pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor) -> Result<ReadChunk> {
     let listing = store.list_containers()?;
     let mut failure = None;
-    for names in listing.containers.chunks(DIRECTORY_BATCH) {
+    for (name, opened) in store.open_containers(&listing.containers) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        for (name, opened) in names.iter().zip(store.open_containers(names)) {
-            let read = opened.and_then(|container| match container.find(&fingerprint) {
-                Some(_) => read_from(store, name, &container, fingerprint).map(Some),
-                None => Ok(None),
-            });
-            match read {
-                Ok(Some(chunk)) => return Ok(chunk),
-                Ok(None) => {}
-                Err(error) => failure = failure.or(Some(error)),
-            }
+        let read = opened.and_then(|container| match container.find(&fingerprint) {
+            Some(_) => read_from(store, name, &container, fingerprint).map(Some),
+            None => Ok(None),
+        });
+        match read {
+            Ok(Some(chunk)) => return Ok(chunk),
+            Ok(None) => {}
+            Err(error) => failure = failure.or(Some(error)),
         }
     }
     Err(failure.unwrap_or(Error::MissingChunk { fingerprint: fingerprint.to_string() }))
@@ -52,28 +49,27 @@ pub fn list_chunks(
 ) -> Result<Vec<Error>> {
     let listing = store.list_containers()?;
     let mut unreadable = Vec::new();
-    for names in listing.containers.chunks(DIRECTORY_BATCH) {
+    for (name, opened) in store.open_containers(&listing.containers) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        for opened in store.open_containers(names) {
-            match opened {
-                Ok(container) => {
-                    let mut unnamed = 0;
-                    for chunk in &container.directory.chunks {
-                        match chunk.fingerprint {
-                            Some(fingerprint) => show(fingerprint, chunk.kind)?,
-                            None => unnamed += 1,
-                        }
-                    }
-                    if 0 < unnamed {
-                        let reason =
-                            format!("the names of {unnamed} chunks are lost with the front directory and a region");
-                        unreadable.push(Error::damaged(store.display(&container.name.path()), reason));
-                    }
-                }
-                Err(error) => unreadable.push(error),
+        let container = match opened {
+            Ok(container) => container,
+            Err(error) => {
+                unreadable.push(error);
+                continue;
             }
+        };
+        let mut unnamed = 0;
+        for chunk in &container.directory.chunks {
+            match chunk.fingerprint {
+                Some(fingerprint) => show(fingerprint, chunk.kind)?,
+                None => unnamed += 1,
+            }
+        }
+        if 0 < unnamed {
+            let reason = format!("the names of {unnamed} chunks are lost with the front directory and a region");
+            unreadable.push(Error::damaged(store.display(&name.path()), reason));
         }
     }
     Ok(unreadable)

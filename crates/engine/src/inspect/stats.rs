@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::recipe::format::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
-use crate::store::containers::DIRECTORY_BATCH;
 use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
 use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
@@ -328,21 +327,19 @@ impl Referenced {
     /// Goes through the directories of all containers.
     fn look_up(&mut self, store: &Store, request: &StatsRequest<'_>, stats: &mut RawStats) -> Result<()> {
         let listing = store.list_containers()?;
-        for names in listing.containers.chunks(DIRECTORY_BATCH) {
+        for (name, opened) in store.open_containers(&listing.containers) {
             request.go_on()?;
-            for (name, opened) in names.iter().zip(store.open_containers(names)) {
-                stats.containers += 1;
-                let Ok(container) = opened else {
-                    stats.unreadable_containers += 1;
-                    continue;
-                };
-                stats.container_bytes += store.open_file(name)?.len()?;
-                let mut chunks = container.directory.chunks.iter();
-                for region in &container.directory.regions {
-                    for chunk in chunks.by_ref().take(region.chunk_count as usize) {
-                        let stored = share(chunk.len, region.sealed_len, region.plain_len);
-                        self.count_chunk(chunk, stored, stats)?;
-                    }
+            stats.containers += 1;
+            let Ok(container) = opened else {
+                stats.unreadable_containers += 1;
+                continue;
+            };
+            stats.container_bytes += store.open_file(name)?.len()?;
+            let mut chunks = container.directory.chunks.iter();
+            for region in &container.directory.regions {
+                for chunk in chunks.by_ref().take(region.chunk_count as usize) {
+                    let stored = share(chunk.len, region.sealed_len, region.plain_len);
+                    self.count_chunk(chunk, stored, stats)?;
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::snapshot::{Head, SessionKind};
-use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::containers::Listing;
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
@@ -188,21 +188,18 @@ pub fn bring_up_to_date(store: &Store, index: &mut Index, session: &Session, mon
     unreadable.sort_unstable();
     let names = missing.iter().filter(|id| unreadable.binary_search(id).is_err()).filter_map(|id| listing.find(*id));
     let names: Vec<ContainerName> = names.copied().collect();
-    for batch in names.chunks(DIRECTORY_BATCH) {
+    for (name, opened) in store.open_containers(&names) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        for (name, opened) in batch.iter().zip(store.open_containers(batch)) {
-            match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
-                Ok(container) => {
-                    let chunks: Vec<Chunk> =
-                        container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
-                    index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
-                }
-                Err(error) => {
-                    monitor.failure(Path::new(&store.display(&name.path())), &error);
-                    unreadable.push(name.id);
-                }
+        match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
+            Ok(container) => {
+                let chunks: Vec<Chunk> = container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
+                index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
+            }
+            Err(error) => {
+                monitor.failure(Path::new(&store.display(&name.path())), &error);
+                unreadable.push(name.id);
             }
         }
     }

@@ -8,9 +8,8 @@ use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
 use crate::io::DiskFile;
 use crate::object::names::{ContainerKind, ContainerName};
-use crate::spill::SpillMap;
 use crate::store::Store;
-use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::containers::Listing;
 use crate::store::cursor::HintedChunk;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
@@ -71,11 +70,9 @@ impl Locator {
             .filter_map(|id| self.containers.find(*id))
             .copied()
             .collect();
-        for names in missing.chunks(DIRECTORY_BATCH) {
-            // One that cannot be opened shows when its chunks are looked for.
-            for container in self.store.open_containers(names).into_iter().flatten() {
-                self.directories.insert(container);
-            }
+        // One that cannot be opened shows when its chunks are looked for.
+        for container in self.store.open_containers(&missing).filter_map(|(_, opened)| opened.ok()) {
+            self.directories.insert(container);
         }
     }
 
@@ -123,10 +120,8 @@ impl Locator {
         let mut everywhere = Locations::new(map);
         let data: Vec<ContainerName> =
             self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();
-        for names in data.chunks(DIRECTORY_BATCH) {
-            for container in self.store.open_containers(names).into_iter().flatten() {
-                everywhere.learn(&container)?;
-            }
+        for container in self.store.open_containers(&data).filter_map(|(_, opened)| opened.ok()) {
+            everywhere.learn(&container)?;
         }
         Ok(everywhere)
     }

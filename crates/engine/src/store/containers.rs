@@ -21,7 +21,7 @@ use crate::types::{ContainerId, SessionId, parse_hex};
 /// Bytes read from the front of a container in the hope that its directory ends there.
 const HEAD_LEN: usize = 64 << 10;
 /// Containers whose directories are read in one batch.
-pub const DIRECTORY_BATCH: usize = 32;
+const DIRECTORY_BATCH: usize = 32;
 
 /// A container with the length of its file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -128,12 +128,19 @@ impl Store {
 
     /// Opens a container by its front directory, or, where that is damaged, by its back directory and contents.
     pub fn open_container(&self, name: &ContainerName) -> Result<ContainerReader> {
-        let mut opened = self.open_containers(std::slice::from_ref(name));
+        let mut opened = self.open_batch(std::slice::from_ref(name));
         opened.pop().unwrap_or_else(|| Err(Error::Missing { object: self.display(&name.path()) }))
     }
 
-    /// Opens several containers, reading their directories together. Results stand in the order of the names.
-    pub fn open_containers(&self, names: &[ContainerName]) -> Vec<Result<ContainerReader>> {
+    /// Opens containers in the order of their names. Reads a batch of directories together when the first of them is wanted.
+    pub fn open_containers<'a>(
+        &'a self,
+        names: &'a [ContainerName],
+    ) -> impl Iterator<Item = (&'a ContainerName, Result<ContainerReader>)> {
+        names.chunks(DIRECTORY_BATCH).flat_map(move |batch| batch.iter().zip(self.open_batch(batch)))
+    }
+
+    fn open_batch(&self, names: &[ContainerName]) -> Vec<Result<ContainerReader>> {
         let mut slots: Vec<Result<BatchRead>> = names.iter().map(|name| self.head_read(name)).collect();
         let mut reads: Vec<BatchRead> = Vec::with_capacity(names.len());
         let opened: Vec<Result<()>> = slots.drain(..).map(|slot| slot.map(|read| reads.push(read))).collect();

@@ -15,7 +15,7 @@ use crate::object::names::{ContainerKind, ContainerName};
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::spill::SpillMap;
 use crate::store::Store;
-use crate::store::containers::{DIRECTORY_BATCH, Listing};
+use crate::store::containers::Listing;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
 use crate::store::lru::Lru;
@@ -102,21 +102,16 @@ impl MetadataReader {
         };
         let metadata: Vec<ContainerName> =
             containers.containers.iter().filter(|name| name.kind == ContainerKind::Metadata).copied().collect();
-        for names in metadata.chunks(DIRECTORY_BATCH) {
-            for opened in store.open_containers(names) {
-                match opened {
-                    Ok(container) => reader.learn(container)?,
-                    Err(error) => reader.findings.push(error),
+        for (_, opened) in store.open_containers(&metadata) {
+            match opened {
+                Ok(container) => {
+                    reader.locations.learn(&container)?;
+                    reader.directories.insert(container);
                 }
+                Err(error) => reader.findings.push(error),
             }
         }
         Ok(reader)
-    }
-
-    fn learn(&mut self, container: ContainerReader) -> Result<()> {
-        self.locations.learn(&container)?;
-        self.directories.insert(container);
-        Ok(())
     }
 
     /// Returns the repository that is read.
