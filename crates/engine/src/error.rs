@@ -35,7 +35,7 @@ pub enum Error {
         /// The missing part.
         reason: String,
     },
-    /// A repository stands already where one was to be created.
+    /// A repository exists already where one was to be created.
     #[error("a repository exists already at {}", path.display())]
     RepositoryExists {
         /// Its path.
@@ -65,7 +65,7 @@ pub enum Error {
         /// The reason.
         reason: &'static str,
     },
-    /// Another repository stands where this host has seen one before.
+    /// Another repository is where this host has seen one before.
     #[error("{path}: this host has seen {seen} here, and now there is {found}")]
     Replaced {
         /// Its path.
@@ -197,7 +197,7 @@ pub enum Error {
         /// The operation on it, as a participle: `linked to`.
         undone: &'static str,
     },
-    /// A directory that is not empty stands where the snapshot has something else.
+    /// A directory that is not empty is where the snapshot has something else.
     #[error("is not restored: a directory that is not empty stands there, and only --delete removes it")]
     FullDirectory,
     /// The patterns of a restore keep an entry of a directory that is to be deleted.
@@ -229,7 +229,7 @@ pub enum Error {
         reason: String,
     },
     /// The target shows a name of the snapshot in other bytes.
-    #[error("{}: the target lists this name in another way, so that nothing beside it can be told apart", path.display())]
+    #[error("{}: the target lists this name in another way, so that nothing next to it can be told apart", path.display())]
     NameListedOtherwise {
         /// Its path.
         path: PathBuf,

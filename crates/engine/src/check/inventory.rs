@@ -26,7 +26,7 @@ const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`
 const ADVICE_LOST: &str = "run backup again: what is still in the source is stored again and heals the snapshots that \
                            had it; restore what you need from snapshots that are not affected, or bring the container \
                            back from a copy of the repository";
-/// Ending of the names of containers that were set aside.
+/// Ending of the names of quarantined containers.
 const QUARANTINED: &str = ".bad";
 /// Containers that are inspected at a time; the directories of each take up to 8 MiB.
 const INSPECTED_IN_FLIGHT: usize = 4;
@@ -68,7 +68,7 @@ pub(super) struct Inventory<'a> {
 struct Extent {
     bytes: u64,
     ordinals: BTreeSet<u32>,
-    /// Numbers of those that were set aside as damaged.
+    /// Numbers of the quarantined ones.
     quarantined: BTreeSet<u32>,
     /// One of them does not have the length it had.
     is_cut: bool,

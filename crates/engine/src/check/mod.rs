@@ -1,9 +1,9 @@
 //! Verification: every object, every reference, and on request every byte.
 //!
-//! What is wrong with a repository is a finding, not an error: it names the object, the files of snapshots that it hits,
-//! and what to do. Nothing is written to the repository. In order: config and key slots; sessions, commits and their
-//! log; containers; every reference of every snapshot, each node once; and, where something is lost, a second way
-//! through the trees that are hit, to name the files.
+//! Damage of a repository is a finding, not an error: it names the object, the files of snapshots that it hits, and what to do.
+//! A check writes nothing to the repository. The order is: config and key slots; sessions, commits and their log; containers;
+//! every reference of every snapshot, each node once. If something is lost, a second walk through the trees that are hit names
+//! the files.
 
 use std::collections::BTreeSet;
 use std::path::Path;

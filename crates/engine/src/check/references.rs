@@ -1,7 +1,7 @@
 //! Follows every reference of every snapshot, each node of trees and recipes once however many snapshots share it.
 //!
-//! Nodes are judged from below: what a node says of itself (its level, how much it stands for, its first and last name,
-//! whether all below it is sound) is kept by its fingerprint, and whatever refers to it is compared with that.
+//! Nodes are judged from below. The summary of a node (its level, size, first and last name, and the soundness of all below it)
+//! is kept by its fingerprint and compared with each reference to the node.
 
 use crate::check::findings::object_of;
 use crate::check::inventory::Inventory;

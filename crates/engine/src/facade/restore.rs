@@ -41,7 +41,7 @@ pub struct RestoreSummary {
     pub files_incomplete: u64,
     /// Bytes of these files.
     pub bytes: u64,
-    /// Files left as they stood.
+    /// Files left as they were.
     pub files_skipped: u64,
     /// Things that could not be restored. 0 unless [`accept_incomplete`](Restore::accept_incomplete) was given.
     pub failures: u64,
@@ -77,7 +77,7 @@ impl<'a> Restore<'a> {
         self
     }
 
-    /// Sets what happens to what stands in the target: by default a target that is not empty is refused.
+    /// Sets the treatment of existing entries: by default a target that is not empty is refused.
     pub fn overwrite(mut self, overwrite: Overwrite) -> Self {
         self.overwrite = overwrite;
         self

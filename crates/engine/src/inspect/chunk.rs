@@ -102,11 +102,7 @@ fn read_from(
     let wrong =
         || Error::damaged(store.display(&name.path()), format!("chunk {fingerprint} is not what its name says"));
     let position = container.find(&fingerprint).ok_or_else(wrong)?;
-    let (offset, len) = container.region_range(position.region).ok_or_else(wrong)?;
-    let mut sealed = vec![0; len as usize];
-    store.open_file(name)?.read_at(offset, &mut sealed)?;
-    let mut plain = Vec::new();
-    container.open_region(position.region, &mut sealed, &mut Compressor::default(), &mut plain)?;
+    let plain = store.read_region(container, position.region, &mut Compressor::default())?;
     let start = position.offset as usize;
     let end = (start + position.len as usize).checked_sub(position.hints_len as usize).ok_or_else(wrong)?;
     let contents = plain.get(start..end).ok_or_else(wrong)?;

@@ -24,7 +24,7 @@ pub(super) enum Decision {
     Replace(EntryKind),
 }
 
-/// Decides about an entry from what stands at its path.
+/// Decides about an entry from the existing one at its path.
 pub(super) fn decide(overwrite: Overwrite, trust: Trust, existing: Option<&Metadata>, entry: &Entry) -> Decision {
     if let Some(kept) = existing.and_then(|existing| keeps(overwrite, trust, existing, entry)) {
         return kept;
@@ -36,8 +36,7 @@ pub(super) fn decide(overwrite: Overwrite, trust: Trust, existing: Option<&Metad
     existing.map_or(Decision::Create, |existing| Decision::Replace(existing.kind))
 }
 
-/// Returns true if what stands where the snapshot has a directory is left as it is, so that nothing in the directory can be
-/// restored.
+/// Returns true if an existing entry stays where the snapshot has a directory. Then nothing in the directory can be restored.
 pub(super) fn keeps_directory_out(overwrite: Overwrite, existing: &Metadata, directory: &Entry) -> bool {
     let is_kept = match overwrite {
         Overwrite::Refuse | Overwrite::Always | Overwrite::IfChanged => false,
@@ -47,8 +46,8 @@ pub(super) fn keeps_directory_out(overwrite: Overwrite, existing: &Metadata, dir
     is_kept && existing.kind != EntryKind::Directory
 }
 
-/// Returns true if what stands in the target can be taken for an entry that is no directory: kind, size, time and, of a
-/// device, its number are equal.
+/// Returns true if an existing entry looks like one of the snapshot that is no directory: kind, size, time and, for a device,
+/// number are equal.
 pub(super) fn looks_like(existing: &Metadata, entry: &Entry) -> bool {
     let is_device = matches!(entry.kind, EntryKind::CharDevice | EntryKind::BlockDevice);
     existing.kind == entry.kind
@@ -57,13 +56,13 @@ pub(super) fn looks_like(existing: &Metadata, entry: &Entry) -> bool {
         && (!is_device || existing.rdev == entry.metadata().rdev)
 }
 
-/// Returns true if names of the snapshot may become links to what stands and looks like their entry. Of a file that stays as it
-/// is, another user might be the owner, who could then change what the names hold.
+/// Returns true if names of the snapshot may become links to an existing entry that looks like theirs. Another user could own a
+/// file that stays as it is, and change the bytes under these names later.
 pub(super) fn may_be_linked_to(decision: Decision, existing: &Metadata, entry: &Entry, user: u32) -> bool {
     looks_like(existing, entry) && (decision == Decision::Refresh || [entry.uid, user].contains(&existing.uid))
 }
 
-/// Returns how what stands in the target stays, if it does.
+/// Returns the decision that keeps an existing entry, if it stays.
 fn keeps(overwrite: Overwrite, trust: Trust, existing: &Metadata, entry: &Entry) -> Option<Decision> {
     let both_files = existing.kind == EntryKind::File && entry.kind == EntryKind::File;
     let (is_kept, decision) = match overwrite {
@@ -79,8 +78,8 @@ fn keeps(overwrite: Overwrite, trust: Trust, existing: &Metadata, entry: &Entry)
     is_kept.then_some(decision)
 }
 
-/// Returns true if a file of unknown bytes may get the metadata of an entry that it looks like. It may not where others gain
-/// by that: names that the snapshot does not have would get it too, and bytes of another owner the rights of the entry.
+/// Returns true if a file of unknown bytes may get the metadata of an entry that it looks like. It may not if others gain by
+/// that: names that the snapshot lacks would get the metadata too, and bytes of another owner the rights of the entry.
 fn may_be_refreshed(trust: Trust, existing: &Metadata, entry: &Entry) -> bool {
     let has_other_names = 1 < existing.links && entry.link.is_none();
     let is_privileged = entry.mode & SET_ID != 0 || entry.xattrs.iter().any(|xattr| xattr.name == CAPABILITY);

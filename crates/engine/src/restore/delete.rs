@@ -1,7 +1,7 @@
-//! Deleting what stands in a restored directory and is not in the snapshot.
+//! Deleting the entries of a restored directory that the snapshot lacks.
 //!
-//! A pass of its own behind the restore, over the directories that the snapshot and the target both have. A name is
-//! deleted only if the whole list of its directory could be read from the snapshot and does not have it.
+//! This pass follows the restore and visits the directories that both the snapshot and the target have. A name is deleted only
+//! if the whole list of its directory could be read from the snapshot and lacks it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ use crate::monitor::Monitor;
 use crate::restore::partial::is_partial_name;
 use crate::restore::policy::Effect;
 use crate::restore::removal::{Outcome, Removal};
-use crate::restore::select::{Filter, find_entry};
+use crate::restore::select::{Filter, Root};
 use crate::store::MetadataReader;
 use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::tree::{Content, Entry};
@@ -69,17 +69,11 @@ pub struct DeleteReport {
 /// the snapshot cannot be read in full keeps everything. What the filter leaves out stays, and so do the directories
 /// that lead to it.
 pub fn delete(reader: &mut MetadataReader, request: &DeleteRequest<'_>) -> Result<DeleteReport> {
-    let (node, entry) = match find_entry(reader, request.tree, request.path)? {
-        None => (request.tree, None),
-        Some(found) => match found.entry.content {
-            Content::Directory { node } => (node, Some(found.entry)),
-            Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => {
-                return Err(Error::invalid(format!(
-                    "{}: not a directory, so that there is nothing to delete beside it",
-                    request.path.display()
-                )));
-            }
-        },
+    let Root::Directory { node, entry } = Root::find(reader, request.tree, request.path)? else {
+        return Err(Error::invalid(format!(
+            "{}: not a directory, so that there is nothing to delete next to it",
+            request.path.display()
+        )));
     };
     let mut run = Run { request, reader, report: DeleteReport::default() };
     run.walk(node, entry)?;

@@ -1,4 +1,4 @@
-//! The directories of a restore: which of them are made, and when.
+//! The directories of a restore, made when the first entry in them is restored.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,8 @@ use crate::restore::walk::{Levels, Run};
 use crate::store::cursor::DirectoryCursor;
 
 impl Run<'_> {
-    /// Returns true if something that is to be left as it is stands where a directory would have to be: the last of `levels`,
-    /// which is at `path` or holds it, or one above it. Nothing below that can be restored then.
+    /// Returns true if an existing entry that stays is in the way of a directory: of the last of `levels`, which is at `path`
+    /// or holds it, or of one above. Then nothing in the directory can be restored.
     pub(super) fn is_blocked(&self, levels: &mut Levels, path: &Path) -> Result<bool> {
         if !matches!(self.request.overwrite, Overwrite::Never | Overwrite::IfNewer) {
             return Ok(false);
@@ -65,7 +65,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes a directory, in the place of anything else that stands there. Returns true if none stood there before.
+    /// Makes a directory, which replaces anything else. Returns true if there was none before.
     fn create_directory(&mut self, above: &Levels, directory: &Path) -> Result<bool> {
         let target = Arc::clone(&self.target);
         match target.metadata(directory)?.map(|existing| existing.kind) {

@@ -1,4 +1,4 @@
-//! Fetching chunks: each region that a window of references needs is read once, several at a time.
+//! Fetching chunks: a window of references reads each of its regions once, several at a time.
 
 use std::sync::{Arc, Weak};
 
@@ -142,7 +142,7 @@ impl Fetcher {
         }
     }
 
-    /// Returns where the bytes of a region come from; where no more files can be opened, after others have been closed.
+    /// Returns the origin of a region's bytes. If no more files can be opened, it closes others first.
     fn source_closing_others(
         &mut self,
         key: RegionKey,
@@ -215,7 +215,7 @@ impl Fetcher {
         self.windows = self.windows.saturating_sub(usize::from(is_last));
     }
 
-    /// Takes a region that was kept over into the cache.
+    /// Puts a region that was kept into the cache.
     fn cache(&mut self, key: RegionKey, plain: Option<Arc<[u8]>>, kept_bytes: usize) {
         self.task.release(kept_bytes);
         if let Some(plain) = plain {

@@ -1,4 +1,4 @@
-//! Filling files: windows of references, each region of a window read once, whatever files it belongs to.
+//! Filling files: windows gather references of many files, so that each region of a window is read once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct FileWriter {
     fetcher: Fetcher,
     writing: Arc<Writing>,
     monitor: Arc<dyn Monitor>,
-    /// The file whose references come now.
+    /// File of the current references.
     current: Option<Arc<PendingFile>>,
     /// Files that the window has references of.
     files: usize,
@@ -49,8 +49,8 @@ impl std::fmt::Debug for FileWriter {
 }
 
 impl FileWriter {
-    /// Writes into the target what the fetcher fetches, gathering at most `window_chunks_max` references; each takes
-    /// about [`REFERENCE_BYTES`].
+    /// Writes the fetched chunks into the target. Gathers at most `window_chunks_max` references, which take about
+    /// [`REFERENCE_BYTES`] each.
     pub(super) fn new(
         fetcher: Fetcher,
         target: Arc<dyn TargetTree>,
@@ -76,7 +76,7 @@ impl FileWriter {
         }
     }
 
-    /// Adds what became of files to a report.
+    /// Adds the counts of files to a report.
     pub(super) fn add_to(&self, report: &mut RestoreReport) {
         let (files, bytes) = self.writing.restored();
         report.files += files;
@@ -93,7 +93,7 @@ impl FileWriter {
         self.writing.partials()
     }
 
-    /// Returns the inodes of files that turned out to be not whole since the last call, and that other names share.
+    /// Returns the shared inodes of files that were found to be incomplete since the last call.
     pub(super) fn take_incomplete_links(&mut self) -> Vec<SharedInode> {
         std::mem::take(&mut self.incomplete_links)
     }
@@ -136,14 +136,14 @@ impl FileWriter {
         if WINDOW_FILES <= self.files { self.submit() } else { Ok(()) }
     }
 
-    /// Writes everything that was begun.
+    /// Writes all files that were begun.
     pub(super) fn flush(&mut self) -> Result<()> {
         self.submit()?;
         self.fetcher.finish();
         self.report()
     }
 
-    /// Has the window written, now or later.
+    /// Submits the window, which workers write.
     fn submit(&mut self) -> Result<()> {
         self.files = 0;
         if self.window_chunks <= self.wanted.len() {
@@ -155,7 +155,7 @@ impl FileWriter {
         self.report()
     }
 
-    /// Waits for what is under way, and reports it as far as that is not the end of the restore by itself.
+    /// Waits for all workers, and reports the failures that do not end the restore.
     pub(super) fn abandon(&mut self) {
         self.fetcher.finish();
         // The error that ends the restore is reported already.
@@ -181,6 +181,5 @@ impl FileWriter {
     }
 }
 
-/// Memory of a reference as a target, as what is wanted and as a place in a region, in the window under way and in the
-/// one that is gathered.
+/// Memory of a reference: its target, its chunk and its position in a region, in the submitted window and in the next.
 pub(super) const REFERENCE_BYTES: usize = 256;

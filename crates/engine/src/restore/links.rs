@@ -49,7 +49,7 @@ impl SharedInode {
         Some(Self(inode))
     }
 
-    /// Returns what stands for an inode of the target, which none of the snapshot is equal to.
+    /// Returns the key of an inode of the target, which differs from all of the snapshot.
     fn of_target(metadata: &Metadata) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("onefold v1 inode of a restore's target");
         hasher.update(&metadata.device.to_le_bytes()).update(&metadata.inode.to_le_bytes());
@@ -89,8 +89,8 @@ impl FirstPaths {
         Self { parts }
     }
 
-    /// Remembers the path that other names of an inode are linked to, in the place of one that was remembered before. The
-    /// last part is shorter than the others, so that the end shows.
+    /// Remembers the path that other names of an inode are linked to, instead of an earlier one. The last part is shorter than
+    /// the others, which marks the end.
     pub fn insert(&mut self, inode: SharedInode, path: &Path, origin: Origin) -> Result<()> {
         let path = path.as_os_str().as_bytes();
         if PATH_LEN_MAX <= path.len() {
@@ -119,17 +119,17 @@ impl FirstPaths {
         self.parts.contains(&inode.key(INCOMPLETE))
     }
 
-    /// Remembers that a name of what stands in the target makes way, so that its inode has one link less.
+    /// Remembers that a name of an existing entry is replaced, so that its inode has one link less.
     pub fn mark_unlinked(&mut self, existing: &Metadata) -> Result<()> {
         self.parts.insert(SharedInode::of_target(existing).key(UNLINKED), &[])
     }
 
-    /// Returns true if a name of what stands in the target has made way.
+    /// Returns true if a name of an existing entry was replaced.
     pub fn is_unlinked(&mut self, existing: &Metadata) -> Result<bool> {
         self.parts.contains(&SharedInode::of_target(existing).key(UNLINKED))
     }
 
-    /// Returns the first path of an inode, if one is remembered, and where what stands there comes from.
+    /// Returns the first path of an inode, if one is remembered, and the origin of its entry.
     pub fn get(&mut self, inode: SharedInode) -> Result<Option<(PathBuf, Origin)>> {
         let mut bytes = Vec::new();
         for part in 0.. {

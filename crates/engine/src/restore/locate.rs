@@ -76,7 +76,7 @@ impl Locator {
         }
     }
 
-    /// Finds a chunk: where its hint says, else wherever it is.
+    /// Finds a chunk in the container that its hint names, else in any other.
     pub(super) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
         let HintedChunk { chunk, hint } = wanted;
         if let Some(id) = *hint

@@ -1,4 +1,4 @@
-//! Names of what is not whole yet: a file gets its own name only once every byte of it is right.
+//! Names of incomplete entries: a file gets its own name only after every byte of it is right.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ pub const PARTIAL_SUFFIX: &str = ".onefold-partial";
 /// Longest name that a file system takes.
 const NAME_LEN_MAX: usize = 255;
 
-/// Bytes of a name's hash that stand for the part of it that is cut off.
+/// Bytes of a name's hash that replace the end of a long name.
 const HASH_LEN: usize = 8;
 
 /// Other names that are tried for a partial file before its entry counts as failed.
@@ -25,7 +25,7 @@ pub(super) const PARTIAL_NUMBERS_MAX: u32 = 100;
 pub(super) struct Partial {
     /// Number of the first name that the directory of the snapshot does not have.
     pub number: u32,
-    /// Treatment of partial files that stand there.
+    /// Treatment of existing partial files.
     pub leftovers: Leftovers,
 }
 
@@ -78,8 +78,8 @@ pub(super) fn is_partial_name(name: &OsStr) -> bool {
     numbered.unwrap_or(bytes).ends_with(PARTIAL_SUFFIX.as_bytes())
 }
 
-/// Makes something under a partial name of an entry: the first one at which nothing stands but what an earlier run left.
-/// A file that another restore is writing stays. Returns the result of `make`, and the path.
+/// Makes an entry under its first partial name that is free, or that holds only the remains of an earlier run. A file that
+/// another restore is writing stays. Returns the result of `make`, and the path.
 pub(super) fn make_partial<T>(
     target: &dyn TargetTree,
     path: &Path,
@@ -118,7 +118,7 @@ pub(super) fn make_locked_file(target: &dyn TargetTree, path: &Path) -> Result<B
     }
 }
 
-/// Makes a directory where nothing stands.
+/// Makes a directory at a free path.
 pub(super) fn make_directory(target: &dyn TargetTree, path: &Path) -> Result<()> {
     match target.metadata(path)? {
         None => target.create_dir(path),
@@ -126,8 +126,7 @@ pub(super) fn make_directory(target: &dyn TargetTree, path: &Path) -> Result<()>
     }
 }
 
-/// Returns what may stand at the path of an entry when it gets its own name, by what was to be replaced there. A directory
-/// was removed before.
+/// Returns what an entry may replace when it gets its own name. A directory was removed before.
 pub(super) fn onto(replaced: Option<EntryKind>) -> Onto {
     match replaced {
         None | Some(EntryKind::Directory) => Onto::Nothing,
@@ -135,8 +134,7 @@ pub(super) fn onto(replaced: Option<EntryKind>) -> Onto {
     }
 }
 
-/// Gives what was made under a partial name its own, once what cannot be replaced by that is cleared away. If that fails,
-/// what was made is removed.
+/// Gives an entry its own name, after `clear` removed what a rename cannot replace. If that fails, the new entry is removed.
 pub(super) fn publish(
     target: &dyn TargetTree,
     partial: &Path,
@@ -155,8 +153,8 @@ pub(super) fn publish(
     Err(error)
 }
 
-/// Removes what an earlier run has left under a partial name. Returns false if it is something else, or if another restore
-/// is writing it.
+/// Removes the remains of an earlier run under a partial name. Returns false for anything else, and for a file that another
+/// restore is writing.
 fn remove_leftover(target: &dyn TargetTree, path: &Path) -> Result<bool> {
     let Some(existing) = target.metadata(path)? else { return Ok(true) };
     let mut locked = None;

@@ -89,14 +89,14 @@ impl Visitor for Fill {
 enum Role {
     /// None of them can be linked to.
     First,
-    /// It stands, and stays apart from them or is a name of the same file already.
+    /// It exists, and stays as it is or is a name of the same file already.
     Name,
     /// It becomes another name of the first.
     Link,
 }
 
-/// The pass that follows if inodes of the snapshot have several names: those after the first become links, now that the
-/// first is known to be whole.
+/// The second pass, if inodes of the snapshot have several names: the names after the first become links, now that the first is
+/// known to be whole.
 pub(super) struct LinkNames;
 
 impl Visitor for LinkNames {
@@ -148,8 +148,8 @@ impl Run<'_> {
         self.request.monitor.entry(&Path::new("/").join(path), action);
     }
 
-    /// Returns what stands at a path. It counts as having several names if it had them before this restore replaced some: what
-    /// becomes of the last one does not depend on whether the others are written already, or will only be.
+    /// Returns the existing entry at a path. It counts as one with several names if it had them before this restore replaced
+    /// some: so the decision about the last name does not depend on the progress of the others.
     fn existing(&mut self, path: &Path) -> Result<Option<Metadata>> {
         let Some(mut existing) = self.target.metadata(path)? else { return Ok(None) };
         if existing.links == 1 && self.links.is_unlinked(&existing)? {
@@ -163,7 +163,7 @@ impl Run<'_> {
         if decision == Decision::Replace(EntryKind::Directory) { self.clearing.obstacle(path) } else { Ok(None) }
     }
 
-    /// Returns what an entry is to the names of its inode before it, by what becomes of it.
+    /// Returns the relation of an entry to the earlier names of its inode, given the decision about it.
     fn role(
         &mut self,
         inode: SharedInode,
@@ -186,8 +186,8 @@ impl Run<'_> {
         Ok(Role::Link)
     }
 
-    /// Returns true if what stands at the first path of an inode has the bytes of the snapshot. One that cannot be read is
-    /// a failure; the name that would be linked to it is restored all the same.
+    /// Returns true if the existing file at the first path of an inode has the bytes of the snapshot. A file that cannot be
+    /// read is a failure; the name that would be linked to it is restored anyway.
     fn is_equal(&mut self, first: &Path, hinted: &HintedEntry) -> Result<bool> {
         let (keys, target) = (Arc::clone(&self.reader.store().keys), Arc::clone(&self.target));
         match compare_file(&keys, self.reader, &*target, first, hinted, &*self.request.monitor) {
@@ -201,14 +201,14 @@ impl Run<'_> {
         }
     }
 
-    /// Returns true if what stands somewhere is a name of what stands at `first`.
+    /// Returns true if an existing entry is a name of the one at `first`.
     fn is_name_of(&self, first: &Path, existing: Option<&Metadata>) -> Result<bool> {
         let Some(existing) = existing else { return Ok(false) };
         let same = |first: Metadata| (first.device, first.inode) == (existing.device, existing.inode);
         Ok(self.target.metadata(first)?.is_some_and(same))
     }
 
-    /// Leaves what stands at a path, and gives it the metadata of its entry if that was decided.
+    /// Leaves an existing entry, and gives it the metadata of the snapshot if that was decided.
     fn keep_existing(&mut self, path: &Path, decision: Decision, entry: &Entry) -> Result<()> {
         if decision == Decision::Refresh {
             let unset = self.target.set_metadata(path, &entry.metadata(), &entry.xattrs, self.request.trust)?;
@@ -263,7 +263,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes something under another name, and gives it the name of what stands there only then.
+    /// Makes an entry under another name, then lets it replace the existing one.
     fn replace<T>(
         &mut self,
         levels: &Levels,
@@ -345,7 +345,7 @@ impl Run<'_> {
     }
 }
 
-/// The pass after that: directories get their metadata once nothing in them changes any more.
+/// The third pass: directories get their metadata, since nothing in them changes any more.
 pub(super) struct SetDirectories;
 
 impl Visitor for SetDirectories {
@@ -374,7 +374,7 @@ impl Visitor for SetDirectories {
     }
 }
 
-/// The last pass, if asked for: everything is read back.
+/// The last pass, if requested: it reads everything back.
 pub(super) struct Verify;
 
 impl Visitor for Verify {

@@ -1,4 +1,4 @@
-//! A file that is being restored: what it is to become, how much of it is written, and what it lacks.
+//! A file that is being restored: its plan, its progress and its losses.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +16,7 @@ pub(super) struct FilePlan {
     pub path: PathBuf,
     /// Name of its partial file.
     pub partial: Partial,
-    /// Kind of the entry that stood at its path at the decision, and is to be replaced. A directory is removed right before the
-    /// rename.
+    /// Kind of the existing entry that it replaces. A directory is removed right before the rename.
     pub replaced: Option<EntryKind>,
     /// Metadata to set when its bytes are written.
     pub metadata: Metadata,
@@ -59,7 +58,7 @@ pub(super) enum PartialFile {
     /// It is not made yet.
     #[default]
     NotMade,
-    /// It stands at this path. Once it was closed, its identity shows whether it is still the same file.
+    /// Its path. After it was closed, its identity shows if it is still the same file.
     Made(PathBuf, Option<Identity>),
     /// Somebody else has removed it, or put another file in its place.
     Gone(PathBuf),
@@ -80,7 +79,7 @@ pub(super) struct Losses {
 }
 
 impl PendingFile {
-    /// Starts a file of which no chunk is known yet.
+    /// Starts a file without chunks.
     pub(super) fn new(plan: FilePlan) -> Self {
         Self {
             plan,
@@ -93,18 +92,18 @@ impl PendingFile {
         }
     }
 
-    /// Takes note of a chunk that is to be written.
+    /// Adds a chunk that is to be written.
     pub(super) fn expect(&self) {
         self.chunks.fetch_add(1, Ordering::Relaxed);
         self.left.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes note that not every byte is written.
+    /// Marks the file as one with unwritten bytes.
     pub(super) fn skip(&self) {
         self.is_sparse.store(true, Ordering::Release);
     }
 
-    /// Takes note that nothing is known of what follows the byte at `offset`.
+    /// Records that the chunks from the byte at `offset` on are unknown.
     pub(super) fn cut(&self, offset: u64, error: &Error) {
         let bytes = self.plan.metadata.size.saturating_sub(offset);
         self.lack(|losses| {
@@ -113,7 +112,7 @@ impl PendingFile {
         });
     }
 
-    /// Takes note of something that is lost.
+    /// Records a loss.
     pub(super) fn lack(&self, change: impl FnOnce(&mut Losses)) {
         change(&mut self.losses.lock().unwrap_or_else(PoisonError::into_inner));
         self.has_losses.store(true, Ordering::Release);
@@ -126,7 +125,7 @@ impl PendingFile {
 }
 
 impl Losses {
-    /// Returns what is lost as a clause.
+    /// Returns the losses as a clause.
     pub(super) fn describe(&self, chunks: u64) -> String {
         let mut clauses = Vec::new();
         if let Some(reason) = &self.unusable {

@@ -1,4 +1,4 @@
-//! Treatment of the entries that stand in the target of a restore.
+//! Treatment of the existing entries in the target of a restore.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub enum Effect {
     DryRun,
 }
 
-/// Treatment of a directory that is not empty and stands where the snapshot has something else.
+/// Treatment of a directory that is not empty where the snapshot has something else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FullDirectories {
-    /// It stays, and what the snapshot has there is a failure.
+    /// It stays, and the entry of the snapshot is a failure.
     Keep,
     /// It is deleted with everything in it. If something in it has to stay, all of it does, and that is a failure.
     Delete {

@@ -1,7 +1,7 @@
-//! The work on one region: reading it, opening it, checking what is wanted of it, handing that on.
+//! The work on one region: read it, open it, verify the wanted chunks and hand them on.
 //!
-//! Whoever opens a region reads it, into buffers that are used again and again: what is read, opened, checked and handed
-//! on stays in the cache of one core. The disk learns of regions a little before they are read.
+//! One worker reads, opens and checks a region and hands its chunks on, in buffers that it uses again: the bytes stay in the
+//! cache of one core. The disk learns of regions a little before they are read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub(super) enum Source {
     Held(Arc<[u8]>),
 }
 
-/// A region to be opened, and what of it goes where.
+/// A region to be opened, and its wanted chunks.
 pub(super) struct RegionJob {
     pub(super) window: Arc<Window>,
     /// Chunks of the window, sorted by region; those at `range` are of this one.
@@ -80,7 +80,7 @@ pub(super) struct RegionDone {
     pub(super) plain: Option<Arc<[u8]>>,
     /// Bytes of it that were not in the cache before.
     pub(super) kept_bytes: usize,
-    /// Chunks that the container does not give back, by number.
+    /// Chunks that could not be read from the container, by number.
     pub(super) lost: Failures,
     /// Chunks that were not taken, by number.
     pub(super) refused: Failures,
@@ -99,7 +99,7 @@ struct Buffers {
 #[derive(Clone)]
 pub(super) struct OpenRegion {
     store: Store,
-    /// As many as were ever in use at the same time, which the number of threads limits.
+    /// At most one for each thread.
     buffers: Arc<BufferPool<Buffers>>,
     ahead: Arc<Mutex<Ahead>>,
     /// Bytes of regions that were opened and not taken over by the cache yet, and the most of them.
@@ -134,12 +134,12 @@ impl OpenRegion {
         keep_within(&self.kept_bytes, self.kept_bytes_max, plain)
     }
 
-    /// Takes note that bytes which were kept are the cache's from now on.
+    /// Hands kept bytes over to the cache.
     pub(super) fn release(&self, bytes: usize) {
         self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes note of a region that a job will read.
+    /// Announces a region that a job will read.
     pub(super) fn announce(&self, file: &Arc<dyn DiskFile>, offset: u64, len: u32) {
         let Ok(mut ahead) = self.ahead.lock() else { return };
         ahead.unannounced.push_back(Read { file: Arc::clone(file), offset, len });
@@ -177,7 +177,7 @@ impl OpenRegion {
         }
     }
 
-    /// Hands on what is what its name says; returns what is not, and what was not taken.
+    /// Hands on the chunks that match their fingerprints. Returns the others, and the chunks that the sink refused.
     fn check(&self, job: &RegionJob, plain: &[u8]) -> (Failures, Failures) {
         let range = |position: &ChunkPlace| {
             position.offset as usize..(position.offset as usize).saturating_add(position.len as usize)

@@ -1,8 +1,7 @@
-//! A target for dry runs: shows what stands in the real one, and changes nothing.
+//! A target for dry runs: it shows the entries of the real one and changes nothing.
 //!
-//! The passes of a restore run over it as they run over the real target, so that both decide alike. It remembers what
-//! would have been removed, since what is below it would not be found any more; everything else that a restore makes
-//! is looked at by nobody before the restore ends.
+//! The passes of a restore run over it as over the real target, so that both decide alike. It remembers the removed paths,
+//! since a restore would find nothing below them. No pass looks at anything else that a restore makes.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -17,12 +16,12 @@ use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, 
 #[derive(Debug)]
 pub(super) struct Rehearsal {
     real: Arc<dyn TargetTree>,
-    /// Paths of what would have been removed.
+    /// Paths that a restore would have removed.
     removed: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Rehearsal {
-    /// Shows what stands in the target.
+    /// Shows the entries of the target.
     pub(super) fn of(real: Arc<dyn TargetTree>) -> Self {
         Self { real, removed: Mutex::default() }
     }

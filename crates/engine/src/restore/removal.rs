@@ -144,7 +144,7 @@ impl Removal<'_> {
     }
 }
 
-/// Clears away the directories in whose place something else is restored.
+/// Clears away the directories that other entries replace.
 #[derive(Debug)]
 pub(super) struct Clearing {
     target: Arc<dyn TargetTree>,

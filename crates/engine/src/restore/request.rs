@@ -26,7 +26,7 @@ pub struct RestoreRequest<'a> {
     pub effect: Effect,
     /// Treatment of existing entries.
     pub overwrite: Overwrite,
-    /// Treatment of a directory that is not empty and stands where the snapshot has something else.
+    /// Treatment of a directory that is not empty where the snapshot has something else.
     pub full_directories: FullDirectories,
     /// True to read everything back and compare it.
     pub verify: bool,
@@ -55,7 +55,7 @@ pub struct RestoreReport {
     pub others: u64,
     /// Bytes of the files written.
     pub bytes: u64,
-    /// Files left as they stood.
+    /// Files left as they were.
     pub files_skipped: u64,
     /// Bytes of those.
     pub bytes_skipped: u64,
@@ -65,7 +65,7 @@ pub struct RestoreReport {
     pub regions_read: u64,
     /// Chunks that were read from another container since the copy in the first is damaged.
     pub chunks_recovered: u64,
-    /// Entries that were in a directory that stood where the snapshot has something else, and are deleted.
+    /// Deleted entries of directories where the snapshot has something else.
     pub deleted: u64,
     /// Things that could not be set since this process is not root. No failures.
     pub unprivileged: Unprivileged,

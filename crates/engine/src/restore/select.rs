@@ -14,9 +14,9 @@ use crate::types::Fingerprint;
 /// Patterns over the paths of a snapshot, as of backups over those of a source.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Only what one of them matches, and what it holds. Empty: everything.
+    /// Matches are restored, with all that they hold. If there are no patterns, everything is.
     pub include: Vec<Patterns>,
-    /// Not what one of them matches.
+    /// Matches are left out.
     pub exclude: Vec<Patterns>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Root {
 }
 
 impl Root {
-    /// Finds what stands at a path of a snapshot's tree.
+    /// Finds the entry at a path of a snapshot's tree.
     pub(super) fn find(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Self> {
         let Some(found) = find_entry(reader, tree, path)? else {
             return Ok(Self::Directory { node: tree, entry: None });

@@ -45,11 +45,11 @@ pub(super) struct Directory {
     pub(super) node: Fingerprint,
     /// The directory's own entry; `None` at the root.
     pub(super) entry: Option<Entry>,
-    /// True if something that is left as it is stands in its place; `None`: not looked at.
+    /// True if an existing entry that stays is in its way; `None` before the first look.
     pub(super) is_blocked: Option<bool>,
     /// True if it has been created, or found to hold something that is restored.
     pub(super) is_wanted: bool,
-    /// True if nothing stood in it before, so that there is nothing to look for.
+    /// True if it was empty before, so that no lookup of existing entries is needed.
     pub(super) is_fresh: bool,
     /// Names so far, in lower case, where the target cannot tell them apart.
     folded: BTreeSet<String>,
@@ -197,7 +197,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Counts something that is left as it stands, or for which there is no room because of that.
+    /// Counts an existing entry that stays, or an entry of the snapshot that it blocks.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.report.files_skipped += 1;
         self.report.bytes_skipped += bytes;

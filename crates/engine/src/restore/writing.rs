@@ -1,8 +1,7 @@
 //! Writing the bytes of files: each into a partial file, which gets the file's own name once every byte is right.
 //!
-//! Whoever has opened a region writes what files take from it: creates the partial file if it is not there yet, and sets
-//! its metadata and renames it once its last chunk is written. A small file is thus opened once and closed by the same
-//! worker.
+//! The worker that opened a region writes its chunks. It creates the partial file with the first chunk, and sets the metadata
+//! and renames the file after the last. So one worker opens and closes a small file, once.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -19,7 +18,7 @@ use crate::restore::pending::{Handle, PartialFile, PendingFile};
 use crate::restore::removal::Clearing;
 use crate::restore::sink::{Failures, Sink};
 
-/// Tries at a call for which there is no handle, each after others have been closed.
+/// Attempts at a call that finds no free handle, each after others have been closed.
 const OPEN_TRIES_MAX: u32 = 8;
 
 /// Target of one chunk.
@@ -54,7 +53,7 @@ pub(super) struct Writing {
     open_max: AtomicUsize,
     /// Files that were kept open between two of their regions; some of them have been closed since.
     idle: Mutex<Vec<Weak<PendingFile>>>,
-    /// Partial files that stand in the target.
+    /// Partial files in the target.
     partials: AtomicU64,
     /// Files that are whole and have their names, and the bytes of these.
     files: AtomicU64,
@@ -92,12 +91,12 @@ impl Writing {
         }
     }
 
-    /// Returns what went wrong since the last call.
+    /// Returns the failures since the last call.
     pub(super) fn take_failed(&self) -> Vec<Failed> {
         std::mem::take(&mut self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed)
     }
 
-    /// Returns what could not be set for want of privileges.
+    /// Returns the counts of metadata that the user may not set.
     pub(super) fn unprivileged(&self) -> Unprivileged {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).unprivileged
     }
@@ -107,7 +106,7 @@ impl Writing {
         (self.files.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Returns how many partial files stand in the target.
+    /// Returns how many partial files are in the target.
     pub(super) fn partials(&self) -> u64 {
         self.partials.load(Ordering::Relaxed)
     }
@@ -123,7 +122,7 @@ impl Writing {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
     }
 
-    /// Does something that takes a handle; where no handle is left, again after others have been closed.
+    /// Runs an action that takes a handle. If no handle is left, closes others and tries again.
     fn with_handle<T>(&self, mut action: impl FnMut() -> Result<T>) -> Result<T> {
         let mut tries = 0;
         loop {
@@ -169,8 +168,8 @@ impl Writing {
         Ok(file)
     }
 
-    /// Opens a partial file that was closed. Returns nothing if it is not the same file any more, or if another restore has
-    /// taken it for one that nobody writes: whoever owns the directory could have had secrets written into a file of theirs.
+    /// Opens a partial file that was closed. Returns nothing if it is another file now, or if another restore has locked it:
+    /// the owner of the directory could put a file of theirs there and read the bytes written into it.
     fn open_again(&self, path: &Path, identity: Option<Identity>) -> Result<Option<Box<dyn TargetFile>>> {
         match self.target.open_file(path) {
             Ok(file) if Some(file.identity()?) == identity && file.try_lock()? => Ok(Some(file)),
@@ -180,7 +179,7 @@ impl Writing {
         }
     }
 
-    /// Takes note that somebody else has taken the partial file away, and returns that as an error.
+    /// Records that somebody else has taken the partial file away, and returns the error.
     fn lose_partial(&self, handle: &mut Handle) -> Error {
         let PartialFile::Made(path, _) = std::mem::take(&mut handle.partial) else {
             unreachable!("only what was made gets lost")
@@ -209,7 +208,7 @@ impl Writing {
         }
     }
 
-    /// Lets go of a file that is not complete, unless few are kept open.
+    /// Closes an incomplete file if too many are open, else lists it as idle.
     fn set_idle(&self, pending: &Arc<PendingFile>) {
         if self.open_max.load(Ordering::Relaxed) < self.open.load(Ordering::Relaxed) {
             self.close(pending, &mut pending.lock());
@@ -222,8 +221,8 @@ impl Writing {
         }
     }
 
-    /// Closes the file if it is open. What is reported then is a loss: with the handle still locked, so that whoever
-    /// completes the file knows of it.
+    /// Closes the file if it is open. An error of closing is a loss. The handle stays locked meanwhile, so that the worker that
+    /// completes the file sees the loss.
     fn close(&self, pending: &PendingFile, handle: &mut Handle) {
         if let Some(file) = handle.file.take() {
             self.open.fetch_sub(1, Ordering::Relaxed);
@@ -276,8 +275,8 @@ impl Writing {
         self.monitor.advance(0, 1);
     }
 
-    /// Gives a file of which every byte is written its metadata and then its name. What stood at its path until now was
-    /// not touched. Returns nothing if a file system that reports late has reported a loss.
+    /// Gives a completely written file its metadata and then its name. The existing entry at its path was not touched until
+    /// now. Returns nothing if a file system that reports late has reported a loss.
     fn complete(&self, pending: &PendingFile) -> Result<Option<Unset>> {
         let plan = &pending.plan;
         let file = self.open(pending)?;
@@ -318,7 +317,7 @@ impl Writing {
         }
     }
 
-    /// Adds to an error where the bytes of the file are.
+    /// Adds the location of the file's bytes to an error.
     fn with_partial(&self, pending: &PendingFile, error: Error) -> Error {
         match &pending.lock().partial {
             PartialFile::Made(path, _) => Error::Unnamed { partial: self.shown(path), source: Box::new(error) },
@@ -446,8 +445,8 @@ impl Sink for WindowSink {
     }
 }
 
-/// Returns true if an error at a path of the target makes going on pointless. A file system that is full ends a restore only if
-/// it is the one of the target's root: another one may be mounted there, as one that is read-only may be.
+/// Returns true if an error at a path of the target ends the restore. A full file system does so only if it is that of the
+/// target's root: another one may be mounted at the path.
 pub(super) fn is_fatal_at(target: &dyn TargetTree, path: &Path, error: &Error) -> bool {
     match error.io_kind() {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {

@@ -222,6 +222,21 @@ impl Store {
         ContainerReader::open(*name, header, Side::Back, sealed, self.config.region_bytes_limit())
     }
 
+    /// Reads a region of a container and opens it.
+    pub fn read_region(
+        &self,
+        container: &ContainerReader,
+        region: u32,
+        compressor: &mut Compressor,
+    ) -> Result<Vec<u8>> {
+        let missing = || Error::damaged(container.name.path().display(), "region that does not exist");
+        let (offset, len) = container.region_range(region).ok_or_else(missing)?;
+        let (mut sealed, mut plain) = (vec![0; len as usize], Vec::new());
+        self.open_file(&container.name)?.read_at(offset, &mut sealed)?;
+        container.open_region(region, &mut sealed, compressor, &mut plain)?;
+        Ok(plain)
+    }
+
     /// Reads a container whole.
     pub fn read_container(&self, name: &ContainerName) -> Result<Vec<u8>> {
         self.read(&name.path(), self.config.container_bytes as usize)

@@ -14,7 +14,7 @@ use crate::types::{Chunk, ContainerId, Fingerprint};
 pub struct HintedEntry {
     /// The entry.
     pub entry: Entry,
-    /// One for each chunk that stands in the entry itself.
+    /// One for each chunk in the entry itself.
     pub hints: Vec<Option<ContainerId>>,
 }
 

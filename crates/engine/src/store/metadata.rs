@@ -1,8 +1,8 @@
 //! Reading trees and recipes.
 //!
-//! References to trees and recipe segments carry no hints. Metadata is a hundredth of what is stored, and its containers
-//! are known by their names: the reader learns from their directories where each chunk stands, without any index, so
-//! that reading a repository needs no lock and nothing on the host.
+//! References to trees and recipe segments carry no hints. Metadata is a hundredth of the stored bytes, and names mark its
+//! containers: the reader learns the position of each chunk from their directories. Reading a repository needs no index, no
+//! lock and nothing on the host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub struct MetadataReader {
 }
 
 impl MetadataReader {
-    /// Learns where every metadata chunk of the listed containers stands.
+    /// Learns the position of every metadata chunk in the listed containers.
     pub fn open(store: &Store, containers: &Arc<Listing>, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let mut reader = Self {
@@ -163,14 +163,7 @@ impl MetadataReader {
         if let Some(plain) = self.regions.get(&key) {
             return Ok(plain);
         }
-        let object = || container.name.path().display().to_string();
-        let (offset, len) =
-            container.region_range(region).ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
-        let mut sealed = vec![0; len as usize];
-        self.store.open_file(&container.name)?.read_at(offset, &mut sealed)?;
-        let mut plain = Vec::new();
-        container.open_region(region, &mut sealed, &mut self.compressor, &mut plain)?;
-        let plain = Arc::new(plain);
+        let plain = Arc::new(self.store.read_region(container, region, &mut self.compressor)?);
         self.regions.insert(key, Arc::clone(&plain), plain.len());
         Ok(plain)
     }

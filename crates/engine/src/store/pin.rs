@@ -33,7 +33,7 @@ const PIN_LEN_MAX: usize = PATH_LEN_MAX + 64;
 pub enum Encryption {
     /// By at least one.
     Encrypted,
-    /// The key stands in the open.
+    /// The key is stored in the clear.
     None,
 }
 
@@ -116,7 +116,7 @@ fn decode(body: &[u8]) -> Decoded<(Pin, Vec<u8>)> {
     Ok((Pin { repository, encryption }, path))
 }
 
-/// Remembers what stands at a path, instead of what was seen there before.
+/// Remembers the repository at a path, instead of one that was seen there before.
 pub fn write_pin(disk: &dyn Disk, host: &dyn Host, path: &[u8], pin: &Pin) -> Result<()> {
     if PATH_LEN_MAX < path.len() {
         return Err(Error::PathTooLong { len: path.len(), undone: "remembered" });
