@@ -137,6 +137,12 @@ pub enum Error {
         /// The reason.
         source: Box<Self>,
     },
+    /// A region could not be read. The kind of its error concerns the repository only, not the target of a restore.
+    #[error("{source}")]
+    RegionUnreadable {
+        /// The reason.
+        source: Box<Self>,
+    },
     /// A file was restored whole under a partial name, and did not get its own.
     #[error("{source}; all bytes are in {partial}")]
     Unnamed {

@@ -116,6 +116,7 @@ impl Fetcher {
                     self.submit(RegionJob { window, located, range, container, source, is_last });
                 }
                 Err(error) => {
+                    let error = Error::RegionUnreadable { source: Box::new(error) };
                     let lost = of_region.iter().map(|located| (located.number, error.clone())).collect();
                     self.take_done(RegionDone {
                         window,

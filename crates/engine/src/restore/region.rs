@@ -232,6 +232,7 @@ impl Task for OpenRegion {
                 };
             }
             Err(error) => {
+                let error = Error::RegionUnreadable { source: Box::new(error) };
                 lost.extend(job.chunks().iter().map(|located| (located.number, error.clone())));
             }
         }
