@@ -246,6 +246,46 @@ pub enum Error {
     /// A directory that is being deleted was filled again.
     #[error("is left alone: something was put there meanwhile")]
     Refilled,
+    /// A file grew between the walk and its opening.
+    #[error("it grew from {found} to {size} bytes after it was found, and is left out")]
+    SourceGrew {
+        /// Its length in the walk.
+        found: usize,
+        /// Its length when it was opened.
+        size: u64,
+    },
+    /// An entry of another kind replaced a file between the walk and its opening.
+    #[error("it was replaced by an entry of another kind after it was found, and is left out")]
+    SourceReplaced,
+    /// Other entries replaced an entry of the source again and again.
+    #[error("{}: was replaced by an entry of another kind each time it was looked at", path.display())]
+    SourceUnsteady {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A file changed in every one of its readings.
+    #[error("{change} while it was read, {}: what is stored may be a mixture", times(*reads))]
+    SourceChanged {
+        /// The change, as a clause.
+        change: &'static str,
+        /// Times that the file was read.
+        reads: u32,
+    },
+    /// A file that reports a size of 0 is longer than such files are read.
+    #[error(
+        "it reports a size of 0 and is longer than {} MiB, the most that is read of such a file; it is left out",
+        bytes_max >> 20
+    )]
+    UnsizedTooLong {
+        /// Most bytes read of such a file.
+        bytes_max: u64,
+    },
+    /// An entry has more extended attributes than can be stored.
+    #[error("its extended attributes, {bytes} bytes, are more than can be stored and are left out")]
+    XattrsTooLong {
+        /// Their bytes.
+        bytes: usize,
+    },
     /// Another writer on this host holds the index.
     #[error("index {} is held by another writer on this host", path.display())]
     IndexBusy {
@@ -291,6 +331,10 @@ pub enum Error {
 
 fn first_of(first: &str) -> String {
     if first.is_empty() { String::new() } else { format!(", the first is {first}") }
+}
+
+fn times(count: u32) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 impl Error {

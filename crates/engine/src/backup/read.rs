@@ -77,9 +77,7 @@ impl FileReader {
         for reads in 1.. {
             let size = file.opened().size;
             if GROWN_BYTES_MAX < size && (unread.len as u64) < size {
-                let found = unread.len;
-                let reason = format!("it grew from {found} to {size} bytes after it was found, and is left out");
-                block.push(Step::Failed(unread.path.clone(), Error::invalid(reason)));
+                block.push(Step::Failed(unread.path.clone(), Error::SourceGrew { found: unread.len, size }));
                 return;
             }
             block.bytes.make_free(usize::try_from(size).expect("at most what is checked above"));
@@ -121,9 +119,7 @@ impl FileReader {
         let bytes: usize = xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len() + 8).sum();
         // Half for the attributes leaves the other half for name, link target and references.
         if self.entry_bytes_max / 2 < bytes {
-            let reason =
-                format!("its extended attributes, {bytes} bytes, are more than can be stored and are left out");
-            block.push(Step::Failed(path.to_path_buf(), Error::invalid(reason)));
+            block.push(Step::Failed(path.to_path_buf(), Error::XattrsTooLong { bytes }));
         } else {
             entry.xattrs = xattrs;
         }
@@ -133,9 +129,7 @@ impl FileReader {
 /// Opens a file.
 fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
     unread.location.open().map_err(|error| match unread.location.metadata() {
-        Ok(now) if !matches!(now.kind, EntryKind::File | EntryKind::BlockDevice) => {
-            Error::invalid("it was replaced by an entry of another kind after it was found, and is left out")
-        }
+        Ok(now) if !matches!(now.kind, EntryKind::File | EntryKind::BlockDevice) => Error::SourceReplaced,
         _ => error,
     })
 }
@@ -143,13 +137,13 @@ fn open(unread: &Unread) -> Result<Box<dyn SourceFile>> {
 /// Decides about a file that was read to its end `reads` times.
 fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
     let stability = open.stability()?;
-    let reason = match stability {
+    let change = match stability {
         Stability::Same => return Ok(Verdict::Store),
         // A log grows all the time.
         Stability::Appended if unread.len == 0 => return Ok(Verdict::Store),
         Stability::Appended => "it was appended to",
         Stability::Touched => "it was touched",
-        Stability::Changed(reason) => reason,
+        Stability::Changed(change) => change,
     };
     if reads < READS_MAX && open.offset() <= READ_AGAIN_BYTES_MAX {
         match unread.location.open() {
@@ -161,15 +155,8 @@ fn verdict(open: &OpenFile, unread: &Unread, reads: u32) -> Result<Verdict> {
     }
     Ok(match stability {
         Stability::Same | Stability::Appended => Verdict::Store,
-        Stability::Touched | Stability::Changed(_) => {
-            let reason = format!("{reason} while it was read, {}: what is stored may be a mixture", times(reads));
-            Verdict::Report(Error::invalid(reason))
-        }
+        Stability::Touched | Stability::Changed(_) => Verdict::Report(Error::SourceChanged { change, reads }),
     })
-}
-
-fn times(reads: u32) -> String {
-    if reads == 1 { "once".to_owned() } else { format!("{reads} times") }
 }
 
 /// Ends a file.

@@ -101,11 +101,7 @@ impl OpenFile {
                 return Ok(Advance::More);
             }
             if self.offset == UNSIZED_BYTES_MAX && 0 < self.file.read_at(self.offset, &mut [0])? {
-                let mebibytes = UNSIZED_BYTES_MAX >> 20;
-                return Err(Error::invalid(format!(
-                    "it reports a size of 0 and is longer than {mebibytes} MiB, the most that is read of such a file; it \
-                     is left out"
-                )));
+                return Err(Error::UnsizedTooLong { bytes_max: UNSIZED_BYTES_MAX });
             }
             return Ok(Advance::End);
         }

@@ -234,7 +234,7 @@ impl Walk {
             return Ok(None);
         }
         if is_directory && self.depth_max < self.frames.len() {
-            return Err(Error::invalid(format!("directories more than {} deep are not backed up", self.depth_max)));
+            return Err(Error::TooDeep { depth_max: self.depth_max, undone: "backed up" });
         }
 
         let mut item =
@@ -309,8 +309,7 @@ impl Walk {
                 Err(error) => return Err(error),
             }
         }
-        let path = self.path.display();
-        Err(Error::invalid(format!("{path}: was replaced by an entry of another kind each time it was looked at")))
+        Err(Error::SourceUnsteady { path: self.path.clone() })
     }
 
     /// Lists a directory without what its marks leave out.
