@@ -20,7 +20,7 @@ pub enum Compression {
 }
 
 /// The lengths of padded frames are multiples of this many bytes.
-pub const PADDED_STEP: usize = 2048;
+const PADDED_STEP: usize = 2048;
 
 impl Compression {
     /// Returns the method that rounds lengths; `None` for LZ4, which cannot pad. The length of an uncompressed region does

@@ -2,10 +2,11 @@
 
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::io::tree::{EntryKind, Metadata};
+use crate::pipeline::BufferPool;
 use crate::source::walk::Location;
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry, Link};
@@ -18,18 +19,14 @@ pub const BLOCK_EVENTS_MAX: usize = 1024;
 
 /// Buffers of dropped blocks, which later blocks use without another allocation.
 #[derive(Clone, Debug, Default)]
-pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
+pub struct Buffers(Arc<BufferPool<Vec<u8>>>);
 
 impl Buffers {
     /// Returns an empty buffer for one block.
     pub fn take(&self) -> BlockBytes {
-        let buffer = self.0.lock().ok().and_then(|mut free| free.pop());
-        BlockBytes {
-            buffer: buffer.unwrap_or_else(|| vec![0; BLOCK_BYTES]),
-            filled: 0,
-            reserved: 0,
-            home: self.clone(),
-        }
+        let mut buffer = self.0.take();
+        buffer.resize(BLOCK_BYTES, 0);
+        BlockBytes { buffer, filled: 0, reserved: 0, home: self.clone() }
     }
 }
 
@@ -99,11 +96,9 @@ impl Deref for BlockBytes {
 
 impl Drop for BlockBytes {
     fn drop(&mut self) {
-        if let Ok(mut free) = self.home.0.lock() {
-            self.buffer.truncate(BLOCK_BYTES);
-            self.buffer.shrink_to(BLOCK_BYTES);
-            free.push(std::mem::take(&mut self.buffer));
-        }
+        self.buffer.truncate(BLOCK_BYTES);
+        self.buffer.shrink_to(BLOCK_BYTES);
+        self.home.0.put(std::mem::take(&mut self.buffer));
     }
 }
 

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use crate::backup::parent::Parent;
-use crate::backup::run::BackupOptions;
+use crate::backup::run::{BackupOptions, open_parent};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, SourceTree};
 use crate::monitor::{Action, Monitor};
 use crate::snapshot::Summary;
 use crate::source::walk::{Event, Item, Walk};
 use crate::store::Store;
-use crate::store::metadata::{MetadataMemory, MetadataReader};
 use crate::tree::Content;
 
 /// The expected effect of a backup.
@@ -32,14 +31,9 @@ pub fn preview(
     options: &BackupOptions,
     monitor: &dyn Monitor,
 ) -> Result<Preview> {
-    let parent = match &options.parent {
+    let parent = match options.parent {
         None => None,
-        Some((_, snapshot)) => {
-            let live = Arc::new(store.list_containers()?);
-            let memory = MetadataMemory::of(options.budget.parent_bytes);
-            let reader = MetadataReader::open(store, &live, &options.scratch, memory)?;
-            Some(Parent::new(snapshot, reader, live, options.comparison))
-        }
+        Some(_) => open_parent(store, &Arc::new(store.list_containers()?), options)?,
     };
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
     let mut previewer = Previewer { parent, found: Preview::default(), monitor };

@@ -23,6 +23,7 @@ use crate::pipeline::driver::Driver;
 use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
+use crate::store::containers::Listing;
 use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
 use crate::store::{Session, Store};
 use crate::types::{Fingerprint, SessionId, Timestamp};
@@ -155,16 +156,16 @@ fn open_reader(
     options: &BackupOptions,
 ) -> Result<SourceReader> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
-    let parent = match &options.parent {
-        None => None,
-        Some((_, snapshot)) => {
-            let memory = MetadataMemory::of(options.budget.parent_bytes);
-            let live = Arc::clone(&session.live);
-            let reader = MetadataReader::open(store, &live, &options.scratch, memory)?;
-            Some(Parent::new(snapshot, reader, live, options.comparison))
-        }
-    };
+    let parent = open_parent(store, &session.live, options)?;
     Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
+}
+
+/// Opens the tree of the parent snapshot, if there is one.
+pub(super) fn open_parent(store: &Store, live: &Arc<Listing>, options: &BackupOptions) -> Result<Option<Parent>> {
+    let Some((_, snapshot)) = &options.parent else { return Ok(None) };
+    let memory = MetadataMemory::of(options.budget.parent_bytes);
+    let reader = MetadataReader::open(store, live, &options.scratch, memory)?;
+    Ok(Some(Parent::new(snapshot, reader, Arc::clone(live), options.comparison)))
 }
 
 fn snapshot_of(

@@ -174,7 +174,7 @@ fn decode_chunk(reader: &mut Reader<'_>, kind: ContainerKind, side: Side) -> Dec
             let code = reader.u8()?;
             match ChunkKind::from_code(code) {
                 Some(kind @ (ChunkKind::Tree | ChunkKind::Recipe)) => (kind, reader.u32()?),
-                _ => return Err(reader.error("chunk of a kind that does not belong here")),
+                Some(ChunkKind::Data) | None => return Err(reader.error("chunk of a kind that does not belong here")),
             }
         }
     };

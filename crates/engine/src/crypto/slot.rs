@@ -31,9 +31,9 @@ impl Default for PasswordCost {
 /// The most memory a slot may ask for when it is opened: a hostile slot must not exhaust the machine.
 pub const SLOT_MEMORY_KIB_MAX: u32 = 4 * 1024 * 1024;
 /// The most passes a slot may ask for when it is opened.
-pub const SLOT_PASSES_MAX: u32 = 32;
+const SLOT_PASSES_MAX: u32 = 32;
 /// The most lanes a slot may ask for when it is opened.
-pub const SLOT_LANES_MAX: u32 = 64;
+const SLOT_LANES_MAX: u32 = 64;
 /// The longest sealed body of a slot in bytes.
 pub const SLOT_BODY_LEN_MAX: usize = 4096;
 

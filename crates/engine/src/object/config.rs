@@ -84,7 +84,7 @@ impl Config {
     }
 
     /// The longest metadata chunk in bytes, hints included.
-    pub fn metadata_chunk_bytes_max(&self) -> u32 {
+    fn metadata_chunk_bytes_max(&self) -> u32 {
         self.container_bytes / 2
     }
 
@@ -257,9 +257,9 @@ impl Config {
 }
 
 /// Average chunk of a new repository in bytes.
-pub const CHUNK_BYTES_DEFAULT: u32 = 8 << 10;
+const CHUNK_BYTES_DEFAULT: u32 = 8 << 10;
 /// Region of a new repository in bytes of plaintext.
-pub const REGION_BYTES_DEFAULT: u32 = 512 << 10;
+const REGION_BYTES_DEFAULT: u32 = 512 << 10;
 
 const _: () = assert!(2 * WINDOW <= *CHUNK_BYTES_AVERAGE.start() as usize / 2);
 

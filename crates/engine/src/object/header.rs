@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 4] = *b"1FLD";
 /// The version of the format that this program writes, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 1;
 /// AES-256-GCM with BLAKE3 throughout.
-pub const SUITE: u8 = 1;
+const SUITE: u8 = 1;
 
 /// What an object is. The code is authenticated, so that no object passes for another kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use crate::codec::{DecodeError, Decoded, Reader, put_container_id, put_string, p
 use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
-pub const TEXT_LEN_MAX: usize = 64 << 10;
+const TEXT_LEN_MAX: usize = 64 << 10;
 
 const TAG_KIND: u8 = 1;
 const TAG_TIME: u8 = 2;

@@ -96,7 +96,9 @@ fn names_in(tree: &dyn SourceTree, path: &Path) -> Result<Vec<OsString>> {
     match tree.metadata(path)?.kind {
         EntryKind::Directory => tree.list(path),
         EntryKind::Symlink => tree.list(&tree.canonical(path)?),
-        _ => Ok(Vec::new()),
+        EntryKind::File | EntryKind::Fifo | EntryKind::Socket | EntryKind::CharDevice | EntryKind::BlockDevice => {
+            Ok(Vec::new())
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::types::{FINGERPRINT_LEN, Fingerprint, Timestamp};
 /// Longest name of an entry in bytes.
 pub const NAME_LEN_MAX: usize = 255;
 /// Longest target of a symbolic link in bytes.
-pub const SYMLINK_LEN_MAX: usize = 64 << 10;
+const SYMLINK_LEN_MAX: usize = 64 << 10;
 /// Deepest tree of nodes over one directory.
 pub const LEVELS_MAX: u8 = 40;
 
@@ -187,7 +187,7 @@ impl Entry {
 }
 
 /// Says whether a name can stand in a directory: not empty, not `.` or `..`, without `/` and NUL.
-pub fn is_plain_name(name: &[u8]) -> bool {
+fn is_plain_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
 
