@@ -16,7 +16,7 @@ impl BucketName {
     /// All keys.
     pub const WHOLE: Self = Self { prefix: 0, depth: 0 };
 
-    /// Names a bucket; `None` if the prefix has more than `depth` bits, or `depth` exceeds [`DEPTH_MAX`].
+    /// Names a bucket; `None` if the prefix has more than `depth` bits, or `depth` exceeds `DEPTH_MAX`.
     pub fn new(prefix: u32, depth: u8) -> Option<Self> {
         (depth <= DEPTH_MAX && u64::from(prefix) < 1 << depth).then_some(Self { prefix, depth })
     }
