@@ -1,7 +1,5 @@
 //! The same bytes come out however stages are run.
 
-use std::sync::Arc;
-
 use onefold_engine::backup::Budget;
 use onefold_engine::index::Schedule;
 use onefold_engine::pipeline::Driver;
@@ -71,7 +69,7 @@ fn every_driver_packs_the_same_containers_and_the_same_trees() {
             for (name, driver) in drivers() {
                 let case = format!("{name}, {schedule:?}, budget {budget_name}");
                 // The same randomness gives sessions the same ids, so that containers can be compared to the byte.
-                let world = World { disk: empty.disk.fork(), host: Arc::new(SimHost::new(4)) };
+                let world = World::with(empty.disk.fork(), SimHost::new(4));
                 let store = world.open().unwrap();
                 let built: Vec<Fingerprint> = sources
                     .iter()

@@ -10,7 +10,7 @@ use onefold_engine::store::Store;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, Fingerprint};
 
-use crate::integration::support::{Ask, Draw, SMALL, World, copy, newest, noise, stored_chunks};
+use crate::integration::support::{Ask, Draw, JobTotals, SMALL, World, copy, newest, noise, stored_chunks};
 
 const SEEDS: u64 = if cfg!(feature = "slow") { 20 } else { 2 };
 const SESSIONS: u64 = 4;
@@ -82,7 +82,7 @@ fn stored_chunks_equal_a_hash_set() {
         Schedule::Pool { candidates: 32 },
         Schedule::Adaptive { candidates: 20 },
     ];
-    let mut total = Counters::default();
+    let (mut total, mut jobs) = (Counters::default(), JobTotals::default());
     for schedule in schedules {
         for seed in 0..SEEDS {
             let case = format!("{schedule:?}, seed {seed}");
@@ -93,7 +93,7 @@ fn stored_chunks_equal_a_hash_set() {
                 vary(&source, &mut draw);
                 cut_serially(&store, &source, &mut expected);
                 let with_parent = draw.once_in(2);
-                let (filter_bytes, memtable_bytes) = (Some(1 << 10), Some(4 << 10));
+                let (filter_bytes, memtable_bytes) = (Some(1 << 10), Some(16 << 10));
                 let ask = Ask { schedule, with_parent, filter_bytes, memtable_bytes, ..Ask::default() };
                 let report = world.backup(&store, &copy(&source), &ask).unwrap().report;
                 let counters = report.counters;
@@ -111,8 +111,10 @@ fn stored_chunks_equal_a_hash_set() {
             }
             let (restored, report) = world.restore(&store, &newest(&store).unwrap().unwrap().1).unwrap();
             assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()), "{case}");
+            jobs.add(&world);
         }
     }
+    jobs.assert_overlapped("exactness");
     // What makes the method hard must have happened, or the equality above says little.
     assert!(total.disk_hits > 0, "no disk hit");
     assert!(total.filter_false_positives > 0, "no false positive");

@@ -82,7 +82,7 @@ impl BackgroundTable {
         let mut running = Vec::new();
         for job in self.table.start_lookup(keys, &live_in(registry)) {
             let disk = Arc::clone(&self.disk);
-            running.push(Background::start(&self.host, move || job.run(&*disk)));
+            running.push(Background::start(&self.host, "lookup", move || job.run(&*disk)));
         }
         self.lookup = Some(BackgroundLookup::Running(running));
     }
@@ -142,7 +142,7 @@ impl BackgroundTable {
             let (disk, synced) = (Arc::clone(&self.disk), Arc::clone(&synced));
             // Registry before table: an ordinal in it must mean the same container after a power cut.
             let run = move || synced.sync(records).map(|()| job.run(&*disk));
-            flush.running.push_back(Background::start(&self.host, run));
+            flush.running.push_back(Background::start(&self.host, "flush", run));
         }
         self.flush = Some(flush);
         Ok(())
@@ -223,7 +223,7 @@ impl BackgroundLog {
         let write = self.log.start_write();
         // Registry before log: an ordinal in it must mean the same container after a power cut.
         let write = move || synced.sync(records).and_then(|()| write());
-        self.writing = Some(Background::start(&self.host, write));
+        self.writing = Some(Background::start(&self.host, "log write", write));
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl BackgroundLog {
         assert!(self.reading.is_none(), "windows of the log are taken before the next are read");
         let read = self.log.start_read(windows);
         let disk = Arc::clone(&self.disk);
-        self.reading = Some(Background::start(&self.host, move || read(&*disk)));
+        self.reading = Some(Background::start(&self.host, "window read", move || read(&*disk)));
     }
 
     /// Waits for the read in the background; returns its records, or `None` if none was started.

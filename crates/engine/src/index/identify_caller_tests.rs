@@ -47,6 +47,7 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
         pending_max: 400,
         pending_bytes_max: 1 << 20,
         pending_age_max: 700,
+        log_tail_pages: 2,
         duplicate_run_bytes_per_chunk: 1,
         duplicate_run_pages_min: 1,
     }

@@ -355,6 +355,7 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         pending_max: usize::try_from(random.below(600)).unwrap(),
         pending_bytes_max: usize::try_from(random.below(600)).unwrap() * 8192,
         pending_age_max: random.below(1_000),
+        log_tail_pages: 2,
         duplicate_run_bytes_per_chunk: count(random, 3) - 1,
         duplicate_run_pages_min: random.below(3),
     }

@@ -117,14 +117,15 @@ pub(super) struct ArrivalLog {
 }
 
 impl ArrivalLog {
-    /// Opens the log at the length that its checkpoint gives, 0 for a new one, and truncates the rest.
-    pub(super) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64) -> Result<Self> {
+    /// Opens the log at the length that its checkpoint gives, 0 for a new one, and truncates the rest. Its pages are written in
+    /// batches of `tail_pages`.
+    pub(super) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64, tail_pages: usize) -> Result<Self> {
         truncate_log(&*file, pages, "arrival log")?;
         Ok(Self {
             file,
             epoch,
             written_pages: pages,
-            tail: AlignedBuffer::new_zeroed(TAIL_PAGES * FRAME_BYTES),
+            tail: AlignedBuffer::new_zeroed(tail_pages.clamp(1, TAIL_PAGES) * FRAME_BYTES),
             tail_len: 0,
             writing: None,
             spare_tail: None,
@@ -136,7 +137,7 @@ impl ArrivalLog {
 
     /// Returns true if a record can be appended before the next write.
     pub(super) fn has_space(&self) -> bool {
-        self.tail_len < TAIL_PAGES * FRAME_BYTES
+        self.tail_len < self.tail.len()
     }
 
     /// Returns the position of the next record.
@@ -173,7 +174,7 @@ impl ArrivalLog {
     /// durable, and hands the outcome to [`ArrivalLog::finish_write`]. One write at a time.
     pub(super) fn start_write(&mut self) -> impl FnOnce() -> Result<()> + Send + use<> {
         assert!(self.writing.is_none(), "pages of the log are written in order");
-        let fresh = self.spare_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(TAIL_PAGES * FRAME_BYTES));
+        let fresh = self.spare_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(self.tail.len()));
         let buffer = Arc::new(std::mem::replace(&mut self.tail, fresh));
         let len = std::mem::take(&mut self.tail_len);
         let (file, offset) = (Arc::clone(&self.file), self.written_pages * FRAME_BYTES as u64);
@@ -357,7 +358,7 @@ mod tests {
     #[test]
     fn windows_show_what_was_appended_wherever_it_lies() {
         let disk = MemDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
         let mut random = SplitMix64::new(8);
         let mut model = BTreeMap::new();
         let mut next = 0;
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn damaged_pages_are_left_out_and_positions_that_do_not_exist_give_nothing() {
         let disk = MemDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
         for number in 0..400 {
             log.append(record(number));
         }
@@ -409,11 +410,17 @@ mod tests {
         assert_eq!(lens, [(0, LOG_PAGE_RECORDS), (2 * LOG_PAGE_RECORDS as u64, 400 - 2 * LOG_PAGE_RECORDS)]);
         assert_eq!(log.counters.damaged_pages, 1);
         let file = disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap();
-        let mut other = ArrivalLog::open(file, 5 << 50, 4).unwrap();
+        let mut other = ArrivalLog::open(file, 5 << 50, 4, TAIL_PAGES).unwrap();
         let out = other.read(&disk, vec![LogWindow { start: Position(0), records: 400 }]);
         assert_eq!(out, [], "pages of another epoch are invalid");
         assert!(
-            ArrivalLog::open(disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(), 3 << 50, 5).is_err()
+            ArrivalLog::open(
+                disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(),
+                3 << 50,
+                5,
+                TAIL_PAGES
+            )
+            .is_err()
         );
     }
 

@@ -127,7 +127,12 @@ impl Opening<'_> {
         let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
         let containers = self.directory.open("containers", Access::ReadWrite)?;
         let registry = Registry::open(containers, self.directory.repository, registered, registry_digest, covered)?;
-        let log = ArrivalLog::open(self.directory.open("log", Access::Direct)?, table.epoch(), log_pages)?;
+        let log = ArrivalLog::open(
+            self.directory.open("log", Access::Direct)?,
+            table.epoch(),
+            log_pages,
+            self.options.log_tail_pages,
+        )?;
         let runs = self.directory.open(&DuplicateRunLog::file_name(duplicate_runs_file), Access::ReadWrite)?;
         let duplicate_runs = DuplicateRunLog::open(runs, duplicate_runs_file, duplicate_run_pages, self.run_cap())?;
         let incomplete = Incomplete::new(incomplete);
@@ -200,7 +205,7 @@ impl Opening<'_> {
         let epoch = u64::from_le_bytes(epoch);
         Ok(Parts {
             registry: Registry::create(containers, self.directory.repository)?,
-            log: ArrivalLog::open(log, epoch, 0)?,
+            log: ArrivalLog::open(log, epoch, 0, self.options.log_tail_pages)?,
             duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
             table: Table::new(table, TableSpec { epoch, ..self.options.table() }),
             filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),

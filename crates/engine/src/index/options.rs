@@ -175,6 +175,8 @@ pub struct IndexOptions {
     pub pending_bytes_max: usize,
     /// Most chunks that arrive while one is pending. Counted, not timed, so that results are reproducible.
     pub pending_age_max: u64,
+    /// Pages of the arrival log that are written together, at most 128.
+    pub log_tail_pages: usize,
     /// Bytes of the duplicate-run log for each record of the arrival log, above which the older half goes.
     pub duplicate_run_bytes_per_chunk: u32,
     /// Pages of 4 KiB that the duplicate-run log may always have.
@@ -236,6 +238,7 @@ impl IndexOptions {
             pending_max: 3 * candidates as usize,
             pending_bytes_max: 64 << 20,
             pending_age_max,
+            log_tail_pages: TAIL_PAGES,
             duplicate_run_bytes_per_chunk: 1,
             duplicate_run_pages_min: 16,
         };

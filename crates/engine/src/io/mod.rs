@@ -280,10 +280,10 @@ pub trait Host: Debug + Send + Sync {
     fn file_clock(&self) -> Timestamp;
     /// Returns time that only moves forward, since an arbitrary start.
     fn monotonic(&self) -> Duration;
-    /// Runs a job in the background, few at a time, in any order. A host without threads runs it before it returns, or when
-    /// somebody asks for it. [`background::Background`] keeps track of a job.
-    fn background(&self, job: Box<dyn FnOnce() + Send>);
-    /// Lets a host without threads run one of the jobs that it has put off; returns true if it ran one.
+    /// Runs a job of a named kind in the background, few at a time, in any order. A host without threads runs it before it
+    /// returns, or when a caller asks for it. [`background::Background`] keeps track of a job.
+    fn background(&self, kind: &'static str, job: Box<dyn FnOnce() + Send>);
+    /// Lets a host without threads run some of the jobs that it has deferred; returns true if it ran one.
     fn run_deferred(&self, _demand: Demand) -> bool {
         false
     }

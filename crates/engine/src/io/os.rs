@@ -242,7 +242,7 @@ impl Drop for Background {
 }
 
 impl Host for OsHost {
-    fn background(&self, job: Job) {
+    fn background(&self, _kind: &'static str, job: Job) {
         let background = self.background.get_or_init(Background::start);
         let Some(jobs) = &background.jobs else { return job() };
         if let Err(refused) = jobs.send(job) {
@@ -377,7 +377,7 @@ mod tests {
         let done = Arc::new(std::sync::Mutex::new(Vec::new()));
         for number in 0..100 {
             let done = Arc::clone(&done);
-            host.background(Box::new(move || done.lock().unwrap().push(number)));
+            host.background("note", Box::new(move || done.lock().unwrap().push(number)));
         }
         drop(host);
         done.lock().unwrap().sort_unstable();
@@ -389,8 +389,8 @@ mod tests {
         let host = OsHost::new();
         let (sender, receiver) = std::sync::mpsc::channel();
         let (done, finished) = std::sync::mpsc::channel();
-        host.background(Box::new(move || done.send(receiver.recv()).unwrap()));
-        host.background(Box::new(move || sender.send(7).unwrap()));
+        host.background("receive", Box::new(move || done.send(receiver.recv()).unwrap()));
+        host.background("send", Box::new(move || sender.send(7).unwrap()));
         assert_eq!(finished.recv().unwrap(), Ok(7));
     }
 

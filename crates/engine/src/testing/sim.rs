@@ -25,7 +25,7 @@ mod world;
 
 pub use crash::CrashMode;
 pub use fault::{Fault, TraceEntry};
-pub use host::SimHost;
+pub use host::{JobCounts, SimHost};
 
 use fault::{Faults, Injected, Turn, WriteLanding};
 use world::{Inode, World};

@@ -66,7 +66,7 @@ impl Host for CountingHost {
         Duration::ZERO
     }
 
-    fn background(&self, job: Box<dyn FnOnce() + Send>) {
+    fn background(&self, _kind: &'static str, job: Box<dyn FnOnce() + Send>) {
         job();
     }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod faulty_target;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{CreateOptions, Store, Unlock, create, open};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::testing::sim::{SimDisk, SimHost};
+use onefold_engine::testing::sim::{JobCounts, SimDisk, SimHost};
 use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 
@@ -60,6 +61,35 @@ pub(super) struct World {
     pub disk: SimDisk,
     /// The host.
     pub host: Arc<dyn Host>,
+    /// The same host, for its counts of background jobs.
+    simulated: Arc<SimHost>,
+}
+
+/// Background jobs of the index.
+const JOB_KINDS: [&str; 4] = ["flush", "lookup", "log write", "window read"];
+
+/// Sums of the counts of deferred jobs, by kind.
+#[derive(Default, Debug)]
+pub(super) struct JobTotals(BTreeMap<&'static str, JobCounts>);
+
+impl JobTotals {
+    /// Adds the jobs of a world.
+    pub(super) fn add(&mut self, world: &World) {
+        for (kind, counts) in world.simulated.job_counts() {
+            let total = self.0.entry(kind).or_default();
+            total.overlapped += counts.overlapped;
+            total.lost += counts.lost;
+            total.interrupted += counts.interrupted;
+        }
+    }
+
+    /// Prints the counts; fails if a kind of job never overlapped with the stream.
+    pub(super) fn assert_overlapped(&self, test: &str) {
+        tell(&format!("{test}: {:?}", self.0));
+        for kind in JOB_KINDS {
+            assert!(self.0.get(kind).is_some_and(|counts| 0 < counts.overlapped), "{test}: no {kind} overlapped");
+        }
+    }
 }
 
 /// What a backup in a test is asked for.
@@ -99,12 +129,20 @@ impl Default for Ask {
 impl World {
     /// An empty disk.
     pub(super) fn new(seed: u64) -> Self {
-        Self { disk: SimDisk::new(), host: Arc::new(SimHost::deferring(seed)) }
+        Self::with(SimDisk::new(), SimHost::deferring(seed))
+    }
+
+    /// A disk and a host.
+    pub(super) fn with(disk: SimDisk, host: SimHost) -> Self {
+        let simulated = Arc::new(host);
+        simulated.observe(&disk, &MemTree::new());
+        Self { disk, host: Arc::clone(&simulated) as Arc<dyn Host>, simulated }
     }
 
     /// The same world on another disk: after a crash, or a fork of it.
     pub(super) fn on(&self, disk: SimDisk) -> Self {
-        Self { disk, host: Arc::clone(&self.host) }
+        self.simulated.observe(&disk, &MemTree::new());
+        Self { disk, ..self.clone() }
     }
 
     /// The repository's directory.
@@ -135,6 +173,7 @@ impl World {
 
     /// Backs up `/` of a tree.
     pub(super) fn backup(&self, store: &Store, tree: &MemTree, ask: &Ask) -> Result<BackupOutcome> {
+        self.simulated.observe(&self.disk, tree);
         back_up(store, &self.cache(), Arc::new(tree.clone()), Path::new("/"), ask)
     }
 
@@ -173,6 +212,8 @@ pub(super) fn back_up(
         // As bad as it gets.
         (index.filter_bytes_max, index.filter_hashes) = (index.filter_bytes, 1);
     }
+    // So few that the log is written while the stream goes on.
+    index.log_tail_pages = 1;
     index.memtable_bytes = ask.memtable_bytes.unwrap_or(index.memtable_bytes);
     let request = BackupRequest {
         cache: &Cache { disk: Arc::clone(cache), dir: PathBuf::new() },

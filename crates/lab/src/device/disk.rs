@@ -262,7 +262,7 @@ impl Host for ModelHost {
         self.clock.now()
     }
 
-    fn background(&self, job: Box<dyn FnOnce() + Send>) {
+    fn background(&self, _kind: &'static str, job: Box<dyn FnOnce() + Send>) {
         job();
     }
 

@@ -1,5 +1,6 @@
 //! A host whose clock and randomness are functions of a seed and of the calls made.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::io::{Demand, Host};
 use crate::random::SplitMix64;
+use crate::testing::mem_tree::MemTree;
+use crate::testing::sim::SimDisk;
 use crate::types::Timestamp;
 
 /// How far the clocks move with each call, until set otherwise.
@@ -21,7 +24,7 @@ const PATIENCE_MAX: u64 = 24;
 
 /// A [`Host`] that a seed repeats: same seed and same calls, same answers.
 ///
-/// Background jobs run at once, or are put off: then each call of [`Host::background`] and [`Host::run_deferred`] draws from
+/// Background jobs run at once, or are deferred: then each call of [`Host::background`] and [`Host::run_deferred`] draws from
 /// the seed which of them run now, in any order. They overlap with the caller's work as threads would, and repeatably.
 #[derive(Debug)]
 pub struct SimHost {
@@ -33,22 +36,55 @@ struct State {
     monotonic: Duration,
     step: Duration,
     random: blake3::OutputReader,
-    /// Draws that decide which jobs run; `None`: all of them, immediately.
-    deferral: Option<SplitMix64>,
-    /// One chance in so many lets a job run that nobody waits for.
-    patience: u64,
-    deferred: Vec<Job>,
-    jobs_deferred: u64,
+    /// `None`: jobs run at once.
+    deferral: Option<Deferral>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Jobs that wait, and the draws that decide when they run.
+struct Deferral {
+    draw: SplitMix64,
+    /// One chance in so many lets a job run that nobody waits for.
+    patience: u64,
+    waiting: Vec<WaitingJob>,
+    /// The disk that jobs share with their caller.
+    disk: SimDisk,
+    /// The source that the caller reads.
+    source: MemTree,
+    /// Calls of the disk that jobs have made.
+    calls_of_jobs: u64,
+    counts: BTreeMap<&'static str, JobCounts>,
+}
+
+struct WaitingJob {
+    kind: &'static str,
+    job: Job,
+    /// Calls of the disk and the source that its caller had made, and whether the process was dead, when the job was handed over.
+    start: (u64, bool),
+}
+
+/// Counts of deferred jobs of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct JobCounts {
+    /// Jobs before which their caller went on to use the disk or the source.
+    pub overlapped: u64,
+    /// Jobs that had not run when the process died.
+    pub lost: u64,
+    /// Jobs in which the process died.
+    pub interrupted: u64,
+}
+
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State")
-            .field("wall", &self.wall)
-            .field("deferred", &self.deferred.len())
-            .finish_non_exhaustive()
+        f.debug_struct("State").field("wall", &self.wall).finish_non_exhaustive()
+    }
+}
+
+impl Deferral {
+    /// Returns the calls that the caller of jobs has made, and whether the process is dead.
+    fn now(&self) -> (u64, bool) {
+        (self.disk.calls().saturating_sub(self.calls_of_jobs) + self.source.calls(), self.disk.is_dead())
     }
 }
 
@@ -57,46 +93,63 @@ impl SimHost {
     pub fn new(seed: u64) -> Self {
         let random = blake3::Hasher::new().update(b"onefold simulated host").update(&seed.to_le_bytes()).finalize_xof();
         let wall = Timestamp { seconds: START_SECONDS, nanoseconds: 0 };
-        let monotonic = Duration::ZERO;
-        let (deferral, patience, deferred, jobs_deferred) = (None, 1, Vec::new(), 0);
-        let state = State { wall, monotonic, step: STEP, random, deferral, patience, deferred, jobs_deferred };
+        let state = State { wall, monotonic: Duration::ZERO, step: STEP, random, deferral: None };
         Self { state: Mutex::new(state) }
     }
 
-    /// Makes a host that puts background jobs off, for how long and in which order the seed decides.
+    /// Makes a host that defers background jobs; the seed decides for how long and in which order.
     pub fn deferring(seed: u64) -> Self {
         let host = Self::new(seed);
-        let mut draw = SplitMix64::new(seed);
-        {
-            let mut state = host.state();
-            state.patience = 2 + draw.below(PATIENCE_MAX - 1);
-            state.deferral = Some(draw);
-        }
+        host.defer(seed);
         host
     }
 
-    /// Returns how many jobs ran when somebody asked for one, later than they were handed over.
-    pub fn jobs_deferred(&self) -> u64 {
-        self.state().jobs_deferred
+    /// Defers background jobs from now on; the seed decides for how long and in which order.
+    pub fn defer(&self, seed: u64) {
+        let mut draw = SplitMix64::new(seed);
+        let patience = 2 + draw.below(PATIENCE_MAX - 1);
+        let (disk, source) = (SimDisk::new(), MemTree::new());
+        let (waiting, calls_of_jobs, counts) = (Vec::new(), 0, BTreeMap::new());
+        self.state().deferral = Some(Deferral { draw, patience, waiting, disk, source, calls_of_jobs, counts });
     }
 
-    /// Runs jobs so long as the draw says so; returns how many.
-    fn run_some(&self, mut decide: impl FnMut(&mut SplitMix64, u64) -> bool) -> u64 {
-        let mut count = 0;
+    /// Counts deferred jobs against the calls of a disk and a source from now on.
+    pub fn observe(&self, disk: &SimDisk, source: &MemTree) {
+        if let Some(deferral) = &mut self.state().deferral {
+            deferral.calls_of_jobs = disk.calls();
+            (deferral.disk, deferral.source) = (disk.clone(), source.clone());
+        }
+    }
+
+    /// Returns the counts of deferred jobs by kind.
+    pub fn job_counts(&self) -> BTreeMap<&'static str, JobCounts> {
+        self.state().deferral.as_ref().map(|deferral| deferral.counts.clone()).unwrap_or_default()
+    }
+
+    /// Runs jobs so long as the draw says so; returns true if it ran one.
+    fn run_some(&self, mut decide: impl FnMut(&mut SplitMix64, u64) -> bool) -> bool {
+        let mut ran = false;
         loop {
-            let job = {
+            let (WaitingJob { kind, job, start }, (calls, dead), disk) = {
                 let mut state = self.state();
-                let State { deferral, patience, deferred, .. } = &mut *state;
-                let Some(draw) = deferral else { return count };
-                if deferred.is_empty() || !decide(draw, *patience) {
-                    return count;
+                let Some(deferral) = &mut state.deferral else { return ran };
+                if deferral.waiting.is_empty() || !decide(&mut deferral.draw, deferral.patience) {
+                    return ran;
                 }
-                let number = draw.below(deferred.len() as u64);
-                deferred.swap_remove(usize::try_from(number).unwrap_or(0))
+                let index = deferral.draw.index(deferral.waiting.len());
+                (deferral.waiting.swap_remove(index), deferral.now(), deferral.disk.clone())
             };
+            let before = disk.calls();
             // Not under the lock: a job may ask for the time.
             job();
-            count += 1;
+            ran = true;
+            if let Some(deferral) = &mut self.state().deferral {
+                deferral.calls_of_jobs += disk.calls() - before;
+                let counts = deferral.counts.entry(kind).or_default();
+                counts.overlapped += u64::from(start.0 < calls && !dead);
+                counts.lost += u64::from(!start.1 && dead);
+                counts.interrupted += u64::from(!dead && disk.is_dead());
+            }
         }
     }
 
@@ -145,27 +198,24 @@ impl Host for SimHost {
         state.monotonic
     }
 
-    fn background(&self, job: Job) {
+    fn background(&self, kind: &'static str, job: Job) {
         let mut state = self.state();
-        let defers = state.deferral.is_some();
-        if defers {
-            state.deferred.push(job);
+        let Some(deferral) = &mut state.deferral else {
             drop(state);
-            self.run_some(|draw, patience| draw.below(patience) == 0);
-        } else {
-            drop(state);
-            job();
-        }
+            return job();
+        };
+        let start = deferral.now();
+        deferral.waiting.push(WaitingJob { kind, job, start });
+        drop(state);
+        self.run_some(|draw, patience| draw.below(patience) == 0);
     }
 
     fn run_deferred(&self, demand: Demand) -> bool {
         let mut is_first = true;
-        let count = self.run_some(|draw, patience| match demand {
+        self.run_some(|draw, patience| match demand {
             Demand::Polled => draw.below(patience) == 0,
             Demand::Awaited => std::mem::take(&mut is_first),
-        });
-        self.state().jobs_deferred += count;
-        count != 0
+        })
     }
 
     fn random(&self, buffer: &mut [u8]) -> Result<()> {
