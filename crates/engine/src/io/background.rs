@@ -1,4 +1,4 @@
-//! Jobs that run in the background, and what they come to.
+//! Jobs that run in the background, and their results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use crate::error::{Error, Result};
 use crate::io::{Demand, Host};
 
-/// A job that was handed to a [`Host`]. Dropping it waits for the job's end: nothing that an owner has started touches its
-/// files once the owner is gone.
+/// A job that was handed to a [`Host`]. Dropping it waits for the job's end, so that no job uses the files of an owner that is
+/// gone.
 pub struct Background<T> {
     host: Arc<dyn Host>,
     done: Receiver<T>,
@@ -17,7 +17,7 @@ pub struct Background<T> {
 
 enum State<T> {
     Running,
-    /// It has ended, and nobody has taken what it came to.
+    /// The job has ended, and nobody has taken its result.
     Ended(Result<T>),
     Taken,
 }
@@ -56,7 +56,7 @@ impl<T> Background<T> {
         !matches!(self.state, State::Running)
     }
 
-    /// Waits for the job's end and returns what it came to. Fails only if the job panicked.
+    /// Waits for the job's end and returns its result. Fails only if the job panicked.
     pub fn wait(mut self) -> Result<T> {
         self.end();
         match std::mem::replace(&mut self.state, State::Taken) {

@@ -1,8 +1,8 @@
-//! The one door to the operating system.
+//! The only access to the operating system.
 //!
-//! Everything the engine does to disks, clocks and random numbers goes through these traits. `os` is the real
-//! door; `sim` is a disk in memory that forgets what was not synced, tears and reorders writes, and fails or
-//! dies at the n-th call. The linter bans the way around the door.
+//! The engine uses disks, clocks and random numbers through these traits alone; the linter bans every other way. `os`
+//! implements them with system calls. `testing::sim` implements them in memory: its disk forgets unsynced data, tears and
+//! reorders writes, and fails or dies at the n-th call.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -42,21 +42,21 @@ pub use onefold_sys::{AlignedBuffer, OwnedRead};
 /// many bytes: the alignment of an [`AlignedBuffer`].
 pub const DIRECT_ALIGN: usize = onefold_sys::ALIGNMENT;
 
-/// What a file is opened for.
+/// Kinds of access to an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Reading only.
     Read,
     /// Reading and writing in place. Only the host-local index asks for it.
     ReadWrite,
-    /// Reading and writing in place, past the page cache (`O_DIRECT`), in multiples of [`DIRECT_ALIGN`]. Where the file
-    /// system refuses that, the file is read and written through the cache; [`DiskFile::is_direct`] tells. What is
-    /// asked of the caller is the same either way.
+    /// Reading and writing in place, past the page cache (`O_DIRECT`), in multiples of [`DIRECT_ALIGN`]. If the file system
+    /// refuses direct access, transfers go through the cache and [`DiskFile::is_direct`] returns false. The alignment is
+    /// required in both cases.
     Direct,
 }
 
 impl Access {
-    /// Says whether the file may be changed.
+    /// Returns true if the file may be changed.
     pub fn writes(self) -> bool {
         match self {
             Self::Read => false,
@@ -64,8 +64,7 @@ impl Access {
         }
     }
 
-    /// Refuses what a file opened this way does not do: with [`Access::Direct`], anything that is not aligned to
-    /// [`DIRECT_ALIGN`]. `Error::Invalid` then, since the caller is wrong and not the disk.
+    /// Refuses a transfer that is not aligned to [`DIRECT_ALIGN`] if the file was opened with [`Access::Direct`].
     pub(crate) fn check_aligned(self, operation: &'static str, path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
         let is_multiple = |number: u64| number.is_multiple_of(DIRECT_ALIGN as u64);
         let numbers = [offset, bytes.len() as u64, bytes.as_ptr().addr() as u64];
@@ -81,13 +80,13 @@ impl Access {
     }
 }
 
-/// Whether a name was given to a file or stood already.
+/// Outcomes of [`Disk::link`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Linked {
-    /// The name is now the file's.
+    /// The file now has the name.
     Created,
-    /// The name stood already and was left as it is.
+    /// The name existed and was left unchanged.
     Existed,
 }
 
@@ -105,11 +104,11 @@ pub struct DiskEntry {
 pub struct SizedEntry {
     /// The name, without its directory.
     pub name: String,
-    /// Bytes of the file; 0 for what is no file.
+    /// Bytes of the file; 0 for a directory or a special file.
     pub len: u64,
 }
 
-/// One positioned read of a batch. The buffer's length is how much to read; it is filled or the outcome is an error.
+/// One positioned read of a batch. It fills the buffer, or its outcome is an error.
 #[derive(Debug)]
 pub struct BatchRead {
     /// The file to read.
@@ -122,15 +121,15 @@ pub struct BatchRead {
     pub outcome: Result<()>,
 }
 
-/// Where reads come from that follow from each other, and where they go to when they have ended.
+/// A source of reads in which a finished read may cause further ones.
 pub trait ReadStream {
-    /// Returns the next read; `None` if none is to be made before another one has ended.
+    /// Returns the next read; `None` if the next depends on a read in flight, or there is none.
     fn next(&mut self) -> Option<OwnedRead>;
-    /// Takes a read that has ended. Its buffer is filled, or the outcome is an error and what is in it is unspecified.
+    /// Takes a finished read. After an error, the contents of its buffer are unspecified.
     fn end(&mut self, read: OwnedRead, outcome: Result<()>);
 }
 
-/// Carries out reads as they come, as many together as are to be had.
+/// Carries out reads in batches of all that are available.
 fn read_in_batches(file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream, read_batch: impl Fn(&mut [BatchRead])) {
     loop {
         let (mut numbers, mut batch) = (Vec::new(), Vec::new());
@@ -155,22 +154,22 @@ fn read_in_batches(file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream, read_ba
 pub struct BatchWrite {
     /// The file to write.
     pub file: Arc<dyn DiskFile>,
-    /// Where its first byte goes.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// What is written; the same after the batch.
+    /// The bytes to write; the batch does not change them.
     pub buffer: AlignedBuffer,
-    /// How the write ended. `Ok(())` before the batch is submitted. After an error any part of the bytes may be there.
+    /// How the write ended. `Ok(())` before the batch is submitted. After an error any part of the bytes may be written.
     pub outcome: Result<()>,
 }
 
 /// A tree of directories and files that repositories and indexes live in.
 ///
-/// Paths are relative to the disk's root; `""` is the root itself. Names that this engine writes are ASCII; `list`
-/// leaves out names that are not UTF-8, since nothing of ours has such a name.
+/// Paths are relative to the disk's root; `""` is the root itself. The engine writes ASCII names only; `list` leaves out
+/// names that are not UTF-8.
 ///
 /// Durability: nothing survives a power cut unless it was synced. A file's bytes and length are durable after
 /// [`DiskFile::sync`], a name (created, linked, renamed, removed) after [`Disk::sync_dir`] of its directory.
-/// After a failed sync the state of that file is lost: it must not be synced again and believed.
+/// A failed sync loses the unsynced state of that file for good: a later successful sync proves nothing.
 /// All methods may be called from any thread.
 pub trait Disk: Debug + Send + Sync {
     /// Creates a file that must not exist yet (`O_EXCL`) and opens it for reading and writing.
@@ -179,7 +178,7 @@ pub trait Disk: Debug + Send + Sync {
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>>;
     /// Creates a directory; one that exists already is fine. The parent must exist.
     fn create_dir(&self, path: &Path) -> Result<()>;
-    /// Gives `from` the name `to`, replacing what stood there.
+    /// Renames `from` to `to` and replaces an existing `to`.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
     /// Gives the file `existing` the further name `new`, never replacing: the create-only primitive of commits.
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked>;
@@ -189,7 +188,7 @@ pub trait Disk: Debug + Send + Sync {
     fn sync_dir(&self, path: &Path) -> Result<()>;
     /// Lists a directory, sorted by name.
     fn list(&self, path: &Path) -> Result<Vec<DiskEntry>>;
-    /// Lists a directory with the lengths of its files, sorted by name. A name that goes away meanwhile may be left out.
+    /// Lists a directory with the lengths of its files, sorted by name. A name that is removed meanwhile may be left out.
     fn list_sized(&self, path: &Path) -> Result<Vec<SizedEntry>> {
         let mut sized = Vec::new();
         for DiskEntry { name, is_dir } in self.list(path)? {
@@ -203,82 +202,81 @@ pub trait Disk: Debug + Send + Sync {
         }
         Ok(sized)
     }
-    /// Says whether a name exists.
+    /// Returns true if a name exists.
     fn exists(&self, path: &Path) -> Result<bool>;
-    /// Carries out all reads, several at a time; each read's own outcome says how it ended.
+    /// Carries out all reads, several at a time. Each read has its own outcome.
     fn read_batch(&self, reads: &mut [BatchRead]);
-    /// Carries out reads of a file as they come, several at a time: a read that has ended may bring about the next ones, and
-    /// these do not wait for the others. Returns when none is in flight and none is to come. Without an own way: in batches.
+    /// Carries out reads of a file, several at a time. A finished read may cause further ones, which do not wait for the others
+    /// in flight. Returns when none is in flight and none is left. The default reads in batches.
     fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
         read_in_batches(file, reads, |batch| self.read_batch(batch));
     }
-    /// Carries out all writes, several at a time and in any order: those of one batch do not overlap. Each write's own
-    /// outcome says how it ended; one that fails stops no other. Without an own way: one after the other.
+    /// Carries out all writes, several at a time and in any order. The writes of a batch must not overlap. Each write has its own
+    /// outcome; a failed write stops no other. The default writes one after another.
     fn write_batch(&self, writes: &mut [BatchWrite]) {
         for write in writes {
             write.outcome = write.file.write_at(write.offset, &write.buffer);
         }
     }
-    /// Measures the device under a file, which must exist, with direct reads of what was written to it; takes about a
-    /// twentieth of a second. `None` where that says nothing: the file is smaller than 8 MiB, hardly any of it was ever
-    /// written, the page cache cannot be passed by, or there is no device.
+    /// Measures the device under an existing file with direct reads of its written ranges, for about a twentieth of a second.
+    /// Returns `None` if the file is smaller than 8 MiB or mostly holes, or if direct reads or the device are missing.
     fn measure(&self, path: &Path) -> Result<Option<DeviceProfile>> {
         let _ = path;
         Ok(None)
     }
-    /// Returns the path as a user knows it, for messages.
+    /// Returns the path for messages to the user.
     fn display(&self, path: &Path) -> String;
 }
 
-/// A file of a [`Disk`]. Positioned, so that threads need no shared cursor.
+/// An open file of a [`Disk`]. Transfers name their offset, so threads share no cursor.
 #[expect(clippy::len_without_is_empty, reason = "a file's length is an I/O call that can fail")]
 pub trait DiskFile: Debug + Send + Sync {
     /// Returns the file's length in bytes.
     fn len(&self) -> Result<u64>;
-    /// Tells that a range will soon be read: the disk may begin to fetch it, and nobody waits for that. It may lie
-    /// anywhere, and what goes wrong shows when it is read.
+    /// Announces that a range will soon be read, so that the disk may fetch it in advance. The range may exceed the file, and
+    /// errors show only when it is read.
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
-    /// Fills the buffer from `offset`; reaching the end of the file first is an error of kind `UnexpectedEof`.
+    /// Fills the buffer from `offset`. Fails with kind `UnexpectedEof` if the file ends first.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
-    /// Writes all bytes at `offset`, growing the file where needed.
+    /// Writes all bytes at `offset` and extends the file if necessary.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
-    /// Cuts or grows the file.
+    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Makes bytes and length durable (`fsync`). After an error the file's unsynced state is lost for good.
+    /// Makes bytes and length durable (`fsync`). An error loses the file's unsynced state for good.
     fn sync(&self) -> Result<()>;
-    /// Takes the host-local exclusive lock on the file without waiting; false if another holder has it.
+    /// Takes the host-local exclusive lock on the file without waiting; returns false if another handle has it.
     /// The lock ends with the last handle to the file or its process.
     fn try_lock(&self) -> Result<bool>;
-    /// Returns the descriptor over which the kernel may carry out a transfer between these bytes and this offset on
-    /// its own; none if there is none, or if [`DiskFile::read_at`] and [`DiskFile::write_at`] would refuse it unseen.
+    /// Returns the descriptor that the kernel can use for a transfer between these bytes and this offset. Returns none if there
+    /// is no descriptor, or if [`DiskFile::read_at`] and [`DiskFile::write_at`] would refuse the transfer.
     fn descriptor(&self, offset: u64, bytes: &[u8]) -> Option<BorrowedFd<'_>> {
         let _ = (offset, bytes);
         None
     }
-    /// Says whether reads and writes go past the page cache.
+    /// Returns true if reads and writes go past the page cache.
     fn is_direct(&self) -> bool {
         false
     }
 }
 
-/// Why a host is asked to run a job that it has put off.
+/// Reasons for which a caller asks a host to run a deferred job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Demand {
-    /// Somebody asks whether a job has ended, and goes on if it has not.
+    /// The caller asks whether a job has ended and continues if it has not.
     Polled,
-    /// Somebody waits for a job.
+    /// The caller waits for a job.
     Awaited,
 }
 
-/// Clock, randomness and identity of the host: everything else that the operating system is asked for.
+/// The clock, random numbers and background jobs of the host.
 pub trait Host: Debug + Send + Sync {
-    /// Returns the wall-clock time. Only for people: no safety argument rests on it.
+    /// Returns the wall-clock time, for people only: nothing durable depends on it.
     fn now(&self) -> Timestamp;
-    /// Returns the time that the kernel stamps files with right now, which lags `now` by up to a tick.
+    /// Returns the time that the kernel would stamp on a file now. It lags `now` by up to a tick.
     fn file_clock(&self) -> Timestamp;
-    /// Returns time that only moves forward, since an arbitrary start.
+    /// Returns the time since an arbitrary start. It never moves back.
     fn monotonic(&self) -> Duration;
     /// Runs a job of a named kind in the background, few at a time, in any order. A host without threads runs it before it
     /// returns, or when a caller asks for it. [`background::Background`] keeps track of a job.
@@ -287,6 +285,6 @@ pub trait Host: Debug + Send + Sync {
     fn run_deferred(&self, _demand: Demand) -> bool {
         false
     }
-    /// Fills the buffer with random bytes fit for keys.
+    /// Fills the buffer with cryptographically secure random bytes.
     fn random(&self, buffer: &mut [u8]) -> Result<()>;
 }
