@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use onefold_engine::io::Host;
 use onefold_engine::io::os::OsHost;
+use onefold_engine::source::exclude::CACHE_SIGNATURE;
 use zeroize::Zeroizing;
 
 /// Longest list that an option may name: millions of paths, and no device that never ends.
@@ -234,6 +235,17 @@ pub(crate) fn directories(directory: &Path) -> io::Result<Vec<(OsString, i64)>> 
         }
     }
     Ok(found)
+}
+
+/// Makes the directory of all caches.
+pub(crate) fn prepare_cache(directory: &Path) -> io::Result<()> {
+    create_directories(directory)?;
+    let tag = [
+        &CACHE_SIGNATURE[..],
+        b"\n# This directory holds caches of onefold, which may be deleted when no command is running.\n\
+          # See https://bford.info/cachedir/\n",
+    ];
+    write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::repo::{Cache, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::source::exclude::CACHE_SIGNATURE;
 use onefold_engine::store::commits::Commits;
 use onefold_engine::store::create::{open_copies, read_configs};
 use onefold_engine::store::metadata::{MetadataMemory, Scratch};
@@ -111,7 +110,7 @@ impl OpenedSnapshot {
         let opened = open(settings, output)?;
         let interrupt = Interrupt::listen()?;
         let name = SnapshotName::parse(name);
-        let commits = trust::read_commits(settings, output, &opened)?;
+        let commits = trust::read_commits(settings, output, &opened.store)?;
         let (session, snapshot) = find(&commits, typed, &name)?;
         let snapshot = snapshot.clone();
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -141,7 +140,7 @@ impl OpenedMetadata {
     pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Self> {
         let opened = open(settings, output)?;
         let interrupt = Interrupt::listen()?;
-        let commits = trust::read_commits(settings, output, &opened)?;
+        let commits = trust::read_commits(settings, output, &opened.store)?;
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
         let reader = metadata_reader(settings, &opened.store, &cache)?;
         Ok(Self { commits, cache, interrupt, reader })
@@ -237,7 +236,7 @@ fn make_scratch(name: &Path) -> Result<PathBuf> {
 fn clean_if_asked(settings: &Settings, output: &Output, store: &Store) {
     let Some(directory) = settings.cache.written().filter(|_| settings.cleans_cache) else { return };
     let own = PathBuf::from(store.config.repository.to_string());
-    let cleaned = prepare(directory)
+    let cleaned = files::prepare_cache(directory)
         .with_context(|| format!("create {}", directory.display()))
         .and_then(|()| clean(directory, &own, settings.io, output));
     if let Err(error) = cleaned {
@@ -273,19 +272,8 @@ fn clean(directory: &Path, own: &Path, io: IoBackend, output: &Output) -> Result
     Ok(())
 }
 
-/// Makes the directory of all caches.
-pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
-    files::create_directories(directory)?;
-    let tag = [
-        &CACHE_SIGNATURE[..],
-        b"\n# This directory holds caches of onefold, which may be deleted when no command is running.\n\
-          # See https://bford.info/cachedir/\n",
-    ];
-    files::write_once(&directory.join("CACHEDIR.TAG"), &tag.concat())
-}
-
 fn prepare_for(directory: &Path, name: &Path) -> io::Result<()> {
-    prepare(directory)?;
+    files::prepare_cache(directory)?;
     let own = directory.join(name);
     files::create_directories(&own)?;
     files::probe(&own)

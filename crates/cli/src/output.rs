@@ -10,20 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::settings::Settings;
-
-/// Amount of messages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Verbosity {
-    /// Errors only.
-    Quiet,
-    /// Results and notes.
-    Normal,
-    /// Details of what is done.
-    Verbose,
-    /// Every file.
-    EveryFile,
-}
+use crate::settings::{Settings, Verbosity};
 
 /// Standard output and standard error of a command.
 #[derive(Debug)]

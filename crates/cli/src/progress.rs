@@ -17,7 +17,8 @@ use onefold_engine::monitor::Items;
 use crate::interrupt::{Interrupt, take_status_request};
 use crate::json::status::{RestoreStatus, Status};
 use crate::json::{Failure, VerboseStatus};
-use crate::output::{Output, Verbosity, escape};
+use crate::output::{Output, escape};
+use crate::settings::Verbosity;
 use crate::text;
 
 /// Interval between checks for signals, and between updates of bars and messages.

@@ -20,7 +20,6 @@ use crate::args::backup::READ_CONCURRENCY;
 use crate::args::talk::Talk;
 use crate::compat::{Dialect, Environment};
 use crate::files;
-use crate::output::Verbosity;
 use crate::password::PasswordSource;
 use crate::text::parse_duration;
 
@@ -66,6 +65,19 @@ pub(crate) enum CacheLocation {
     /// Nothing is written into a cache: the index is temporary. The state that the host has remembered in the directory
     /// still counts.
     Unwanted(Option<PathBuf>),
+}
+
+/// Amount of messages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Verbosity {
+    /// Errors only.
+    Quiet,
+    /// Results and notes.
+    Normal,
+    /// Details of what is done.
+    Verbose,
+    /// Every file.
+    EveryFile,
 }
 
 /// The decisions.

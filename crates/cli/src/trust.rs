@@ -17,7 +17,6 @@ use onefold_engine::types::RepositoryId;
 
 use crate::files;
 use crate::json::short_id;
-use crate::open::{Opened, prepare};
 use crate::output::Output;
 use crate::settings::{Change, Settings};
 
@@ -60,7 +59,7 @@ impl<'a> Pinned<'a> {
             return;
         }
         let path = self.canonical.as_os_str().as_bytes();
-        let written = prepare(cache)
+        let written = files::prepare_cache(cache)
             .map_err(anyhow::Error::from)
             .and_then(|()| Ok(write_pin(&OsDisk::new(cache.clone()), &OsHost::new(), path, &pin)?));
         if let Err(error) = written {
@@ -73,7 +72,8 @@ impl<'a> Pinned<'a> {
 /// unknown. If the cache is unwanted or cannot be written, the state in it still counts.
 pub(crate) fn heads(settings: &Settings, repository: RepositoryId) -> Option<HeadsDir> {
     let dir = PathBuf::from(repository.to_string());
-    let make = |cache: &PathBuf| prepare(cache).and_then(|()| files::create_directories(&cache.join(&dir)));
+    let make =
+        |cache: &PathBuf| files::prepare_cache(cache).and_then(|()| files::create_directories(&cache.join(&dir)));
     let is_written = settings.cache.written().is_some_and(|cache| make(cache).is_ok());
     let access = if is_written { HeadsAccess::Update } else { HeadsAccess::ReadOnly };
     let disk = Arc::new(OsDisk::new(settings.cache.remembered()?.clone()));
@@ -81,8 +81,7 @@ pub(crate) fn heads(settings: &Settings, repository: RepositoryId) -> Option<Hea
 }
 
 /// Reads all commits. Reports a newest snapshot that this host has seen and that is gone, and remembers the newest ones.
-pub(crate) fn read_commits(settings: &Settings, output: &Output, opened: &Opened) -> Result<Commits> {
-    let store = &opened.store;
+pub(crate) fn read_commits(settings: &Settings, output: &Output, store: &Store) -> Result<Commits> {
     let Some(heads) = heads(settings, store.config.repository) else { return Ok(store.read_commits()?) };
     let ComparedCommits { commits, lost, problems } = read_commits_compared(store, &heads)?;
     report_lost(output, &heads, &lost);

@@ -13,9 +13,9 @@ use crate::args::list::CheckArgs;
 use crate::interrupt::Interrupt;
 use crate::json::{CheckFailure, CheckSummary};
 use crate::open::{self, Opened, OpenedCache, open};
-use crate::output::{Output, Verbosity};
+use crate::output::Output;
 use crate::progress::{Activity, Progress};
-use crate::settings::Settings;
+use crate::settings::{Settings, Verbosity};
 use crate::text;
 use crate::trust;
 

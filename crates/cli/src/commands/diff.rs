@@ -13,8 +13,8 @@ use crate::commands::ls::descend;
 use crate::json::inspect::{DiffChange, DiffStat, DiffStatistics, modifier};
 use crate::json::short_id;
 use crate::open::{self, OpenedMetadata};
-use crate::output::{Output, Verbosity};
-use crate::settings::Settings;
+use crate::output::Output;
+use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Lists the differences between two snapshots.

@@ -17,8 +17,8 @@ use crate::interrupt::Interrupt;
 use crate::json::inspect::FindMatch;
 use crate::json::short_id;
 use crate::open::{self, OpenedMetadata};
-use crate::output::{Output, Verbosity};
-use crate::settings::Settings;
+use crate::output::Output;
+use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Searches snapshots, the newest first unless typed otherwise.

@@ -39,7 +39,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
 }
 
 fn snapshots(settings: &Settings, output: &Output, opened: &Opened) -> Result<()> {
-    let commits = trust::read_commits(settings, output, opened)?;
+    let commits = trust::read_commits(settings, output, &opened.store)?;
     for (session, _) in commits.snapshots() {
         output.line(SnapshotId(session).to_string())?;
     }

@@ -24,9 +24,9 @@ use crate::args::restore::{OverwriteArg, RestoreArgs};
 use crate::interrupt::Interrupt;
 use crate::json::{RestoreSummary, short_id};
 use crate::open::{Opened, OpenedSnapshot};
-use crate::output::{Output, Verbosity};
+use crate::output::Output;
 use crate::progress::{Activity, Progress};
-use crate::settings::Settings;
+use crate::settings::{Settings, Verbosity};
 use crate::sources;
 use crate::text;
 

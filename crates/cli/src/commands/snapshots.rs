@@ -19,7 +19,7 @@ use crate::trust;
 /// Lists snapshots, oldest first.
 pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
-    let commits = trust::read_commits(settings, output, &opened)?;
+    let commits = trust::read_commits(settings, output, &opened.store)?;
     let listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
     let latest = if typed.last { Some(1) } else { typed.latest };
     let by = typed.group_by.unwrap_or_default();

@@ -7,8 +7,8 @@ use onefold_engine::types::Fingerprint;
 use crate::args::inspect::{StatsArgs, StatsMode};
 use crate::json::inspect::{Stats, StatsRaw, ratio};
 use crate::open::{self, OpenedMetadata};
-use crate::output::{Output, Verbosity};
-use crate::settings::Settings;
+use crate::output::Output;
+use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Counts what snapshots hold.
