@@ -9,7 +9,7 @@ use crate::world::{Feature, Features, Omission, Sight, Violation, World};
 pub struct Configuration {
     /// Name on the command line.
     pub name: &'static str,
-    /// What is explored.
+    /// Parts that are explored.
     pub world: World,
     /// Something that must happen in some run, lest the exploration proves nothing.
     pub shows: &'static [Sight],
@@ -30,7 +30,7 @@ const CUT: Features = COPYING.with(Feature::PowerCut);
 const OUTLIVED: Features = CUT.with(Feature::OthersOutliveCut);
 const TAKING: Features = NONE.with(Feature::TakingOver);
 const READING: Features = COPYING.with(Feature::Reader);
-/// What costs no step of its own and makes collections stranger.
+/// Additions that cost no step of their own and make collections stranger.
 const UNRULY: Features = COPYING
     .with(Feature::GivingUp)
     .with(Feature::Abandoning)

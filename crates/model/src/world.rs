@@ -1,4 +1,4 @@
-//! What a configuration explores, and which step a variant leaves out.
+//! Scope of a configuration, and the step that a variant leaves out.
 
 use crate::set::Set;
 use crate::state::{CHUNKS, COLLECTOR_SESSIONS, State};
@@ -18,7 +18,7 @@ pub struct World {
     pub collections: usize,
     /// Number of chunks, all of which a writer wants to refer to.
     pub chunks: usize,
-    /// What may happen.
+    /// Events that may happen.
     pub features: Features,
     /// Snapshots that a user may forget.
     pub forgettable: Set,

@@ -28,7 +28,7 @@ pub(super) enum Stability {
     /// Neither its length nor its modification time shows a change, but its change time does: it was renamed, say, or its
     /// modification time was set back.
     Touched,
-    /// What was read may mix old contents and new ones.
+    /// The bytes that were read may mix old contents and new ones.
     Changed(&'static str),
 }
 

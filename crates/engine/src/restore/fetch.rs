@@ -177,7 +177,7 @@ impl Fetcher {
     }
 
     fn submit(&mut self, job: RegionJob) {
-        let mut next = self.queue.push(job);
+        let mut next = self.queue.push(job).or_else(|| self.queue.pop_done());
         while let Some(done) = next {
             self.take_done(done);
             next = self.queue.pop_done();
