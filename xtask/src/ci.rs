@@ -146,25 +146,29 @@ fn run_doc(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the unit tests of all crates.
+/// Module of the engine's unit tests that holds its integration tests.
+const INTEGRATION: &str = "integration::";
+
+/// Runs the unit tests of all crates, without the engine's integration tests among them.
 pub(crate) fn run_unit_tests(root: &Path) -> Result<()> {
     let mut counts = TestCounts::default();
-    run_timed_tests(root, &["--lib", "--bins"], &mut counts)?;
+    run_timed_tests(root, &["--lib", "--bins"], &["--skip", INTEGRATION], &mut counts)?;
     println!("tests: {} passed in {} runs of test binaries", counts.passed, counts.runs);
     Ok(())
 }
 
 fn run_tests(root: &Path, counts: &mut TestCounts) -> Result<()> {
-    let targets = run_timed_tests(root, &["--lib", "--bins", "--tests", "--examples"], counts);
+    let targets = run_timed_tests(root, &["--lib", "--bins", "--tests", "--examples"], &[], counts);
     let documents = run_cargo_test(root, &["--doc"], &[], counts);
     targets.and(documents)
 }
 
 /// Runs tests and measures each. The test harness does that only as an unstable feature; the variable enables it for the test
 /// binaries and not for the compiler.
-fn run_timed_tests(root: &Path, targets: &[&str], counts: &mut TestCounts) -> Result<()> {
+fn run_timed_tests(root: &Path, targets: &[&str], harness: &[&str], counts: &mut TestCounts) -> Result<()> {
     let runner = ["--config", "target.'cfg(all())'.runner = ['env', 'RUSTC_BOOTSTRAP=1']"];
-    run_cargo_test(root, &[&runner, targets].concat(), &["-Z", "unstable-options", "--report-time"], counts)
+    let harness = [harness, &["-Z", "unstable-options", "--report-time"]].concat();
+    run_cargo_test(root, &[&runner, targets].concat(), &harness, counts)
 }
 
 fn run_cargo_test(root: &Path, options: &[&str], harness: &[&str], counts: &mut TestCounts) -> Result<()> {
