@@ -9,7 +9,7 @@ use onefold_lab::chunkers::Algorithm;
 /// Bytes that are cut.
 const LEN: u64 = 1 << 30;
 /// Bytes that are at hand at a time, as in a recording.
-const PIECE_LEN: usize = 1 << 20;
+const BLOCK_LEN: usize = 1 << 20;
 
 #[expect(clippy::cast_precision_loss, reason = "figures of four digits")]
 fn main() {
@@ -18,13 +18,13 @@ fn main() {
         for average in [512, 2048, 4096, 8192, 16_384, 65_536] {
             let mut cutter = algorithm.cutter(algorithm.sizes(average)).expect("content says where these cut");
             let mut source = blake3::Hasher::new().finalize_xof();
-            let (mut piece, mut cuts) = (vec![0; PIECE_LEN], Vec::new());
+            let (mut block, mut cuts) = (vec![0; BLOCK_LEN], Vec::new());
             let (mut chunks, mut seconds) = (0, 0.0);
-            for _ in 0..LEN / PIECE_LEN as u64 {
-                source.fill(&mut piece);
+            for _ in 0..LEN / BLOCK_LEN as u64 {
+                source.fill(&mut block);
                 cuts.clear();
                 let start = Instant::now();
-                cutter.advance(&piece, &mut cuts);
+                cutter.advance(&block, &mut cuts);
                 seconds += start.elapsed().as_secs_f64();
                 chunks += cuts.len();
             }

@@ -40,7 +40,7 @@ fn now() -> Duration {
 }
 
 /// Submits chunks; returns the time in `submit` and that in `record`.
-fn feed<M: Medium>(
+fn submit<M: Medium>(
     index: &mut MappedIndex<M>,
     stream: &mut Stream,
     chunks: u64,
@@ -115,10 +115,10 @@ fn main() -> Result<()> {
                 let (mut index, _) = MappedIndex::open(medium(file.as_deref())?, &options)?;
                 let mut containers = 0;
                 let all_new = Shape { duplicates: 0.0, ..shape };
-                feed(&mut index, &mut Stream::new(1, all_new, 0), STORED, &mut containers)?;
+                submit(&mut index, &mut Stream::new(1, all_new, 0), STORED, &mut containers)?;
                 let mut stream = Stream::new(2, shape, index.entries());
                 let before = index.traffic();
-                let [submitting, recording] = feed(&mut index, &mut stream, CHUNKS, &mut containers)?;
+                let [submitting, recording] = submit(&mut index, &mut stream, CHUNKS, &mut containers)?;
                 let traffic = index.traffic().since(&before);
                 let report = index.order_report();
                 println!(

@@ -1,4 +1,4 @@
-//! Structs of counts that only grow.
+//! Structs of counts that only grow, and counts as numbers to calculate with.
 
 /// Declares a struct of counts, with their sum and their growth.
 macro_rules! counts {
@@ -24,3 +24,9 @@ macro_rules! counts {
     };
 }
 pub(crate) use counts;
+
+/// Returns a count as a number to calculate with.
+#[expect(clippy::cast_precision_loss, reason = "estimates, and figures for people")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use onefold_engine::index::IndexOptions;
 
 use crate::bench::Bench;
+use crate::counts::float;
 use crate::replay::Outcome;
 use crate::stream::{Lags, Runs, Shape, Stream};
 
@@ -33,7 +35,7 @@ pub fn grow(
     let heading = "| stored (millions) | million chunks/s | filter lets pass | lookups per GB | reads per lookup | bytes written per chunk stored | waiting for lookups | waiting for windows | waiting for the table | longest stall |";
     writeln!(out, "{heading}\n|---|---|---|---|---|---|---|---|---|---|")?;
     progress(heading);
-    let (mut total, mut time) = (0, std::time::Duration::ZERO);
+    let (mut total, mut time) = (0, Duration::ZERO);
     for mark in MARKS.map(|millions| millions * 1_000_000).into_iter().filter(|&mark| mark <= stored) {
         let mut interval: Option<Outcome> = None;
         let before = bench.index_counters();
@@ -50,8 +52,7 @@ pub fn grow(
         progress(&line);
         writeln!(out, "{line}")?;
     }
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    let rate = total as f64 / time.as_secs_f64() / 1e6;
+    let rate = float(total) / time.as_secs_f64() / 1e6;
     let known = stream.known();
     let state = bench.index().filter_state();
     writeln!(
@@ -70,22 +71,22 @@ pub fn grow(
     Ok(out)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn line(mark: u64, interval: &Outcome) -> String {
     let counters = &interval.counters;
-    let passed = counters.filter_false_positives as f64
-        / (counters.filter_false_positives + counters.filter_negatives).max(1) as f64;
+    let passed = float(counters.filter_false_positives)
+        / float((counters.filter_false_positives + counters.filter_negatives).max(1));
     // Chunks of 4 KiB.
-    let gigabytes = interval.chunks as f64 * 4096.0 / 1e9;
-    let share = |nanos: u64| 100.0 * nanos as f64 / interval.time.as_nanos().max(1) as f64;
+    let gigabytes = float(interval.chunks) * 4096.0 / 1e9;
+    let share =
+        |nanos: u64| 100.0 * Duration::from_nanos(nanos).div_duration_f64(interval.time.max(Duration::from_nanos(1)));
     format!(
         "| {} | {:.2} | {:.3}% | {:.0} | {:.2} | {:.0} | {:.0}% | {:.0}% | {:.0}% | {} ms |",
         mark / 1_000_000,
         interval.millions_per_second(),
         100.0 * passed,
-        counters.lookups as f64 / gigabytes,
-        counters.pages_read as f64 / counters.lookups.max(1) as f64,
-        counters.bytes_written as f64 / counters.updates.max(1) as f64,
+        float(counters.lookups) / gigabytes,
+        float(counters.pages_read) / float(counters.lookups.max(1)),
+        float(counters.bytes_written) / float(counters.updates.max(1)),
         share(counters.lookup_nanos),
         share(counters.prefetch_nanos),
         share(counters.flush_wait_nanos),

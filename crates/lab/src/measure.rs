@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use onefold_engine::index::Counters;
 
+use crate::counts::float;
 use crate::device::clock::Traffic;
 use crate::mapped::order::Latencies;
 use crate::mapped::{Order, OrderReport};
@@ -167,11 +168,6 @@ pub const MEASURES: &[Measure] = measures! {
         Some(100.0 * ratio(prelookup_hits + postlookup_hits, it.outcome.chunks - it.unique.chunks)?)
     };
 };
-
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn float(count: u64) -> f64 {
-    count as f64
-}
 
 #[expect(clippy::unnecessary_wraps, reason = "what the table of measures asks for")]
 fn some(count: u64) -> Option<f64> {

@@ -12,6 +12,7 @@ use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit
 use onefold_engine::io::Host;
 use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 
+use crate::counts::float;
 use crate::stream::{Stream, name};
 use crate::trace::{Event, Events};
 
@@ -86,7 +87,7 @@ pub struct UniqueSet {
     pub bytes: u64,
     /// Sum of their names, modulo 2^128: the same for the same set whatever the order, another if one is missing or there
     /// twice.
-    pub digest: u128,
+    pub checksum: u128,
 }
 
 impl UniqueSet {
@@ -95,7 +96,7 @@ impl UniqueSet {
         let (name, _) = chunk.fingerprint.0.split_first_chunk().expect("a fingerprint has 32 bytes");
         self.chunks += 1;
         self.bytes += u64::from(chunk.len);
-        self.digest = self.digest.wrapping_add(u128::from_le_bytes(*name));
+        self.checksum = self.checksum.wrapping_add(u128::from_le_bytes(*name));
     }
 }
 
@@ -166,9 +167,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns millions of chunks per second.
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub fn millions_per_second(&self) -> f64 {
-        self.chunks as f64 / self.time.as_secs_f64() / 1e6
+        float(self.chunks) / self.time.as_secs_f64() / 1e6
     }
 
     /// Adds a later interval.

@@ -10,6 +10,7 @@ use onefold_engine::kv::BucketReads;
 use onefold_engine::monitor::Monitor;
 
 use crate::bench::open_index;
+use crate::counts::float;
 use crate::device::clock::Traffic;
 use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
@@ -100,8 +101,7 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
     });
     let lookups = measured.outcome.counters.lookups.max(1);
     let of_lookups = replay.identifier().lookup_traffic();
-    #[expect(clippy::cast_precision_loss, reason = "a mean")]
-    let lookup_device = model.map_or(0.0, |model| model.mapped(&of_lookups).as_secs_f64() * 1e9 / lookups as f64);
+    let lookup_device = model.map_or(0.0, |model| model.mapped(&of_lookups).as_secs_f64() * 1e9 / float(lookups));
     measured.steps = Some(Steps { report, lookup_device });
     Ok(measured)
 }

@@ -11,6 +11,7 @@ use onefold_engine::index::IndexOptions;
 use onefold_engine::index::options::{Schedule, WindowRule};
 
 use crate::bench::Bench;
+use crate::counts::float;
 use crate::replay::Outcome;
 use crate::stream::{Lags, Runs, Shape, Stream};
 
@@ -164,9 +165,8 @@ pub fn compare(dir: &Path, comparison: &Comparison, only: &str, progress: &mut d
     Ok(out)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn reads_per_chunk(outcome: &Outcome) -> f64 {
-    (outcome.counters.pages_read + outcome.counters.prefetches) as f64 / outcome.chunks as f64
+    float(outcome.counters.pages_read + outcome.counters.prefetches) / float(outcome.chunks)
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -6,6 +6,8 @@
 use onefold_engine::random::{SplitMix64, mix64};
 use onefold_engine::types::Fingerprint;
 
+use crate::counts::float;
+
 /// Lengths of runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Runs {
@@ -57,10 +59,9 @@ impl Random {
         u64::try_from((u128::from(self.bits()) * u128::from(end)) >> 64).expect("below a 64-bit number")
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a share")]
     /// Returns a number from 0 to below 1.
     pub fn share(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+        float(self.bits() >> 11) / float(1 << 53)
     }
 
     /// Returns a length of at least 1, geometric with this mean.
@@ -181,10 +182,9 @@ impl Stream {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "lengths are far below 2^53")]
 fn mean(runs: Runs) -> f64 {
     match runs {
-        Runs::Uniform(from, to) => (from + to) as f64 / 2.0,
+        Runs::Uniform(from, to) => float(from + to) / 2.0,
         Runs::Geometric(mean) => mean.max(1.0),
     }
 }

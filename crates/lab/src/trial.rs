@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
+use crate::counts::float;
 use crate::device::Device;
 use crate::experiment::spec::measure;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
@@ -76,7 +77,7 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
     }
     let (_, _, first) = runs.first().context("no way of finding duplicates is named, or no device")?;
     let Outcome { chunks, bytes, .. } = first.outcome;
-    let digest = first.unique.digest;
+    let checksum = first.unique.checksum;
     Ok(Findings {
         experiment: "run".to_owned(),
         title: format!("Duplicates of {}", trial.trace.display()),
@@ -85,7 +86,7 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         origin,
         notes: vec![
             format!("{chunks} chunks, {bytes} bytes."),
-            format!("The first 16 bytes of the names of the unique chunks, as numbers with the least byte first, add up to {digest:032x} modulo 2^128."),
+            format!("The first 16 bytes of the names of the unique chunks, as numbers with the least byte first, add up to {checksum:032x} modulo 2^128."),
             "On a modelled device, seconds are those of the processor, which are measured, and those of the device, which the \
              model says; nothing goes on beside. On a real one they are what a clock showed."
                 .to_owned(),
@@ -113,13 +114,13 @@ fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
     Ok(Table { title: "What was found, and what it took".to_owned(), columns, rows })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn plot(runs: &[(String, String, Measured)]) -> Result<Plot> {
     let names = runs.iter().map(|(name, device, _)| format!("{name}, {device}")).collect();
     let mut series = Vec::new();
     for name in PARTS {
         let measure = measure(name)?;
-        let points = runs.iter().enumerate().filter_map(|(index, (.., it))| Some((index as f64, measure.of(it)?)));
+        let points =
+            runs.iter().enumerate().filter_map(|(index, (.., it))| Some((float(index as u64), measure.of(it)?)));
         series.push(Series { name: measure.title.to_owned(), is_published: false, points: points.collect() });
     }
     let x = Axis { title: String::new(), is_logarithmic: false, names };

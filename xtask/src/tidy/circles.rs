@@ -10,13 +10,6 @@ use super::Finding;
 use crate::checkout::Checkout;
 use crate::rust::{self, Path};
 
-/// Circles that are still to be removed. Files of one row may import each other; a file that no longer is in a circle
-/// leaves the list.
-const KNOWN: &[&[&str]] = &[
-    &["crates/lab/src/advise/predict.rs", "crates/lab/src/advise/regions.rs", "crates/lab/src/advise/scan.rs"],
-    &["crates/lab/src/mapped/buffer.rs", "crates/lab/src/mapped/cache.rs", "crates/lab/src/mapped/lru.rs"],
-];
-
 /// Re-exports that lead from one to another, at most.
 const REEXPORTS_MAX: usize = 8;
 
@@ -24,32 +17,16 @@ const REEXPORTS_MAX: usize = 8;
 type Imports<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
-    check_against(checkout, KNOWN)
-}
-
-fn check_against(checkout: &Checkout, known: &[&[&str]]) -> Vec<Finding> {
     let mut crates = BTreeMap::<&str, Crate<'_>>::new();
     for file in checkout.files.iter().filter(|file| file.is_rust() && !file.is_test()) {
         let Some((name, module)) = module_of(&file.path) else { continue };
         crates.entry(name).or_default().modules.insert(module, Module::read(&file.path, &file.code));
     }
     let mut findings = Vec::new();
-    let mut in_circles = BTreeSet::new();
     for found in crates.values() {
         let imports = found.imports();
-        for circle in circles(&imports) {
-            in_circles.extend(circle.iter().copied());
-            if !known.iter().any(|row| circle.iter().all(|path| row.contains(path))) {
-                findings.push(Finding::new(circle[0], 0, describe(&circle, &imports)));
-            }
-        }
+        findings.extend(circles(&imports).iter().map(|circle| Finding::new(circle[0], 0, describe(circle, &imports))));
     }
-    let listed = known.iter().flat_map(|row| row.iter());
-    findings.extend(
-        listed
-            .filter(|path| !in_circles.contains(**path))
-            .map(|path| Finding::new(file!(), 0, format!("`{path}` is in no circle: remove it from KNOWN"))),
-    );
     findings
 }
 
@@ -195,39 +172,35 @@ mod tests {
     const B: &str = "crates/x/src/b/mod.rs";
     const C: &str = "crates/x/src/b/c.rs";
 
-    fn findings(files: &[(&str, &str)], known: &[&[&str]]) -> Vec<String> {
-        check_against(&Checkout::of(files), known).into_iter().map(|finding| finding.message).collect()
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Checkout::of(files)).into_iter().map(|finding| finding.message).collect()
     }
 
     #[test]
-    fn two_files_that_take_names_from_each_other_are_a_circle_until_it_is_listed() {
+    fn two_files_that_take_names_from_each_other_are_a_circle() {
         let files = [(A, "use crate::b::B;"), (B, "pub struct B(crate::a::A);")];
-        let found = findings(&files, &[]);
+        let found = findings(&files);
         assert_eq!(found.len(), 1);
         assert!(found[0].contains(&format!("{A} takes B from {B}")), "{found:?}");
-        assert!(findings(&files, &[&[A, B]]).is_empty());
-        assert!(findings(&files[..1], &[&[A]])[0].contains("in no circle"));
+        assert!(findings(&files[..1]).is_empty());
     }
 
     #[test]
     fn a_reexport_leads_to_the_definition_and_is_no_import_itself() {
         let through = [(B, "mod c;\npub use c::C;"), (A, "use crate::b::C;\nstruct A;"), (C, "use crate::a::A;")];
-        assert!(findings(&through, &[])[0].contains(&format!("{A} takes C from {C}")));
-        assert!(findings(&through[..2], &[]).is_empty());
+        assert!(findings(&through)[0].contains(&format!("{A} takes C from {C}")));
+        assert!(findings(&through[..2]).is_empty());
         let back = [(B, "pub use crate::a::A;"), (A, "use crate::b::B;")];
-        assert!(findings(&back, &[]).is_empty());
-        assert_eq!(findings(&[(B, "pub use crate::a::A;\nstruct B(A);"), back[1]], &[]).len(), 1);
+        assert!(findings(&back).is_empty());
+        assert_eq!(findings(&[(B, "pub use crate::a::A;\nstruct B(A);"), back[1]]).len(), 1);
     }
 
     #[test]
     fn modules_and_their_parents_tests_and_comments_make_no_circle() {
-        assert!(findings(&[(B, "mod c;\nuse c::C;"), (C, "use super::B;")], &[]).is_empty());
+        assert!(findings(&[(B, "mod c;\nuse c::C;"), (C, "use super::B;")]).is_empty());
+        assert!(findings(&[(A, "use crate::b::B;"), (B, "#[cfg(test)]\nuse crate::a::A;\n// crate::a::A")]).is_empty());
         assert!(
-            findings(&[(A, "use crate::b::B;"), (B, "#[cfg(test)]\nuse crate::a::A;\n// crate::a::A")], &[]).is_empty()
-        );
-        assert!(
-            findings(&[(A, "use crate::b;\nfn f() { b::f() }"), ("crates/y/src/b.rs", "use crate::a::A;")], &[])
-                .is_empty()
+            findings(&[(A, "use crate::b;\nfn f() { b::f() }"), ("crates/y/src/b.rs", "use crate::a::A;")]).is_empty()
         );
     }
 }

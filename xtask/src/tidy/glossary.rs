@@ -28,32 +28,10 @@ const FOREIGN: &[Exception] = &[
 ];
 
 /// Words that names below a path still contain and that are to be replaced. Words leave this list; none enters.
-const PENDING: &[(&str, &[&str])] = &[
-    ("crates/cli/", &["piece"]),
-    (
-        "crates/engine/",
-        &["digest", "piece", "place", "room", "settle", "settled", "spare", "staged", "tells", "told", "turn"],
-    ),
-    (
-        "crates/lab/",
-        &[
-            "aside",
-            "digest",
-            "feed",
-            "go_through",
-            "intake",
-            "naming",
-            "piece",
-            "place",
-            "read_on",
-            "room",
-            "settle",
-            "settled",
-            "staging",
-            "stretch",
-        ],
-    ),
-];
+const PENDING: &[(&str, &[&str])] = &[(
+    "crates/engine/",
+    &["digest", "piece", "place", "room", "settle", "settled", "spare", "staged", "tells", "told", "turn"],
+)];
 
 /// A word that the glossary rejects.
 struct Rejected<'a> {

@@ -264,7 +264,7 @@ pub(crate) struct CatNode {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     extended_attributes: Vec<CatXattr>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<Vec<CatPiece>>,
+    content: Option<Vec<CatItem>>,
 }
 
 /// An extended attribute, its value in hexadecimal digits.
@@ -277,7 +277,7 @@ struct CatXattr {
 /// Item of the recipe in a file's entry.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum CatPiece {
+enum CatItem {
     Chunk { id: String, size: u32 },
     Hole { size: u64 },
     Segment { id: String, size: u64 },
@@ -301,7 +301,7 @@ impl CatNode {
         }));
         match &entry.content {
             Content::File { recipe, .. } => {
-                node.content = Some(recipe.items.iter().map(CatPiece::of).collect());
+                node.content = Some(recipe.items.iter().map(CatItem::of).collect());
             }
             Content::Directory { node: subtree } => node.subtree = Some(subtree.to_string()),
             Content::Symlink { target } => node.linktarget = Some(String::from_utf8_lossy(target).into_owned()),
@@ -311,7 +311,7 @@ impl CatNode {
     }
 }
 
-impl CatPiece {
+impl CatItem {
     fn of(item: &RecipeItem) -> Self {
         match item {
             RecipeItem::Chunk(Chunk { fingerprint, len }) => Self::Chunk { id: fingerprint.to_string(), size: *len },

@@ -10,6 +10,7 @@ use super::distinct::Estimate;
 use super::predict::{Prediction, Whole};
 use super::*;
 use crate::chunkers::{Algorithm, Chunker};
+use crate::counts::float;
 use crate::record::{self, Hash, record_paths};
 use crate::trace::describe::describe;
 use crate::trace::file;
@@ -82,7 +83,7 @@ fn what_is_read_in_full_is_counted_as_a_recording_counts_it() {
         let (unique_chunks, unique_bytes, chunks, bytes) = recorded(directory.path(), &root, scan.rule);
         assert!(scan.distinct.is_exact(), "{}", scan.rule);
         let counted = [scan.distinct.chunks(), scan.distinct.bytes()];
-        assert_eq!(counted, [unique_chunks, unique_bytes].map(predict::float).map(Estimate::counted), "{}", scan.rule);
+        assert_eq!(counted, [unique_chunks, unique_bytes].map(float).map(Estimate::counted), "{}", scan.rule);
         assert_eq!((scan.chunks, scanned.reading.bytes), (chunks, bytes), "{}", scan.rule);
         // All of it was compressed, so that nothing is estimated.
         let compressed = scan.some.sum();
@@ -163,11 +164,11 @@ fn a_table_that_is_full_estimates_within_its_error() {
     let estimated = rule(Rule::Content(4 << 10));
     assert!(!estimated.distinct.is_exact());
     let bytes = estimated.distinct.bytes();
-    let error = bytes.value / predict::float(40 << 20) - 1.0;
+    let error = bytes.value / float(40 << 20) - 1.0;
     assert!(error.abs() <= 1.5 * bytes.error() && bytes.error() < 0.06, "{error}, {bytes:?}");
     // The table of recent chunks distinguishes new chunks from known ones: half was compressed, not all.
-    let plain = predict::float(estimated.some.sum().plain);
-    assert!((0.99..1.25).contains(&(plain / predict::float(40 << 20))), "{plain}");
+    let plain = float(estimated.some.sum().plain);
+    assert!((0.99..1.25).contains(&(plain / float(40 << 20))), "{plain}");
     assert!(rule(Rule::Content(1 << 20)).distinct.is_exact());
 }
 

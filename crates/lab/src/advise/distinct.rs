@@ -9,6 +9,8 @@
 
 use std::f64::consts::SQRT_2;
 
+use crate::counts::float;
+
 /// Bytes of a slot of the table.
 pub const SLOT_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 /// A table is full at three quarters of its slots.
@@ -197,8 +199,7 @@ impl Recent {
 /// vary more, and so does the estimate: see [`Estimate::deviation`].
 pub fn worst_deviation(slots: usize) -> f64 {
     let kept = slots / FULL.1 * FULL.0 / 2;
-    #[expect(clippy::cast_precision_loss, reason = "a share")]
-    let kept = kept as f64;
+    let kept = float(kept as u64);
     // sqrt(1 + 1/4) for the lengths; 1.2 allows for the halving itself, which is random.
     1.25_f64.sqrt() * 1.2 / kept.sqrt().max(SQRT_2)
 }

@@ -1,9 +1,10 @@
 //! Advice in the form that a report draws.
 
+use crate::counts::float;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
 
 use super::Scanned;
-use super::predict::{Prediction, float};
+use super::predict::Prediction;
 use super::recommend::Recommendation;
 
 const MIB: f64 = 1024.0 * 1024.0;

@@ -10,6 +10,7 @@ use super::distinct::Estimate;
 use super::regions::{REGION_BYTES, compressed_share};
 use super::rules::{CONTAINER_BYTES, Rule};
 use super::scan::RuleScan;
+use crate::counts::float;
 
 /// Bytes that a data container's two directories have for a chunk: docs/format.md, Containers.
 const DIRECTORY_BYTES: f64 = 36.0 + 4.0;
@@ -239,15 +240,14 @@ fn times(
     lookups: f64,
     threads: usize,
 ) -> (Seconds, Seconds, Seconds) {
-    let naming = &scan.naming;
-    let name = (naming.cut + naming.name).as_secs_f64() / float(naming.bytes).max(1.0);
+    let fingerprinting = &scan.fingerprinting;
+    let name = (fingerprinting.cut + fingerprinting.name).as_secs_f64() / float(fingerprinting.bytes).max(1.0);
     let per_byte = |time: Duration, bytes: u64| time.as_secs_f64() / float(bytes).max(1.0);
     let pack = per_byte(scan.some.processor, scan.some.sum().plain) + per_byte(scanned.sealed.1, scanned.sealed.0);
     let identify = float(scan.chunks) * whole.scale * IDENTIFY_SECONDS;
     let again = whole.ingest_processor + whole.data_bytes * name + identify + float(whole.files) * FILE_SECONDS;
     let first = again + unique_bytes * pack;
-    #[expect(clippy::cast_precision_loss, reason = "few threads")]
-    let threads = threads as f64;
+    let threads = float(threads as u64);
     // The stages run concurrently: the slowest one decides, or the sum of all if processors are scarce.
     let clock = |processor: f64, lookups: f64| {
         let time = (processor / threads).max(whole.read_seconds).max(identify + lookups * LOOKUP_SECONDS);
@@ -257,10 +257,4 @@ fn times(
     // One thread walks, and compares.
     let unchanged = Seconds { time: unchanged, processor: unchanged };
     (clock(first, lookups), clock(again, 0.0), unchanged)
-}
-
-/// Returns a count as a number to calculate with.
-#[expect(clippy::cast_precision_loss, reason = "estimates")]
-pub fn float(count: u64) -> f64 {
-    count as f64
 }

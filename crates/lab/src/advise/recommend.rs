@@ -4,6 +4,7 @@ use onefold_engine::backup::Budget;
 
 use super::predict::Prediction;
 use super::rules::{AVERAGE_DEFAULT, Rule};
+use crate::counts::float;
 
 /// A repository that is larger by no more than this share counts as no larger: larger chunks, with their smaller index, are then
 /// taken, and blocks of a fixed length never.
@@ -126,7 +127,7 @@ pub fn bytes(count: f64) -> String {
 }
 
 fn mebibytes(count: u64) -> String {
-    bytes(super::predict::float(count))
+    bytes(float(count))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use onefold_engine::compress::{Compression, Compressor};
 use twox_hash::XxHash3_64;
 
 use super::distinct::Estimate;
-use super::predict::float;
+use crate::counts::float;
 use crate::processor::processor_time;
 
 /// Plaintext of a region in a repository of the default sizes.

@@ -21,7 +21,7 @@ const INLINE_REFS_MAX: u64 = 24;
 const SEGMENT_REFS: u64 = 1024;
 /// Processor time of the engine's own functions on some of the bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Naming {
+pub struct Fingerprinting {
     /// Bytes.
     pub bytes: u64,
     /// Time for their candidates.
@@ -57,7 +57,7 @@ pub struct RuleScan {
     /// Compressed regions of all data, if this is the default rule.
     pub all: Option<Regions>,
     /// Time of fingerprinting.
-    pub naming: Naming,
+    pub fingerprinting: Fingerprinting,
 }
 
 /// Memory of all rules without their tables: a region and its compressed form, as large as the longest chunk if that is
@@ -94,7 +94,7 @@ impl RuleScan {
             compressing,
             some: Regions::default(),
             all: (rule == Rule::Content(AVERAGE_DEFAULT)).then(Regions::default),
-            naming: Naming::default(),
+            fingerprinting: Fingerprinting::default(),
         }
     }
 
@@ -200,18 +200,18 @@ impl RuleScan {
             let mut cutter = Cutter::new(self.rule.chunking());
             cuts.clear();
             cutter.advance(u32::try_from(run.len).expect("batches are far below 4 GiB"), &found, &mut cuts);
-            self.naming.cut += processor_time().saturating_sub(start);
+            self.fingerprinting.cut += processor_time().saturating_sub(start);
             let mut begin = 0;
             for cut in cuts.iter().map(|cut| *cut as usize).chain([run.len]).filter(|cut| *cut != 0) {
                 chunks.push(bytes.get(begin..cut).unwrap_or_default());
                 begin = cut;
             }
-            self.naming.bytes += run.len as u64;
+            self.fingerprinting.bytes += run.len as u64;
         }
         chunks.retain(|chunk| !chunk.is_empty());
         let start = processor_time();
         let names = keys.fingerprints(ChunkKind::Data, &chunks);
-        self.naming.name += processor_time().saturating_sub(start);
+        self.fingerprinting.name += processor_time().saturating_sub(start);
         assert_eq!(names.len(), chunks.len(), "every chunk is named");
     }
 }

@@ -1,6 +1,6 @@
 //! Survey of a source without reading its files, and the choice of what to read.
 //!
-//! The unit is a small file, or a extent of a large one. Which units are read depends on a hash of the file's name and of the
+//! The unit is a small file, or an extent of a large one. Which units are read depends on a hash of the file's name and of the
 //! extent's number: so versions of a file, which mostly keep their name or differ in a date or a number, are read together or
 //! not at all, and their duplicates are seen (see [`Keying`]). Every byte is read with about the same probability: classes of
 //! units by length, each read in the same proportion (stratified sampling, proportional allocation), keep a few large files from
@@ -25,11 +25,11 @@ pub enum Sample {
 }
 
 /// Longest extent of a large file in bytes: changes of an image are local, and its parts differ.
-const STRETCH_BYTES_MAX: u64 = 16 << 20;
+const EXTENT_BYTES_MAX: u64 = 16 << 20;
 /// Shortest one: chunks of a mebibyte on average must fit a few times.
 const EXTENT_BYTES_MIN: u64 = 4 << 20;
 /// Fewest extents of a sample.
-const STRETCHES_MIN: u64 = 64;
+const SAMPLE_EXTENTS_MIN: u64 = 64;
 /// Most extents of a file; those of larger files are longer.
 const EXTENTS_MAX: u64 = 1 << 16;
 /// Upper limits of classes of units in bytes; the last class has the rest.
@@ -91,7 +91,7 @@ pub struct Survey {
     pub totals: Totals,
     /// Property that files are chosen by.
     pub keying: Keying,
-    /// Bytes of a extent; `None` where everything is read, and files are not divided.
+    /// Bytes of an extent; `None` where everything is read, and files are not divided.
     extent_bytes: Option<u64>,
     /// A unit is read if its hash is below that of its class.
     thresholds: [u64; CLASSES.len() + 1],
@@ -99,7 +99,7 @@ pub struct Survey {
     pub bytes_max: u64,
 }
 
-/// A extent of a file that is to be read.
+/// An extent of a file that is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Offset of its first byte.
@@ -260,12 +260,12 @@ struct Unit {
 }
 
 fn extent_bytes(wanted: u64) -> u64 {
-    (wanted / STRETCHES_MIN).clamp(EXTENT_BYTES_MIN, STRETCH_BYTES_MAX)
+    (wanted / SAMPLE_EXTENTS_MIN).clamp(EXTENT_BYTES_MIN, EXTENT_BYTES_MAX)
 }
 
 /// Divides a file.
 fn units(key: u64, size: u64, extent_bytes: Option<u64>) -> impl Iterator<Item = Unit> + use<> {
-    // Stretches begin at multiples of every fixed block.
+    // Extents begin at multiples of every fixed block.
     let len = extent_bytes.map_or(u64::MAX, |len| len.max(size / EXTENTS_MAX).next_multiple_of(EXTENT_BYTES_MIN));
     let count = size.div_ceil(len).max(1);
     (0..count).map(move |number| {

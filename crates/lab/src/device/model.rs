@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::io::DeviceProfile;
 use serde::Deserialize;
 
+use crate::counts::float;
 use crate::files::from_toml;
 use crate::mapped;
 use crate::mapped::medium::LINE_BYTES;
@@ -98,7 +99,6 @@ impl Model {
         micros(self.sync_latency_us)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a model is not that exact")]
     fn serve(&self, latency_us: f64, mb_per_s: f64, requests: &[Request]) -> Duration {
         let latency = |request: &Request| {
             if request.is_sequential { latency_us * (1.0 - self.sequential_discount) } else { latency_us }
@@ -106,19 +106,18 @@ impl Model {
         let sum: f64 = requests.iter().map(latency).sum();
         let longest = requests.iter().map(latency).fold(0.0, f64::max);
         let bytes: u64 = requests.iter().map(|request| request.bytes).sum();
-        micros((sum / f64::from(self.queue_depth)).max(longest) + bytes as f64 / mb_per_s)
+        micros((sum / f64::from(self.queue_depth)).max(longest) + float(bytes) / mb_per_s)
     }
 
     /// Returns the time that accesses to mapped memory take: each wait its latency, copies their bytes; lines that are
     /// flushed pass while others are, and a fence waits for the last.
-    #[expect(clippy::cast_precision_loss, reason = "a model is not that exact")]
     pub fn mapped(&self, traffic: &mapped::Traffic) -> Duration {
         let flushed = traffic.lines_flushed * LINE_BYTES as u64;
         micros(
-            traffic.waits() as f64 * self.read_latency_us
-                + traffic.bytes_copied as f64 / self.read_mb_per_s
-                + flushed as f64 / self.write_mb_per_s
-                + traffic.fences as f64 * self.sync_latency_us,
+            float(traffic.waits()) * self.read_latency_us
+                + float(traffic.bytes_copied) / self.read_mb_per_s
+                + float(flushed) / self.write_mb_per_s
+                + float(traffic.fences) * self.sync_latency_us,
         )
     }
 

@@ -11,11 +11,12 @@ use onefold_engine::monitor::Monitor;
 use serde::Deserialize;
 
 use crate::chunkers::Algorithm;
+use crate::counts::float;
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::point::dimension::unknown;
 
 /// Bytes that a thread cuts again and again: more than its cache.
-const STRETCH_BYTES: usize = 16 << 20;
+const NOISE_BYTES: usize = 16 << 20;
 /// Bytes that a cutter is given at a time, as in a recording.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Most threads.
@@ -82,7 +83,6 @@ pub(super) struct Speeds {
 }
 
 /// Cuts, and returns what to show.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monitor) -> Result<Speeds> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let columns = ["chunker", "threads", "MB/s", "times one thread"].map(str::to_owned).to_vec();
@@ -96,7 +96,7 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
             }
             let speed = speed(algorithm, spec.average, threads, mebibytes)?;
             monitor.note(&format!("{}: {}, {threads} threads: {speed:.0} MB/s", spec.name, algorithm.name()));
-            points.push((threads as f64, speed));
+            points.push((float(threads as u64), speed));
             let single = points.first().map_or(speed, |(_, single)| *single);
             table.rows.push(vec![
                 Cell::Text(algorithm.name().to_owned()),
@@ -111,7 +111,7 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
             what: format!("{} grows with the processors, of which there are {processors}", algorithm.name()),
             published: "4.16 times at 8 threads of 4 cores".to_owned(),
             found: format!("{:.2} times", best / single),
-            holds: 0.7 * processors as f64 <= best / single,
+            holds: 0.7 * float(processors as u64) <= best / single,
             remark: String::new(),
         });
         series.push(Series { name: algorithm.name().to_owned(), is_published: false, points });
@@ -123,7 +123,6 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
 }
 
 /// Returns the MB/s of `threads` threads that cut `mebibytes` MiB each.
-#[expect(clippy::cast_precision_loss, reason = "a speed")]
 fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -> Result<f64> {
     let blocks = (mebibytes << 20) / BLOCK_BYTES;
     // Closed until every thread is ready. When a thread is refused, the gate opens and the others end.
@@ -135,7 +134,7 @@ fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -
             .map(|number| {
                 let (gate, ready) = (&gate, ready.clone());
                 let cut = move || {
-                    let mut noise = vec![0; STRETCH_BYTES];
+                    let mut noise = vec![0; NOISE_BYTES];
                     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut noise);
                     let mut cutter = cutter(algorithm, average);
                     let (mut cuts, mut chunks) = (Vec::new(), 0);
@@ -161,7 +160,7 @@ fn speed(algorithm: Algorithm, average: u32, threads: usize, mebibytes: usize) -
         }
         Ok(start.elapsed())
     })?;
-    Ok((threads * blocks * BLOCK_BYTES) as f64 / 1e6 / taken.as_secs_f64().max(1e-9))
+    Ok(float((threads * blocks * BLOCK_BYTES) as u64) / 1e6 / taken.as_secs_f64().max(1e-9))
 }
 
 fn cutter(algorithm: Algorithm, average: u32) -> Box<dyn StreamCutter> {

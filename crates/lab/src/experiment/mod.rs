@@ -19,6 +19,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use onefold_engine::monitor::Monitor;
 
+use crate::counts::float;
 use crate::device::{Device, REAL};
 use crate::experiment::catalog::Experiment;
 use crate::experiment::chunking::Speeds;
@@ -181,14 +182,13 @@ impl Laboratory {
     }
 
     /// Returns how many chunks of a data set are run, and what memory is divided by.
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn extent(&self, spec: &Spec, set: &DataSet) -> (u64, f64) {
         let chunks = match self.size {
             Size::Quick => set.chunks.min(spec.size.quick_chunks),
             Size::Own => set.chunks.min(spec.size.chunks),
             Size::Fraction(scale) => (set.chunks / u64::from(scale.max(1))).max(CHUNKS_MIN.min(set.chunks)),
         };
-        let scale = if spec.scales_memory { set.chunks as f64 / chunks as f64 } else { 1.0 };
+        let scale = if spec.scales_memory { float(set.chunks) / float(chunks) } else { 1.0 };
         (chunks, scale.min(SCALE_MAX))
     }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use crate::counts::float;
 use crate::experiment::tables::names;
 use crate::experiment::{Results, RunId, spec};
 use crate::findings::{Axis, Plot, PlotKind, Series};
@@ -81,20 +82,18 @@ fn over_data(measured: &Measured, measure: &crate::measure::Measure) -> Vec<(f64
     let mut points = Vec::new();
     for interval in &measured.intervals {
         sum.outcome.add(interval);
-        #[expect(clippy::cast_precision_loss, reason = "an index on an axis")]
-        let gigabytes = sum.outcome.bytes as f64 / 1e9;
+        let gigabytes = float(sum.outcome.bytes) / 1e9;
         points.extend(measure.of(&sum).map(|value| (gigabytes, value)));
     }
     points
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<Plot> {
     let name = plot.measures.first().context("a plot without a measure")?;
     let mut series = Vec::new();
     for id in ids {
         let label = label(results, *id);
-        let index = id.data_set as f64;
+        let index = float(id.data_set as u64);
         let value = results.value(*id, name)?.map(|value| (index, value));
         push(&mut series, label.clone(), false, value.into_iter().collect());
         if let Some(stated) = results.published(*id, name) {
@@ -107,14 +106,13 @@ fn bars(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<P
     Ok(Plot { title: plot.title.clone(), x, y, kind: PlotKind::Bars, series })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a few indexes")]
 fn stacked(results: &Results<'_>, plot: &spec::PlotSpec, ids: &[RunId]) -> Result<Plot> {
     let mut bars = Vec::new();
     let mut series: Vec<Series> = Vec::new();
     for (index, id) in ids.iter().enumerate() {
         bars.push(format!("{}, {}", results.data_sets[id.data_set].name, label(results, *id)));
         for name in &plot.measures {
-            let value = results.value(*id, name)?.map(|value| (index as f64, value));
+            let value = results.value(*id, name)?.map(|value| (float(index as u64), value));
             push(&mut series, spec::measure(name)?.title.to_owned(), false, value.into_iter().collect());
         }
     }

@@ -5,8 +5,7 @@
 
 use onefold_accel::memory::will_need;
 
-use crate::mapped::cache::Cached;
-use crate::mapped::log::Name;
+use crate::mapped::log::{Cached, Name};
 use crate::mapped::segments::ENTRY_WORDS;
 
 /// Slots of a line of the hash table.

@@ -1,7 +1,7 @@
 //! The part of the log in memory: the paper's read buffer, or the traditional cache that it replaces.
 
 use crate::mapped::buffer::{BUFFERED_BYTES, ReadBuffer};
-use crate::mapped::log::Name;
+use crate::mapped::log::{Cached, Name};
 use crate::mapped::lru::Lru;
 
 /// Entries that follow a hit and are copied with it: 50, as in section 5a of the paper.
@@ -26,17 +26,6 @@ pub enum CacheShape {
         /// Entries that are copied after a hit.
         neighbors: usize,
     },
-}
-
-/// An entry that the cache holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cached {
-    /// Location in the cache.
-    pub location: usize,
-    /// Its position in the log.
-    pub position: u64,
-    /// Its last word, as it was when it was copied.
-    pub state: u64,
 }
 
 /// The cache.

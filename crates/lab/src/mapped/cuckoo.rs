@@ -13,6 +13,7 @@
 use onefold_engine::random::mix64;
 use onefold_engine::{Error, Result};
 
+use crate::counts::float;
 use crate::mapped::log::{BATCH_ENTRIES, Log, Name, POSITION_BITS};
 use crate::mapped::medium::{LINE_BYTES, Medium, WORD_BYTES};
 use crate::mapped::segments::ENTRY_WORDS;
@@ -134,9 +135,8 @@ impl Table {
     }
 
     /// Returns the share of slots in use, 0 to 1.
-    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn load(&self) -> f64 {
-        self.count as f64 / self.slots() as f64
+        float(self.count) / float(self.slots())
     }
 
     /// Returns how many slots are in use.

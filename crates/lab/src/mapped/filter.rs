@@ -5,6 +5,7 @@ use onefold_accel::memory::will_need;
 use onefold_engine::kv::{Key, filter};
 use onefold_engine::random::mix64;
 
+use crate::counts::float;
 use crate::mapped::log::Name;
 
 /// Most bits that the classic filter sets for a fingerprint.
@@ -141,15 +142,14 @@ impl Filter {
 
 /// Returns the rate of false positives to expect of a filter that holds so many fingerprints. Of the classic one
 /// `(1 - e^(-k n / m))^k`, of the engine's [`filter::false_positive_rate`].
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
 pub fn false_positive_rate(shape: FilterShape, fingerprints: u64) -> f64 {
     match shape {
         FilterShape::None => 1.0,
         FilterShape::Blocked { bytes, hashes } => filter::false_positive_rate(bytes, hashes, fingerprints),
         FilterShape::Scattered { bytes, hashes } => {
             let hashes = f64::from(hashes.clamp(1, SCATTERED_HASHES_MAX));
-            let bits = (bytes / 8).max(1) as f64 * 64.0;
-            (1.0 - f64::exp(-hashes * fingerprints as f64 / bits)).powf(hashes)
+            let bits = float((bytes / 8).max(1) as u64) * 64.0;
+            (1.0 - f64::exp(-hashes * float(fingerprints) / bits)).powf(hashes)
         }
     }
 }

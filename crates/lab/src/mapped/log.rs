@@ -140,6 +140,17 @@ impl State {
     }
 }
 
+/// An entry of the log that a cache holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cached {
+    /// Location in the cache.
+    pub location: usize,
+    /// Its position in the log.
+    pub position: u64,
+    /// Its last word, as it was when it was copied.
+    pub state: u64,
+}
+
 /// The log.
 #[derive(Debug)]
 pub struct Log {

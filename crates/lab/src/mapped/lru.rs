@@ -10,8 +10,7 @@ use std::collections::HashMap;
 use onefold_engine::index::identity_hasher::BuildIdentityHasher;
 use onefold_engine::kv::{KEY_LEN, Key};
 
-use crate::mapped::cache::Cached;
-use crate::mapped::log::Name;
+use crate::mapped::log::{Cached, Name};
 use crate::mapped::segments::ENTRY_WORDS;
 
 /// Memory of an entry in the map: key, location and a control byte.

@@ -154,7 +154,7 @@ impl<M: Medium> Stored<M> {
         containers.load(space)?;
         let torn = log.adopt(space)?;
         let mut recovery = Recovery { entries: log.len(), torn, ..Recovery::default() };
-        self.go_through(filter, &mut recovery)?;
+        self.scan_log(filter, &mut recovery)?;
         let Self { space, log, table, .. } = self;
         recovery.slots_cleared = table.sweep(space, log)?;
         for position in log.applied()..log.len() {
@@ -172,7 +172,7 @@ impl<M: Medium> Stored<M> {
     }
 
     /// Reads the whole log: fills the filter, and marks entries dead whose container is not in the list.
-    fn go_through(&mut self, filter: &mut Filter, recovery: &mut Recovery) -> Result<()> {
+    fn scan_log(&mut self, filter: &mut Filter, recovery: &mut Recovery) -> Result<()> {
         let Self { space, log, containers, .. } = self;
         let mut entries = vec![0; BATCH_ENTRIES * ENTRY_WORDS];
         let mut names = Vec::with_capacity(BATCH_ENTRIES);

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use crate::counts::counts;
+use crate::counts::{counts, float};
 
 /// The order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,18 +78,13 @@ impl Average {
         self.samples += 1;
         self.sum += nanos;
         // The first samples have equal weights.
-        let weight = WEIGHT.max(1.0 / as_f64(self.samples));
+        let weight = WEIGHT.max(1.0 / float(self.samples));
         self.moving += (nanos - self.moving) * weight;
     }
 
     fn mean(&self) -> f64 {
-        self.sum / as_f64(self.samples.max(1))
+        self.sum / float(self.samples.max(1))
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "shares and times for people and thresholds")]
-fn as_f64(count: u64) -> f64 {
-    count as f64
 }
 
 counts! {
@@ -109,7 +104,7 @@ counts! {
 impl Tally {
     /// Returns the shares of the model.
     pub fn shares(&self) -> Shares {
-        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { as_f64(part) / as_f64(whole) };
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { float(part) / float(whole) };
         Shares {
             duplicate: share(self.duplicates, self.chunks),
             miss: share(self.misses, self.duplicates),
@@ -313,7 +308,7 @@ pub struct Spent {
 impl Spent {
     /// Returns nanoseconds per chunk; `None` if there were none.
     pub fn per_chunk(&self) -> Option<f64> {
-        (self.chunks != 0).then(|| self.nanos / as_f64(self.chunks))
+        (self.chunks != 0).then(|| self.nanos / float(self.chunks))
     }
 }
 

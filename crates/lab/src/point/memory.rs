@@ -14,6 +14,7 @@ use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
 use toml::Value;
 
+use crate::counts::float;
 use crate::mapped::{CacheShape, FilterShape, MappedOptions, Order};
 use crate::origin::memory_of_this_machine;
 use crate::point::{CacheRule, FilterLayout, Point, Probes, Schedule, Store, Window};
@@ -37,8 +38,7 @@ impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if 1 << shift <= self.0 && self.0.trailing_zeros() + 4 >= shift {
-                #[expect(clippy::cast_precision_loss, reason = "a figure for people, of few digits")]
-                let amount = self.0 as f64 / (1_u64 << shift) as f64;
+                let amount = float(self.0) / float(1 << shift);
                 return write!(f, "{amount} {unit}");
             }
         }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
+use crate::counts::float;
 use crate::findings::{Axis, Findings, Plot, PlotKind, Series, Table};
 
 /// Most series of a plot. Nobody can distinguish more.
@@ -58,14 +59,13 @@ fn check_series(plot: &Plot, series: &Series) -> Result<()> {
     Ok(())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a list that fits in memory has fewer than 2^53 names")]
 fn check_value(axis: &Axis, value: f64) -> Result<()> {
     if !value.is_finite() {
         return Ok(());
     }
     ensure!(!axis.is_logarithmic || 0.0 < value, "{value} on a logarithmic axis, which has positive numbers only");
     let count = axis.names.len();
-    let is_index = value.fract() == 0.0 && (0.0..count as f64).contains(&value);
+    let is_index = value.fract() == 0.0 && (0.0..float(count as u64)).contains(&value);
     ensure!(count == 0 || is_index, "{value} is no index of a name: there are {count}, counted from 0");
     Ok(())
 }

@@ -20,7 +20,7 @@ mod example;
 pub const REPORT_NAME: &str = "report.html";
 
 /// Makes a directory for findings of these experiments. Refuses one that has some: that shows before all is measured.
-pub fn make_room(dir: &Path, experiments: &[&str]) -> Result<()> {
+pub fn prepare(dir: &Path, experiments: &[&str]) -> Result<()> {
     create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let files = experiments.iter().flat_map(|name| ["json", "csv"].map(|ending| format!("{name}.{ending}")));
     for file in files.chain([REPORT_NAME.to_owned()]) {

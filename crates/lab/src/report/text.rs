@@ -2,6 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
+use crate::counts::float;
 use crate::findings::{Cell, Claim, Findings, Origin, Table};
 use crate::report::digits;
 
@@ -53,8 +54,7 @@ pub fn to_text(findings: &Findings) -> String {
 /// Describes the machine and program of findings; nothing if unknown.
 pub(crate) fn machine(origin: &Origin) -> String {
     let Origin { processor, processors, memory, kernel, .. } = origin;
-    #[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
-    let gibibytes = *memory as f64 / f64::from(1_u32 << 30);
+    let gibibytes = float(*memory) / f64::from(1_u32 << 30);
     let parts = [
         processor.clone(),
         if *processors == 0 { String::new() } else { format!("{processors} processors") },

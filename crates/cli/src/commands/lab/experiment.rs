@@ -178,7 +178,7 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
     };
     let device = typed.device.as_ref().map(|name| Device::named(name)).transpose()?;
     if let Some(dir) = &typed.output {
-        report::make_room(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
+        report::prepare(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
     }
     let watch = watch(output)?;
     let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size, device);
