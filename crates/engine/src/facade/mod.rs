@@ -1,8 +1,8 @@
-//! The library as programs see it: repositories, what is done with them, and what came of it.
+//! The public interface of the library: repositories, operations on them, and their results.
 //!
-//! Everything here has a builder with the defaults of the `onefold` command. An operation that could not do all that was
-//! asked of it ends with [`Error::Incomplete`](crate::Error::Incomplete), unless its builder was given
-//! `accept_incomplete`: no caller takes half a backup for a whole one by mistake.
+//! Each operation is a builder with the defaults of the `onefold` command. A backup or a restore that leaves something
+//! out ends with [`Error::Incomplete`](crate::Error::Incomplete), unless the caller has called `accept_incomplete` on
+//! its builder. A [`Check`] returns damage in its report instead.
 
 mod backup;
 mod cache;
@@ -30,7 +30,8 @@ pub use snapshots::SnapshotInfo;
 use cache::CacheDirectory;
 use options::Means;
 
-/// An open repository in a local directory. Operations borrow it, so that several may run one after the other on any thread.
+/// An open repository in a local directory. Operations borrow it; it serves any number of them, one after another, on
+/// any thread.
 ///
 /// ```
 /// use onefold_engine::RepositoryOptions;
@@ -53,8 +54,8 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Creates an encrypted repository with default options in a directory that holds none, and opens it. Directories
-    /// that do not exist are created.
+    /// Creates an encrypted repository with default options, and opens it. Creates missing directories. Fails if the
+    /// directory already holds a repository.
     pub fn create(directory: impl Into<PathBuf>, password: impl AsRef<[u8]>) -> crate::Result<Self> {
         RepositoryOptions::new(directory).password(password).create()
     }
@@ -63,29 +64,32 @@ impl Repository {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRepository`](crate::Error::NoRepository) where there is none,
-    /// [`Error::WrongPassword`](crate::Error::WrongPassword) if no key slot opens.
+    /// [`Error::NoRepository`](crate::Error::NoRepository) if the directory holds no repository,
+    /// [`Error::WrongPassword`](crate::Error::WrongPassword) if the password opens no key slot, and the other errors of
+    /// [`RepositoryOptions::open`].
     pub fn open(directory: impl Into<PathBuf>, password: impl AsRef<[u8]>) -> crate::Result<Self> {
         RepositoryOptions::new(directory).password(password).open()
     }
 
-    /// Begins to describe a backup of files and directories, each with everything below it.
+    /// Returns a builder for a backup of files and directories, with everything in the directories.
     pub fn backup<P: Into<PathBuf>>(&self, paths: impl IntoIterator<Item = P>) -> Backup<'_> {
         Backup::of_paths(self, paths.into_iter().map(Into::into).collect())
     }
 
-    /// Begins to describe a backup of a stream as one file called `name`.
+    /// Returns a builder for a backup of a stream as one file called `name`.
     pub fn backup_stream(&self, name: impl Into<PathBuf>, reader: impl std::io::Read + Send + 'static) -> Backup<'_> {
         Backup::of_stream(self, name.into(), Box::new(reader))
     }
 
-    /// Begins to describe a restore of a snapshot: by [`SnapshotId`](crate::SnapshotId), or as text: the beginning of an
-    /// id, `latest` or `latest~N`; with `:/path` behind it, a part of the snapshot.
+    /// Returns a builder for a restore of a snapshot to `target`.
+    ///
+    /// `snapshot` is a [`SnapshotId`](crate::SnapshotId), or text: the beginning of an id, `latest` or `latest~N`. The
+    /// suffix `:/path` selects a part of the snapshot.
     pub fn restore(&self, snapshot: impl std::fmt::Display, target: impl Into<PathBuf>) -> Restore<'_> {
         Restore::new(self, snapshot.to_string(), target.into())
     }
 
-    /// Begins to describe a verification of the repository.
+    /// Returns a builder for a check of the repository.
     pub fn check(&self) -> Check<'_> {
         Check::new(self)
     }
@@ -104,12 +108,12 @@ impl Repository {
     }
 }
 
-/// Bytes of the paths and names that a builder is given.
+/// Returns the bytes of a path or name.
 fn bytes_of(path: impl Into<PathBuf>) -> Vec<u8> {
     std::os::unix::ffi::OsStringExt::into_vec(path.into().into_os_string())
 }
 
-/// A monitor that listens to nothing, unless the caller has given one.
+/// Returns the caller's monitor, or one that ignores all reports.
 fn listener(monitor: Option<&Arc<dyn crate::Monitor>>) -> Arc<dyn crate::Monitor> {
     monitor.map_or_else(|| Arc::new(crate::Silent) as Arc<dyn crate::Monitor>, Arc::clone)
 }

@@ -10,48 +10,48 @@ use crate::object::config::NODE_ITEMS_MAX;
 use crate::recipe::format::Recipe;
 use crate::types::{FINGERPRINT_LEN, Fingerprint, Timestamp};
 
-/// Longest name of an entry in bytes.
+/// Maximum length of an entry's name, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
-/// Longest target of a symbolic link in bytes.
+/// Maximum length of a symbolic link's target, in bytes.
 const SYMLINK_LEN_MAX: usize = 64 << 10;
-/// Deepest tree of nodes over one directory.
+/// Greatest level of a node.
 pub const LEVELS_MAX: u8 = 40;
 
 const FLAG_XATTRS: u8 = 1;
 const FLAG_LINK: u8 = 2;
 const FLAG_EXTENSION: u8 = 4;
 
-/// Which inode an entry with several hard links shares.
+/// The inode that the hard links of an entry share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Link {
     /// Device of the inode.
     pub device: u64,
     /// The inode.
     pub inode: u64,
-    /// How many links it had, inside and outside of what was backed up.
+    /// Number of hard links in the source, inside and outside of the backed-up paths.
     pub links: u64,
 }
 
-/// What an entry holds besides what all entries have.
+/// The part of an entry that depends on its kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// A regular file.
     File {
-        /// Time of the last change of its inode. A later one means that the file must be read again.
+        /// Time of the inode's last change. With the default comparison, a backup reads the file again if it differs.
         ctime: Timestamp,
-        /// Its inode. Another one means another file.
+        /// Inode number. A different number means a different file.
         inode: u64,
-        /// Its bytes.
+        /// Contents of the file.
         recipe: Recipe,
     },
-    /// A directory, by the node that is the root of its list.
+    /// A directory, represented by the root node of its list.
     Directory {
-        /// Name of the node.
+        /// Fingerprint of the root node.
         node: Fingerprint,
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points.
+        /// The path that it contains.
         target: Vec<u8>,
     },
     /// A FIFO, socket or device.
@@ -78,14 +78,14 @@ pub struct Entry {
     pub mtime: Timestamp,
     /// Extended attributes, ACLs among them.
     pub xattrs: Vec<Xattr>,
-    /// Set where the entry's inode has several links.
+    /// The shared inode, if the entry has several hard links.
     pub link: Option<Link>,
-    /// The rest.
+    /// The part that depends on the kind.
     pub content: Content,
 }
 
 impl Entry {
-    /// Returns how many bytes the entry's stream has.
+    /// Returns the length of a file in bytes, 0 for the other kinds.
     pub fn size(&self) -> u64 {
         match &self.content {
             Content::File { recipe, .. } => recipe.len(),
@@ -93,7 +93,7 @@ impl Entry {
         }
     }
 
-    /// Returns what a restore sets.
+    /// Returns the metadata in the form that a file system reports. A restore sets owner, mode and times from it.
     pub fn metadata(&self) -> Metadata {
         let (ctime, inode) = match &self.content {
             Content::File { ctime, inode, .. } => (*ctime, *inode),
@@ -157,7 +157,7 @@ impl Entry {
     fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
         let name = reader.string(NAME_LEN_MAX)?;
         if !is_plain_name(name) {
-            return Err(reader.error("name that no entry can have"));
+            return Err(reader.error("invalid name of an entry"));
         }
         let name = name.to_vec();
         let code = reader.u8()?;
@@ -179,14 +179,14 @@ impl Entry {
         };
         let content = decode_content(reader, kind)?;
         if flags & FLAG_EXTENSION != 0 {
-            // Room for what later writers add and this reader may ignore.
+            // An extension that a later version may write: version 1 ignores it.
             reader.string(usize::MAX)?;
         }
         Ok(Self { name, kind, mode, uid, gid, mtime, xattrs, link, content })
     }
 }
 
-/// Says whether a name can stand in a directory: not empty, not `.` or `..`, without `/` and NUL.
+/// Returns true if a directory can hold the name: it is not empty, `.` or `..`, and contains neither `/` nor NUL.
 fn is_plain_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
@@ -197,7 +197,7 @@ fn decode_xattrs(reader: &mut Reader<'_>) -> Decoded<Vec<Xattr>> {
     for _ in 0..count {
         let name = reader.string(NAME_LEN_MAX)?;
         if name.is_empty() || name.contains(&0) {
-            return Err(reader.error("attribute without a proper name"));
+            return Err(reader.error("invalid name of an extended attribute"));
         }
         let name = std::ffi::OsString::from_vec(name.to_vec());
         xattrs.push(Xattr { name, value: reader.string(usize::MAX)?.to_vec() });
@@ -214,7 +214,7 @@ fn decode_content(reader: &mut Reader<'_>, kind: EntryKind) -> Decoded<Content> 
         EntryKind::Symlink => {
             let target = reader.string(SYMLINK_LEN_MAX)?;
             if target.is_empty() || target.contains(&0) {
-                return Err(reader.error("symbolic link to nowhere"));
+                return Err(reader.error("invalid target of a symbolic link"));
             }
             Ok(Content::Symlink { target: target.to_vec() })
         }
@@ -249,12 +249,12 @@ fn kind_from_code(code: u8) -> Option<EntryKind> {
     }
 }
 
-/// A node one level below, in a list of nodes.
+/// A reference to a node one level below.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Child {
-    /// Name of the node.
+    /// Fingerprint of the node.
     pub node: Fingerprint,
-    /// Entries in and below it.
+    /// Number of the directory's entries in this node and the nodes below it.
     pub entries: u64,
     /// Name of its first entry.
     pub first_name: Vec<u8>,
@@ -275,7 +275,7 @@ pub enum TreeNode {
 }
 
 impl TreeNode {
-    /// Returns how many chunks the entries refer to directly: as many as the node has hints.
+    /// Returns the number of chunks in the entries' level-0 recipes, which is the node's number of hints.
     pub fn chunk_count(&self) -> usize {
         match self {
             Self::Children { .. } => 0,
@@ -302,7 +302,7 @@ pub fn decode_node(contents: &[u8]) -> Decoded<TreeNode> {
     Ok(node)
 }
 
-/// Fewest bytes that an entry takes.
+/// Minimum length of an encoded entry, in bytes.
 const ENTRY_LEN_MIN: usize = 10;
 
 fn node_count(reader: &mut Reader<'_>, bytes_each: usize) -> Decoded<usize> {
@@ -326,7 +326,7 @@ fn decode_entries(reader: &mut Reader<'_>) -> Decoded<TreeNode> {
 fn decode_children(reader: &mut Reader<'_>, level: u8) -> Decoded<TreeNode> {
     let count = node_count(reader, FINGERPRINT_LEN + 3)?;
     if count == 0 {
-        return Err(reader.error("list of no nodes"));
+        return Err(reader.error("node without children"));
     }
     let mut children: Vec<Child> = Vec::with_capacity(count);
     for _ in 0..count {
