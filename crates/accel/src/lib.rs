@@ -1,11 +1,14 @@
-//! Vector kernels for the two things that read every byte of a source: where chunks may end, and what they are called.
+//! Vector kernels for the two computations that read every byte of a source: boundaries of chunks, and fingerprints.
 //!
-//! Each result has a kernel that says what it is, and kernels for the vector units of a processor, which are compared with
-//! it bit for bit. Which one runs is chosen at run time, by what the processor has; all kernels can be asked for by name,
-//! for tests and measurements.
+//! One kernel of each computation is its specification. Tests compare the others, for the vector units of processors,
+//! with it bit for bit. The fastest kernel that the processor supports is chosen at run time; tests and measurements
+//! can select any kernel.
 #![cfg_attr(
     target_arch = "x86_64",
-    expect(unsafe_code, reason = "vector instructions are reached through functions that a processor may not have")
+    expect(
+        unsafe_code,
+        reason = "functions with vector instructions must not be called on a processor that lacks them"
+    )
 )]
 
 pub mod boundary;

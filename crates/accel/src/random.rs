@@ -1,4 +1,4 @@
-//! Inputs of tests.
+//! Random inputs for tests.
 
 /// A generator of numbers (Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2014).
 pub(crate) struct Random(u64);
@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    #[expect(clippy::print_stderr, reason = "a test that fails shows what it printed")]
+    #[expect(clippy::print_stderr, reason = "a failed test shows its output")]
     /// Starts from the seed in `ONEFOLD_SEED`, or from another one each time.
     pub(crate) fn from_environment() -> Self {
         let seed = match std::env::var("ONEFOLD_SEED") {

@@ -1,4 +1,4 @@
-//! Heap memory that starts at a multiple of a page, as direct I/O wants it.
+//! Heap memory that is aligned to a page, as direct I/O requires.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -7,32 +7,32 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, madvise};
 
-/// Where every buffer starts: a multiple of this many bytes.
+/// Alignment of every buffer in bytes.
 ///
-/// 4,096: a page of memory, and at least the logical block of every disk that direct I/O is tried on.
+/// 4,096 is a page of memory, and at least the logical block size of every disk on which Onefold tries direct I/O.
 pub const ALIGNMENT: usize = 4096;
 
-/// Bytes of a huge page where one is 512 pages. A buffer that long or longer starts at a multiple of it and asks for huge
-/// pages, so that the processor, and the kernel that hands the buffer to a disk, look up few addresses instead of thousands.
+/// Bytes of a huge page of 512 pages. A buffer of at least this length is aligned to it and asks for huge pages. The
+/// processor, and the kernel when it passes the buffer to a disk, then translate few addresses instead of thousands.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Bytes on the heap, the first of them at a multiple of [`ALIGNMENT`]. An empty one holds no memory.
+/// Bytes on the heap, aligned to [`ALIGNMENT`]. A new empty buffer holds no memory.
 ///
-/// Whoever holds it counts its capacity as memory; `len` bytes are initialized at any time.
+/// The owner counts its capacity toward the memory budget.
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     len: usize,
-    /// Allocated bytes; 0: nothing is allocated and `start` dangles, aligned.
+    /// Allocated bytes. If 0, nothing is allocated, and `start` dangles but is aligned.
     capacity: usize,
 }
 
-// SAFETY: the buffer owns its memory alone and hands it out by the rules of `&` and `&mut` only, as `Vec<u8>` does.
+// SAFETY: the buffer owns its memory exclusively and lends it only as `&` and `&mut`, like `Vec<u8>`.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Returns a buffer of so many zeros.
+    /// Returns a buffer of `len` zeros.
     pub fn new_zeroed(len: usize) -> Self {
         if len == 0 {
             return Self::default();
@@ -42,19 +42,18 @@ impl AlignedBuffer {
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         if HUGE_PAGE <= len {
-            // Of whole huge pages only: the rest would take more memory than was asked for.
+            // For whole huge pages only: the remainder would take more memory than requested.
             let advised = len - len % HUGE_PAGE;
-            // SAFETY: the range was just allocated, and the advice changes nothing that can be read. It is one: that it is
-            // not taken is no error.
+            // SAFETY: the range was just allocated, and the advice does not change its contents. The kernel may ignore
+            // advice, so a failure is no error.
             let _ = unsafe { madvise(start.as_ptr().cast(), advised, Advice::LinuxHugepage) };
         }
-        // SAFETY: so many bytes were allocated.
+        // SAFETY: `len` bytes were allocated.
         unsafe { start.as_ptr().write_bytes(0, len) };
         Self { start, len, capacity: len }
     }
 
-    /// Makes the buffer `len` bytes long: cuts it, or appends zeros. Memory is allocated only to grow beyond the longest
-    /// it ever was.
+    /// Truncates the buffer to `len` bytes, or appends zeros. Allocates only if `len` exceeds the capacity.
     pub fn resize(&mut self, len: usize) {
         if self.capacity < len {
             let mut grown = Self::new_zeroed(len);
@@ -63,14 +62,14 @@ impl AlignedBuffer {
             return;
         }
         let old_len = self.len;
-        // All bytes up to the capacity are initialized: the memory came zeroed, and nothing takes that back.
+        // All bytes up to the capacity are initialized, because `new_zeroed` wrote zeros.
         self.len = len;
         if old_len < len {
             self[old_len..].fill(0);
         }
     }
 
-    /// Returns how many bytes of memory the buffer holds.
+    /// Returns the number of bytes of memory that the buffer holds.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -83,7 +82,7 @@ fn layout(capacity: usize) -> Layout {
 
 impl Default for AlignedBuffer {
     fn default() -> Self {
-        // Aligned even though nothing is there: a read of no bytes is a read like any other.
+        // Aligned although it is empty, because the kernel checks the address of an empty read, too.
         let start = std::ptr::without_provenance_mut(ALIGNMENT);
         Self { start: NonNull::new(start).expect("the alignment is not 0"), len: 0, capacity: 0 }
     }
@@ -92,7 +91,7 @@ impl Default for AlignedBuffer {
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         if self.capacity != 0 {
-            // SAFETY: allocated in `new_zeroed` with this very layout, and not yet freed.
+            // SAFETY: `new_zeroed` allocated the memory with the same layout, and nothing has freed it.
             unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) }
         }
     }
@@ -102,14 +101,14 @@ impl Deref for AlignedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes from `start` are ours and initialized; with a length of 0 an aligned address is enough.
+        // SAFETY: the buffer owns `len` initialized bytes from `start`; for a length of 0 an aligned address is enough.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` makes it the only reference.
+        // SAFETY: as in `deref`, and `&mut self` guarantees that there is no other reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -122,7 +121,7 @@ impl From<&[u8]> for AlignedBuffer {
     }
 }
 
-/// Says how long it is. The bytes may be somebody's data and do not belong in a message.
+/// Shows the length only: the bytes may be a user's data and do not belong in a message.
 impl fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AlignedBuffer").field("len", &self.len).finish_non_exhaustive()
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_buffer_is_aligned_zeroed_and_as_long_as_asked() {
+    fn every_buffer_is_aligned_zeroed_and_of_the_requested_length() {
         for len in [0, 1, 511, 4096, 4097, 1 << 20, HUGE_PAGE, 2 * HUGE_PAGE + 4097] {
             let buffer = AlignedBuffer::new_zeroed(len);
             assert_eq!((buffer.len(), buffer.as_ptr().addr() % ALIGNMENT), (len, 0));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn resizing_keeps_what_stands_and_appends_zeros_also_where_bytes_stood_before() {
+    fn resizing_keeps_bytes_and_appends_zeros_even_over_old_bytes() {
         let mut buffer = AlignedBuffer::from(&[7; 5000][..]);
         buffer.resize(10_000);
         assert!(buffer[..5000] == [7; 5000] && buffer[5000..] == [0; 5000]);

@@ -1,7 +1,7 @@
-//! What I/O needs and safe Rust cannot say: memory aligned for direct I/O, batches through `io_uring`, mapped memory, the
-//! errors of `close`, and an allocator that ends the process when memory is refused.
+//! Safe interfaces to parts of I/O that need `unsafe`: memory aligned for direct I/O, batches through `io_uring`,
+//! mapped memory, the errors of `close`, and an allocator that ends the process when the system refuses memory.
 //!
-//! Thin on purpose: every item is safe to call, and every `unsafe` block says what makes it so.
+//! The crate is thin on purpose. Every item is safe to call, and every `unsafe` block states why it is sound.
 #![expect(unsafe_code, reason = "one of the two crates that may; the engine has none")]
 
 mod buffer;

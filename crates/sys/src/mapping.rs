@@ -1,7 +1,7 @@
-//! Memory that a file or the machine's memory stands behind, read and written in words of eight bytes.
+//! Memory that is mapped from a file or from RAM, read and written in words of eight bytes.
 //!
-//! Every access is that of an atomic word, so that another process that writes to the same file at the same time can make
-//! what is read wrong, but not undefined. What it must not do is cut the file off: the kernel then ends whoever reads past its end.
+//! Every access is to an atomic word. Another process that writes to the same file at the same time can cause wrong
+//! values, but no undefined behavior. It must not truncate the file: the kernel ends a process that reads past the end.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -14,17 +14,17 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap, msync, munmap,
 };
 
-/// Bytes of a word: what is loaded and stored at once.
+/// Bytes of a word, the unit of loads and stores.
 pub const WORD_BYTES: usize = 8;
-/// Bytes of a cache line: what is flushed at once.
+/// Bytes of a cache line, the unit of flushes.
 pub const LINE_BYTES: usize = 64;
-/// Bytes of a page: what is mapped and released at once.
+/// Bytes of a page, the unit of mapping and release.
 const PAGE_BYTES: usize = 4096;
 
 /// Memory, mapped for reading and writing.
 ///
-/// Offsets are in bytes, multiples of [`WORD_BYTES`]; an access that is not inside the mapping is a mistake of the caller
-/// and panics. A mapping may be shared between threads; words are neither torn nor ordered, except by [`Mapping::fence`].
+/// Offsets are in bytes and multiples of [`WORD_BYTES`]. An access outside the mapping is a mistake of the caller and
+/// panics. A mapping may be shared between threads; words are neither torn nor ordered, except by [`Mapping::fence`].
 pub struct Mapping {
     /// Dangles while the mapping is empty.
     start: NonNull<u8>,
@@ -34,31 +34,31 @@ pub struct Mapping {
     line_flush: LineFlush,
 }
 
-// SAFETY: the memory belongs to the mapping alone and is accessed as atomic words only.
+// SAFETY: the mapping owns the memory exclusively and accesses it as atomic words only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// How a line is told to go to where the memory is.
+/// The instruction that writes a cache line back to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LineFlush {
-    /// `clwb`: written back, and kept in the cache.
+    /// `clwb`: writes the line back and keeps it in the cache.
     WriteBack,
-    /// `clflushopt`: written back and thrown out of the cache.
+    /// `clflushopt`: writes the line back and evicts it from the cache.
     Evict,
-    /// `clflush`: the same, one after another.
+    /// `clflush`: like `clflushopt`, but one line after another.
     EvictInOrder,
-    /// The processor is not one that this program knows how to tell: nothing is done.
+    /// No known instruction: a flush does nothing.
     None,
 }
 
 impl LineFlush {
-    /// Returns what this processor has.
+    /// Returns the best instruction of this processor.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{__cpuid, __cpuid_count};
-            // Every x86-64 processor has the leaf that says how many there are, and `clflush`.
+            // Every x86-64 processor has `clflush`, and the leaf with the number of leaves.
             if __cpuid(0).eax < 7 {
                 return Self::EvictInOrder;
             }
@@ -81,7 +81,7 @@ fn rounded(len: usize) -> io::Result<usize> {
 }
 
 impl Mapping {
-    /// Maps so much of the machine's memory, zeroed; it is gone with the mapping.
+    /// Maps `len` bytes of zeroed RAM, which are freed with the mapping.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let mut mapping =
             Self { start: NonNull::dangling(), len: 0, file: None, is_direct: false, line_flush: LineFlush::detect() };
@@ -89,8 +89,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps all whole pages that a file has; it must be open for reading and writing. What is written to it is in the
-    /// file for everyone, at once.
+    /// Maps all whole pages of a file, which must be open for reading and writing. A store is visible in the file
+    /// immediately, to all processes.
     pub fn of_file(file: OwnedFd) -> io::Result<Self> {
         let len = usize::try_from(fstat(&file)?.st_size).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
         let mut mapping = Self {
@@ -104,28 +104,28 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Returns how many bytes are mapped.
+    /// Returns the number of mapped bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Says whether nothing is mapped.
+    /// Returns true if nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns how lines are flushed here.
+    /// Returns the instruction that flushes lines.
     pub fn line_flush(&self) -> LineFlush {
         self.line_flush
     }
 
-    /// Says whether the file's own memory is mapped, with no page cache between (DAX): what was flushed and fenced is
-    /// durable then.
+    /// Returns true if the mapping bypasses the page cache (DAX). Stores are then durable once they are flushed and
+    /// fenced.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// Maps `len` bytes where nothing is mapped so far.
+    /// Maps `len` bytes; nothing may be mapped yet.
     fn map(&mut self, len: usize) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -133,18 +133,18 @@ impl Mapping {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let start = match &self.file {
             None => {
-                // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+                // SAFETY: the kernel chooses the address of a new mapping, so it affects no existing memory.
                 let start =
                     unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
-                // SAFETY: the range was just mapped, and the advice changes nothing that can be read. It is one: that it
-                // is not taken is no error.
+                // SAFETY: the range was just mapped, and the advice does not change its contents. The kernel may ignore
+                // advice, so a failure is no error.
                 let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
                 start
             }
             Some(file) => {
-                // Only memory that the file itself consists of can be mapped so; elsewhere the kernel refuses.
+                // The kernel allows this only on a file system without a page cache (DAX).
                 let direct = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-                // SAFETY: as above. Others may change the file, but every access is that of an atomic word.
+                // SAFETY: as above. Other processes may change the file, but every access is to an atomic word.
                 let mapped = unsafe { mmap(null_mut(), len, access, direct, file, 0) };
                 self.is_direct = mapped.is_ok();
                 match mapped {
@@ -159,9 +159,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes the mapping at least `len` bytes long, in whole pages; the new ones are zero. Where a file stands behind it,
-    /// the file grows and has its space reserved: a full disk is an error here, and no signal later. After an error the
-    /// mapping is as it was.
+    /// Extends the mapping to at least `len` bytes, in whole pages; the new pages are zero. A mapped file grows, and
+    /// its space is reserved: a full disk causes an error here and no signal later. After an error the mapping is
+    /// unchanged.
     pub fn grow(&mut self, len: usize) -> io::Result<()> {
         let len = rounded(len)?;
         if len <= self.len {
@@ -169,7 +169,7 @@ impl Mapping {
         }
         if let Some(file) = &self.file {
             let (from, to) = (self.len as u64, len as u64);
-            // What may stand after the last whole page goes.
+            // Removes bytes after the last whole page.
             ftruncate(file, from)?;
             match fallocate(file, FallocateFlags::empty(), from, to - from) {
                 Err(rustix::io::Errno::OPNOTSUPP) => ftruncate(file, to)?,
@@ -179,21 +179,21 @@ impl Mapping {
         if self.len == 0 {
             return self.map(len);
         }
-        // SAFETY: the range is what was mapped last, and no reference into it outlives a call; it may move.
+        // SAFETY: the range is the current mapping. It may move, because no reference into it outlives a call.
         let start = unsafe { mremap(self.start.as_ptr().cast(), self.len, len, MremapFlags::MAYMOVE)? };
         self.start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");
         self.len = len;
         Ok(())
     }
 
-    /// Returns the word at an offset after checking that the range from there is inside.
+    /// Returns `count` words from an offset on. Panics if they are not inside the mapping.
     fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
-        assert!(offset.is_multiple_of(WORD_BYTES), "offset {offset} is not that of a word");
+        assert!(offset.is_multiple_of(WORD_BYTES), "offset {offset} is not a multiple of {WORD_BYTES}");
         let end = count.checked_mul(WORD_BYTES).and_then(|bytes| bytes.checked_add(offset));
         let is_inside = end.is_some_and(|end| end <= self.len);
         assert!(is_inside, "{count} words at {offset} are not inside {} bytes", self.len);
-        // SAFETY: the range is mapped for reading and writing for as long as `self` is borrowed, since unmapping and moving
-        // need it exclusively; pages are aligned and so are words; atomic words may be changed by anyone.
+        // SAFETY: the range stays mapped for reading and writing while `self` is borrowed, because unmapping and moving
+        // need exclusive access. Pages and words are aligned. Any thread or process may change atomic words.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
@@ -219,8 +219,8 @@ impl Mapping {
         places.iter().zip(words).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
     }
 
-    /// Tells the processor to write back the lines that hold `len` bytes from an offset on. They have arrived after the
-    /// next [`Mapping::fence`].
+    /// Tells the processor to write back the cache lines of `len` bytes from an offset on. They have left the caches
+    /// after the next [`Mapping::fence`].
     pub fn flush(&self, offset: usize, len: usize) {
         let first = offset - offset % LINE_BYTES;
         let end = offset.saturating_add(len).min(self.len);
@@ -229,18 +229,18 @@ impl Mapping {
         }
     }
 
-    /// Waits until what was stored before can be seen by all, and flushed lines have left the caches.
+    /// Waits until earlier stores are visible to all threads and flushed lines have left the caches.
     pub fn fence(&self) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a store fence changes no register and no memory. That it may touch memory, as far as the compiler knows,
-        // keeps it from moving stores past it.
+        // SAFETY: a store fence changes no register and no memory. The compiler assumes that it may access memory, and
+        // so does not move stores past it.
         unsafe {
             std::arch::asm!("sfence", options(nostack, preserves_flags));
         }
         fence(Ordering::SeqCst);
     }
 
-    /// Writes what was stored to the device under the file and waits for it; does nothing without a file.
+    /// Writes the stores to the device of the file and waits until they are durable; does nothing without a file.
     pub fn sync(&self) -> io::Result<()> {
         if self.file.is_some() && self.len != 0 {
             // SAFETY: the range is mapped; its contents stay as they are.
@@ -249,8 +249,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives back the memory of all pages that lie inside `len` bytes from an offset on; they are zero afterwards, or as
-    /// they were where a file system cannot do it.
+    /// Frees the memory of all pages inside `len` bytes from an offset on. They are zero afterward, or unchanged if the
+    /// file system does not support it.
     pub fn release(&self, offset: usize, len: usize) {
         let end = offset.saturating_add(len).min(self.len) / PAGE_BYTES * PAGE_BYTES;
         let Some(start) = offset.checked_next_multiple_of(PAGE_BYTES).filter(|start| *start < end) else { return };
@@ -260,19 +260,19 @@ impl Mapping {
                 let _ = fallocate(file.as_fd(), hole, start as u64, (end - start) as u64);
             }
             None => {
-                // SAFETY: the range is inside the mapping, and its words may change at any time for whoever reads them.
+                // SAFETY: the range is inside the mapping, and readers expect its words to change at any time.
                 let _ = unsafe { madvise(self.start.as_ptr().add(start).cast(), end - start, Advice::LinuxDontNeed) };
             }
         }
     }
 
-    /// Asks for the line of an offset, without waiting for it; does nothing outside the mapping.
+    /// Prefetches the cache line of an offset, without waiting for it; does nothing outside the mapping.
     pub fn will_need(&self, offset: usize) {
         if offset < self.len {
             #[cfg(target_arch = "x86_64")]
             {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                // SAFETY: the address is inside the mapping, and a hint reads nothing that the program sees.
+                // SAFETY: the address is inside the mapping, and a hint has no effect that the program can observe.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(self.start.as_ptr().add(offset).cast()) }
             }
         }
@@ -283,7 +283,7 @@ impl Mapping {
 fn flush_line(how: LineFlush, line: &[AtomicU64]) {
     use std::arch::asm;
     let address = line.as_ptr();
-    // SAFETY: the address is that of memory that exists, and no instruction changes it, nor a register. The processor
+    // SAFETY: the memory at the address exists, and the instructions change neither it nor a register. The processor
     // has the instruction: `LineFlush::detect` chose it.
     unsafe {
         match how {
@@ -301,7 +301,7 @@ fn flush_line(_how: LineFlush, _line: &[AtomicU64]) {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: the range is what was mapped last, and nothing refers into it any more. What fails, leaks.
+            // SAFETY: the range is the current mapping, and no reference into it is left. A failure leaks the mapping.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }
@@ -317,7 +317,7 @@ impl fmt::Debug for Mapping {
 mod tests {
     use super::*;
 
-    /// Runs a property on memory, and on a file.
+    /// Tests a property on anonymous memory and on a file.
     fn on_both(property: impl Fn(Mapping)) {
         property(Mapping::anonymous(PAGE_BYTES).unwrap());
         let mut mapping = Mapping::of_file(tempfile::tempfile().unwrap().into()).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_loaded_also_after_growing_and_new_pages_are_zero() {
+    fn stored_words_are_loaded_even_after_growth_and_new_pages_are_zero() {
         on_both(|mut mapping| {
             assert_eq!((mapping.len(), mapping.load(4088)), (PAGE_BYTES, 0));
             mapping.write(4000, &[1, 2, 3]);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_what_was_stored_and_bytes_after_its_last_page_are_no_words() {
+    fn a_file_contains_stored_words_and_bytes_after_its_last_page_are_not_mapped() {
         let file = tempfile::tempfile().unwrap();
         let mut mapping = Mapping::of_file(file.try_clone().unwrap().into()).unwrap();
         mapping.grow(2 * PAGE_BYTES).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_or_between_words_is_refused() {
+    fn accesses_outside_the_mapping_or_between_words_panic() {
         on_both(|mapping| {
             for (offset, count) in [(PAGE_BYTES, 1), (PAGE_BYTES - 8, 2), (4, 1), (usize::MAX - 7, 1), (0, usize::MAX)]
             {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_flush_that_the_processor_has_leaves_the_words_alone() {
+    fn no_available_flush_instruction_changes_the_words() {
         on_both(|mut mapping| {
             let best = LineFlush::detect();
             let all = [LineFlush::None, LineFlush::EvictInOrder, LineFlush::Evict, LineFlush::WriteBack];

@@ -1,15 +1,15 @@
 //! An allocator that ends the process in an orderly way when the system refuses memory.
 //!
-//! The standard library aborts then, after a backtrace if `RUST_BACKTRACE` asks for one. The backtrace needs memory too: when
-//! that is refused, the thread waits forever for the lock that it holds.
+//! The standard library would abort, after a backtrace if `RUST_BACKTRACE` requests one. The backtrace also needs
+//! memory. If the system refuses that, the thread waits forever for a lock that it holds itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fmt;
 
 thread_local! {
-    /// How many calls of [`answer_refusals`] the thread is in. Of constant value and without a destructor, so that the
-    /// allocator may use it at any time.
+    /// Number of calls of [`answer_refusals`] on the thread's stack. It has a constant initial value and no destructor,
+    /// so the allocator may use it at any time.
     static ANSWERED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -43,10 +43,10 @@ impl fmt::Debug for EndOnRefusal {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator with its arguments, and its answer is returned.
+// SAFETY: every call goes to the system's allocator with its arguments, and returns its result.
 unsafe impl GlobalAlloc for EndOnRefusal {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps to the contract of `GlobalAlloc::alloc`, which is that of the system's.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which is that of the system's allocator.
         self.check(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -83,7 +83,7 @@ pub fn answer_refusals<T>(allocate: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
-    /// More than any address space has.
+    /// More bytes than any address space has.
     const REFUSED_BYTES: usize = isize::MAX as usize - 4096;
 
     fn end(bytes: usize) -> ! {
@@ -102,10 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_granted_is_the_systems() {
+    fn granted_memory_comes_from_the_system() {
         let allocator = EndOnRefusal::new(end);
         let layout = Layout::from_size_align(64, 8).unwrap();
-        // SAFETY: the layout is not of size 0, is the one that the memory came with, and all bytes read are initialized.
+        // SAFETY: the size of the layout is not 0, the memory was allocated with it, and all bytes read are
+        // initialized.
         unsafe {
             let start = allocator.alloc_zeroed(layout);
             assert_eq!(start.read(), 0);

@@ -10,77 +10,77 @@ use crate::AlignedBuffer;
 
 /// Transfers that one ring holds in flight at a time.
 ///
-/// 128: past the 32 to 64 at which the disks that were measured stop getting faster, and 128 pages fill half a megabyte.
-/// The ring itself takes 128 entries of 64 bytes, 256 answers of 16 and two pages of bookkeeping of the kernel's memory,
-/// about 20 KiB.
+/// The measured disks gain no speed above 32 to 64, and 128 pages are half a megabyte. A ring takes about 20 KiB of
+/// kernel memory: 128 entries of 64 bytes, 256 completions of 16 bytes, and two pages of bookkeeping.
 pub const DEPTH: usize = 128;
 
-/// Entries that are waited for together when a batch is larger than the ring: refilling one by one would cost a call
-/// of the kernel each.
+/// Completions to wait for before the ring is refilled, if a batch is larger than the ring. Refilling after each would
+/// cost a system call each.
 const REFILL: usize = DEPTH / 4;
 
-/// Share of the reads in flight that are waited for together where others follow from them: a call of the kernel for each
-/// would cost as much as a read.
+/// A stream of reads waits for one in this many of the reads in flight. A system call for each read would cost as much
+/// as the read.
 const TOGETHER: usize = 16;
 
-/// Most bytes of one operation; the kernel moves no more than 2 GiB minus a page at once. Longer ones come short.
+/// Maximum bytes of one operation. The kernel transfers at most 2 GiB minus a page at once; longer operations end
+/// short.
 const OPERATION_BYTES_MAX: usize = 1 << 30;
 
-/// Memory that a transfer fills or empties.
+/// Memory that a transfer reads into or writes from.
 #[derive(Debug)]
 pub enum Memory<'a> {
-    /// To be filled from the file.
+    /// Memory to fill from the file.
     Read(&'a mut [u8]),
-    /// To be written to the file.
+    /// Bytes to write to the file.
     Write(&'a [u8]),
 }
 
-/// One transfer between memory and a place in a file.
+/// One transfer between memory and a range of a file.
 #[derive(Debug)]
 pub struct Operation<'a> {
     /// The file.
     pub file: BorrowedFd<'a>,
     /// First byte in the file. More than `i64::MAX` is an error of kind `InvalidInput`.
     pub offset: u64,
-    /// Where the bytes go to or come from.
+    /// Destination or source of the bytes.
     pub memory: Memory<'a>,
-    /// How it ended: bytes moved, which may be fewer than asked for, as `pread` and `pwrite` have it. `None`: not
-    /// carried out.
+    /// Bytes transferred, which may be fewer than requested, as with `pread` and `pwrite`; `None` if the operation was
+    /// not carried out.
     pub outcome: Option<io::Result<usize>>,
 }
 
-/// A read that owns its memory, whose length is how much to read.
+/// A read that owns its buffer. The length of the buffer is the number of bytes to read.
 #[derive(Debug)]
 pub struct OwnedRead {
-    /// Whose it is, as the one who asked for it numbers them.
+    /// Number by which the caller recognizes the read.
     pub number: usize,
     /// First byte in the file.
     pub offset: u64,
-    /// Where the bytes go to.
+    /// Destination of the bytes.
     pub buffer: AlignedBuffer,
 }
 
-/// Where reads come from that follow from each other, and where they go to when they have ended.
+/// A source of reads and the receiver of their results. A result may lead to further reads.
 pub trait OwnedReads {
-    /// Returns the next read; `None` if none is to be made before another one has ended.
+    /// Returns the next read, or `None` if there is none until another one completes.
     fn next(&mut self) -> Option<OwnedRead>;
-    /// Takes a read that has ended, and how: bytes read, which may be fewer than asked for.
+    /// Receives a completed read and the number of bytes read, which may be fewer than requested.
     fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>);
 }
 
-/// An `io_uring` of [`DEPTH`] entries. One batch at a time, from any thread.
+/// An `io_uring` of [`DEPTH`] entries. Runs one batch at a time, from any thread.
 pub struct Ring {
     ring: IoUring,
-    /// Set once a call of the kernel failed: what the ring still holds is unknown.
+    /// True after a failed system call: the contents of the ring are then unknown.
     is_broken: bool,
 }
 
 impl Ring {
-    /// Sets up a ring. Fails where the kernel has none (`ENOSYS`), forbids it (`EPERM`), or is older than 5.6, whose
-    /// rings cannot read and write by a file's offset.
+    /// Sets up a ring. Fails if the kernel has no `io_uring` (`ENOSYS`), forbids it (`EPERM`), or is older than 5.6,
+    /// which added the operations that this module uses.
     pub fn new() -> io::Result<Self> {
         let entries = u32::try_from(DEPTH).expect("a small constant");
-        // Without it, an answer would interrupt the thread that is about to wait for it anyway. Linux 5.19 and later.
+        // COOP_TASKRUN (Linux 5.19): completions do not interrupt a thread that is about to wait for them.
         let ring = IoUring::builder().setup_coop_taskrun().build(entries).or_else(|_| IoUring::new(entries))?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -90,9 +90,12 @@ impl Ring {
         Ok(Self { ring, is_broken: false })
     }
 
-    /// Carries out reads of a file as they come, at most [`DEPTH`] in flight: who takes one that has ended may have the next
-    /// ones ready, for which the others are not waited for. Returns when none is in flight and none is to come. An error is one
-    /// of the ring: it is of no more use, and every read was ended all the same, those that it lost with an error.
+    /// Carries out reads of a file with at most [`DEPTH`] in flight. When some reads complete, the reads that follow
+    /// from them start without waiting for the others. Returns when no read is in flight and `reads` has no next one.
+    ///
+    /// # Errors
+    ///
+    /// After an error the ring cannot be used again. Every read has completed, the lost ones with an error.
     pub fn run_on(&mut self, file: BorrowedFd<'_>, reads: &mut dyn OwnedReads) -> io::Result<()> {
         let mut flying = Flying::over(self);
         loop {
@@ -114,14 +117,17 @@ impl Ring {
         if flying.ring.is_broken { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
-    /// Carries out all operations, at most [`DEPTH`] in flight, in any order, and returns when the last has ended. An
-    /// error is one of the ring: it is of no more use, and operations without an outcome were not carried out.
+    /// Carries out all operations, at most [`DEPTH`] in flight, in any order, and returns when the last has completed.
+    ///
+    /// # Errors
+    ///
+    /// After an error the ring cannot be used again. Operations without an outcome were not carried out.
     pub fn run(&mut self, operations: &mut [Operation<'_>]) -> io::Result<()> {
         if self.is_broken {
             return Err(ErrorKind::BrokenPipe.into());
         }
-        // The kernel holds addresses of memory that is only borrowed here. No way leads out of this function before it
-        // has let go of all of them: no `?`, and a panic, which nothing below should cause, ends the process.
+        // The kernel holds addresses of memory that this function only borrows, so it must not return before the kernel
+        // has released them: there is no `?`, and a panic aborts the process.
         let guard = AbortOnUnwind;
         let mut next = 0;
         let mut in_flight = 0;
@@ -132,9 +138,9 @@ impl Ring {
                 next += 1;
                 match entry(operation, index) {
                     Ok(entry) => {
-                        // SAFETY: file and memory of the entry are borrowed for longer than this call, exclusively
-                        // where the kernel writes. This call ends after every entry was answered, or, if the kernel
-                        // never took it, with a ring that is not entered again.
+                        // SAFETY: the entry's file and memory are borrowed for longer than this call, and exclusively
+                        // if the kernel writes to the memory. The call returns after every entry that the kernel took
+                        // has completed. The kernel takes no others: a broken ring is not entered again.
                         let pushed = unsafe { self.ring.submission().push(&entry) };
                         pushed.expect("fewer are in flight than the ring has entries");
                         in_flight += 1;
@@ -154,11 +160,11 @@ impl Ring {
                 };
                 if outcome.is_err() {
                     self.is_broken = true;
-                    // What the kernel has not taken by now it never will: the ring is not entered again.
+                    // The kernel never takes the entries that are still queued, because the ring is not entered again.
                     in_flight -= self.ring.submission().len();
                 }
             } else {
-                // What the kernel took it also ends; where waiting for that fails, asking again is all there is.
+                // The kernel completes every entry that it took. Waiting has failed, so poll.
                 std::thread::yield_now();
             }
             for answer in self.ring.completion() {
@@ -171,7 +177,7 @@ impl Ring {
     }
 }
 
-/// Reads that the kernel carries out. It holds their memory until it has let go of them, whatever becomes of the caller.
+/// Reads in flight. Owns their buffers until the kernel has released them, also if the caller panics.
 struct Flying<'a> {
     ring: &'a mut Ring,
     slots: Vec<Option<OwnedRead>>,
@@ -179,7 +185,7 @@ struct Flying<'a> {
     count: usize,
     /// Slots whose entries the kernel may not have taken yet, in order.
     untaken: Vec<usize>,
-    /// Reads that have ended and were not handed on yet.
+    /// Completed reads that the caller has not received yet.
     ended: Vec<(OwnedRead, io::Result<usize>)>,
 }
 
@@ -188,12 +194,12 @@ impl<'a> Flying<'a> {
         Self { ring, slots: Vec::new(), free: Vec::new(), count: 0, untaken: Vec::new(), ended: Vec::new() }
     }
 
-    /// Says whether one more fits.
+    /// Returns true if another read fits.
     fn is_open(&self) -> bool {
         self.count < DEPTH
     }
 
-    /// Hands a read to the ring, which must be open; gives it back where it cannot be made.
+    /// Queues a read. There must be capacity. Returns the read and the error if the ring cannot take it.
     fn begin(&mut self, file: BorrowedFd<'_>, read: OwnedRead) -> Result<(), (OwnedRead, io::Error)> {
         if self.ring.is_broken {
             return Err((read, ErrorKind::BrokenPipe.into()));
@@ -202,15 +208,15 @@ impl<'a> Flying<'a> {
         if slot == self.slots.len() {
             self.slots.push(None);
         }
-        // The buffer's memory is on the heap and stays where it is, wherever the slot goes.
+        // The buffer is on the heap: its address does not change when `slots` grows.
         let read = self.slots[slot].insert(read);
         let mut operation =
             Operation { file, offset: read.offset, memory: Memory::Read(&mut read.buffer), outcome: None };
         match entry(&mut operation, slot) {
             Ok(entry) => {
-                // SAFETY: the memory is the slot's until the answer has come, and the file is borrowed for longer than
-                // the call of `wait` in which the kernel takes the entry and its own reference to the file. What it never
-                // takes lies in a ring that is not entered again.
+                // SAFETY: the slot owns the memory until the read completes. The file is borrowed for longer than the
+                // call of `wait` in which the kernel takes the entry and its own reference to the file. The kernel
+                // takes no entry of a broken ring, which is not entered again.
                 let pushed = unsafe { self.ring.ring.submission().push(&entry) };
                 pushed.expect("fewer are in flight than the ring has entries");
                 self.untaken.push(slot);
@@ -219,24 +225,24 @@ impl<'a> Flying<'a> {
             }
             Err(error) => {
                 self.free.push(slot);
-                Err((self.slots[slot].take().expect("just put in"), error))
+                Err((self.slots[slot].take().expect("inserted above"), error))
             }
         }
     }
 
-    /// Waits until at least so many reads have ended, which must be in flight.
+    /// Waits until at least `wanted` reads have completed. At least as many must be in flight.
     fn wait(&mut self, wanted: usize) {
         if self.ring.is_broken {
-            // What the kernel took it also ends; where waiting for that fails, asking again is all there is.
+            // The kernel completes every entry that it took. Waiting has failed, so poll.
             std::thread::yield_now();
         } else {
             let outcome = self.ring.ring.submit_and_wait(wanted);
-            // The kernel takes entries in order: what is left in the queue are the last ones.
+            // The kernel takes entries in order, so the last ones are left in the queue.
             let taken = self.untaken.len() - self.ring.ring.submission().len();
             self.untaken.drain(..taken);
             if outcome.is_err_and(|error| error.kind() != ErrorKind::Interrupted) {
                 self.ring.is_broken = true;
-                // These it never will take: the ring is not entered again.
+                // The kernel never takes these entries, because the ring is not entered again.
                 for slot in std::mem::take(&mut self.untaken) {
                     self.end(slot, Err(ErrorKind::BrokenPipe.into()));
                 }
@@ -251,7 +257,7 @@ impl<'a> Flying<'a> {
     }
 
     fn end(&mut self, slot: usize, outcome: io::Result<usize>) {
-        let read = self.slots[slot].take().expect("a read ends once");
+        let read = self.slots[slot].take().expect("a read completes once");
         self.free.push(slot);
         self.count -= 1;
         self.ended.push((read, outcome));
@@ -259,7 +265,7 @@ impl<'a> Flying<'a> {
 }
 
 impl Drop for Flying<'_> {
-    /// Waits for what is in flight, which there is only where a caller panicked.
+    /// Waits for the reads in flight. There are some only if the caller has panicked.
     fn drop(&mut self) {
         while 0 < self.count {
             self.wait(self.count);
@@ -269,7 +275,7 @@ impl Drop for Flying<'_> {
 
 /// Describes an operation to the kernel.
 fn entry(operation: &mut Operation<'_>, index: usize) -> io::Result<squeue::Entry> {
-    // The kernel takes a position of -1 as "where the file stands".
+    // The kernel takes an offset of -1 as the current position of the file.
     if i64::try_from(operation.offset).is_err() {
         return Err(ErrorKind::InvalidInput.into());
     }
@@ -285,14 +291,14 @@ fn entry(operation: &mut Operation<'_>, index: usize) -> io::Result<squeue::Entr
     Ok(entry.user_data(index as u64))
 }
 
-/// Records how an operation ended.
+/// Records the outcome of an operation.
 fn record_outcome(operations: &mut [Operation<'_>], answer: &cqueue::Entry) {
     let index = usize::try_from(answer.user_data()).expect("the index that was pushed");
     let result = answer.result();
     operations[index].outcome = Some(usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));
 }
 
-/// Ends the process when it is dropped.
+/// A guard that aborts the process when it is dropped.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -315,8 +321,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs a property where the kernel grants a ring; says so where it does not.
-    #[expect(clippy::print_stdout, reason = "who reads along should know what was not tested")]
+    /// Tests a property if the kernel allows a ring, and prints a line if not.
+    #[expect(clippy::print_stdout, reason = "readers of the output should know what was not tested")]
     fn with_ring(property: impl FnOnce(&mut Ring)) {
         match Ring::new() {
             Ok(mut ring) => property(&mut ring),
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn more_operations_than_the_ring_is_deep_all_end_and_each_has_its_own_outcome() {
+    fn operations_beyond_the_depth_all_complete_each_with_its_own_outcome() {
         with_ring(|ring| {
             let file = tempfile::tempfile().unwrap();
             let count = 3 * DEPTH + 5;
@@ -363,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_end_their_own_operation_only_and_the_ring_serves_on() {
+    fn an_error_ends_only_its_own_operation_and_the_ring_stays_usable() {
         with_ring(|ring| {
             let file = tempfile::tempfile().unwrap();
             std::os::unix::fs::FileExt::write_all_at(&file, b"0123456789", 0).unwrap();
@@ -385,7 +391,7 @@ mod tests {
         });
     }
 
-    /// Reads numbers of 8 bytes that each say where the next one is, along several chains, and one past the end.
+    /// Follows chains of 8-byte numbers, each the index of the next, and reads once past the end of the file.
     struct Chains {
         ready: Vec<OwnedRead>,
         flying: usize,
@@ -422,7 +428,7 @@ mod tests {
     fn chains(panics_at: usize) -> (File, Chains) {
         let file = tempfile::tempfile().unwrap();
         let count = 1000_u64;
-        // Number 7 * n leads to 7 * n - 7, and so on to 0.
+        // Number `n` leads to number `n - 7`, and so on to 0.
         let bytes: Vec<u8> = (0..count).flat_map(|n| n.saturating_sub(7).to_le_bytes()).collect();
         std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
         let start = |number| OwnedRead {
@@ -439,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_follow_from_each_other_all_end_with_the_ring_full_so_long_as_there_are_enough() {
+    fn dependent_reads_all_complete_and_keep_the_ring_full() {
         with_ring(|ring| {
             let (file, mut chains) = chains(usize::MAX);
             ring.run_on(file.as_fd(), &mut chains).unwrap();
@@ -453,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_who_takes_a_read_waits_for_the_others_and_leaves_the_ring_good() {
+    fn after_a_panic_of_the_receiver_other_reads_complete_and_the_ring_stays_usable() {
         with_ring(|ring| {
             let (file, mut broken) = chains(50);
             let run = std::panic::AssertUnwindSafe(|| ring.run_on(file.as_fd(), &mut broken));

@@ -1,11 +1,11 @@
-//! A counter that is quick to read, for spans of tens of nanoseconds.
+//! A counter that is quick to read, for measuring tens of nanoseconds.
 
 /// Returns a count that grows at a constant rate, which the caller measures: the processor's time stamp counter, or
-/// nanoseconds where there is none. Two readings on different processors may differ by more than the time between them.
+/// nanoseconds if there is none. Two readings on different processors may differ by more than the time between them.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reading the counter changes no memory. Where a system forbids it, that ends the process.
+    // SAFETY: reading the counter changes no memory. If the system forbids it, the process ends.
     unsafe {
         std::arch::x86_64::_rdtsc()
     }
@@ -17,8 +17,8 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Returns the count of [`ticks`] after all that comes before has ended, and before anything that follows begins: what the
-/// processor does ahead or late would otherwise be counted with something else.
+/// Returns the count of [`ticks`] after all earlier instructions have completed and before later ones begin. Otherwise,
+/// instructions that the processor reorders would count toward another measurement.
 #[inline]
 pub fn ticks_in_order() -> u64 {
     #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
-//! Eight strips in a vector of 256 bits, the table's words loaded one by one.
+//! Eight strips in a vector of 256 bits. The words of the table are loaded one by one.
 //!
-//! Gathering them instead was 0.6 times as fast on a Zen 4. Loading four words around the one that is wanted and blending it
-//! in saves the shuffles, but such a load may cross a line of the cache: 0.8 times.
+//! On a Zen 4, a loop that loads four words and blends one of them in reached 0.8 of this speed: it saves the shuffles,
+//! but its loads may cross cache lines. Decision 0013 describes a kernel that gathers.
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_min_epu32, _mm256_movemask_ps,
@@ -14,16 +14,16 @@ use super::{Hash, Strips, WINDOW};
 /// Strips at a time: the lanes of the vector.
 pub(super) const STRIPS: usize = 8;
 
-/// Positions between two looks whether there was a candidate.
+/// Positions that are hashed between two tests for candidates.
 const STEPS: usize = 4;
 
-/// Marks the candidates of the strips, counted from the start of the first.
+/// Marks the candidates in the strips. Positions count from the start of the first strip.
 #[target_feature(enable = "avx2")]
 pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks) {
     let Strips { start, len } = strips;
     assert!(len.is_multiple_of(STEPS), "strips are searched {STEPS} bytes at a time");
     let bytes = &bytes[start - WINDOW..start + STRIPS * len];
-    // Vectors are compared for equality with the lesser of two.
+    // AVX2 has no unsigned comparison: a value is at most `greatest` if it equals the minimum of both.
     let Some(greatest) = hash.threshold.checked_sub(1) else { return };
     let greatest = _mm256_set1_epi32(greatest.cast_signed());
     let mut values = _mm256_setzero_si256();
@@ -31,8 +31,9 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
         let mut steps = [values; STEPS];
         for (offset, step) in steps.iter_mut().enumerate() {
             let term = |strip: usize| {
-                // SAFETY: the last of 8 strips begins at 7 * len; the byte at `index + offset` from there lies in `bytes`,
-                // which are WINDOW + 8 * len, because index + 4 is at most WINDOW + len.
+                // SAFETY: `bytes` has WINDOW + 8 * len bytes. `strip` is at most 7. `index + offset` is less than
+                // WINDOW + len, because WINDOW and `len` are multiples of STEPS. So `strip * len + index + offset` is
+                // less than WINDOW + 8 * len.
                 let byte = unsafe { *bytes.as_ptr().add(strip * len + index + offset) };
                 hash.table[usize::from(byte)].cast_signed()
             };
@@ -50,7 +51,7 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
     }
 }
 
-/// Says of each lane, in a bit, whether it is at most `greatest`.
+/// Returns a bit for each lane, set if its value is at most `greatest`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn at_most(values: __m256i, greatest: __m256i) -> u32 {

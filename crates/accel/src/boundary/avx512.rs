@@ -1,10 +1,9 @@
-//! Sixteen strips in one vector of 512 bits, the table looked up by byte shuffles.
+//! Sixteen strips in a vector of 512 bits. Byte shuffles look up the table.
 //!
-//! A shuffle looks up 64 bytes at a time in a table of 128 bytes, so two of them and a choice give one byte of the table's
-//! words for 64 bytes of input. The four bytes of a word, from four tables, are then interleaved. Bytes of the input are
-//! interleaved beforehand so that each vector of words has one position of all sixteen strips: there the hash goes on by
-//! a shift and an addition, as in the specification. (Gathering words instead of shuffling bytes, for all or a quarter of
-//! them, was slower.)
+//! A shuffle looks up 64 bytes at a time in a table of 128 bytes. Two shuffles and a selection yield one byte of the
+//! table's words for 64 bytes of input. The kernel then interleaves the four bytes of each word, which come from four
+//! tables. It interleaves the input bytes first, so that each vector of words holds one position of all sixteen strips.
+//! A step of the hash is a shift and an addition, as in the specification.
 
 use std::arch::x86_64::{
     __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_cmplt_epu32_mask, _mm512_inserti32x4,
@@ -19,7 +18,7 @@ use super::{Hash, STRIP_STEP, Strips, WINDOW};
 /// Strips at a time: the lanes of the vector.
 pub(super) const STRIPS: usize = 16;
 
-/// Marks the candidates of the strips, counted from the start of the first.
+/// Marks the candidates in the strips. Positions count from the start of the first strip.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks) {
     let Strips { start, len } = strips;
@@ -30,8 +29,9 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
     for index in (0..WINDOW + len).step_by(STRIP_STEP) {
         let mut rows = [values; 4];
         for (row, vector) in rows.iter_mut().enumerate() {
-            // SAFETY: the last of 16 strips begins at 15 * len; 16 bytes from there and `index` lie in `bytes`, which
-            // are WINDOW + 16 * len, because index + 16 is at most WINDOW + len.
+            // SAFETY: `bytes` has WINDOW + 16 * len bytes. The loads begin at `index` in four strips, the last of which
+            // is at most strip 15. `index + 16` is at most WINDOW + len, because WINDOW and `len` are multiples of
+            // STRIP_STEP. So each load ends within `bytes`.
             *vector = unsafe { load(bytes.as_ptr().add(row * len + index), 4 * len) };
         }
         for (quarter, indices) in interleave(rows).into_iter().enumerate() {
@@ -52,11 +52,11 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
     }
 }
 
-/// Returns the table's words for 64 bytes: those at the front of every 128 bits first.
+/// Returns the table's words for 64 bytes, first those for the leading bytes of every 128 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 fn terms(planes: &[[[u8; 64]; 4]; 4], indices: __m512i) -> [__m512i; 4] {
-    // The shuffle looks at the lower seven bits of an index.
+    // The shuffle uses the lower seven bits of an index.
     let is_upper = _mm512_movepi8_mask(indices);
     let mut terms = [indices; 4];
     for (term, [a, b, c, d]) in terms.iter_mut().zip(planes) {
@@ -78,11 +78,11 @@ fn quarter(bytes: &[u8; 64]) -> __m512i {
 ///
 /// # Safety
 ///
-/// 16 bytes can be read at the pointer and at once, twice and three times `stride` from it.
+/// 16 bytes must be readable at `pointer` and at one, two and three times `stride` from it.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load(pointer: *const u8, stride: usize) -> __m512i {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let vector = _mm512_castsi128_si512(_mm_loadu_si128(pointer.cast()));
         let vector = _mm512_inserti32x4::<1>(vector, _mm_loadu_si128(pointer.add(stride).cast()));

@@ -1,4 +1,5 @@
-//! Four strips in turn in general registers. A step of the hash waits for the one before; steps of other strips do not.
+//! Four strips in turn in general registers. A step of the hash depends on the previous step of its strip only, so the
+//! steps of four strips overlap.
 
 use super::marks::Marks;
 use super::{Hash, Strips};
@@ -6,10 +7,10 @@ use super::{Hash, Strips};
 /// Strips at a time.
 pub(super) const STRIPS: usize = 4;
 
-/// Marks the candidates of the strips, counted from the start of the first.
+/// Marks the candidates in the strips. Positions count from the start of the first strip.
 pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks) {
     let Strips { start, len } = strips;
-    // All of one length, so that the compiler sees that no index goes beyond it.
+    // Slices of equal length: the compiler can prove that no index exceeds it.
     let mut parts: [&[u8]; STRIPS] = [&[]; STRIPS];
     let mut values = [0; STRIPS];
     for (number, (part, value)) in parts.iter_mut().zip(&mut values).enumerate() {
@@ -28,7 +29,7 @@ pub(super) fn mark(hash: &Hash, bytes: &[u8], strips: Strips, marks: &mut Marks)
     }
 }
 
-/// Marks what leads here as unlikely, so that the jumps of the loop are not taken: a processor takes no more than one in
-/// each cycle.
+/// Marks the branches that call it as unlikely, so that the loop takes no jumps: a processor takes at most one in each
+/// cycle.
 #[cold]
 fn cold() {}

@@ -1,9 +1,9 @@
-//! Positions that are found out of order and read off in order.
+//! A bitmap of positions: kernels set bits out of order, and positions are read in order.
 
-/// Positions of the longest stretch: 32 KiB of bytes, which the first-level cache holds beside the tables.
+/// Maximum number of positions in a range: the first-level cache holds 32 KiB of bytes and the tables.
 pub(super) const POSITIONS: usize = 32 << 10;
 
-/// A bit for each position of a stretch.
+/// A bit for each position of a range.
 pub(super) struct Marks {
     words: [u64; POSITIONS / 64],
 }
@@ -21,7 +21,7 @@ impl Marks {
         self.words[position / 64] |= 1 << (position % 64);
     }
 
-    /// Marks the byte at a position in each of the strips whose bit is set, which lie one behind the other and have `len` bytes.
+    /// Marks the byte at a position in each strip whose bit is set. The strips are adjacent and have `len` bytes.
     #[inline]
     pub(super) fn set_in_strips(&mut self, mut strips: u32, len: usize, position: usize) {
         while strips != 0 {
@@ -30,9 +30,9 @@ impl Marks {
         }
     }
 
-    /// Appends the positions after the marked ones of the first `len` bytes, with `offset` added, and forgets the marks.
+    /// Appends the positions that follow the marked ones in the first `len` bytes, plus `offset`, and clears the marks.
     pub(super) fn take(&mut self, len: usize, offset: usize, out: &mut Vec<u32>) {
-        let offset = u32::try_from(offset).expect("the caller saw to it that positions have 32 bits");
+        let offset = u32::try_from(offset).expect("the caller has checked that positions have 32 bits");
         let words = self.words[..len.div_ceil(64)].iter_mut();
         for (first, word) in (offset..).step_by(64).zip(words) {
             let mut bits = std::mem::take(word);

@@ -1,9 +1,9 @@
-//! Where chunks may end: candidates by a 32-bit Gear hash over a window of 32 bytes.
+//! Candidates for the ends of chunks, by a 32-bit Gear hash over a window of 32 bytes.
 //!
-//! `h = (h << 1) + T[byte]`, in 32 bits, forgets a byte after 32 steps: the hash at a position depends on the window
-//! before it and on nothing else, so a stretch can be searched in strips side by side, each begun 32 bytes early.
-//! `serial` is the specification. The other kernels set a bit for each position they find, and positions are read off the
-//! bits in order: that needs no more room where every position is a candidate.
+//! In `h = (h << 1) + T[byte]` with 32 bits, a byte has no effect after 32 steps. The hash at a position depends only
+//! on the window before it, so a kernel can search several strips of a range in parallel if it starts each 32 bytes
+//! early. `serial` is the specification. The other kernels set a bit for each position they find and then read the
+//! positions in order. The bits need no more memory even if every position is a candidate.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,20 +19,20 @@ use std::fmt;
 
 use marks::Marks;
 
-/// Bytes that decide whether a position is a candidate.
+/// Number of bytes that determine whether a position is a candidate.
 pub const WINDOW: usize = 32;
 
-/// Shortest strip: a shorter one costs more for its early start than it saves.
+/// Minimum length of a strip: the early start of a shorter one costs more than the strip saves.
 const STRIP_BYTES_MIN: usize = 2 * WINDOW;
-/// Strips are a multiple of this many bytes: the most that a kernel loads of a strip at a time.
+/// Strips are a multiple of this many bytes, the most that a kernel loads of a strip at a time.
 const STRIP_STEP: usize = 16;
 
 /// One of several ways to find the same candidates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
-    /// One byte after the other: the specification.
+    /// One byte after another: the specification.
     Serial,
-    /// Four strips in turn, so that one does not wait for the other; on any processor.
+    /// Four strips in turn, whose steps overlap. Runs on any processor.
     Interleaved,
     /// Eight strips in vectors of 256 bits. Needs AVX2.
     Avx2,
@@ -44,7 +44,7 @@ impl Kernel {
     /// All kernels, slowest first.
     pub const ALL: [Self; 4] = [Self::Serial, Self::Interleaved, Self::Avx2, Self::Avx512];
 
-    /// Says whether this processor has what the kernel needs.
+    /// Returns true if this processor has the instructions of the kernel.
     pub fn is_available(self) -> bool {
         match self {
             Self::Serial | Self::Interleaved => true,
@@ -61,13 +61,13 @@ impl Kernel {
         }
     }
 
-    /// Returns the fastest kernel that this processor has.
+    /// Returns the fastest available kernel.
     pub fn fastest() -> Self {
         let available = Self::ALL.into_iter().rev().find(|kernel| kernel.is_available());
         available.unwrap_or(Self::Serial)
     }
 
-    /// Returns how many strips the kernel searches at a time; none if it knows no strips.
+    /// Returns the number of strips that the kernel searches at a time, or `None` if it does not use strips.
     fn strips(self) -> Option<usize> {
         match self {
             Self::Serial => None,
@@ -82,24 +82,24 @@ impl Kernel {
     }
 }
 
-/// The table and what is derived from it.
+/// The table, the form of it that shuffles use, and the threshold.
 #[derive(Clone)]
 struct Hash {
     table: [u32; 256],
-    /// The four bytes of the table's words, each as a table of its own, in quarters: what a byte shuffle looks up in.
+    /// The four bytes of the table's words as four tables, in quarters, for byte shuffles.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only the kernel for AVX-512 looks up bytes"))]
     planes: [[[u8; 64]; 4]; 4],
     threshold: u32,
 }
 
-/// Strips of one length that lie one behind the other. A whole window lies before the first.
+/// Adjacent strips of equal length. A whole window precedes the first.
 #[derive(Clone, Copy)]
 struct Strips {
     start: usize,
     len: usize,
 }
 
-/// Finds candidates with a table and a threshold.
+/// A search for candidates with a table and a threshold.
 #[derive(Clone)]
 pub struct Finder {
     hash: Box<Hash>,
@@ -115,12 +115,12 @@ impl fmt::Debug for Finder {
 }
 
 impl Finder {
-    /// Prepares the search for positions whose hash is less than `threshold`, with the fastest kernel that there is.
+    /// Prepares the search for positions whose hash is less than `threshold`, with the fastest available kernel.
     pub fn new(table: &[u32; 256], threshold: u32) -> Self {
         Self::with_kernel(table, threshold, Kernel::fastest())
     }
 
-    /// Prepares the search with a kernel, which the processor must have.
+    /// Prepares the search with a kernel. Panics if the kernel is not available.
     pub fn with_kernel(table: &[u32; 256], threshold: u32, kernel: Kernel) -> Self {
         assert!(kernel.is_available(), "{kernel:?} on a processor that lacks its instructions");
         let mut planes = [[[0; 64]; 4]; 4];
@@ -137,15 +137,15 @@ impl Finder {
         &self.hash.table
     }
 
-    /// Appends the candidates among the positions after `halo` bytes: offsets counted from the end of the halo, of the
-    /// byte after the last hashed one, ascending. `halo` is how many bytes at the front only warm up the hash: 31, or
-    /// fewer where the stream starts less than 31 bytes earlier. Less than 4 GiB follow it.
+    /// Appends the candidates among the positions after `halo` bytes, in ascending order. A candidate is the offset of
+    /// the byte after the last hashed one from the end of the halo. `halo` is the number of bytes at the front that
+    /// only warm up the hash: 31, or fewer if the stream starts less than 31 bytes earlier. Less than 4 GiB follow it.
     pub fn candidates(&self, bytes: &[u8], halo: usize, out: &mut Vec<u32>) {
         let halo = halo.min(bytes.len());
         assert!(u32::try_from(bytes.len() - halo).is_ok(), "positions have 32 bits");
         let mut start = halo;
         if let Some(strips) = self.kernel.strips() {
-            // A whole window must lie before the first strip.
+            // A whole window must precede the first strip.
             start = halo.max(WINDOW).min(bytes.len());
             serial::candidates(&self.hash, bytes, halo..start, halo, out);
             start = self.search_strips(strips, bytes, start, halo, out);
@@ -153,7 +153,7 @@ impl Finder {
         serial::candidates(&self.hash, bytes, start..bytes.len(), halo, out);
     }
 
-    /// Searches from `start` on for as long as strips can be made, and returns where it ended.
+    /// Searches from `start` while the rest is long enough for strips, and returns the end of the searched bytes.
     fn search_strips(&self, count: usize, bytes: &[u8], mut start: usize, halo: usize, out: &mut Vec<u32>) -> usize {
         let mut marks = Marks::default();
         loop {

@@ -11,7 +11,7 @@ use super::group::Kernels;
 use super::lanes::{self, LANES_MAX, Vector, Words};
 use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
-/// Eight words of 32 bits. There is one only where the processor has AVX2: see `Vector::new`.
+/// Eight words of 32 bits. Exists only on a processor with AVX2: see `Vector::new`.
 #[derive(Clone, Copy)]
 pub(super) struct Eight(__m256i);
 
@@ -24,13 +24,13 @@ impl Kernels for Eight {
         next: &[&[u8; LEAF_BYTES]; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     ) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, next, out) }
     }
 
     #[target_feature(enable = "avx2")]
     unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::mixed_leaves::<Self>(key, leaves, out) }
     }
 
@@ -41,7 +41,7 @@ impl Kernels for Eight {
         is_root: &[bool; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     ) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::parents::<Self>(key, pairs, is_root, out) }
     }
 }
@@ -51,7 +51,7 @@ macro_rules! of_two {
     ($name:ident, $instruction:path) => {
         #[inline(always)]
         fn $name(self, other: Self) -> Self {
-            // SAFETY: there is a vector, so the processor has the feature.
+            // SAFETY: a vector exists, so the processor has the feature.
             Self(unsafe { $instruction(self.0, other.0) })
         }
     };
@@ -62,13 +62,13 @@ macro_rules! rotate {
     ($name:ident, $right:literal, $left:literal) => {
         #[inline(always)]
         fn $name(self) -> Self {
-            // SAFETY: there is a vector, so the processor has the feature.
+            // SAFETY: a vector exists, so the processor has the feature.
             Self(unsafe { _mm256_or_si256(_mm256_srli_epi32::<$right>(self.0), _mm256_slli_epi32::<$left>(self.0)) })
         }
     };
 }
 
-/// Which byte of eight words goes where in a rotation to the right by 16 bits, and by 8.
+/// Byte indices of a rotation of eight words to the right by 16 bits, and by 8.
 const BY_16: [u8; 32] = rotated([2, 3, 0, 1]);
 const BY_8: [u8; 32] = rotated([1, 2, 3, 0]);
 
@@ -81,7 +81,7 @@ const fn rotated([a, b, c, d]: [u8; 4]) -> [u8; 32] {
         bytes[index + 2] = first + c;
         bytes[index + 3] = first + d;
         index += 4;
-        // A shuffle looks at the 16 bytes of its own half.
+        // A shuffle takes bytes from its own half of 16 bytes only.
         first = (first + 4) % 16;
     }
     bytes
@@ -95,25 +95,25 @@ impl Vector for Eight {
 
     #[inline(always)]
     unsafe fn rotations() -> [Self; 2] {
-        // Seen through, shuffles that are known become two slower ones each.
+        // If the compiler knew these indices, it would replace each shuffle by two slower ones.
         let [by_16, by_8] = std::hint::black_box([&BY_16, &BY_8]);
-        // SAFETY: both arrays have 32 bytes; the feature is the caller's promise.
+        // SAFETY: both arrays have 32 bytes; the caller guarantees the feature.
         unsafe { [Self(_mm256_loadu_si256(by_16.as_ptr().cast())), Self(_mm256_loadu_si256(by_8.as_ptr().cast()))] }
     }
 
     #[inline(always)]
     unsafe fn new(words: &[u32; LANES_MAX]) -> Self {
-        // SAFETY: the array has more than 32 bytes; the feature is the caller's promise.
+        // SAFETY: the array has more than 32 bytes; the caller guarantees the feature.
         Self(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) })
     }
 
     #[inline(always)]
     unsafe fn load(blocks: &[&[u8; BLOCK_BYTES]; LANES_MAX]) -> [Self; 16] {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees it.
         let mut rows = [[unsafe { Self::new(&[0; LANES_MAX]) }; 8]; 2];
         let [front, back] = &mut rows;
         for ((front, back), block) in front.iter_mut().zip(back).zip(blocks) {
-            // SAFETY: a block has 64 bytes; the feature is the caller's promise.
+            // SAFETY: a block has 64 bytes; the caller guarantees the feature.
             unsafe {
                 *front = Self(_mm256_loadu_si256(block.as_ptr().cast()));
                 *back = Self(_mm256_loadu_si256(block.as_ptr().add(32).cast()));
@@ -127,7 +127,7 @@ impl Vector for Eight {
 
     #[inline(always)]
     fn store(self, words: &mut [u32; LANES_MAX]) {
-        // SAFETY: the array has more than 32 bytes; there is a vector, so the processor has the feature.
+        // SAFETY: the array has more than 32 bytes; a vector exists, so the processor has the feature.
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), self.0) }
     }
 
@@ -159,10 +159,10 @@ impl Eight {
     of_two!(high_halves, _mm256_permute2x128_si256::<0x31>);
 }
 
-/// Makes columns of rows.
+/// Transposes rows into columns.
 #[inline(always)]
 fn transpose(rows: [Eight; 8]) -> [Eight; 8] {
-    // First of words: vector `4 * j + i` gets, as half number `k`, word `4 * k + i` of rows `4 * j` to `4 * j + 3`.
+    // First words: half `k` of vector `4 * j + i` gets word `4 * k + i` of rows `4 * j` to `4 * j + 3`.
     let mut halves = rows;
     for first in [0, 4] {
         let [a, b, c, d] = [rows[first], rows[first + 1], rows[first + 2], rows[first + 3]];
@@ -173,7 +173,7 @@ fn transpose(rows: [Eight; 8]) -> [Eight; 8] {
         halves[first + 2] = ab_back.unpack_low_pairs(cd_back);
         halves[first + 3] = ab_back.unpack_high_pairs(cd_back);
     }
-    // Then of halves.
+    // Then halves.
     let mut columns = halves;
     for word in 0..4 {
         columns[word] = halves[word].low_halves(halves[word + 4]);

@@ -11,7 +11,7 @@ use super::group::Kernels;
 use super::lanes::{self, LANES_MAX, Vector, Words};
 use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
-/// Sixteen words of 32 bits. There is one only where the processor has AVX-512 F: see `Vector::new`.
+/// Sixteen words of 32 bits. Exists only on a processor with AVX-512 F: see `Vector::new`.
 #[derive(Clone, Copy)]
 pub(super) struct Sixteen(__m512i);
 
@@ -24,13 +24,13 @@ impl Kernels for Sixteen {
         next: &[&[u8; LEAF_BYTES]; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     ) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, next, out) }
     }
 
     #[target_feature(enable = "avx512f")]
     unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::mixed_leaves::<Self>(key, leaves, out) }
     }
 
@@ -41,7 +41,7 @@ impl Kernels for Sixteen {
         is_root: &[bool; LANES_MAX],
         out: &mut [[u8; 32]; LANES_MAX],
     ) {
-        // SAFETY: the feature is on here.
+        // SAFETY: the feature is enabled in this function.
         unsafe { lanes::parents::<Self>(key, pairs, is_root, out) }
     }
 }
@@ -51,7 +51,7 @@ macro_rules! of_two {
     ($name:ident, $instruction:path) => {
         #[inline(always)]
         fn $name(self, other: Self) -> Self {
-            // SAFETY: there is a vector, so the processor has the feature.
+            // SAFETY: a vector exists, so the processor has the feature.
             Self(unsafe { $instruction(self.0, other.0) })
         }
     };
@@ -61,7 +61,7 @@ macro_rules! rotate {
     ($name:ident, $bits:literal $(, $rotations:ty)?) => {
         #[inline(always)]
         fn $name(self $(, _: $rotations)?) -> Self {
-            // SAFETY: there is a vector, so the processor has the feature.
+            // SAFETY: a vector exists, so the processor has the feature.
             Self(unsafe { _mm512_ror_epi32::<$bits>(self.0) })
         }
     };
@@ -70,7 +70,7 @@ macro_rules! rotate {
 impl Vector for Sixteen {
     const LANES: usize = 16;
 
-    /// There is an instruction for it.
+    /// One instruction rotates.
     type Rotations = ();
 
     #[inline(always)]
@@ -78,16 +78,16 @@ impl Vector for Sixteen {
 
     #[inline(always)]
     unsafe fn new(words: &[u32; LANES_MAX]) -> Self {
-        // SAFETY: the array has 64 bytes; the feature is the caller's promise.
+        // SAFETY: the array has 64 bytes; the caller guarantees the feature.
         Self(unsafe { _mm512_loadu_si512(words.as_ptr().cast()) })
     }
 
     #[inline(always)]
     unsafe fn load(blocks: &[&[u8; BLOCK_BYTES]; LANES_MAX]) -> [Self; 16] {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees it.
         let mut rows = [unsafe { Self::new(&[0; LANES_MAX]) }; 16];
         for (row, block) in rows.iter_mut().zip(blocks) {
-            // SAFETY: a block has 64 bytes; the feature is the caller's promise.
+            // SAFETY: a block has 64 bytes; the caller guarantees the feature.
             *row = Self(unsafe { _mm512_loadu_si512(block.as_ptr().cast()) });
         }
         transpose(rows)
@@ -95,7 +95,7 @@ impl Vector for Sixteen {
 
     #[inline(always)]
     fn store(self, words: &mut [u32; LANES_MAX]) {
-        // SAFETY: the array has 64 bytes; there is a vector, so the processor has the feature.
+        // SAFETY: the array has 64 bytes; a vector exists, so the processor has the feature.
         unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), self.0) }
     }
 
@@ -117,10 +117,10 @@ impl Sixteen {
     of_two!(odd_quads, _mm512_shuffle_i32x4::<0xdd>);
 }
 
-/// Makes columns of rows.
+/// Transposes rows into columns.
 #[inline(always)]
 fn transpose(rows: [Sixteen; 16]) -> [Sixteen; 16] {
-    // First of words: vector `4 * j + i` gets, as quad number `k`, word `4 * k + i` of rows `4 * j` to `4 * j + 3`.
+    // First words: quad `k` of vector `4 * j + i` gets word `4 * k + i` of rows `4 * j` to `4 * j + 3`.
     let mut quads = rows;
     for first in [0, 4, 8, 12] {
         let [a, b, c, d] = [rows[first], rows[first + 1], rows[first + 2], rows[first + 3]];
@@ -131,7 +131,7 @@ fn transpose(rows: [Sixteen; 16]) -> [Sixteen; 16] {
         quads[first + 2] = ab_back.unpack_low_pairs(cd_back);
         quads[first + 3] = ab_back.unpack_high_pairs(cd_back);
     }
-    // Then of quads, which are 128 bits.
+    // Then quads of 128 bits.
     let mut columns = quads;
     for word in 0..4 {
         let [a, b, c, d] = [quads[word], quads[word + 4], quads[word + 8], quads[word + 12]];

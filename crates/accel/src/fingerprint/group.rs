@@ -5,16 +5,18 @@ use std::marker::PhantomData;
 use super::lanes::{LANES_MAX, Vector, Words};
 use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
 
-/// Leaves after which a group is hashed: their bytes are still in the second-level cache when the last leaves follow.
+/// Number of leaves that complete a group. Their bytes are still in the second-level cache when the last leaves are
+/// hashed.
 const GROUP_LEAVES: usize = 512;
-/// Longer chunks fill the lanes by themselves, and would need memory in proportion.
+/// Maximum length of a chunk in a group. Longer chunks fill the lanes on their own, and would need memory in
+/// proportion.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
 
 /// The kernels of a vector, compiled with its instructions.
 ///
 /// # Safety
 ///
-/// To be called where the processor has the instructions of the vector.
+/// The processor must have the instructions of the vector.
 pub(super) trait Kernels: Vector {
     unsafe fn whole_leaves(
         key: &Words,
@@ -35,8 +37,7 @@ pub(super) trait Kernels: Vector {
 /// Appends the keyed BLAKE3 of every chunk.
 ///
 /// # Safety
-///
-/// The processor has the instructions of the vector.
+/// The processor must have the instructions of the vector.
 pub(super) unsafe fn keyed_hashes<K: Kernels>(key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
     let mut key_words = [0; 8];
     for (word, bytes) in key_words.iter_mut().zip(key.as_chunks().0) {
@@ -64,20 +65,20 @@ pub(super) unsafe fn keyed_hashes<K: Kernels>(key: &[u8; 32], chunks: &[&[u8]], 
     group.finish(out);
 }
 
-/// A run of results, of a chunk or what is left of it.
+/// The results of one chunk on the current level.
 #[derive(Clone, Copy)]
 struct Run {
     start: usize,
     len: usize,
 }
 
-/// Chunks that are hashed together. There is one only where the processor has the instructions of the vector.
+/// Chunks that are hashed together. Exists only on a processor that has the instructions of the vector.
 struct Group<'a, K> {
     key: Words,
     runs: Vec<Run>,
-    /// Results of the leaves, then of the pairs level by level.
+    /// Results of the leaves, then of the pairs of each level.
     results: Vec<[u8; 32]>,
-    /// Whole leaves, fewer than fill the lanes twice.
+    /// Whole leaves, fewer than two per lane.
     whole: Vec<(&'a [u8; LEAF_BYTES], Leaf<'a>)>,
     mixed: Vec<Leaf<'a>>,
     kernels: PhantomData<K>,
@@ -91,7 +92,7 @@ impl<'a, K: Kernels> Group<'a, K> {
         self.results.resize(start + len, [0; 32]);
         let (whole, rest) = chunk.as_chunks::<LEAF_BYTES>();
         let leaf = |number: usize, bytes| {
-            let counter = u32::try_from(number).expect("longer chunks do not come here");
+            let counter = u32::try_from(number).expect("the caller hashes longer chunks with the crate");
             Leaf { bytes, counter, is_root: len == 1, slot: start + number }
         };
         if len == 1 {
@@ -109,7 +110,7 @@ impl<'a, K: Kernels> Group<'a, K> {
         }
     }
 
-    /// Hashes as many whole leaves as there are lanes, the ones after them on their way.
+    /// Hashes one whole leaf in each lane, and prefetches the leaves that follow.
     fn hash_whole(&mut self) {
         let (mut leaves, mut counters) = ([&[0; LEAF_BYTES]; LANES_MAX], [0; LANES_MAX]);
         for (lane, (bytes, leaf)) in self.whole.iter().take(K::LANES).enumerate() {
@@ -120,7 +121,7 @@ impl<'a, K: Kernels> Group<'a, K> {
             next[lane] = bytes;
         }
         let mut out = [[0; 32]; LANES_MAX];
-        // SAFETY: there is a group, so the processor has the instructions.
+        // SAFETY: a group exists, so the processor has the instructions.
         unsafe { K::whole_leaves(&self.key, &leaves, &counters, &next, &mut out) };
         for ((_, leaf), result) in self.whole.drain(..K::LANES).zip(out) {
             self.results[leaf.slot] = result;
@@ -132,11 +133,11 @@ impl<'a, K: Kernels> Group<'a, K> {
             self.hash_whole();
         }
         self.mixed.extend(self.whole.drain(..).map(|(_, leaf)| leaf));
-        // Leaves of one length together, so that few lanes wait for others.
+        // Leaves of equal length are adjacent, so that few lanes are idle.
         self.mixed.sort_unstable_by_key(Leaf::blocks);
         for leaves in self.mixed.chunks(K::LANES) {
             let mut out = [[0; 32]; LANES_MAX];
-            // SAFETY: there is a group, so the processor has the instructions.
+            // SAFETY: a group exists, so the processor has the instructions.
             unsafe { K::mixed_leaves(&self.key, leaves, &mut out) };
             for (leaf, result) in leaves.iter().zip(out) {
                 self.results[leaf.slot] = result;
@@ -148,9 +149,9 @@ impl<'a, K: Kernels> Group<'a, K> {
         self.results.clear();
     }
 
-    /// Pairs the results of every chunk until one is left, which lies at the start of its run.
+    /// Hashes the pairs of every chunk's results, level by level, until one result is left at the start of its run.
     fn hash_pairs(&mut self) {
-        // Pairs of a level: where both lie, where the result goes, whether it is the last.
+        // Pairs of a level: index of the first result, index of the new result, and whether it is the root.
         let mut pairs = Vec::new();
         loop {
             let mut next = Vec::with_capacity(self.results.len() / 2 + self.runs.len());
@@ -178,7 +179,7 @@ impl<'a, K: Kernels> Group<'a, K> {
                     is_root[lane] = *last;
                 }
                 let mut out = [[0; 32]; LANES_MAX];
-                // SAFETY: there is a group, so the processor has the instructions.
+                // SAFETY: a group exists, so the processor has the instructions.
                 unsafe { K::parents(&self.key, &blocks, &is_root, &mut out) };
                 for ((_, to, _), result) in pairs.iter().zip(out) {
                     next[*to] = result;

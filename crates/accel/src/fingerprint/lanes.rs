@@ -16,8 +16,7 @@ const PARENT: u32 = 1 << 2;
 const ROOT: u32 = 1 << 3;
 const KEYED_HASH: u32 = 1 << 4;
 
-/// Which word of the message goes where, for each round, the columns' words before the diagonals' (table 2 of the
-/// paper, applied again and again).
+/// Order of the message's words in each round, those of the columns first (Table 2 of the paper, applied repeatedly).
 const SCHEDULE: [[[usize; 8]; 2]; 7] = [
     [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15]],
     [[2, 6, 3, 10, 7, 0, 4, 13], [1, 11, 12, 5, 9, 14, 15, 8]],
@@ -28,28 +27,29 @@ const SCHEDULE: [[[usize; 8]; 2]; 7] = [
     [[11, 15, 5, 0, 1, 9, 8, 6], [14, 10, 2, 12, 3, 4, 7, 13]],
 ];
 
-/// A key, a result of a leaf or of a pair: eight words.
+/// Eight words: a key, or the result of a leaf or a pair.
 pub(super) type Words = [u32; 8];
 
 /// A word of 32 bits in every lane.
 pub(super) trait Vector: Copy {
-    /// How many lanes there are.
+    /// Number of lanes.
     const LANES: usize;
-    /// What rotating needs beside the vector.
+    /// Constants for rotations.
     type Rotations: Copy;
 
-    /// Returns what rotating needs beside the vector.
+    /// Returns the constants for rotations.
     ///
     /// # Safety
     ///
     /// As for `new`.
     unsafe fn rotations() -> Self::Rotations;
 
-    /// Returns the words that begin `words`.
+    /// Loads the first words of `words`.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of this vector. What the other functions get was made by this one or `load`.
+    /// The processor must have the instructions of this vector. The safe functions rely on it: every vector stems from
+    /// this function, `load` or `rotations`.
     unsafe fn new(words: &[u32; LANES_MAX]) -> Self;
 
     /// Returns the sixteen words of a block, a lane for each block.
@@ -69,8 +69,8 @@ pub(super) trait Vector: Copy {
     fn rotate_right_7(self) -> Self;
 }
 
-/// Half a round: the quarter round on four columns or diagonals, step by step side by side, so that none waits for the
-/// result of the one before.
+/// Computes half a round: the quarter round on four columns or diagonals. Their steps alternate, so that none waits for
+/// the previous one.
 #[inline(always)]
 fn half<V: Vector>(state: &mut [V; 16], places: [[usize; 4]; 4], words: [V; 8], rotations: V::Rotations) {
     for second in [false, true] {
@@ -100,7 +100,7 @@ fn half<V: Vector>(state: &mut [V; 16], places: [[usize; 4]; 4], words: [V; 8], 
     }
 }
 
-/// A round; its number is a parameter of the type so that every index is known when this is compiled.
+/// Computes a round. Its number is a const parameter, so that the compiler knows every index.
 #[inline(always)]
 fn round<const ROUND: usize, V: Vector>(state: &mut [V; 16], message: &[V; 16], rotations: V::Rotations) {
     let [columns, diagonals] = SCHEDULE[ROUND];
@@ -117,13 +117,13 @@ fn words<V: Vector>(message: &[V; 16], places: [usize; 8]) -> [V; 8] {
     words
 }
 
-/// What goes into the compression function beside key and message.
+/// The inputs of the compression function other than key and message.
 #[derive(Clone, Copy)]
 struct Context<V: Vector> {
     rotations: V::Rotations,
     iv: [V; 4],
     counter: V,
-    /// The upper half of the counter: what is hashed here is shorter than 2^32 leaves.
+    /// The upper half of the counter: inputs here have fewer than 2^32 leaves.
     zero: V,
     len: V,
     flags: V,
@@ -148,16 +148,16 @@ fn compress<V: Vector>(key: &mut [V; 8], message: &[V; 16], context: &Context<V>
 
 #[inline(always)]
 unsafe fn splat<V: Vector>(word: u32) -> V {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { V::new(&[word; LANES_MAX]) }
 }
 
 #[inline(always)]
 unsafe fn splat_key<V: Vector>(key: &Words) -> [V; 8] {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     let mut vectors = unsafe { [splat::<V>(0); 8] };
     for (vector, word) in vectors.iter_mut().zip(key) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees it.
         *vector = unsafe { splat(*word) };
     }
     vectors
@@ -166,7 +166,7 @@ unsafe fn splat_key<V: Vector>(key: &Words) -> [V; 8] {
 #[inline(always)]
 unsafe fn context<V: Vector>(counters: &[u32; LANES_MAX], len: u32, flags: u32) -> Context<V> {
     let [i0, i1, i2, i3] = IV;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     unsafe {
         Context {
             rotations: V::rotations(),
@@ -190,12 +190,12 @@ fn store<V: Vector>(vectors: &[V; 8], out: &mut [[u8; 32]; LANES_MAX]) {
     }
 }
 
-/// Hashes a whole leaf in every lane; none is a root. Meanwhile asks for the leaves that will be hashed next, which the
-/// processor does not foresee: it has as many streams to follow as there are lanes.
+/// Hashes a whole leaf in every lane; none is a root. Prefetches the leaves that will be hashed next, because the
+/// hardware prefetcher cannot follow a stream in every lane.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of the vector.
+/// The processor must have the instructions of the vector.
 #[inline(always)]
 pub(super) unsafe fn whole_leaves<V: Vector>(
     key: &Words,
@@ -204,7 +204,7 @@ pub(super) unsafe fn whole_leaves<V: Vector>(
     next: &[&[u8; LEAF_BYTES]; LANES_MAX],
     out: &mut [[u8; 32]; LANES_MAX],
 ) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (mut state, mut context) = unsafe { (splat_key::<V>(key), context::<V>(counters, 64, 0)) };
     for block in 0..LEAF_BYTES / BLOCK_BYTES {
         let mut blocks = [&[0; BLOCK_BYTES]; LANES_MAX];
@@ -219,7 +219,7 @@ pub(super) unsafe fn whole_leaves<V: Vector>(
             15 => KEYED_HASH | CHUNK_END,
             _ => KEYED_HASH,
         };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees it.
         let message = unsafe {
             context.flags = splat(flags);
             V::load(&blocks)
@@ -229,11 +229,11 @@ pub(super) unsafe fn whole_leaves<V: Vector>(
     store(&state, out);
 }
 
-/// Hashes leaves of any length, at most a lane for each.
+/// Hashes leaves of any length, at most one for each lane.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of the vector.
+/// The processor must have the instructions of the vector.
 #[inline(always)]
 pub(super) unsafe fn mixed_leaves<V: Vector>(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]) {
     let leaves = &leaves[..leaves.len().min(V::LANES)];
@@ -241,10 +241,10 @@ pub(super) unsafe fn mixed_leaves<V: Vector>(key: &Words, leaves: &[Leaf<'_>], o
     for (counter, leaf) in counters.iter_mut().zip(leaves) {
         *counter = leaf.counter;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (mut state, mut context) = unsafe { (splat_key::<V>(key), context::<V>(&counters, 0, 0)) };
     let blocks_max = leaves.iter().map(Leaf::blocks).max().unwrap_or(0);
-    // Of every leaf the block that is not whole.
+    // The partial block of every leaf.
     let mut ends = [[0; BLOCK_BYTES]; LANES_MAX];
     for (end, leaf) in ends.iter_mut().zip(leaves) {
         let bytes = leaf.bytes.as_chunks::<BLOCK_BYTES>().1;
@@ -264,14 +264,14 @@ pub(super) unsafe fn mixed_leaves<V: Vector>(key: &Words, leaves: &[Leaf<'_>], o
                 | if is_last && leaf.is_root { ROOT } else { 0 };
             active[lane] = u32::MAX;
         }
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees it.
         let (message, active) = unsafe {
             (context.len, context.flags) = (V::new(&len), V::new(&flags));
             (V::load(&blocks), V::new(&active))
         };
         let before = state;
         compress(&mut state, &message, &context);
-        // Leaves that ended earlier keep their result.
+        // Leaves with fewer blocks keep their result.
         for (now, before) in state.iter_mut().zip(before) {
             *now = now.xor(before).and(active).xor(before);
         }
@@ -279,11 +279,11 @@ pub(super) unsafe fn mixed_leaves<V: Vector>(key: &Words, leaves: &[Leaf<'_>], o
     store(&state, out);
 }
 
-/// Hashes a pair of results in every lane; `is_root` says for which it is the last.
+/// Hashes a pair of results in every lane; `is_root` is true for the last pair of a chunk.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of the vector.
+/// The processor must have the instructions of the vector.
 #[inline(always)]
 pub(super) unsafe fn parents<V: Vector>(
     key: &Words,
@@ -295,7 +295,7 @@ pub(super) unsafe fn parents<V: Vector>(
     for (flags, is_root) in flags.iter_mut().zip(is_root) {
         *flags |= if *is_root { ROOT } else { 0 };
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees it.
     let (mut state, message, context) = unsafe {
         let mut context = context::<V>(&[0; LANES_MAX], 64, 0);
         context.flags = V::new(&flags);

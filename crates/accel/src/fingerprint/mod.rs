@@ -1,9 +1,10 @@
-//! What chunks are called: keyed BLAKE3 of many chunks at a time.
+//! Fingerprints: keyed BLAKE3 of many chunks at a time.
 //!
-//! BLAKE3 hashes leaves of 1 KiB, which do not depend on each other, and then pairs of results up to a root. The `blake3`
-//! crate, which is the specification, hands the leaves of one input to the lanes of a vector; a chunk of 4 KiB leaves most
-//! of the lanes idle, and so do all the levels above its leaves. Here the lanes are filled from all chunks of a group:
-//! first with whole leaves, then with the last leaves by their length, then level by level with the pairs.
+//! BLAKE3 hashes leaves of 1 KiB independently of each other, then pairs of results, level by level, up to a root. The
+//! `blake3` crate, which is the specification, fills the lanes of a vector from one input. A chunk of 4 KiB keeps most
+//! lanes idle, and the levels above keep even more idle. These kernels fill the lanes from all chunks of a group: first
+//! with whole leaves, then with the partial last leaves sorted by length, then with the pairs of each level. Chunks of
+//! more than 128 KiB go through the crate.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -21,11 +22,11 @@ mod tests;
 /// One of several ways to compute the same fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
-    /// Chunk after chunk through the `blake3` crate: the specification, on any processor.
+    /// The `blake3` crate, one chunk at a time: the specification. Runs on any processor.
     ChunkByChunk,
-    /// Eight lanes of 32 bits, of several chunks. Needs AVX2.
+    /// Eight lanes of 32 bits, filled from several chunks. Needs AVX2.
     Avx2,
-    /// Sixteen lanes of 32 bits, of several chunks. Needs AVX-512 F.
+    /// Sixteen lanes of 32 bits, filled from several chunks. Needs AVX-512 F.
     Avx512,
 }
 
@@ -33,7 +34,7 @@ impl Kernel {
     /// All kernels, slowest first.
     pub const ALL: [Self; 3] = [Self::ChunkByChunk, Self::Avx2, Self::Avx512];
 
-    /// Says whether this processor has what the kernel needs.
+    /// Returns true if this processor has the instructions of the kernel.
     pub fn is_available(self) -> bool {
         match self {
             Self::ChunkByChunk => true,
@@ -46,7 +47,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the fastest kernel that this processor has.
+    /// Returns the fastest available kernel.
     pub fn fastest() -> Self {
         let available = Self::ALL.into_iter().rev().find(|kernel| kernel.is_available());
         available.unwrap_or(Self::ChunkByChunk)
@@ -58,15 +59,15 @@ pub fn keyed_hashes(key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
     keyed_hashes_with(Kernel::fastest(), key, chunks, out);
 }
 
-/// Appends the keyed BLAKE3 of every chunk, in order, computed by a kernel that the processor must have.
+/// Appends the keyed BLAKE3 of every chunk, in order, computed by `kernel`. Panics if the kernel is not available.
 pub fn keyed_hashes_with(kernel: Kernel, key: &[u8; 32], chunks: &[&[u8]], out: &mut Vec<[u8; 32]>) {
     assert!(kernel.is_available(), "{kernel:?} on a processor that lacks its instructions");
     match kernel {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has what the kernel needs.
+        // SAFETY: the assertion above checks that the processor has the instructions.
         Kernel::Avx2 => unsafe { group::keyed_hashes::<avx2::Eight>(key, chunks, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the processor has what the kernel needs.
+        // SAFETY: the assertion above checks that the processor has the instructions.
         Kernel::Avx512 => unsafe { group::keyed_hashes::<avx512::Sixteen>(key, chunks, out) },
         _ => chunk_by_chunk(key, chunks, out),
     }
