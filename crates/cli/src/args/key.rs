@@ -1,4 +1,4 @@
-//! Options of `key`, and those that choose the cost of a password.
+//! Options of `key`, and the option that sets the cost of guessing a password.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 /// Commands that manage passwords.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// List the passwords' key slots
+    /// List the key slots
     #[command(after_help = examples! { "List the key slots; the one in use is marked": "onefold key list" })]
     List,
     /// Add a password
@@ -18,12 +18,12 @@ pub(crate) enum KeyCommand {
     /// Remove a password
     #[command(after_help = examples! { "Remove the password of a key slot": "onefold key remove 1a2b3c4d" })]
     Remove {
-        /// Key slot, by the beginning of its id
+        /// Id of the key slot, or its beginning
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Replace the password in use by another one
-    #[command(after_help = examples! { "Replace the password in use; the new one is asked for": "onefold key passwd" })]
+    /// Replace the password in use
+    #[command(after_help = examples! { "Replace the password in use; Onefold asks for the new one": "onefold key passwd" })]
     Passwd(NewKeyArgs),
 }
 
@@ -43,10 +43,10 @@ pub(crate) struct NewKeyArgs {
     pub(crate) cost: KeyCostArgs,
 }
 
-/// Cost of trying a password.
+/// Cost of guessing a password.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct KeyCostArgs {
-    /// Memory that is needed to try the password, at least 64M
+    /// Memory that each guess at the password takes, at least 64M
     #[arg(long, value_name = "SIZE")]
     pub(crate) key_memory: Option<String>,
 }

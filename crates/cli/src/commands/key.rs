@@ -16,13 +16,13 @@ use crate::settings::Settings;
 use crate::text;
 
 /// Warning about a password that is no longer accepted.
-const REMOVED: &str = "The key itself has not changed: anyone who has read it with the removed password, or has an old copy \
-                       of the slot, can still read the repository.";
+const REMOVED: &str = "The master key has not changed. Anyone who has read it, or who has the removed password and a copy of \
+                       its key slot, can still read the repository.";
 
-/// The end of a command that lists key slots and cannot read some of them.
+/// Error of a command that cannot read some of the key slots.
 pub(super) const UNREAD_SLOTS: &str = "not all key slots can be read";
 
-/// The open repository with what its password has unlocked.
+/// The open repository, its master key, and the key slot that the password has unlocked.
 struct Unlocked<'a> {
     output: &'a Output,
     policy: &'a SlotPolicy,
@@ -32,7 +32,7 @@ struct Unlocked<'a> {
     label: SlotLabel,
 }
 
-/// Carries out one of the commands.
+/// Runs a `key` command.
 pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) -> Result<()> {
     let opened = open(settings, output)?;
     let Some(password) = &opened.password else {
@@ -63,7 +63,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     found.slots.sort_by_key(|slot| (slot.created, slot.id));
     let keys = found.slots.iter().map(|slot| {
         let current = slot.id == unlocked.slot.id;
-        // The maker of a slot is encrypted in it with its own password.
+        // A slot's user and host are encrypted with the slot's password, so only those of the slot in use are known.
         let label = if current { unlocked.label.clone() } else { SlotLabel::default() };
         let created = text::local_time(slot.created);
         KeyObject { current, id: hex(&slot.id), user_name: label.user, host_name: label.host, created }
@@ -77,7 +77,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
             let mark = if key.current { '*' } else { ' ' };
             let id: String = key.id.chars().take(SHORT_ID_LEN).collect();
             let printable = |label: &str| String::from_utf8_lossy(&output.printable(label.as_bytes())).into_owned();
-            let shown = |label: &str| if label.is_empty() { "(sealed)".to_owned() } else { printable(label) };
+            let shown = |label: &str| if label.is_empty() { "(encrypted)".to_owned() } else { printable(label) };
             let (user, host) = (shown(&key.user_name), shown(&key.host_name));
             output.line(format!("{mark}{id}  {}  {user:12}  {host}", key.created))?;
         }
@@ -86,7 +86,7 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     output.fail_on(found.findings, UNREAD_SLOTS)
 }
 
-/// Treatment of the slot in use.
+/// What happens to the key slot in use.
 #[derive(Clone, Copy)]
 enum Old {
     Kept,
@@ -100,7 +100,7 @@ fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
     }
     let source = typed.new_password_file.clone().map_or(PasswordSource::Ask, PasswordSource::File);
     let password = source.read_new("new password: ").map_err(|error| match &source {
-        PasswordSource::Ask => error.context("--new-password-file names a file with the new password"),
+        PasswordSource::Ask => error.context("give --new-password-file FILE to read the new password from a file"),
         PasswordSource::Command(_) | PasswordSource::File(_) | PasswordSource::Given(_) => error,
     })?;
     let store = &unlocked.opened.store;
@@ -122,7 +122,8 @@ fn remove(output: &Output, unlocked: &Unlocked<'_>, id: &str) -> Result<()> {
     let slot = find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?;
     ensure!(
         slot.id != unlocked.slot.id,
-        "key slot `{id}` is the one in use: remove it with another password, or replace it with `onefold key passwd`"
+        "key slot `{id}` is in use by this command: unlock the repository with another password to remove it, or replace it \
+         with `onefold key passwd`"
     );
     remove_slot(&*store.disk, slot)?;
     output.note(&format!("removed key slot {}", hex(&slot.id)));
