@@ -169,7 +169,7 @@ fn an_experiment_says_what_the_paper_states_and_what_is_found() {
     let written: Value = serde_json::from_slice(&fs::read(fixture.path("results/lazy-table-6.json")).unwrap()).unwrap();
     assert_eq!(written["tables"], found["tables"]);
     let page = fs::read_to_string(fixture.path("results/report.html")).unwrap();
-    assert!(page.contains("Which of the two answers"));
+    assert!(page.contains("Duplicates resolved by prelookup and by postlookup"));
     // What is there is not written over, and that shows before anything runs.
     let again = fixture.run(run).code(1);
     assert!(again.stderr().contains("lazy-table-6.json: File exists"), "{}", again.stderr());
