@@ -310,7 +310,7 @@ fn the_parent_is_the_newest_snapshot_of_the_group() {
     ] {
         backup(&fixture, &[options, &["--dry-run"]].concat()).code(0).says(told);
     }
-    backup(&fixture, &["--group-by", "colour"]).code(1).says("grouped by host, paths or tags");
+    backup(&fixture, &["--group-by", "color"]).code(1).says("grouped by host, paths or tags");
 }
 
 #[test]

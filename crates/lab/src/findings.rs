@@ -17,7 +17,7 @@ pub struct Findings {
     pub command: String,
     /// Version of the program, machine, and when.
     pub origin: Origin,
-    /// Notes for readers of the numbers: sizes, streams, devices, measured or modelled.
+    /// Notes for readers of the numbers: sizes, streams, devices, measured or modeled.
     pub notes: Vec<String>,
     /// The numbers.
     pub tables: Vec<Table>,

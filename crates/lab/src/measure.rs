@@ -19,7 +19,7 @@ pub struct Measured {
     pub intervals: Vec<Outcome>,
     /// Chunks declared unique.
     pub unique: UniqueSet,
-    /// Requests to the device, if it is modelled.
+    /// Requests to the device, if it is modeled.
     pub traffic: Option<Traffic>,
     /// Memory of the point.
     pub memory: u64,
@@ -128,7 +128,7 @@ pub const MEASURES: &[Measure] = measures! {
         let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
         Some(100.0 * ratio(prelookup_hits, prelookup_hits + postlookup_hits)?)
     };
-    "postlookup-percent", "and afterwards, %", false, |it| {
+    "postlookup-percent", "and afterward, %", false, |it| {
         let Counters { prelookup_hits, postlookup_hits, .. } = it.outcome.counters;
         Some(100.0 * ratio(postlookup_hits, prelookup_hits + postlookup_hits)?)
     };

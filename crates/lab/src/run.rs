@@ -49,7 +49,7 @@ pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Resul
 
 fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let mut options = setting.point.index_options_scaled(setting.scale)?;
-    if let (None, Device::Modelled { model, .. }) = (options.reads, setting.device) {
+    if let (None, Device::Modeled { model, .. }) = (options.reads, setting.device) {
         // A real device is measured when an index that has a table is opened.
         options.reads = Some(BucketReads::ByDevice(model.profile()));
     }
@@ -66,14 +66,14 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     Ok(measured)
 }
 
-/// On a modelled device, the fingerprints lie in this machine's memory, and the time of the model is added; on the
+/// On a modeled device, the fingerprints lie in this machine's memory, and the time of the model is added; on the
 /// real one they lie in a file under the scratch directory, which may be on persistent memory or on tmpfs.
 fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let options = setting.point.mapped_options(setting.scale)?;
     let scratch = scratch(setting)?;
     let (medium, model): (Box<dyn Medium>, _) = match setting.device {
         Device::Real => (Box::new(MappedFile::open(&scratch.path().join("fingerprints"), Durability::Memory)?), None),
-        Device::Modelled { model, .. } => (Box::new(Dram::new(0)?), Some(model)),
+        Device::Modeled { model, .. } => (Box::new(Dram::new(0)?), Some(model)),
     };
     let SetUp { host, .. } = setting.device.set_up(scratch.path());
     let (mut index, _) = MappedIndex::open(medium, &options)?;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_part_of_a_modelled_time_is_always_the_same() {
+    fn the_device_part_of_a_modeled_time_is_always_the_same() {
         let scratch = tempfile::tempdir().unwrap();
         for (name, set) in [("lazy", "threshold=8"), ("adaptive", "candidates=500"), ("eager", "window=adaptive")] {
             let point = preset::Preset::named(name).unwrap().with(&[set.to_owned()]).unwrap();

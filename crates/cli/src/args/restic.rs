@@ -81,7 +81,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("repair", "not in this version; `onefold check` names what is damaged and what to do"),
     ("rewrite", "not in this version; a snapshot is never changed"),
     ("self-update", "not in this version; install the new version as you installed this one"),
-    ("tag", "not in this version; `onefold backup --tag` sets tags, which are not changed afterwards"),
+    ("tag", "not in this version; `onefold backup --tag` sets tags, which are not changed afterward"),
     ("webdav", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
 ];
 

@@ -196,7 +196,7 @@ fn check_references(
     let store = inventory.store;
     let memory = MetadataMemory::of(request.memory_bytes / 4);
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
-    let visited = request.scratch.map(&store.host, "judgements", request.memory_bytes / 8)?;
+    let visited = request.scratch.map(&store.host, "judgments", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();
     let mut references = References::new(reader, inventory, visited);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();

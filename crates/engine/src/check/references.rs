@@ -125,7 +125,7 @@ impl<'a, 'b> References<'a, 'b> {
 
     fn visited(&mut self, node: Fingerprint) -> Result<Option<Summary>> {
         let Some(bytes) = self.visited.get(&node.0)? else { return Ok(None) };
-        let summary = Summary::decode(&bytes).map_err(|error| error.of("spilled judgements"))?;
+        let summary = Summary::decode(&bytes).map_err(|error| error.of("spilled judgments"))?;
         Ok(Some(summary))
     }
 
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn judgements_come_back() {
+    fn judgments_come_back() {
         let judged = summary("a", &"z".repeat(255), u64::MAX);
         assert_eq!(Summary::decode(&judged.encode()), Ok(judged));
         assert_eq!(Summary::decode(&Summary::lost().encode()), Ok(Summary::lost()));

@@ -37,7 +37,7 @@ pub const CHUNK_BYTES_AVERAGE: std::ops::RangeInclusive<u32> = 512..=1 << 20;
 
 impl ChunkSizes {
     /// Returns min = target = average / 2 and max = 8 x target. (Plain exponential chunking with these ratios beats
-    /// normalised chunking at an equal average; max caps what a run without candidates costs.)
+    /// normalized chunking at an equal average; max caps what a run without candidates costs.)
     pub fn for_average(bytes: u32) -> Self {
         let target = bytes / 2;
         Self { min: target, target, max: 8 * target }

@@ -108,7 +108,7 @@ impl Directory {
         out
     }
 
-    /// Reads the plaintext form. Afterwards every region's chunks add up to its plaintext, and no region's plaintext is
+    /// Reads the plaintext form. Afterward every region's chunks add up to its plaintext, and no region's plaintext is
     /// longer than `region_bytes_limit`.
     pub fn decode(bytes: &[u8], kind: ContainerKind, side: Side, region_bytes_limit: u32) -> Decoded<Self> {
         let mut reader = Reader::new(bytes);

@@ -449,7 +449,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
             caller.index.counters().since(&before)
         };
         store(&(0..RUN * RUNS).collect::<Vec<_>>());
-        // The old runs backwards, so that none follows the one before in the log.
+        // The old runs backward, so that none follows the one before in the log.
         let old = |run: u64| (0..RUN).map(move |chunk| (RUNS - 1 - run) * RUN + chunk);
         let new = |run: u64| (0..NEW).map(move |chunk| 1_000_000 + run * NEW + chunk);
         let stream: Vec<u64> = (0..RUNS).flat_map(|run| old(run).chain(new(run))).collect();

@@ -187,7 +187,7 @@ mod tests {
     use crate::io::{Access, DIRECT_ALIGN, Disk};
     use crate::io::{BatchRead, OwnedRead};
 
-    /// A byte that tells a number from its neighbours.
+    /// A byte that tells a number from its neighbors.
     fn filling(number: usize) -> u8 {
         u8::try_from(number % 251).unwrap()
     }

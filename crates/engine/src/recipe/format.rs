@@ -97,7 +97,7 @@ impl Recipe {
         }
     }
 
-    /// Reads the encoded form from the front of `reader`. Lengths add up without overflow afterwards.
+    /// Reads the encoded form from the front of `reader`. Lengths add up without overflow afterward.
     pub fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
         let level = reader.u8()?;
         if LEVELS_MAX < level {

@@ -27,7 +27,7 @@ fn on_every_disk(property: impl Fn(&dyn Disk)) {
     property(&SimDisk::new().subdir("repo"));
 }
 
-/// A byte that tells a number from its neighbours.
+/// A byte that tells a number from its neighbors.
 fn filling(number: usize) -> u8 {
     u8::try_from(number % 251).unwrap()
 }

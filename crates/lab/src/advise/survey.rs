@@ -111,7 +111,7 @@ pub struct Extent {
 }
 
 impl Survey {
-    /// Walks the source. Bytes are counted by the hash of their unit, so that a threshold can be chosen afterwards that
+    /// Walks the source. Bytes are counted by the hash of their unit, so that a threshold can be chosen afterward that
     /// the sample holds just enough of.
     pub fn of(walk: Walk, roots: &[PathBuf], sample: Sample, monitor: &dyn Monitor) -> Result<Self> {
         let Sample::Bytes(wanted) = sample else {

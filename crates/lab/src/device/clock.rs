@@ -1,4 +1,4 @@
-//! The virtual clock of a modelled device, and the processor time that passes meanwhile.
+//! The virtual clock of a modeled device, and the processor time that passes meanwhile.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A modelled device as the engine's disk, and the host that goes with it.
+//! A modeled device as the engine's disk, and the host that goes with it.
 //!
 //! The bytes are in files of a directory, read and written through the page cache; the time for it does not count. Every
 //! call is charged on the virtual [`Clock`]. Jobs that the engine gives to the host are done before it returns: nothing
@@ -17,7 +17,7 @@ use onefold_engine::types::Timestamp;
 use crate::device::clock::{Clock, Traffic};
 use crate::device::model::{Model, Request};
 
-/// A modelled device whose bytes are in a directory.
+/// A modeled device whose bytes are in a directory.
 #[derive(Debug)]
 pub struct ModelDisk {
     inner: OsDisk,
@@ -235,7 +235,7 @@ impl DiskFile for ModelFile {
     }
 }
 
-/// The host that goes with a modelled device: its time is that of the virtual clock.
+/// The host that goes with a modeled device: its time is that of the virtual clock.
 #[derive(Debug)]
 pub struct ModelHost {
     inner: OsHost,

@@ -31,7 +31,7 @@ pub enum Device {
     /// The device under the scratch directory, without the page cache.
     Real,
     /// A model.
-    Modelled {
+    Modeled {
         /// Name.
         name: String,
         /// Model.
@@ -46,7 +46,7 @@ pub struct SetUp {
     pub disk: Arc<dyn Disk>,
     /// The host whose time is that of the device.
     pub host: Arc<dyn Host>,
-    /// The clock, if it is modelled.
+    /// The clock, if it is modeled.
     pub clock: Option<Arc<Clock>>,
 }
 
@@ -62,14 +62,14 @@ impl Device {
         } else {
             model::known(name).ok_or_else(|| unknown("device", name, model::names().chain([REAL])))??
         };
-        Ok(Self::Modelled { name: name.to_owned(), model })
+        Ok(Self::Modeled { name: name.to_owned(), model })
     }
 
     /// Returns what it is called.
     pub fn name(&self) -> &str {
         match self {
             Self::Real => REAL,
-            Self::Modelled { name, .. } => name,
+            Self::Modeled { name, .. } => name,
         }
     }
 
@@ -79,7 +79,7 @@ impl Device {
             Self::Real => {
                 SetUp { disk: Arc::new(OsDisk::new(dir.to_path_buf())), host: Arc::new(OsHost::new()), clock: None }
             }
-            Self::Modelled { model, .. } => {
+            Self::Modeled { model, .. } => {
                 let clock = Arc::new(Clock::default());
                 let disk = Arc::new(ModelDisk::new(dir, model.clone(), Arc::clone(&clock)));
                 SetUp { disk, host: Arc::new(ModelHost::new(Arc::clone(&clock))), clock: Some(clock) }

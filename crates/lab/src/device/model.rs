@@ -16,7 +16,7 @@ use crate::files::from_toml;
 use crate::mapped;
 use crate::mapped::medium::LINE_BYTES;
 
-/// A modelled device.
+/// A modeled device.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Model {
@@ -154,7 +154,7 @@ const KNOWN: [(&str, &str); 6] = [
     ("object-store", include_str!("../../../../devices/object-store.toml")),
 ];
 
-/// Returns the names of the modelled devices that come with the program.
+/// Returns the names of the modeled devices that come with the program.
 pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|(name, _)| *name)
 }

@@ -229,7 +229,7 @@ impl Laboratory {
         }
         if instead.map_or(results.spec.devices.iter().any(|name| name != REAL), |device| *device != Device::Real) {
             notes.push(
-                "On a modelled device a time is processor time, which is measured, and what the model says of each request, \
+                "On a modeled device a time is processor time, which is measured, and what the model says of each request, \
                  which is not; nothing goes on beside, so that they add up."
                     .to_owned(),
             );
@@ -289,12 +289,12 @@ fn runs_on(point: &PointSpec, device: &str) -> bool {
 
 /// Returns a device with a field set to another value.
 fn varied(device: Device, field: &str, value: &str) -> Result<Device> {
-    let Device::Modelled { name, mut model } = device else { bail!("a real device has no {field} that could be set") };
+    let Device::Modeled { name, mut model } = device else { bail!("a real device has no {field} that could be set") };
     let number: f64 = value.parse().with_context(|| format!("device.{field}={value}"))?;
     match field {
         "read-latency-us" => model.read_latency_us = number,
         "read-mb-per-s" => model.read_mb_per_s = number,
         _ => bail!("device.{field} is not varied"),
     }
-    Ok(Device::Modelled { name, model })
+    Ok(Device::Modeled { name, model })
 }

@@ -34,7 +34,7 @@ fn record_run(options: &MappedOptions, random: &mut Random) -> (Vec<Event>, Vec<
         if random.below(4) == 0 {
             let victim = caller.containers.keys().min().copied();
             if let Some(victim) = victim {
-                // It may be known or not while it is being forgotten; whoever forgets it deletes it afterwards.
+                // It may be known or not while it is being forgotten; whoever forgets it deletes it afterward.
                 let stored = caller.containers.clone();
                 let recorded = stored.iter().filter(|(id, _)| **id != victim).map(|(id, chunks)| (*id, chunks.clone()));
                 steps.push(Step { recorded: recorded.collect(), stored });

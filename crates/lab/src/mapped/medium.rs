@@ -34,7 +34,7 @@ pub trait Medium: Debug + Send {
     /// Makes the medium at least `len` bytes long. New bytes are zero, now and after a crash. An error leaves the medium
     /// unchanged.
     fn grow(&mut self, len: u64) -> Result<()>;
-    /// Releases the memory of a range; its contents are undefined afterwards.
+    /// Releases the memory of a range; its contents are undefined afterward.
     fn release(&mut self, offset: u64, len: u64);
     /// Prefetches the line of an offset.
     fn will_need(&self, offset: u64);

@@ -36,7 +36,7 @@ pub(crate) fn findings() -> Findings {
             kernel: text("Linux 6.1"),
             time: text("2025-11-22T07:17:00Z"),
         },
-        notes: vec![text("All times are those of a modelled disk."), text(HOSTILE)],
+        notes: vec![text("All times are those of a modeled disk."), text(HOSTILE)],
         tables: vec![table],
         plots: plots(),
         claims: vec![claim("lazy is faster than eager", true), claim("the turn comes at 20", false)],

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_the_version_that_is_named_with_its_licence() {
+    fn the_library_is_the_version_that_is_named_with_its_license() {
         assert!(
             PLOTLY
                 .lines()

@@ -186,7 +186,7 @@ Machine     A processor, 2 processors, 24 GiB of memory, Linux 6.1
 Time        2025-11-22T07:17:00Z
 Took        12.5 s
 
-- All times are those of a modelled disk.
+- All times are those of a modeled disk.
 - {}
   {}
 

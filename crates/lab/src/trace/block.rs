@@ -164,7 +164,7 @@ impl Gathered {
         (self.marked, self.mark_count) = (self.chunks, self.mark_count + 1);
     }
 
-    /// Puts the block's bytes into `plain`, and is empty afterwards.
+    /// Puts the block's bytes into `plain`, and is empty afterward.
     pub fn take(&mut self, plain: &mut Vec<u8>) {
         plain.clear();
         put_varint(plain, self.chunks as u64);
