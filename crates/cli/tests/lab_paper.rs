@@ -188,7 +188,7 @@ fn a_run_stays_within_the_memory_of_its_point() {
         ["lab", "synth", "trace", "--objects", "10000", "--versions", "3", "--modified", "0.2", "--chunk-size", "4k"];
     let made = fixture.run(synth.into_iter().chain(["--json"])).code(0).json();
     assert!(2_500_000 < made["chunks"].as_u64().unwrap(), "{made}");
-    let small = &["memory=64M", "filter-size=16M", "staging-size=8M"][..];
+    let small = &["memory=64M", "filter-size=16M", "memtable-size=8M"][..];
     for (preset, device, sizes, megabytes) in [
         ("adaptive", "real", small, 64),
         ("adaptive", "nvme", small, 64),
@@ -196,7 +196,7 @@ fn a_run_stays_within_the_memory_of_its_point() {
         // The cache has what the filter has not grown to; windows of one record need the most memory for each.
         ("adaptive", "nvme", &["memory=40M"], 40),
         ("adaptive", "nvme", &["memory=200M", "window=fixed", "window-records=1"], 200),
-        ("lazy", "nvme", &["memory=180M", "filter-size=16M", "staging-size=8M"], 180),
+        ("lazy", "nvme", &["memory=180M", "filter-size=16M", "memtable-size=8M"], 180),
     ] {
         let run = ["lab", "run", "trace", "--preset", preset, "--device", device, "--json"];
         let found = fixture.run(run.into_iter().chain(sizes.iter().flat_map(|size| ["--set", size]))).code(0).json();

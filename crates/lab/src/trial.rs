@@ -87,8 +87,8 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         notes: vec![
             format!("{chunks} chunks, {bytes} bytes."),
             format!("The first 16 bytes of the names of the unique chunks, as numbers with the least byte first, add up to {checksum:032x} modulo 2^128."),
-            "On a modeled device, seconds are those of the processor, which are measured, and those of the device, which the \
-             model says; nothing goes on beside. On a real one they are what a clock showed."
+            "On a modeled device, seconds are the sum of processor time, which is measured, and device time, which the model \
+             gives. Nothing runs in the background. On a real device, a clock measures them."
                 .to_owned(),
         ],
         tables: vec![table(&runs)?],

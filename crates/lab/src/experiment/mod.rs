@@ -200,7 +200,7 @@ impl Laboratory {
             is_cut |= chunks != set.chunks;
             is_scaled |= 1.0 < scale;
             let divided = if 1.0 < scale {
-                format!("; filter, cache and staging are divided by {scale:.1}")
+                format!("; filter, cache and memtable are divided by {scale:.1}")
             } else {
                 String::new()
             };
@@ -215,13 +215,13 @@ impl Laboratory {
         }
         if is_scaled {
             notes.push(format!(
-                "Buckets that chunks wait in are divided too, but there are at least {BUCKETS_MIN}; staging is at least {} KiB. What \
-                 waits, is read, merged and written at a time is as large as it is on all of the data.",
+                "Buckets of pending chunks are divided too, but there are at least {BUCKETS_MIN}; the memtable has at least {} KiB. Batches \
+                 of lookups, reads, merges and writes keep their full size.",
                 MEMTABLE_MIN >> 10
             ));
         }
         if is_cut && !results.spec.published.is_empty() {
-            notes.push("Seconds of a paper are those of all of its data.".to_owned());
+            notes.push("The seconds of a paper are for all of its data.".to_owned());
         }
         let instead = self.device.as_ref().filter(|_| results.spec.devices.len() == 1);
         if let Some(device) = instead {
@@ -229,8 +229,8 @@ impl Laboratory {
         }
         if instead.map_or(results.spec.devices.iter().any(|name| name != REAL), |device| *device != Device::Real) {
             notes.push(
-                "On a modeled device a time is processor time, which is measured, and what the model says of each request, \
-                 which is not; nothing goes on beside, so that they add up."
+                "On a modeled device, a time is the sum of processor time, which is measured, and the model's time of each request. \
+                 Nothing runs in the background."
                     .to_owned(),
             );
         }

@@ -90,7 +90,7 @@ impl Point {
             self.memory,
             Size(MEMORY_MIN)
         );
-        let memtable_bytes = self.memtable_size.map_or(Ok(memory / 6), |size| bytes("staging-size", size))?;
+        let memtable_bytes = self.memtable_size.map_or(Ok(memory / 6), |size| bytes("memtable-size", size))?;
         let mut options = IndexOptions {
             schedule: match self.schedule {
                 Schedule::Eager => options::Schedule::Eager,
@@ -192,8 +192,7 @@ impl Point {
         let needed = taken + if takes_rest { REST_MIN } else { 0 };
         if memory < needed {
             bail!(
-                "memory: filter {}, cache {}, staging {}, and what waits, is read and is written come to {needed} bytes, more \
-                 than {}",
+                "memory: filter {}, cache {}, memtable {}, pending chunks and I/O buffers come to {needed} bytes, more than {}",
                 Size(options.filter_bytes_max as u64),
                 Size(options.cache_bytes as u64),
                 Size(options.memtable_bytes as u64),

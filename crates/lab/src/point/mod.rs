@@ -132,7 +132,7 @@ dimensions! {
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
     "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";
     "injected-ns", injected_ns: u32 = 0, 0..=1_000_000_000 => "nanoseconds added to each wait for mapped memory";
-    "staging-size", memtable_size: Option<Size> = None, ALL => "memory of the memtable; otherwise a sixth";
+    "memtable-size", memtable_size: Option<Size> = None, ALL => "memory of the memtable; otherwise a sixth";
     "runs-max", runs_max: u32 = 4, 1..=64 => "most sorted runs in a bucket of the table";
     "memory", memory: Size = Size(256 << 20), ALL => "total memory of the point";
     "container-size", container_size: Size = Size(4 << 20), 4 << 10..=1 << 30 => "bytes of the chunks that are stored and indexed together";
