@@ -9,7 +9,7 @@ use crate::backup::{BackupOptions, Comparison, Unchanged};
 use crate::check::LostHeads;
 use crate::error::{Error, Result};
 use crate::facade::failures::{Failure, Failures, Operation, Recorder};
-use crate::facade::{Repository, bytes_of, listener};
+use crate::facade::{Repository, bytes_of, monitor_or_silent};
 use crate::io::os_identity;
 use crate::io::os_source::OsSource;
 use crate::io::tree::SourceTree;
@@ -157,7 +157,7 @@ impl<'a> Backup<'a> {
     /// [`Error::IndexBusy`] if another backup of this host is at work. After any other error no snapshot was made, with
     /// the exception that [`Error::UnknownState`] explains.
     pub fn run(self) -> Result<BackupSummary> {
-        let recorder = Recorder::new(listener(self.monitor.as_ref()));
+        let recorder = Recorder::new(monitor_or_silent(self.monitor.as_ref()));
         let (repository, accepts) = (self.repository, self.accepts_incomplete);
         let request = self.plan(&(Arc::clone(&recorder) as Arc<dyn Monitor>))?;
         let outcome = repo::backup(&repository.store, &request)?;
@@ -184,7 +184,7 @@ impl<'a> Backup<'a> {
         // A stream has nothing that could show that it is the same.
         let parent = if self.reads_everything || is_stream { None } else { parent(repository, &hostname, &paths)? };
         let (uid, gid) = os_identity::user_ids();
-        let budget = repository.means.budget();
+        let budget = repository.resources.budget();
         let options = BackupOptions {
             roots,
             paths,
@@ -199,14 +199,14 @@ impl<'a> Backup<'a> {
             parent,
             comparison: Comparison::Full,
             unchanged: Unchanged::Make,
-            compression: repository.means.compression,
+            compression: repository.resources.compression,
             program: PROGRAM.to_owned(),
             budget,
             scratch: repository.cache.scratch(),
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,
-            index: repository.means.index(),
+            index: repository.resources.index(),
             source,
             options,
             driver: repository.driver(),

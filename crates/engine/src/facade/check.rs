@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::check::{self, CheckReport, CheckRequest, CheckedSnapshots, LostHeads, ReadData};
 use crate::error::Result;
-use crate::facade::{Repository, listener};
+use crate::facade::{Repository, monitor_or_silent};
 use crate::monitor::Monitor;
 
 /// A verification that is described and then run.
@@ -41,11 +41,11 @@ impl<'a> Check<'a> {
             snapshots: CheckedSnapshots::All,
             read,
             scratch: repository.cache.scratch(),
-            memory_bytes: repository.means.memory_bytes,
+            memory_bytes: repository.resources.memory_bytes,
             driver: repository.driver(),
             seed: None,
             heads: Some(repository.cache.heads(LostHeads::Report)),
         };
-        check::check(&repository.store, &request, &*listener(monitor.as_ref()))
+        check::check(&repository.store, &request, &*monitor_or_silent(monitor.as_ref()))
     }
 }

@@ -28,7 +28,7 @@ pub use restore::{Restore, RestoreSummary};
 pub use snapshots::SnapshotInfo;
 
 use cache::CacheDirectory;
-use options::Means;
+use options::Resources;
 
 /// An open repository in a local directory. Operations borrow it; it serves any number of them, one after another, on
 /// any thread.
@@ -50,7 +50,7 @@ pub struct Repository {
     store: Store,
     directory: PathBuf,
     cache: CacheDirectory,
-    means: Means,
+    resources: Resources,
 }
 
 impl Repository {
@@ -100,7 +100,7 @@ impl Repository {
     }
 
     fn driver(&self) -> Driver {
-        Driver::threads(self.means.threads())
+        Driver::threads(self.resources.threads())
     }
 
     fn is_encrypted(&self) -> bool {
@@ -114,6 +114,6 @@ fn bytes_of(path: impl Into<PathBuf>) -> Vec<u8> {
 }
 
 /// Returns the caller's monitor, or one that ignores all reports.
-fn listener(monitor: Option<&Arc<dyn crate::Monitor>>) -> Arc<dyn crate::Monitor> {
+fn monitor_or_silent(monitor: Option<&Arc<dyn crate::Monitor>>) -> Arc<dyn crate::Monitor> {
     monitor.map_or_else(|| Arc::new(crate::Silent) as Arc<dyn crate::Monitor>, Arc::clone)
 }

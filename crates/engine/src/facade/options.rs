@@ -26,7 +26,7 @@ pub struct RepositoryOptions {
     directory: PathBuf,
     unlocking: Unlocking,
     cache: Option<PathBuf>,
-    means: Means,
+    resources: Resources,
     adjustments: Adjustments,
     replaced: Replaced,
 }
@@ -41,7 +41,7 @@ enum Replaced {
 /// The key that a caller has.
 #[derive(Clone)]
 enum Unlocking {
-    Unsaid,
+    NotGiven,
     Password(Zeroizing<Vec<u8>>),
     Unencrypted,
 }
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Unlocking {
     /// Does not show the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Unsaid => "Unsaid",
+            Self::NotGiven => "NotGiven",
             Self::Password(_) => "Password",
             Self::Unencrypted => "Unencrypted",
         })
@@ -59,13 +59,13 @@ impl std::fmt::Debug for Unlocking {
 
 /// Resources of operations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Means {
+pub(super) struct Resources {
     pub(super) memory_bytes: usize,
     threads: Option<usize>,
     pub(super) compression: Compression,
 }
 
-impl Means {
+impl Resources {
     /// Returns how many threads compute.
     pub(super) fn threads(&self) -> usize {
         Budget::threads(self.memory_bytes, self.threads.unwrap_or_else(os_identity::processors))
@@ -87,9 +87,13 @@ impl RepositoryOptions {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
-            unlocking: Unlocking::Unsaid,
+            unlocking: Unlocking::NotGiven,
             cache: None,
-            means: Means { memory_bytes: Budget::BYTES_DEFAULT, threads: None, compression: Compression::default() },
+            resources: Resources {
+                memory_bytes: Budget::BYTES_DEFAULT,
+                threads: None,
+                compression: Compression::default(),
+            },
             adjustments: Adjustments::default(),
             replaced: Replaced::Refuse,
         }
@@ -128,21 +132,21 @@ impl RepositoryOptions {
     /// Sets the memory budget of an operation in bytes: 512 MiB by default, at least 64 MiB.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
-        self.means.memory_bytes = bytes;
+        self.resources.memory_bytes = bytes;
         self
     }
 
     /// Sets how many threads compute: by default as many as there are processors. The budget may allow fewer.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.means.threads = Some(threads);
+        self.resources.threads = Some(threads);
         self
     }
 
     /// Sets how new data is compressed: zstd at level 3 by default.
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
-        self.means.compression = compression;
+        self.resources.compression = compression;
         self
     }
 
@@ -183,14 +187,16 @@ impl RepositoryOptions {
     pub fn create(&self) -> Result<Repository> {
         self.validate()?;
         let password = match &self.unlocking {
-            Unlocking::Unsaid => return Err(Error::invalid("a new repository needs a password or to be unencrypted")),
+            Unlocking::NotGiven => {
+                return Err(Error::invalid("a new repository needs a password or to be unencrypted"));
+            }
             Unlocking::Password(password) => Some(password.as_slice()),
             Unlocking::Unencrypted => None,
         };
         self.adjustments.validate()?;
         let absolute = os_identity::absolute(&self.directory)?;
         create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
-        let (disk, host) = self.doors();
+        let (disk, host) = self.disk_and_host();
         let label = SlotLabel { user: os_identity::user_name(), host: os_identity::host_name() };
         let options = CreateOptions { password, cost: PasswordCost::default(), label, adjustments: self.adjustments };
         self.finish(store::create(&disk, &host, &options)?)
@@ -204,12 +210,12 @@ impl RepositoryOptions {
     /// another repository at the path, and [`Error::Invalid`] if a password is given to a repository that is not encrypted.
     pub fn open(&self) -> Result<Repository> {
         self.validate()?;
-        let (disk, host) = self.doors();
-        let memory_kib_max = u32::try_from(self.means.memory_bytes >> 10).unwrap_or(u32::MAX);
+        let (disk, host) = self.disk_and_host();
+        let memory_kib_max = u32::try_from(self.resources.memory_bytes >> 10).unwrap_or(u32::MAX);
         let policy = SlotPolicy { memory_kib_max, hint: None };
         let unlock = match &self.unlocking {
             Unlocking::Password(password) => Unlock::PasswordOn { password, policy: &policy },
-            Unlocking::Unsaid | Unlocking::Unencrypted => Unlock::Unencrypted,
+            Unlocking::NotGiven | Unlocking::Unencrypted => Unlock::Unencrypted,
         };
         let seen = match self.replaced {
             // A damaged pin counts as none.
@@ -220,12 +226,12 @@ impl RepositoryOptions {
         self.finish(open_copies(&disk, &host, unlock, &copies)?)
     }
 
-    fn doors(&self) -> (Arc<dyn Disk>, Arc<dyn Host>) {
+    fn disk_and_host(&self) -> (Arc<dyn Disk>, Arc<dyn Host>) {
         (Arc::new(OsDisk::new(self.directory.clone())), Arc::new(OsHost::new()))
     }
 
     fn validate(&self) -> Result<()> {
-        let bytes = self.means.memory_bytes;
+        let bytes = self.resources.memory_bytes;
         if bytes < Budget::BYTES_MIN {
             return Err(Error::invalid(format!(
                 "a memory budget of {bytes} bytes is too small: the smallest that works is {} bytes",
@@ -254,6 +260,6 @@ impl RepositoryOptions {
         if read_pin(disk, &path).unwrap_or_default() != Some(pin) {
             write_pin(disk, &*store.host, &path, &pin)?;
         }
-        Ok(Repository { store, directory: self.directory.clone(), cache, means: self.means })
+        Ok(Repository { store, directory: self.directory.clone(), cache, resources: self.resources })
     }
 }

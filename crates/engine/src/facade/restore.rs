@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::facade::failures::{Failure, Operation, Recorder};
-use crate::facade::{Repository, bytes_of, listener};
+use crate::facade::{Repository, bytes_of, monitor_or_silent};
 use crate::io::os_source::OsSource;
 use crate::io::os_target::OsTarget;
 use crate::io::tree::Trust;
@@ -121,7 +121,7 @@ impl<'a> Restore<'a> {
         let (_, snapshot) = Selection::default().find(&commits, &name.name)?;
         let read = [(self.repository.directory(), "repository"), (&*self.repository.cache.directory, "index")];
         restore::ensure_apart(&OsSource::new(), &self.target, &read)?;
-        let recorder = Recorder::new(listener(self.monitor.as_ref()));
+        let recorder = Recorder::new(monitor_or_silent(self.monitor.as_ref()));
         let path = name.path.unwrap_or_default();
         let request = RestoreRequest {
             tree: snapshot.tree,
@@ -134,7 +134,7 @@ impl<'a> Restore<'a> {
             verify: self.is_verified,
             trust: if self.is_trusted { Trust::Full } else { Trust::Untrusted },
             scratch: self.repository.cache.scratch(),
-            memory_bytes: self.repository.means.memory_bytes,
+            memory_bytes: self.repository.resources.memory_bytes,
             driver: self.repository.driver(),
             monitor: Arc::clone(&recorder) as Arc<dyn Monitor>,
         };
