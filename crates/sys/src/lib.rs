@@ -15,5 +15,5 @@ pub use buffer::{ALIGNMENT, AlignedBuffer};
 pub use closing::report_close;
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use refusal::{EndOnRefusal, answer_refusals};
-pub use ring::{DEPTH, Memory, Operation, OwnedRead, OwnedReads, Ring};
+pub use ring::{DEPTH, Memory, Operation, OwnedRead, ReadQueue, Ring};
 pub use ticks::{ticks, ticks_in_order};

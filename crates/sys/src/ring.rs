@@ -20,7 +20,7 @@ const REFILL: usize = DEPTH / 4;
 
 /// A stream of reads waits for one in this many of the reads in flight. A system call for each read would cost as much
 /// as the read.
-const TOGETHER: usize = 16;
+const WAIT_DIVISOR: usize = 16;
 
 /// Maximum bytes of one operation. The kernel transfers at most 2 GiB minus a page at once; longer operations end
 /// short.
@@ -61,11 +61,11 @@ pub struct OwnedRead {
 }
 
 /// A source of reads and the receiver of their results. A result may lead to further reads.
-pub trait OwnedReads {
+pub trait ReadQueue {
     /// Returns the next read, or `None` if there is none until another one completes.
     fn next(&mut self) -> Option<OwnedRead>;
     /// Receives a completed read and the number of bytes read, which may be fewer than requested.
-    fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>);
+    fn complete(&mut self, read: OwnedRead, outcome: io::Result<usize>);
 }
 
 /// An `io_uring` of [`DEPTH`] entries. Runs one batch at a time, from any thread.
@@ -96,25 +96,25 @@ impl Ring {
     /// # Errors
     ///
     /// After an error the ring cannot be used again. Every read has completed, the lost ones with an error.
-    pub fn run_on(&mut self, file: BorrowedFd<'_>, reads: &mut dyn OwnedReads) -> io::Result<()> {
-        let mut flying = Flying::over(self);
+    pub fn run_stream(&mut self, file: BorrowedFd<'_>, reads: &mut dyn ReadQueue) -> io::Result<()> {
+        let mut in_flight = InFlight::new(self);
         loop {
-            while flying.is_open()
+            while in_flight.has_capacity()
                 && let Some(read) = reads.next()
             {
-                if let Err((read, error)) = flying.begin(file, read) {
-                    reads.end(read, Err(error));
+                if let Err((read, error)) = in_flight.begin(file, read) {
+                    reads.complete(read, Err(error));
                 }
             }
-            if flying.count == 0 {
+            if in_flight.count == 0 {
                 break;
             }
-            flying.wait((flying.count / TOGETHER).max(1));
-            while let Some((read, outcome)) = flying.ended.pop() {
-                reads.end(read, outcome);
+            in_flight.wait((in_flight.count / WAIT_DIVISOR).max(1));
+            while let Some((read, outcome)) = in_flight.completed.pop() {
+                reads.complete(read, outcome);
             }
         }
-        if flying.ring.is_broken { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if in_flight.ring.is_broken { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
     /// Carries out all operations, at most [`DEPTH`] in flight, in any order, and returns when the last has completed.
@@ -167,9 +167,9 @@ impl Ring {
                 // The kernel completes every entry that it took. Waiting has failed, so poll.
                 std::thread::yield_now();
             }
-            for answer in self.ring.completion() {
+            for completion in self.ring.completion() {
                 in_flight -= 1;
-                record_outcome(operations, &answer);
+                record_outcome(operations, &completion);
             }
         }
         std::mem::forget(guard);
@@ -178,7 +178,7 @@ impl Ring {
 }
 
 /// Reads in flight. Owns their buffers until the kernel has released them, also if the caller panics.
-struct Flying<'a> {
+struct InFlight<'a> {
     ring: &'a mut Ring,
     slots: Vec<Option<OwnedRead>>,
     free: Vec<usize>,
@@ -186,16 +186,16 @@ struct Flying<'a> {
     /// Slots whose entries the kernel may not have taken yet, in order.
     untaken: Vec<usize>,
     /// Completed reads that the caller has not received yet.
-    ended: Vec<(OwnedRead, io::Result<usize>)>,
+    completed: Vec<(OwnedRead, io::Result<usize>)>,
 }
 
-impl<'a> Flying<'a> {
-    fn over(ring: &'a mut Ring) -> Self {
-        Self { ring, slots: Vec::new(), free: Vec::new(), count: 0, untaken: Vec::new(), ended: Vec::new() }
+impl<'a> InFlight<'a> {
+    fn new(ring: &'a mut Ring) -> Self {
+        Self { ring, slots: Vec::new(), free: Vec::new(), count: 0, untaken: Vec::new(), completed: Vec::new() }
     }
 
     /// Returns true if another read fits.
-    fn is_open(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.count < DEPTH
     }
 
@@ -244,27 +244,27 @@ impl<'a> Flying<'a> {
                 self.ring.is_broken = true;
                 // The kernel never takes these entries, because the ring is not entered again.
                 for slot in std::mem::take(&mut self.untaken) {
-                    self.end(slot, Err(ErrorKind::BrokenPipe.into()));
+                    self.complete(slot, Err(ErrorKind::BrokenPipe.into()));
                 }
             }
         }
-        let answers: Vec<(u64, i32)> =
-            self.ring.ring.completion().map(|answer| (answer.user_data(), answer.result())).collect();
-        for (slot, result) in answers {
+        let completions: Vec<(u64, i32)> =
+            self.ring.ring.completion().map(|completion| (completion.user_data(), completion.result())).collect();
+        for (slot, result) in completions {
             let slot = usize::try_from(slot).expect("the slot that was pushed");
-            self.end(slot, usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));
+            self.complete(slot, usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));
         }
     }
 
-    fn end(&mut self, slot: usize, outcome: io::Result<usize>) {
+    fn complete(&mut self, slot: usize, outcome: io::Result<usize>) {
         let read = self.slots[slot].take().expect("a read completes once");
         self.free.push(slot);
         self.count -= 1;
-        self.ended.push((read, outcome));
+        self.completed.push((read, outcome));
     }
 }
 
-impl Drop for Flying<'_> {
+impl Drop for InFlight<'_> {
     /// Waits for the reads in flight. There are some only if the caller has panicked.
     fn drop(&mut self) {
         while 0 < self.count {
@@ -292,9 +292,9 @@ fn entry(operation: &mut Operation<'_>, index: usize) -> io::Result<squeue::Entr
 }
 
 /// Records the outcome of an operation.
-fn record_outcome(operations: &mut [Operation<'_>], answer: &cqueue::Entry) {
-    let index = usize::try_from(answer.user_data()).expect("the index that was pushed");
-    let result = answer.result();
+fn record_outcome(operations: &mut [Operation<'_>], completion: &cqueue::Entry) {
+    let index = usize::try_from(completion.user_data()).expect("the index that was pushed");
+    let result = completion.result();
     operations[index].outcome = Some(usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)));
 }
 
@@ -394,23 +394,23 @@ mod tests {
     /// Follows chains of 8-byte numbers, each the index of the next, and reads once past the end of the file.
     struct Chains {
         ready: Vec<OwnedRead>,
-        flying: usize,
+        in_flight: usize,
         most: usize,
         seen: Vec<Vec<u64>>,
         failed: usize,
         panics_at: usize,
     }
 
-    impl OwnedReads for Chains {
+    impl ReadQueue for Chains {
         fn next(&mut self) -> Option<OwnedRead> {
             let next = self.ready.pop();
-            self.flying += usize::from(next.is_some());
-            self.most = self.most.max(self.flying);
+            self.in_flight += usize::from(next.is_some());
+            self.most = self.most.max(self.in_flight);
             next
         }
 
-        fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
-            self.flying -= 1;
+        fn complete(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
+            self.in_flight -= 1;
             if !matches!(outcome, Ok(8)) {
                 self.failed += 1;
                 return;
@@ -441,15 +441,18 @@ mod tests {
             offset: 8 * count - 4,
             buffer: AlignedBuffer::new_zeroed(8),
         }]);
-        (file, Chains { ready: ready.collect(), flying: 0, most: 0, seen: vec![Vec::new(); 300], failed: 0, panics_at })
+        (
+            file,
+            Chains { ready: ready.collect(), in_flight: 0, most: 0, seen: vec![Vec::new(); 300], failed: 0, panics_at },
+        )
     }
 
     #[test]
     fn dependent_reads_all_complete_and_keep_the_ring_full() {
         with_ring(|ring| {
             let (file, mut chains) = chains(usize::MAX);
-            ring.run_on(file.as_fd(), &mut chains).unwrap();
-            assert_eq!((chains.failed, chains.most, chains.flying), (2, DEPTH, 0));
+            ring.run_stream(file.as_fd(), &mut chains).unwrap();
+            assert_eq!((chains.failed, chains.most, chains.in_flight), (2, DEPTH, 0));
             for (number, seen) in chains.seen.iter().enumerate().take(299) {
                 let wanted: Vec<u64> =
                     (1..).map(|n| (699 + number as u64).saturating_sub(7 * n)).take(seen.len()).collect();
@@ -462,10 +465,10 @@ mod tests {
     fn after_a_panic_of_the_receiver_other_reads_complete_and_the_ring_stays_usable() {
         with_ring(|ring| {
             let (file, mut broken) = chains(50);
-            let run = std::panic::AssertUnwindSafe(|| ring.run_on(file.as_fd(), &mut broken));
+            let run = std::panic::AssertUnwindSafe(|| ring.run_stream(file.as_fd(), &mut broken));
             assert!(std::panic::catch_unwind(run).is_err());
             let (file, mut chains) = chains(usize::MAX);
-            ring.run_on(file.as_fd(), &mut chains).unwrap();
+            ring.run_stream(file.as_fd(), &mut chains).unwrap();
             assert_eq!(chains.failed, 2);
         });
     }

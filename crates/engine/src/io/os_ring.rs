@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
-use onefold_sys::{Memory, Operation, OwnedRead, OwnedReads, Ring};
+use onefold_sys::{Memory, Operation, OwnedRead, ReadQueue, Ring};
 
 use crate::io::os_transfer::{Direction, Transfer, one};
 use crate::io::{DiskFile, ReadStream};
@@ -45,7 +45,7 @@ impl Rings {
         descriptor: BorrowedFd<'_>,
         reads: &mut dyn ReadStream,
     ) -> io::Result<()> {
-        self.with_ring(|ring| ring.run_on(descriptor, &mut Repeating { file, reads }).is_ok())
+        self.with_ring(|ring| ring.run_stream(descriptor, &mut Repeating { file, reads }).is_ok())
     }
 
     /// Uses a ring, and keeps it for the next batch if it is good for another.
@@ -117,7 +117,7 @@ struct Repeating<'a> {
     reads: &'a mut dyn ReadStream,
 }
 
-impl OwnedReads for Repeating<'_> {
+impl ReadQueue for Repeating<'_> {
     fn next(&mut self) -> Option<OwnedRead> {
         loop {
             let read = self.reads.next()?;
@@ -128,7 +128,7 @@ impl OwnedReads for Repeating<'_> {
         }
     }
 
-    fn end(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
+    fn complete(&mut self, read: OwnedRead, outcome: io::Result<usize>) {
         if matches!(outcome, Ok(moved) if moved == read.buffer.len()) {
             self.reads.end(read, Ok(()));
         } else {
