@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use onefold_engine::Error;
-use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, preview};
+use onefold_engine::backup::{BackupOptions, Comparison, Monitor, Unchanged, dry_run};
 use onefold_engine::compress::Compression;
 use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsHost, process_peak_rss_bytes};
@@ -307,7 +307,7 @@ fn try_out(
     progress: &Progress,
 ) -> Result<()> {
     let start = options.time.unwrap_or_else(|| OsHost::new().now());
-    let found = preview(store, &sources.tree, options, progress)?;
+    let found = dry_run(store, &sources.tree, options, progress)?;
     let elapsed = progress.elapsed();
     let summary = &found.summary;
     if output.json {

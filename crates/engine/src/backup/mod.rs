@@ -4,11 +4,11 @@ pub mod assemble;
 pub mod block;
 mod container_writer;
 pub mod cut;
+pub mod dry_run;
 pub mod identify;
 pub mod ingest;
 mod pack;
 pub mod parent;
-pub mod preview;
 pub mod read;
 pub mod record;
 pub mod run;
@@ -17,8 +17,8 @@ mod source_file;
 use block::BLOCK_BYTES;
 
 pub use crate::monitor::{Action, Monitor, Silent};
+pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
-pub use preview::{Preview, preview};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
 
 /// Division of a memory budget among the queues and buffers of a backup.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::io::tree::TargetTree;
+use crate::restore::dry_run::DryRunTarget;
 use crate::restore::fetch::Fetcher;
 use crate::restore::files::{FileWriter, REFERENCE_BYTES};
 use crate::restore::links::FirstPaths;
 use crate::restore::partial::PARTIAL_SUFFIX;
 use crate::restore::passes::{Fill, LinkNames, SetDirectories, Verify};
 use crate::restore::policy::{Effect, Overwrite};
-use crate::restore::rehearsal::Rehearsal;
 use crate::restore::removal::Clearing;
 use crate::restore::request::{RestoreReport, RestoreRequest};
 use crate::restore::select::Root;
@@ -31,7 +31,7 @@ const WINDOW_CHUNKS_MAX: usize = 1 << 16;
 pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreReport> {
     let target: Arc<dyn TargetTree> = match request.effect {
         Effect::Write => Arc::clone(&request.target),
-        Effect::DryRun => Arc::new(Rehearsal::of(Arc::clone(&request.target))),
+        Effect::DryRun => Arc::new(DryRunTarget::of(Arc::clone(&request.target))),
     };
     if request.overwrite == Overwrite::Refuse && !target.list(Path::new(""))?.is_empty() {
         return Err(Error::invalid(

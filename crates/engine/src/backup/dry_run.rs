@@ -14,7 +14,7 @@ use crate::tree::Content;
 
 /// The expected effect of a backup.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Preview {
+pub struct DryRun {
     /// Files, directories and bytes as a backup would count them; nothing is known of chunks. A directory that the parent
     /// has counts as unmodified: whether it changed shows only when it is read.
     pub summary: Summary,
@@ -25,49 +25,49 @@ pub struct Preview {
 }
 
 /// Walks a source, compares it with the parent and counts. Reads no file and writes nothing into the repository.
-pub fn preview(
+pub fn dry_run(
     store: &Store,
     source: &Arc<dyn SourceTree>,
     options: &BackupOptions,
     monitor: &dyn Monitor,
-) -> Result<Preview> {
+) -> Result<DryRun> {
     let parent = match options.parent {
         None => None,
         Some(_) => open_parent(store, &Arc::new(store.list_containers()?), options)?,
     };
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
-    let mut previewer = Previewer { parent, found: Preview::default(), monitor };
+    let mut state = DryRunState { parent, found: DryRun::default(), monitor };
     for event in walk {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
         match event {
-            Event::EnterDirectory(item) => previewer.enter(&item),
-            Event::LeaveDirectory => previewer.leave(),
+            Event::EnterDirectory(item) => state.enter(&item),
+            Event::LeaveDirectory => state.leave(),
             Event::Error { path, error } => {
-                previewer.found.failures += 1;
+                state.found.failures += 1;
                 monitor.failure(&path, &error);
             }
             Event::Entry(item) => {
                 let is_root_device = item.metadata.kind == EntryKind::BlockDevice && options.roots.contains(&item.path);
                 if item.metadata.kind == EntryKind::File || is_root_device {
-                    previewer.file(&item);
+                    state.file(&item);
                 } else {
                     monitor.entry(&item.path, Action::Other);
                 }
             }
         }
     }
-    Ok(previewer.found)
+    Ok(state.found)
 }
 
-struct Previewer<'a> {
+struct DryRunState<'a> {
     parent: Option<Parent>,
-    found: Preview,
+    found: DryRun,
     monitor: &'a dyn Monitor,
 }
 
-impl Previewer<'_> {
+impl DryRunState<'_> {
     fn enter(&mut self, item: &Item) {
         let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_encoded_bytes()));
         if let Some(parent) = &mut self.parent {

@@ -14,13 +14,13 @@ use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, 
 
 /// The target of a dry run.
 #[derive(Debug)]
-pub(super) struct Rehearsal {
+pub(super) struct DryRunTarget {
     real: Arc<dyn TargetTree>,
     /// Paths that a restore would have removed.
     removed: Mutex<BTreeSet<PathBuf>>,
 }
 
-impl Rehearsal {
+impl DryRunTarget {
     /// Shows the entries of the target.
     pub(super) fn of(real: Arc<dyn TargetTree>) -> Self {
         Self { real, removed: Mutex::default() }
@@ -33,7 +33,7 @@ impl Rehearsal {
     }
 }
 
-impl TargetTree for Rehearsal {
+impl TargetTree for DryRunTarget {
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
         if self.is_removed(path) {
             return Ok(None);
