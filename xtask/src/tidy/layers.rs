@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
-use super::circles::reach;
+use super::cycles::reach;
 use crate::checkout::Checkout;
 use crate::rust;
 

@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: rules of this repository that no linter knows, one file each.
 
-mod circles;
+mod cycles;
 mod format_hash;
 mod glossary;
 mod layers;
@@ -45,7 +45,7 @@ impl fmt::Display for Finding {
 pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(layers::check(checkout));
-    findings.extend(circles::check(checkout));
+    findings.extend(cycles::check(checkout));
     findings.extend(glossary::check(checkout));
     findings.extend(length::check(checkout));
     findings.extend(wording::check(checkout));

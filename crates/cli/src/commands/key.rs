@@ -43,13 +43,13 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     match command {
         KeyCommand::List => list(output, &unlocked),
         KeyCommand::Add(typed) => {
-            let slot = add(&unlocked, typed, Old::Kept)?;
+            let slot = add(&unlocked, typed, CurrentSlot::Keep)?;
             output.note(&format!("added key slot {}", hex(&slot.id)));
             Ok(())
         }
         KeyCommand::Remove { id } => remove(output, &unlocked, id),
         KeyCommand::Passwd(typed) => {
-            let slot = add(&unlocked, typed, Old::Removed)?;
+            let slot = add(&unlocked, typed, CurrentSlot::Remove)?;
             output.note(&format!("key slot {} replaces {}", hex(&slot.id), hex(&unlocked.slot.id)));
             output.note(REMOVED);
             Ok(())
@@ -88,12 +88,12 @@ fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
 
 /// What happens to the key slot in use.
 #[derive(Clone, Copy)]
-enum Old {
-    Kept,
-    Removed,
+enum CurrentSlot {
+    Keep,
+    Remove,
 }
 
-fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
+fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, current: CurrentSlot) -> Result<Slot> {
     let cost = cost(&typed.cost)?;
     if !unlocked.policy.allows(cost) {
         unlocked.output.note(&too_costly(cost));
@@ -110,9 +110,9 @@ fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, old: Old) -> Result<Slot> {
     };
     let new = NewSlot { password: &password, cost, label: &label };
     let (disk, host, repository) = (&store.disk, &*store.host, store.config.repository);
-    Ok(match old {
-        Old::Kept => add_slot(disk, host, repository, &unlocked.key, new)?,
-        Old::Removed => replace_slot(disk, host, repository, (&unlocked.key, &unlocked.slot), new)?,
+    Ok(match current {
+        CurrentSlot::Keep => add_slot(disk, host, repository, &unlocked.key, new)?,
+        CurrentSlot::Remove => replace_slot(disk, host, repository, (&unlocked.key, &unlocked.slot), new)?,
     })
 }
 

@@ -11,17 +11,18 @@ use crate::text;
 
 /// Makes a page of findings.
 pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
-    let all = report::read::read(&typed.files)?;
-    let page = report::html::to_html(&all)?;
+    let findings = report::read::read(&typed.files)?;
+    let page = report::html::to_html(&findings)?;
     write_new(&typed.output, page.as_bytes())?;
-    let plots = all.iter().map(|findings| findings.plots.len()).sum();
-    let written = ReportWritten::new(all.len(), plots, page.len());
+    let plots = findings.iter().map(|each| each.plots.len()).sum();
+    let written = ReportWritten::new(findings.len(), plots, page.len());
     if output.json {
         return Ok(output.message(&written)?);
     }
     let ReportWritten { experiments, plots, bytes, .. } = written;
     Ok(output.line(format!(
-        "{}, {}, {}",
+        "wrote {}: {}, {}, {}",
+        typed.output.display(),
         text::count(experiments as u64, "experiment"),
         text::count(plots as u64, "plot"),
         text::bytes(bytes)

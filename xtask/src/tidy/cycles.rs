@@ -1,4 +1,4 @@
-//! The files of a crate import each other without a circle.
+//! The files of a crate form no import cycle.
 //!
 //! A file imports another if a path in its code leads to a name that the other defines. A re-export leads on to the
 //! definition. A module and the modules below it belong together: imports between their files do not count. Tests may import
@@ -25,15 +25,15 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     let mut findings = Vec::new();
     for found in crates.values() {
         let imports = found.imports();
-        findings.extend(circles(&imports).iter().map(|circle| Finding::new(circle[0], 0, describe(circle, &imports))));
+        findings.extend(cycles(&imports).iter().map(|cycle| Finding::new(cycle[0], 0, describe(cycle, &imports))));
     }
     findings
 }
 
-fn describe(circle: &[&str], imports: &BTreeMap<&str, Imports<'_>>) -> String {
-    let mut lines = vec![String::from("files import each other in a circle:")];
-    for from in circle {
-        for to in circle {
+fn describe(cycle: &[&str], imports: &BTreeMap<&str, Imports<'_>>) -> String {
+    let mut lines = vec![String::from("files import each other in a cycle:")];
+    for from in cycle {
+        for to in cycle {
             if let Some(names) = imports.get(from).and_then(|imported| imported.get(to)) {
                 let names: Vec<&str> = names.iter().copied().collect();
                 lines.push(format!("    {from} takes {} from {to}", names.join(", ")));
@@ -141,7 +141,7 @@ impl<'a> Crate<'a> {
 }
 
 /// Returns the sets of files that reach each other.
-fn circles<'a>(imports: &BTreeMap<&'a str, Imports<'a>>) -> Vec<Vec<&'a str>> {
+fn cycles<'a>(imports: &BTreeMap<&'a str, Imports<'a>>) -> Vec<Vec<&'a str>> {
     let next = |file: &str| imports.get(file).into_iter().flat_map(|imported| imported.keys().copied());
     let reached: BTreeMap<&str, BTreeSet<&str>> = imports.keys().map(|file| (*file, reach(file, next))).collect();
     let mut found = BTreeSet::new();
@@ -154,7 +154,7 @@ fn circles<'a>(imports: &BTreeMap<&'a str, Imports<'a>>) -> Vec<Vec<&'a str>> {
     found.into_iter().collect()
 }
 
-/// Returns every node that edges lead to from `start`; `start` itself if it lies on a circle.
+/// Returns every node that edges lead to from `start`; `start` itself if it lies on a cycle.
 pub(super) fn reach<'a, I: Iterator<Item = &'a str>>(start: &'a str, next: impl Fn(&'a str) -> I) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut waiting = vec![start];
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_that_take_names_from_each_other_are_a_circle() {
+    fn two_files_that_take_names_from_each_other_are_a_cycle() {
         let files = [(A, "use crate::b::B;"), (B, "pub struct B(crate::a::A);")];
         let found = findings(&files);
         assert_eq!(found.len(), 1);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_and_their_parents_tests_and_comments_make_no_circle() {
+    fn modules_and_their_parents_tests_and_comments_make_no_cycle() {
         assert!(findings(&[(B, "mod c;\nuse c::C;"), (C, "use super::B;")]).is_empty());
         assert!(findings(&[(A, "use crate::b::B;"), (B, "#[cfg(test)]\nuse crate::a::A;\n// crate::a::A")]).is_empty());
         assert!(
