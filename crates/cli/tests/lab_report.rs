@@ -203,7 +203,7 @@ fn findings_that_cannot_be_shown_are_refused_with_their_position_and_nothing_is_
     // What is there is not written over.
     fs::write(fixture.path("a.json"), findings().to_string()).unwrap();
     let made = fixture.run(report).code(0);
-    assert!(made.stdout().starts_with("1 experiment, 4 plots, 1."), "{}", made.stdout());
+    assert!(made.stdout().starts_with("wrote report.html: 1 experiment, 4 plots, 1."), "{}", made.stdout());
     let before = fs::read(fixture.path("report.html")).unwrap();
     fixture.run(report).code(1).says("write report.html: File exists");
     assert_eq!(fs::read(fixture.path("report.html")).unwrap(), before);
