@@ -1,7 +1,7 @@
-//! A disk that is not there: what goes on when the place of something disposable cannot be written.
+//! A disk that stores nothing, for disposable files whose directory cannot be written.
 //!
-//! Files take what is written and keep nothing; there is nothing to read. Only for what never believes a write without
-//! reading it back, and for which nothing lost is the worst that can happen.
+//! Files accept every write and discard it; reads find nothing. Only for callers that read back a write before they
+//! rely on it, and to which the loss of all data does no harm.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AbsentDisk;
 
-/// A file of it.
+/// A file of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AbsentFile;
 

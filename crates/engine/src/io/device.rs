@@ -1,13 +1,13 @@
-//! What the device under a file can do, and what follows from that for how to read.
+//! Measured speed of the device under a file, and the choice between reading pages and buckets.
 
-/// What the device under a file was measured to do with direct reads.
+/// Measured speed of direct reads from the device under a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceProfile {
-    /// Reads of 4 KiB at random places each second, one after the other.
+    /// Reads of 4 KiB at random offsets per second, one at a time.
     pub random_reads_per_s_single: u64,
-    /// The same with [`DeviceProfile::DEPTH`] in flight.
+    /// Reads of 4 KiB at random offsets per second, with [`DeviceProfile::DEPTH`] in flight.
     pub random_reads_per_s_deep: u64,
-    /// Bytes each second, read in order.
+    /// Bytes per second of sequential reads.
     pub sequential_bytes_per_s: u64,
 }
 
@@ -15,18 +15,18 @@ impl DeviceProfile {
     /// Reads in flight for `random_reads_per_s_deep`.
     pub const DEPTH: u64 = 32;
 
-    /// Says whether to read `bucket_bytes` in one go rather than `pages` single pages of them.
+    /// Returns true if one read of `bucket_bytes` is faster than reads of `pages` single pages.
     ///
-    /// The model: `pages` in flight together take `pages / min(pages * single, deep)` seconds, since reads in flight add
-    /// up until the device is full; one large read takes the time of a single small one to get there, and
-    /// `bucket_bytes / sequential` to go through. So a disk with an arm, on which 32 in flight are hardly faster than
-    /// one, soon prefers the bucket, and an SSD does not as long as `pages` are fewer than its depth makes cheap. At
-    /// equal times the pages win: they take less memory. Zero rates count as one.
+    /// In the model, `pages` reads in flight take `pages / min(pages * single, deep)` seconds, because concurrent reads
+    /// add up until the device is saturated. One large read takes the time of a small one plus `bucket_bytes /
+    /// sequential`. A hard disk, on which 32 reads in flight are hardly faster than one, prefers the bucket from a few
+    /// pages on; an SSD prefers it only for a larger share of the pages. At equal times the pages win, because they
+    /// take less memory. Zero rates count as one.
     pub fn prefers_whole_bucket(&self, bucket_bytes: u64, pages: u64) -> bool {
         let nanoseconds =
             |count: u64, per_second: u64| u128::from(count) * 1_000_000_000 / u128::from(per_second.max(1));
         let single = self.random_reads_per_s_single.max(1);
-        // The depth cannot make reads slower than one after the other.
+        // Reads in flight cannot be slower than one at a time.
         let deep = self.random_reads_per_s_deep.max(single);
         let of_pages = nanoseconds(pages, single.saturating_mul(pages).min(deep));
         let of_bucket = nanoseconds(1, single) + nanoseconds(bucket_bytes, self.sequential_bytes_per_s);
@@ -38,7 +38,7 @@ impl DeviceProfile {
 mod tests {
     use super::*;
 
-    /// 8 ms for the arm, 150 MB/s.
+    /// A hard disk: 8 ms for each seek, 150 MB/s.
     const HARD_DISK: DeviceProfile = DeviceProfile {
         random_reads_per_s_single: 120,
         random_reads_per_s_deep: 250,
@@ -56,8 +56,8 @@ mod tests {
     };
 
     #[test]
-    fn a_disk_with_an_arm_takes_the_bucket_from_a_few_pages_on_and_an_ssd_only_for_most_of_it() {
-        // A bucket of 256 KiB has 64 pages. From how many on is it read whole?
+    fn a_hard_disk_prefers_the_bucket_from_fewer_pages_on_than_an_ssd() {
+        // Returns the number of pages from which a bucket of 256 KiB, which has 64 pages, is read whole.
         let turn = |device: DeviceProfile| (0..=64).find(|pages| device.prefers_whole_bucket(256 << 10, *pages));
         assert_eq!(turn(HARD_DISK), Some(3));
         assert_eq!(turn(SSD), Some(21));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn one_page_is_never_dearer_than_its_bucket_and_more_pages_never_speak_for_pages() {
+    fn one_page_never_prefers_the_bucket_and_more_pages_only_favor_it() {
         for device in [HARD_DISK, SSD, NVME] {
             for bytes in [4096, 64 << 10, 1 << 20, 64 << 20] {
                 assert!(!device.prefers_whole_bucket(bytes, 0) && !device.prefers_whole_bucket(bytes, 1));

@@ -1,4 +1,4 @@
-//! A target that takes everything and keeps nothing: for finding out whether a snapshot comes back, and how fast.
+//! A target that discards everything, to test whether and how fast a snapshot can be restored.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
-/// The target. It is always empty, so that there is nothing to overwrite, to compare or to remove in it.
+/// A target that is always empty: a restore finds nothing in it to overwrite, compare or remove.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiscardTarget {
-    /// What [`TargetTree::folds_case`] answers.
+    /// Result of [`TargetTree::folds_case`].
     pub folds_case: bool,
 }
 
-/// A file of it.
+/// A file of the target.
 #[derive(Clone, Copy, Debug, Default)]
 struct DiscardFile;
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_taken_and_cannot_be_read_back() {
+    fn writes_are_accepted_and_cannot_be_read_back() {
         let target: &dyn TargetTree = &DiscardTarget::default();
         target.create_dir(Path::new("a")).unwrap();
         let file = target.create_file(Path::new("a/b")).unwrap();

@@ -1,4 +1,4 @@
-//! The real door: disks over `std::fs`, and the host's clock and randomness.
+//! The real disk over `std::fs`, and the host's clock, random numbers and background threads.
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the door")]
 
 use std::fs::{DirBuilder, File};
@@ -26,9 +26,9 @@ use crate::types::Timestamp;
 
 pub use crate::io::os_batch::IoBackend;
 
-/// Only the owner may read a repository's or an index's files.
+/// Mode of the files of a repository or an index: only the owner may read them.
 const FILE_MODE: u32 = 0o600;
-/// Only the owner may enter a repository's or an index's directories.
+/// Mode of the directories of a repository or an index: only the owner may enter them.
 const DIR_MODE: u32 = 0o700;
 
 /// A directory of the host's file system as a [`Disk`].
@@ -39,18 +39,17 @@ pub struct OsDisk {
 }
 
 impl OsDisk {
-    /// Names the directory that is the root of the disk. Nothing is touched: the directory may yet be created by
-    /// `create_dir` of `""`.
+    /// Sets the root directory of the disk and accesses nothing: `create_dir` of `""` can create the directory later.
     pub fn new(root: PathBuf) -> Self {
         Self::with_backend(root, IoBackend::Auto)
     }
 
-    /// As [`OsDisk::new`], with a choice of how batches are carried out.
+    /// Does what [`OsDisk::new`] does, with a choice of the backend for batches.
     pub fn with_backend(root: PathBuf, backend: IoBackend) -> Self {
         Self::with_ring(root, backend, Ring::new)
     }
 
-    /// As [`OsDisk::with_backend`], with a choice of how a ring is set up.
+    /// Does what [`OsDisk::with_backend`] does, with a function that sets up a ring.
     fn with_ring(root: PathBuf, backend: IoBackend, set_up: fn() -> io::Result<Ring>) -> Self {
         Self { root, batches: Batches::new(backend, set_up) }
     }
@@ -76,7 +75,7 @@ impl Disk for OsDisk {
     fn create_dir(&self, path: &Path) -> Result<()> {
         let path = self.full(path);
         match DirBuilder::new().mode(DIR_MODE).create(&path) {
-            // What stands there may be a file, which is not fine.
+            // A file of this name is an error.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             created => created.map_err(|error| Error::io("create directory", &path, error)),
         }
@@ -161,7 +160,7 @@ fn list_sorted(path: &Path) -> io::Result<Vec<DiskEntry>> {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let kind = entry.file_type()?;
-        // A user may have moved a directory elsewhere and left a symbolic link; a dangling one is no directory.
+        // A user may have moved a directory and left a symbolic link. A dangling link is no directory.
         let is_dir = kind.is_dir() || (kind.is_symlink() && entry.path().is_dir());
         entries.push(DiskEntry { name, is_dir });
     }
@@ -174,7 +173,7 @@ fn list_sized_sorted(path: &Path) -> io::Result<Vec<SizedEntry>> {
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // A look-up relative to the directory, which does not follow links.
+        // A lookup relative to the directory, which does not follow links.
         let metadata = match entry.metadata() {
             Ok(metadata) if metadata.is_symlink() => std::fs::metadata(entry.path()),
             metadata => metadata,
@@ -191,7 +190,7 @@ fn list_sized_sorted(path: &Path) -> io::Result<Vec<SizedEntry>> {
     Ok(entries)
 }
 
-/// Clock and randomness of the host.
+/// Clock, random numbers and background threads of the host.
 #[derive(Default, Debug)]
 pub struct OsHost {
     background: OnceLock<Background>,
@@ -204,11 +203,11 @@ impl OsHost {
     }
 }
 
-/// Jobs that run beside their callers at a time: two that write a table out, two that look up in it, one that writes the
-/// log. They wait for the disk most of the time.
+/// Number of background jobs that run at a time: two write a table, two look up in it, and one writes the log. They
+/// wait for the disk most of the time.
 const BACKGROUND_THREADS: usize = 5;
 
-/// The threads of jobs that run beside their callers. They end, after the jobs they were given, with the host.
+/// The threads of background jobs. They end with the host, after their queued jobs.
 #[derive(Debug)]
 struct Background {
     jobs: Option<Sender<Job>>,
@@ -225,7 +224,7 @@ impl Background {
             let body = move || inbox.iter().for_each(|job| job());
             std::thread::Builder::new().name("background".to_owned()).spawn(body).ok()
         };
-        // Without a thread the channel has no receiver, and every job comes back to be done at once.
+        // Without a thread the channel has no receiver: `send` returns each job, and the caller runs it.
         let threads = (0..BACKGROUND_THREADS).filter_map(start_one).collect();
         Self { jobs: Some(jobs), threads }
     }
@@ -235,7 +234,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A job's panic has reached whoever waited for its result.
+            // The thread that waited for the job's result has seen the panic.
             let _panicked = thread.join();
         }
     }
@@ -255,7 +254,7 @@ impl Host for OsHost {
     }
 
     fn file_clock(&self) -> Timestamp {
-        // The clock that the kernel reads when it stamps an inode.
+        // The clock with which the kernel stamps an inode.
         timestamp(clock_gettime(ClockId::RealtimeCoarse))
     }
 
@@ -285,7 +284,7 @@ fn nanoseconds(time: Timespec) -> u32 {
     u32::try_from(time.tv_nsec).expect("the kernel's nanoseconds are below 1,000,000,000")
 }
 
-/// Returns the most memory that this process has held so far, in bytes (`VmHWM`), where the kernel tells.
+/// Returns the peak memory of this process in bytes (`VmHWM`), if the kernel reports it.
 pub fn process_peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -293,8 +292,8 @@ pub fn process_peak_rss_bytes() -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Keeps keys and plaintext out of core dumps: none is written for this process, nor may others of the same user
-/// attach to it. Both steps are tried; the first failure is returned.
+/// Keeps keys and plaintext out of core dumps: the kernel writes none for this process, and no other process of the
+/// user can attach to it. Tries both steps and returns the first failure.
 pub fn disable_core_dumps() -> Result<()> {
     let limited = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let hidden = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -307,7 +306,7 @@ mod tests {
     use crate::io::AlignedBuffer;
 
     #[test]
-    fn read_batch_fills_every_buffer_and_answers_every_error() {
+    fn read_batch_fills_every_buffer_and_returns_every_error() {
         let directory = tempfile::tempdir().unwrap();
         let disk = OsDisk::new(directory.path().to_path_buf());
         let file = disk.create(Path::new("a")).unwrap();
@@ -333,7 +332,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Arc::strong_count(&file), 1, "a reader kept a handle after its answer");
+        assert_eq!(Arc::strong_count(&file), 1, "a reader kept a handle after its result");
     }
 
     #[test]
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_run_beside_and_are_done_when_the_host_is_gone() {
+    fn jobs_run_in_the_background_and_are_done_when_the_host_is_dropped() {
         let host = OsHost::new();
         let done = Arc::new(std::sync::Mutex::new(Vec::new()));
         for number in 0..100 {
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_waits_does_not_hold_up_the_next() {
+    fn a_job_that_waits_does_not_delay_the_next() {
         let host = OsHost::new();
         let (sender, receiver) = std::sync::mpsc::channel();
         let (done, finished) = std::sync::mpsc::channel();

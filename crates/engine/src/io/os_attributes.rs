@@ -14,31 +14,31 @@ use crate::io::tree::{EntryKind, Identity, Metadata, Trust, Unset, Xattr};
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;
 
-/// Attributes that a system gives to every entry: the label of `SELinux`, and the ACLs of `NFSv4`, which cannot be removed.
-/// They stay unless the snapshot has others.
+/// Attributes that a system gives to every entry: the label of `SELinux`, and the ACLs of `NFSv4`, which cannot be
+/// removed. A restore keeps them unless the snapshot has its own.
 const GIVEN: [&str; 4] = ["security.selinux", "system.nfs4_acl", "system.nfs4_dacl", "system.nfs4_sacl"];
 
-/// An id that means "leave as it is" to the kernel, and so is nobody's.
+/// An id that tells the kernel to keep the current owner, so no user has it.
 const NO_ID: u32 = u32::MAX;
 
-/// What attributes are set on.
+/// The object whose attributes are set.
 #[derive(Debug)]
 enum Subject<'a> {
     /// A file open for writing: calls take its handle.
     File(BorrowedFd<'a>),
-    /// What a handle opened with `O_PATH` stands for: most calls take the handle's path.
+    /// An entry behind a handle opened with `O_PATH`: most calls take the handle's path.
     Entry(BorrowedFd<'a>, PathBuf),
 }
 
-/// Sets everything on the entry that a handle opened with `O_PATH` stands for, the times last.
+/// Sets all metadata of the entry behind a handle opened with `O_PATH`, the times last.
 ///
-/// The handle pins the entry, so that nothing planted at its name meanwhile is touched. Returns what could not be set,
-/// each as a sentence.
+/// The handle pins the entry, so the function does not affect another entry that somebody has put at its name. Returns
+/// each failure as a sentence.
 pub(super) fn set(entry: BorrowedFd<'_>, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
     Subject::Entry(entry, handle_path(entry, Path::new(""))).set(wanted, xattrs, trust)
 }
 
-/// The same on an open file. Returns which file it is as well.
+/// Sets all metadata of an open file, and also returns the file's identity.
 pub(super) fn set_of_file(
     file: BorrowedFd<'_>,
     wanted: &Metadata,
@@ -56,10 +56,10 @@ impl Subject<'_> {
         self.change(self.metadata()?, wanted, xattrs, trust)
     }
 
-    /// Sets what differs from what was found.
+    /// Sets the metadata that differs from the found metadata.
     fn change(&self, mut found: Metadata, wanted: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset, Errno> {
         let mut unset = Unset::default();
-        // Owner first: changing it clears set-id bits and capabilities. Nothing to change is most common.
+        // Owner first: changing it clears set-id bits and capabilities. Most often, nothing needs a change.
         if (found.uid, found.gid) != (wanted.uid, wanted.gid) {
             self.set_owner(wanted, &mut unset);
             found = self.metadata()?;
@@ -73,7 +73,7 @@ impl Subject<'_> {
                 self.set_mode(mode, &mut unset);
             }
         } else {
-            // The rights of a group bound what an ACL grants: one that was inherited grants nothing before it is replaced.
+            // The group's rights limit an ACL, so an inherited ACL grants nothing until it is replaced.
             let meanwhile = mode_meanwhile(found.mode, mode, is_root());
             if meanwhile != found.mode {
                 self.set_mode(meanwhile, &mut unset);
@@ -104,12 +104,12 @@ impl Subject<'_> {
             } else {
                 unset.failures.push(format!("owner {}:{} cannot be set: {error}", wanted.uid, wanted.gid));
             }
-            // A user may still hand a file to another group of theirs. The owner is counted already.
+            // A user can still change a file's group to another of the user's groups. The owner is counted already.
             let _ = chown(None, gid);
         }
     }
 
-    /// Sets the mode of what is not a symbolic link.
+    /// Sets the mode of an entry that is not a symbolic link.
     fn set_mode(&self, mode: u32, unset: &mut Unset) {
         let wanted = Mode::from_raw_mode(mode);
         let outcome = retry(|| match self {
@@ -153,7 +153,7 @@ fn mode_meanwhile(found: u32, wanted: u32, is_root: bool) -> u32 {
     found & wanted & !SET_ID | writable
 }
 
-/// Set-id bits come back only if they are trusted and run as whom they ran before.
+/// Set-id bits are restored only if they are trusted and the entry has its original owner and group.
 fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, unset: &mut Unset) -> u32 {
     let mode = wanted.mode & 0o7777;
     if trust == Trust::Untrusted {
@@ -174,7 +174,7 @@ fn mode_to_set(wanted: &Metadata, owner: &Metadata, trust: Trust, unset: &mut Un
     mode & !lost
 }
 
-/// What must be done so that an entry has the wanted attributes and no others.
+/// The changes that give an entry exactly the wanted attributes.
 #[derive(Debug)]
 struct Changes<'a> {
     remove: Vec<Xattr>,
@@ -193,7 +193,7 @@ impl<'a> Changes<'a> {
         Self::of(found, wanted, trust)
     }
 
-    /// Returns what makes the wanted attributes of those that were found.
+    /// Returns the changes from the found attributes to the wanted ones.
     fn of(found: Vec<Xattr>, wanted: &'a [Xattr], trust: Trust) -> Self {
         let wanted: Vec<&Xattr> = wanted.iter().filter(|xattr| is_wanted(&xattr.name, trust)).collect();
         let set = wanted.iter().copied().filter(|xattr| !found.contains(*xattr)).collect();
@@ -216,7 +216,7 @@ impl<'a> Changes<'a> {
                 Subject::Entry(_, path) => rustix::fs::removexattr(path, name.as_os_str()),
             });
             match outcome {
-                // An attribute of another goes with it, as the ACL with the last of its entries.
+                // The removal of another attribute may remove this one, as an ACL goes with the last of its entries.
                 Ok(()) | Err(Errno::NODATA) => {}
                 Err(error) if is_only_for_root(name, error) => unset.unprivileged.attributes = 1,
                 Err(error) => unset.failures.push(format!("attribute {} cannot be removed: {error}", name.display())),
@@ -332,7 +332,7 @@ mod tests {
             assert_eq!(refused, Unset::default());
             assert_eq!(target.metadata(path).unwrap().unwrap().mode, 0o7755);
             assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), xattrs);
-            // What stood there before is taken away again.
+            // The earlier attributes are removed again.
             target.set_metadata(path, &metadata, &xattrs, Trust::Untrusted).unwrap();
             assert_eq!(mem_tree::xattrs(&OsSource, &fixture.root().join(path)).unwrap(), [xattr("user.x", b"1")]);
         }

@@ -14,21 +14,21 @@ use crate::io::os_ring::{Rings, repeated};
 use crate::io::os_transfer::{Direction, Transfer, carry_out, one};
 use crate::io::{AlignedBuffer, DiskFile, ReadStream, read_in_batches};
 
-/// Threads that carry out batches, and so the most transfers of one disk in flight.
+/// Number of threads that carry out batches, which is the maximum number of transfers in flight of one disk.
 ///
-/// 8: a compromise, not a measured optimum. One read of 4 KiB at a time gives 19 k a second on the reference
-/// machine's SSD and 32 in flight 89 k, so one is too few; each thread more costs a wake-up per read.
+/// 8 is a compromise, not a measured optimum. The SSD of the reference machine serves 19,000 reads of 4 KiB per second
+/// one at a time and 89,000 with 32 in flight, so one thread is too few. Each further thread costs wake-ups.
 const THREADS: usize = 8;
 
-/// How a disk of the host carries out batches. The results are the same.
+/// The mechanism with which a disk of the host carries out batches. The results are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoBackend {
-    /// Through `io_uring`, or on threads where the kernel has none, refuses it or is older than 5.6.
+    /// `io_uring`, or threads if the kernel has no `io_uring`, forbids it or is older than 5.6.
     #[default]
     Auto,
-    /// Through `io_uring`; every transfer of a batch fails where that cannot be had.
+    /// `io_uring` only: every transfer fails if it is not available.
     Uring,
-    /// On threads, with a plain call for each transfer.
+    /// Threads, with a plain call for each transfer.
     Threads,
 }
 
@@ -45,24 +45,24 @@ impl FromStr for IoBackend {
     }
 }
 
-/// What carries out the batches of a disk.
+/// The rings or threads that carry out the batches of a disk.
 #[derive(Debug)]
 pub(super) struct Batches {
     backend: IoBackend,
     rings: Rings,
-    /// Started when they are first needed.
+    /// The threads, which start when they are first needed.
     threads: OnceLock<Threads>,
 }
 
 impl Batches {
-    /// Does nothing yet: the first batch sets up what it needs. `set_up` makes a ring.
+    /// Sets up nothing: the first batch starts rings or threads. `set_up` makes a ring.
     pub(super) fn new(backend: IoBackend, set_up: fn() -> io::Result<Ring>) -> Self {
         Self { backend, rings: Rings::new(set_up), threads: OnceLock::new() }
     }
 
-    /// Carries out a batch. `root` is what an error names that is the batch's and no file's.
+    /// Carries out a batch. Errors of the batch itself, not of a file, name `root`.
     pub(super) fn carry_out<T: Transfer>(&self, root: &Path, batch: &mut [T]) {
-        // One transfer gains nothing from company, and costs the calls or wake-ups that set it going.
+        // A single transfer gains nothing from a ring or a thread, and would cost system calls or wake-ups.
         if batch.len() < 2 {
             return batch.iter_mut().for_each(one);
         }
@@ -83,7 +83,7 @@ impl Batches {
         }
     }
 
-    /// Carries out reads of a file as they come: through a ring, or in batches.
+    /// Carries out a stream of reads of a file: through a ring, or in batches.
     pub(super) fn stream(&self, root: &Path, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
         let nothing = AlignedBuffer::default();
         let descriptor = file.descriptor(0, &nothing).filter(|_| self.backend != IoBackend::Threads);
@@ -98,10 +98,10 @@ impl Batches {
     }
 }
 
-/// Threads that wait for the disk: they start with its first batch and end with it.
+/// Threads that wait for the disk. They start with its first batch and end with the disk.
 #[derive(Debug)]
 pub(super) struct Threads {
-    /// Taken when the threads end: that closes the channel and so ends them.
+    /// Dropped to end the threads: that closes their channel.
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -116,7 +116,7 @@ struct Job {
     done: Sender<Done>,
 }
 
-/// The same transfer on its way back.
+/// A completed transfer on its way back.
 struct Done {
     index: usize,
     buffer: AlignedBuffer,
@@ -124,7 +124,7 @@ struct Done {
 }
 
 impl Threads {
-    /// Starts as many threads as the host grants; with none at all, batches run on the caller's thread.
+    /// Starts as many threads as the host allows. If it allows none, batches run on the caller's thread.
     pub(super) fn start() -> Self {
         let (jobs, queue) = bounded(THREADS);
         let start_one = |_| {
@@ -139,7 +139,7 @@ impl Threads {
         if self.threads.is_empty() {
             return batch.iter_mut().for_each(one);
         }
-        // Room for every answer: a thread that is done never waits for us, who may be waiting for it.
+        // Capacity for every result: a thread never waits to deliver one while this thread waits for it.
         let (done, finished) = bounded(batch.len());
         let jobs = self.jobs.as_ref().expect("the channel is closed only when the threads are dropped");
         for (index, transfer) in batch.iter_mut().enumerate() {
@@ -150,7 +150,7 @@ impl Threads {
         }
         drop(done);
         for _ in 0..batch.len() {
-            let Done { index, buffer, outcome } = finished.recv().expect("each transfer is answered once");
+            let Done { index, buffer, outcome } = finished.recv().expect("each transfer has one result");
             let transfer = batch.get_mut(index).expect("the index is the one that was sent");
             let (_, _, to_buffer, to_outcome) = transfer.parts();
             (*to_buffer, *to_outcome) = (buffer, outcome);
@@ -162,7 +162,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A thread that panicked has already said so, and a drop has nobody to tell.
+            // A panicked thread has already printed a message, and a drop cannot return an error.
             let _ = thread.join();
         }
     }
@@ -171,9 +171,10 @@ impl Drop for Threads {
 fn serve(queue: &Receiver<Job>) {
     for Job { index, direction, file, offset, mut buffer, done } in queue {
         let outcome = carry_out(direction, &*file, offset, &mut buffer);
-        // Before the answer: once a batch has returned, the caller's handle is the last, and dropping it unlocks.
+        // Dropped before the result is sent: after a batch the caller's handle must be the last, because dropping it
+        // unlocks the file.
         drop(file);
-        done.send(Done { index, buffer, outcome }).expect("the batch waits for every answer");
+        done.send(Done { index, buffer, outcome }).expect("the batch waits for every result");
     }
 }
 
@@ -187,7 +188,7 @@ mod tests {
     use crate::io::{Access, DIRECT_ALIGN, Disk};
     use crate::io::{BatchRead, OwnedRead};
 
-    /// A byte that tells a number from its neighbors.
+    /// Returns a byte that differs for adjacent numbers.
     fn filling(number: usize) -> u8 {
         u8::try_from(number % 251).unwrap()
     }
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    #[expect(clippy::print_stdout, reason = "who reads along should know what was not tested")]
+    #[expect(clippy::print_stdout, reason = "readers of the output should know what was not tested")]
     fn backends() -> Vec<Batches> {
         let mut backends = vec![Batches::new(IoBackend::Threads, Ring::new), Batches::new(IoBackend::Auto, Ring::new)];
         match Ring::new() {

@@ -9,40 +9,40 @@ use crate::error::Result;
 use crate::io::{AlignedBuffer, BatchRead, DIRECT_ALIGN, DeviceProfile, DiskFile};
 use crate::random::SplitMix64;
 
-/// Smallest file that is measured: in a smaller one, reads at random places fall on a few places that the device's own
-/// memory may hold.
+/// Minimum length of a measured file. In a smaller one, random reads would repeat pages that the device may cache.
 const FILE_BYTES_MIN: u64 = 8 << 20;
 
-/// Time for each of the three parts. It is looked at between reads, and the second part asks for no more reads at once
-/// than will fit: a disk whose reads take 8 ms is measured in less than 60 ms. Only a device that stalls takes longer.
+/// Time for each of the three parts. The clock is read between reads, and the second part limits its batches to this
+/// time. A disk whose reads take 8 ms is measured in less than 60 ms; only a device that stalls takes longer.
 const PART: Duration = Duration::from_millis(12);
-/// How many single reads: as many as a median takes, and as many as a fast device has time for.
+/// Minimum and maximum number of single reads: enough for a median, and as many as a fast device can do in the time.
 const SINGLE_READS: RangeInclusive<usize> = 3..=1024;
-/// How many batches in the second part.
+/// Minimum and maximum number of batches in the second part.
 const BATCHES: RangeInclusive<usize> = 1..=256;
-/// Bytes of one read in order: what a device with an arm reads in the time of one seek.
+/// Bytes of one sequential read: a hard disk transfers as many in the time of one seek.
 const SEQUENTIAL_BYTES: usize = 1 << 20;
-/// Most reads in order: 32 MiB.
+/// Maximum number of sequential reads: 32 MiB.
 const SEQUENTIAL_READS_MAX: usize = 32;
 
-/// Random pages that are read in turn.
+/// Number of random pages that are read in turn.
 const PLACES_MAX: usize = 4096;
-/// Fewer are not worth a measurement.
+/// Minimum number of pages for a measurement.
 const PLACES_MIN: usize = 256;
 
-/// What a measurement asks of its surroundings.
+/// The file, batches and clock that a measurement uses.
 pub(super) struct Measured<'a> {
     /// Opened with [`Access::Direct`](crate::io::Access::Direct).
     pub(super) file: Arc<dyn DiskFile>,
-    /// Returns the first byte from there on that was ever written, if any was. Others are read without the device.
+    /// Returns the offset of the first written byte from an offset on, if there is one. Reads of other bytes do not
+    /// reach the device.
     pub(super) written_from: &'a dyn Fn(u64) -> Option<u64>,
     /// Carries out batches.
     pub(super) read_batch: &'a dyn Fn(&mut [BatchRead]),
-    /// Time that only moves forward.
+    /// Returns the time of a clock that never moves back.
     pub(super) clock: &'a dyn Fn() -> Duration,
 }
 
-/// Measures; `None` if too little was ever written to the file, or the page cache cannot be passed by.
+/// Measures the device. Returns `None` if the file has too few written bytes, or reads cannot bypass the page cache.
 pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> {
     let len = measured.file.len()?;
     if len < FILE_BYTES_MIN || !measured.file.is_direct() {
@@ -53,7 +53,7 @@ pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> 
         return Ok(None);
     }
     let mut places = places.iter().copied().cycle();
-    let mut draw = || places.next().expect("a circle of places has no end");
+    let mut draw = || places.next().expect("a cyclic iterator never ends");
     let single = single(measured, &mut draw)?;
     let deep = deep(measured, &mut draw, single)?;
     let sequential = sequential(measured, draw(), len)?;
@@ -64,9 +64,9 @@ pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> 
     }))
 }
 
-/// Draws different pages that were written, in random order.
+/// Draws distinct written pages in random order.
 fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
-    // Other pages each time: the device's own memory would hold those of the last measurement.
+    // Different pages each time: the device may still cache those of the last measurement.
     let mut random = SplitMix64::new(u64::try_from((measured.clock)().as_nanos()).unwrap_or(1));
     let mut seen = BTreeSet::new();
     let mut places = Vec::with_capacity(PLACES_MAX);
@@ -80,8 +80,8 @@ fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
     places
 }
 
-/// Repeats something until a part's time is over and returns how often it can be done each second, at least 1: by the
-/// median, so that one time at which others kept the device busy does not speak for all.
+/// Repeats an action until a part's time is over and returns its rate per second, at least 1. The rate is that of the
+/// median, so one delay by other programs does not change it.
 fn rate(
     clock: &dyn Fn() -> Duration,
     times: RangeInclusive<usize>,
@@ -106,8 +106,8 @@ fn single(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64) -> Result<u64>
     rate(measured.clock, SINGLE_READS, || measured.file.read_at(draw(), &mut buffer))
 }
 
-/// Measures with [`DeviceProfile::DEPTH`] in flight, or with as many as a part has time for if the device should carry
-/// them out one by one. A device that is still getting faster with those few is taken to go on doing so.
+/// Measures with [`DeviceProfile::DEPTH`] reads in flight, or with as many as a part has time for if the device serves
+/// them one at a time. A device whose speed still grows with that number is assumed to scale further.
 fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> Result<u64> {
     let in_time = u128::from(single) * PART.as_nanos() / 1_000_000_000;
     let depth = u64::try_from(in_time).unwrap_or(u64::MAX).clamp(2, DeviceProfile::DEPTH);
@@ -125,7 +125,7 @@ fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> 
         reads.iter_mut().try_for_each(|read| std::mem::replace(&mut read.outcome, Ok(())))
     })?;
     let reads_per_s = batches.saturating_mul(depth);
-    // Four fifths of what as many devices would give.
+    // At least four fifths of linear scaling.
     let still_rising = single.saturating_mul(depth) / 5 * 4 <= reads_per_s;
     Ok(if still_rising { reads_per_s.saturating_mul(DeviceProfile::DEPTH) / depth } else { reads_per_s })
 }
@@ -134,7 +134,7 @@ fn sequential(measured: &Measured<'_>, place: u64, len: u64) -> Result<u64> {
     let mut buffer = AlignedBuffer::new_zeroed(SEQUENTIAL_BYTES);
     let bytes = SEQUENTIAL_BYTES as u64;
     let reads_max = SEQUENTIAL_READS_MAX.min(usize::try_from(len / bytes).unwrap_or(usize::MAX));
-    // So far before the end that all of it lies in the file.
+    // The offset leaves space for all reads before the end of the file.
     let mut offset = place.min(len - reads_max as u64 * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
     let reads = rate(measured.clock, 1..=reads_max, || {
         measured.file.read_at(offset, &mut buffer)?;
@@ -162,7 +162,7 @@ mod tests {
         read_ns: u64,
         bytes_per_s: u64,
         lanes: u64,
-        /// What the first read waits besides.
+        /// Extra delay of the first read.
         stall_ns: AtomicU64,
     }
 
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn every_device_is_measured_in_time_and_as_it_is() {
         let cases = [
-            // A disk with an arm; one over a network with room for many reads; an SSD; a fast one.
+            // A hard disk, a network disk that takes many reads, an SSD, and a fast SSD.
             (8000, 1, 150_000_000, 125),
             (1000, 64, 200_000_000, 32_000),
             (52, 5, 1_500_000_000, 87_900),

@@ -9,11 +9,11 @@ use onefold_sys::{Memory, Operation, OwnedRead, ReadQueue, Ring};
 use crate::io::os_transfer::{Direction, Transfer, one};
 use crate::io::{DiskFile, ReadStream};
 
-/// Rings that are kept for the next batch. Further ones, for more threads at a time, last for one batch.
+/// Number of rings that are kept for the next batch. Further rings, for more threads at a time, last for one batch.
 const RINGS_KEPT: usize = 8;
 
-/// Rings of a disk. Each serves one batch at a time, so that threads do not wait for each other's reads: a ring behind
-/// a lock would make them, and a ring per thread would stay with threads that never read again.
+/// Rings of a disk. Each serves one batch at a time, so threads do not wait for each other's reads, as they would with
+/// one ring behind a lock. One ring per thread would stay with threads that never read again.
 #[derive(Debug)]
 pub(super) struct Rings {
     set_up: fn() -> io::Result<Ring>,
@@ -23,22 +23,22 @@ pub(super) struct Rings {
 #[derive(Debug, Default)]
 struct State {
     free: Vec<Ring>,
-    /// Why no more rings are asked for, once one was refused.
+    /// The error with which the kernel refused a ring. No further one is requested.
     refused: Option<io::Error>,
 }
 
 impl Rings {
-    /// Keeps the way to set up a ring; the first batch uses it.
+    /// Stores the function that sets up a ring; the first batch calls it.
     pub(super) fn new(set_up: fn() -> io::Result<Ring>) -> Self {
         Self { set_up, state: Mutex::default() }
     }
 
-    /// Carries out a batch; an error says that there is no ring for it, and nothing was done.
+    /// Carries out a batch. After an error there was no ring, and nothing was done.
     pub(super) fn carry_out<T: Transfer>(&self, batch: &mut [T]) -> io::Result<()> {
         self.with_ring(|ring| over(ring, batch))
     }
 
-    /// Carries out reads of a file, which has the descriptor, as they come; an error as above.
+    /// Carries out a stream of reads of the file with this descriptor. Errors are as above.
     pub(super) fn stream(
         &self,
         file: &dyn DiskFile,
@@ -48,7 +48,7 @@ impl Rings {
         self.with_ring(|ring| ring.run_stream(descriptor, &mut Repeating { file, reads }).is_ok())
     }
 
-    /// Uses a ring, and keeps it for the next batch if it is good for another.
+    /// Uses a ring, and keeps it for the next batch if it is still usable.
     fn with_ring(&self, run: impl FnOnce(&mut Ring) -> bool) -> io::Result<()> {
         let mut ring = self.take()?;
         if run(&mut ring) {
@@ -72,16 +72,16 @@ impl Rings {
     }
 }
 
-/// Returns the same error again, which cannot be cloned.
+/// Returns a copy of an error: `io::Error` cannot be cloned.
 pub(super) fn repeated(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// Carries out a batch over a ring and says whether the ring is good for another.
+/// Carries out a batch over a ring and returns true if the ring is still usable.
 ///
-/// What does not end whole, for whatever reason, is carried out once more by the plain calls, from its beginning: they
-/// continue what came short, repeat what was interrupted, and word errors. That is the same for reads, and for writes
-/// of the same bytes to the same place.
+/// Plain calls repeat every incomplete transfer from its beginning, whatever the reason: they continue short transfers,
+/// repeat interrupted ones, and describe errors. Repeating a read, or a write of the same bytes to the same range, has
+/// no other effect.
 fn over<T: Transfer>(ring: &mut Ring, batch: &mut [T]) -> bool {
     let mut operations = Vec::with_capacity(batch.len());
     let mut wanted = Vec::with_capacity(batch.len());
@@ -110,8 +110,7 @@ fn over<T: Transfer>(ring: &mut Ring, batch: &mut [T]) -> bool {
     is_good
 }
 
-/// Reads through a ring. Those that the file would refuse unseen are carried out by the plain call instead, and those that do
-/// not end whole once more.
+/// Reads through a ring. Plain calls carry out the reads that the file would refuse, and repeat incomplete ones.
 struct Repeating<'a> {
     file: &'a dyn DiskFile,
     reads: &'a mut dyn ReadStream,

@@ -1,11 +1,11 @@
-//! A read or a write of the real disk, as both ways to carry out batches see it.
+//! A read or a write of the real disk, for both backends of batches.
 
 use std::sync::Arc;
 
 use crate::error::Result;
 use crate::io::{AlignedBuffer, BatchRead, BatchWrite, DiskFile};
 
-/// Which way the bytes go.
+/// Direction of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Read,
