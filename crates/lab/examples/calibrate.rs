@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use onefold_engine::random::mix64;
 use onefold_lab::mapped::meter::Metered;
-use onefold_lab::mapped::{Dram, Medium, TickClock, base_latency};
+use onefold_lab::mapped::{MappedMemory, Medium, TickClock, base_latency};
 use onefold_sys::ticks_in_order;
 
 /// Rounds of which the quickest counts: everything else that the machine does only adds to a time.
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let clock = TickClock::calibrate();
     println!("a reading of the clock takes {:.1} ns", clock.reading_nanos());
     compare_clocks(&clock)?;
-    let mut medium = Dram::new(1 << 26)?;
+    let mut medium = MappedMemory::anonymous(1 << 26)?;
     (0..1 << 26_u64).step_by(64).for_each(|offset| medium.store(offset, mix64(offset)));
     println!("an access to memory takes {:.1} ns", base_latency(&medium, 20_000, &clock));
     for nanos in [100, 300, 1_000, 10_000, 100_000] {
@@ -44,7 +44,7 @@ fn compare_clocks(clock: &TickClock) -> Result<()> {
 
 /// Returns the nanoseconds of an access that waits for an injected latency: those of the quickest round.
 fn round(clock: &TickClock, injected: u32) -> Result<f64> {
-    let mut medium = Dram::new(4096)?;
+    let mut medium = MappedMemory::anonymous(4096)?;
     medium.store(8, 1);
     let mut metered = Metered::new(medium, Duration::from_nanos(injected.into()), clock);
     let count = (2_000_000 / injected.max(500)).clamp(20, 4_000);

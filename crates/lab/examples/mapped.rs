@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 use onefold_lab::mapped::{
-    CacheShape, Dram, Durability, FilterShape, MappedFile, MappedIndex, MappedOptions, Medium, Order, TickClock,
+    CacheShape, Durability, FilterShape, MappedIndex, MappedMemory, MappedOptions, Medium, Order, TickClock,
     base_latency,
 };
 use onefold_lab::stream::{Lags, Runs, Shape, Stream, name};
@@ -23,13 +23,13 @@ const STORED: u64 = 2_000_000;
 /// Chunks of the stream that is measured.
 const CHUNKS: u64 = 2_000_000;
 
-fn medium(file: Option<&str>) -> Result<Box<dyn Medium>> {
+fn medium(file: Option<&str>) -> Result<MappedMemory> {
     Ok(match file {
         Some(path) => {
             let _ = std::fs::remove_file(path);
-            Box::new(MappedFile::open(Path::new(path), Durability::Memory)?)
+            MappedMemory::of_file(Path::new(path), Durability::Memory)?
         }
-        None => Box::new(Dram::new(0)?),
+        None => MappedMemory::anonymous(0)?,
     })
 }
 

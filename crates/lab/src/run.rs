@@ -14,7 +14,7 @@ use crate::counts::float;
 use crate::device::clock::Traffic;
 use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
-use crate::mapped::{Dram, Durability, MappedFile, MappedIndex, Medium};
+use crate::mapped::{Durability, MappedIndex, MappedMemory};
 use crate::measure::{Measured, Steps};
 use crate::point::{Point, Store};
 use crate::replay::{Outcome, Replay, Source};
@@ -71,9 +71,9 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
 fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let options = setting.point.mapped_options(setting.scale)?;
     let scratch = scratch(setting)?;
-    let (medium, model): (Box<dyn Medium>, _) = match setting.device {
-        Device::Real => (Box::new(MappedFile::open(&scratch.path().join("fingerprints"), Durability::Memory)?), None),
-        Device::Modeled { model, .. } => (Box::new(Dram::new(0)?), Some(model)),
+    let (medium, model) = match setting.device {
+        Device::Real => (MappedMemory::of_file(&scratch.path().join("fingerprints"), Durability::Memory)?, None),
+        Device::Modeled { model, .. } => (MappedMemory::anonymous(0)?, Some(model)),
     };
     let SetUp { host, .. } = setting.device.set_up(scratch.path());
     let (mut index, _) = MappedIndex::open(medium, &options)?;
@@ -83,7 +83,7 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
     let begun = index.traffic();
     let mut before = begun;
     let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
-    let mut charge = |replay: &Replay<MappedIndex<Box<dyn Medium>>>| {
+    let mut charge = |replay: &Replay<MappedIndex<MappedMemory>>| {
         let now = replay.identifier().traffic();
         let since = now.since(&std::mem::replace(&mut before, now));
         model.map_or(Duration::ZERO, |model| model.mapped(&since))

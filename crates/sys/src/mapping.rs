@@ -30,7 +30,6 @@ pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
     file: Option<OwnedFd>,
-    is_direct: bool,
     line_flush: LineFlush,
 }
 
@@ -83,8 +82,7 @@ fn rounded(len: usize) -> io::Result<usize> {
 impl Mapping {
     /// Maps `len` bytes of zeroed RAM, which are freed with the mapping.
     pub fn anonymous(len: usize) -> io::Result<Self> {
-        let mut mapping =
-            Self { start: NonNull::dangling(), len: 0, file: None, is_direct: false, line_flush: LineFlush::detect() };
+        let mut mapping = Self::over(None);
         mapping.grow(len)?;
         Ok(mapping)
     }
@@ -93,15 +91,14 @@ impl Mapping {
     /// immediately, to all processes.
     pub fn of_file(file: OwnedFd) -> io::Result<Self> {
         let len = usize::try_from(fstat(&file)?.st_size).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-        let mut mapping = Self {
-            start: NonNull::dangling(),
-            len: 0,
-            file: Some(file),
-            is_direct: false,
-            line_flush: LineFlush::detect(),
-        };
+        let mut mapping = Self::over(Some(file));
         mapping.map(len - len % PAGE_BYTES)?;
         Ok(mapping)
+    }
+
+    /// Maps nothing yet.
+    fn over(file: Option<OwnedFd>) -> Self {
+        Self { start: NonNull::dangling(), len: 0, file, line_flush: LineFlush::detect() }
     }
 
     /// Returns the number of mapped bytes.
@@ -112,17 +109,6 @@ impl Mapping {
     /// Returns true if nothing is mapped.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Returns the instruction that flushes lines.
-    pub fn line_flush(&self) -> LineFlush {
-        self.line_flush
-    }
-
-    /// Returns true if the mapping bypasses the page cache (DAX). Stores are then durable once they are flushed and
-    /// fenced.
-    pub fn is_direct(&self) -> bool {
-        self.is_direct
     }
 
     /// Maps `len` bytes; nothing may be mapped yet.
@@ -145,13 +131,9 @@ impl Mapping {
                 // The kernel allows this only on a file system without a page cache (DAX).
                 let direct = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
                 // SAFETY: as above. Other processes may change the file, but every access is to an atomic word.
-                let mapped = unsafe { mmap(null_mut(), len, access, direct, file, 0) };
-                self.is_direct = mapped.is_ok();
-                match mapped {
-                    Ok(start) => start,
+                unsafe { mmap(null_mut(), len, access, direct, file, 0) }
                     // SAFETY: as above.
-                    Err(_) => unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, file, 0)? },
-                }
+                    .or_else(|_| unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, file, 0) })?
             }
         };
         self.start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");

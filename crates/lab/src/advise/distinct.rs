@@ -7,10 +7,6 @@
 //! "Estimating Duplication by Content-based Sampling", USENIX ATC 2013, estimate duplicates so.) At level 0 it is exact, but for
 //! equal hashes of 64 bits.
 
-use std::f64::consts::SQRT_2;
-
-use crate::counts::float;
-
 /// Bytes of a slot of the table.
 pub const SLOT_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 /// A table is full at three quarters of its slots.
@@ -197,11 +193,12 @@ impl Recent {
 /// for chunks of long streams: half of a full table is kept after the level rises, and lengths of half a mean and an
 /// exponential rest (Onefold's) have a deviation of half their mean. Where most chunks are small files and a few are long, lengths
 /// vary more, and so does the estimate: see [`Estimate::deviation`].
-pub fn worst_deviation(slots: usize) -> f64 {
+#[cfg(test)]
+pub(super) fn worst_deviation(slots: usize) -> f64 {
     let kept = slots / FULL.1 * FULL.0 / 2;
-    let kept = float(kept as u64);
+    let kept = crate::counts::float(kept as u64);
     // sqrt(1 + 1/4) for the lengths; 1.2 allows for the halving itself, which is random.
-    1.25_f64.sqrt() * 1.2 / kept.sqrt().max(SQRT_2)
+    1.25_f64.sqrt() * 1.2 / kept.sqrt().max(std::f64::consts::SQRT_2)
 }
 
 #[cfg(test)]

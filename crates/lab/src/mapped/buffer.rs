@@ -23,6 +23,7 @@ pub const BUFFERED_BYTES: usize = ENTRY_WORDS * 8 + 8 + LINE_SLOTS * 8 / LINE_EN
 struct Line([u64; LINE_SLOTS]);
 
 /// The buffer.
+#[derive(Debug)]
 pub struct ReadBuffer {
     ring: Vec<u64>,
     positions: Vec<u64>,
@@ -31,12 +32,6 @@ pub struct ReadBuffer {
     /// Number of the next entry.
     next: u64,
     overwritten: u64,
-}
-
-impl std::fmt::Debug for ReadBuffer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReadBuffer").field("capacity", &self.capacity).field("next", &self.next).finish_non_exhaustive()
-    }
 }
 
 fn tag_of(name: &Name) -> u64 {
@@ -66,11 +61,6 @@ impl ReadBuffer {
     /// Returns the memory of the buffer.
     pub fn bytes(&self) -> usize {
         self.lines.len() * LINE_ENTRIES * BUFFERED_BYTES
-    }
-
-    /// Returns its capacity in entries.
-    pub fn capacity(&self) -> u64 {
-        self.capacity
     }
 
     /// Returns the number of overwritten entries.
@@ -180,7 +170,7 @@ mod tests {
     #[test]
     fn the_newest_entries_are_found_and_the_oldest_went_first() {
         let mut buffer = ReadBuffer::new(1000 * BUFFERED_BYTES);
-        assert_eq!((buffer.capacity(), buffer.bytes()), (1000, 1000 * BUFFERED_BYTES));
+        assert_eq!((buffer.capacity, buffer.bytes()), (1000, 1000 * BUFFERED_BYTES));
         for window in 0..200 {
             fill(&mut buffer, window * 51, 51);
         }

@@ -2,7 +2,7 @@
 //!
 //! Numbers are assigned in order and never reused. A record is written once and made durable before any entry names it. Its last
 //! word holds the status: complete, or gone. In memory a container takes about
-//! [`CONTAINER_MEMORY_BYTES`].
+//! 80 bytes.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,6 @@ use onefold_engine::{Error, Result};
 use crate::mapped::medium::Medium;
 use crate::mapped::segments::{ENTRY_BYTES, ENTRY_WORDS, Segments};
 use crate::mapped::space::{CONTAINERS_AT, Space};
-
-/// Approximate memory of one container: in the list, and in the map from its name.
-pub const CONTAINER_MEMORY_BYTES: usize = 80;
 
 const STATUS_AT: u64 = 24;
 

@@ -139,11 +139,6 @@ impl Table {
         float(self.count) / float(self.slots())
     }
 
-    /// Returns how many slots are in use.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Returns its work, counted.
     pub fn work(&self) -> TableWork {
         self.work
@@ -381,7 +376,7 @@ mod tests {
 
     use super::*;
     use crate::mapped::log::State;
-    use crate::mapped::medium::Dram;
+    use crate::mapped::medium::MappedMemory;
     use crate::mapped::meter::{Metered, TickClock};
     use crate::mapped::space::Geometry;
     use crate::stream::name;
@@ -390,8 +385,9 @@ mod tests {
         Name::from(&Key::from(&name(number)))
     }
 
-    fn store(table_bits: u32, load_max: f64) -> (Space<Dram>, Log, Table) {
-        let metered = Metered::new(Dram::new(0).unwrap(), std::time::Duration::ZERO, &TickClock::shared());
+    fn store(table_bits: u32, load_max: f64) -> (Space<MappedMemory>, Log, Table) {
+        let metered =
+            Metered::new(MappedMemory::anonymous(0).unwrap(), std::time::Duration::ZERO, &TickClock::shared());
         let geometry = Geometry { log_bits: 4, containers_bits: 1, checkpoint_bits: 4, table_bits };
         let mut space = Space::create(metered, geometry).unwrap();
         let log = Log::create(&mut space).unwrap();
@@ -399,7 +395,7 @@ mod tests {
         (space, log, table)
     }
 
-    fn add(space: &mut Space<Dram>, log: &mut Log, table: &mut Table, name: &Name) -> Result<()> {
+    fn add(space: &mut Space<MappedMemory>, log: &mut Log, table: &mut Table, name: &Name) -> Result<()> {
         assert_eq!(table.find(space, log, name, Near::Neither), None);
         let position = log.append(space, name, State::Dead)?;
         table.insert(space, log, name, position, Near::Both)
@@ -438,10 +434,10 @@ mod tests {
         assert!(
             5 <= work.growths && 0 < work.displacing_insertions && work.displacing_insertions <= work.displacements
         );
-        assert_eq!(table.count(), 40_000);
-        let before = table.count();
+        assert_eq!(table.count, 40_000);
+        let before = table.count;
         assert_eq!(table.sweep(&mut space, &log).unwrap(), 0);
-        assert_eq!(table.count(), 2 * before, "each slot is counted once more");
+        assert_eq!(table.count, 2 * before, "each slot is counted once more");
     }
 
     #[test]

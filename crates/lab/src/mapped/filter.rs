@@ -5,7 +5,6 @@ use onefold_accel::memory::will_need;
 use onefold_engine::kv::{Key, filter};
 use onefold_engine::random::mix64;
 
-use crate::counts::float;
 use crate::mapped::log::Name;
 
 /// Most bits that the classic filter sets for a fingerprint.
@@ -36,15 +35,10 @@ pub enum FilterShape {
 }
 
 /// A classic Bloom filter, `hashes` bits of a fingerprint anywhere in the memory.
+#[derive(Debug)]
 pub struct Scattered {
     words: Vec<u64>,
     hashes: u32,
-}
-
-impl std::fmt::Debug for Scattered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scattered").field("words", &self.words.len()).field("hashes", &self.hashes).finish()
-    }
 }
 
 impl Scattered {
@@ -140,24 +134,25 @@ impl Filter {
     }
 }
 
-/// Returns the rate of false positives to expect of a filter that holds so many fingerprints. Of the classic one
-/// `(1 - e^(-k n / m))^k`, of the engine's [`filter::false_positive_rate`].
-pub fn false_positive_rate(shape: FilterShape, fingerprints: u64) -> f64 {
-    match shape {
-        FilterShape::None => 1.0,
-        FilterShape::Blocked { bytes, hashes } => filter::false_positive_rate(bytes, hashes, fingerprints),
-        FilterShape::Scattered { bytes, hashes } => {
-            let hashes = f64::from(hashes.clamp(1, SCATTERED_HASHES_MAX));
-            let bits = float((bytes / 8).max(1) as u64) * 64.0;
-            (1.0 - f64::exp(-hashes * float(fingerprints) / bits)).powf(hashes)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::float;
     use crate::stream::name;
+
+    /// Returns the rate of false positives to expect of a filter that holds so many fingerprints. Of the classic one
+    /// `(1 - e^(-k n / m))^k`, of the engine's [`filter::false_positive_rate`].
+    fn false_positive_rate(shape: FilterShape, fingerprints: u64) -> f64 {
+        match shape {
+            FilterShape::None => 1.0,
+            FilterShape::Blocked { bytes, hashes } => filter::false_positive_rate(bytes, hashes, fingerprints),
+            FilterShape::Scattered { bytes, hashes } => {
+                let hashes = f64::from(hashes.clamp(1, SCATTERED_HASHES_MAX));
+                let bits = float((bytes / 8).max(1) as u64) * 64.0;
+                (1.0 - f64::exp(-hashes * float(fingerprints) / bits)).powf(hashes)
+            }
+        }
+    }
 
     #[test]
     fn what_was_set_is_found_and_false_positives_are_as_rare_as_the_formula_says() {

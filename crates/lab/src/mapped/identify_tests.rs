@@ -6,7 +6,7 @@ use std::time::Duration;
 use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence, SessionId};
 
-use crate::mapped::medium::{Dram, Durability, MappedFile, Medium};
+use crate::mapped::medium::{Durability, MappedMemory, Medium};
 use crate::mapped::recorder::Recorder;
 use crate::mapped::{CacheShape, FilterShape, Geometry, MappedIndex, MappedOptions, MappedState, Order};
 use crate::stream::{Lags, Random, Runs, Shape, Stream, name};
@@ -245,7 +245,7 @@ fn the_order_may_change_while_running_and_stays_exact() {
         prefetches: false,
         ..MappedOptions::default()
     };
-    let (mut caller, _) = Caller::open(Dram::new(0).unwrap(), &options, 0);
+    let (mut caller, _) = Caller::open(MappedMemory::anonymous(0).unwrap(), &options, 0);
     let mut known = 0;
     // Streams of duplicates and of new chunks take turns, so that one order pays and then the other.
     for round in 0..40 {
@@ -312,7 +312,7 @@ fn containers_can_be_recorded_without_having_been_submitted() {
 fn a_mapped_file_serves_from_one_process_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fingerprints");
-    let open = || -> Box<dyn Medium> { Box::new(MappedFile::open(&path, Durability::Memory).unwrap()) };
+    let open = || -> MappedMemory { MappedMemory::of_file(&path, Durability::Memory).unwrap() };
     let options = MappedOptions { geometry: tiny(0).geometry, ..MappedOptions::default() };
     let (mut caller, state) = Caller::open(open(), &options, 0);
     assert_eq!(state, MappedState::New);
@@ -339,7 +339,7 @@ fn a_mapped_file_serves_from_one_process_to_the_next() {
 fn without_prefetching_every_chunk_that_the_table_answers_waits_for_two_misses_or_more() {
     for (prefetches, misses) in [(false, 2_000..2_700), (true, 1_000..1_700)] {
         let options = MappedOptions { order: Order::None, prefetches, ..MappedOptions::default() };
-        let (mut caller, _) = Caller::open(Dram::new(0).unwrap(), &options, 0);
+        let (mut caller, _) = Caller::open(MappedMemory::anonymous(0).unwrap(), &options, 0);
         let chunks: Vec<_> = (0..1_000).map(name).collect();
         caller.submit(&chunks);
         caller.pack(1_000);
@@ -361,7 +361,7 @@ fn one_copy_brings_in_what_a_stream_goes_on_with() {
     {
         for order in [Order::FilterFirst, Order::CacheFirst] {
             let options = MappedOptions { order, cache, ..MappedOptions::default() };
-            let (mut caller, _) = Caller::open(Dram::new(0).unwrap(), &options, 0);
+            let (mut caller, _) = Caller::open(MappedMemory::anonymous(0).unwrap(), &options, 0);
             let chunks: Vec<_> = (0..5_100).map(name).collect();
             caller.submit(&chunks);
             caller.pack(5_100);
@@ -382,7 +382,7 @@ fn streams_of_many_shapes_have_the_same_unique_chunks_in_every_order() {
         let mut uniques = HashSet::new();
         for seed in 0..8 {
             let mut stream = Stream::new(5, Shape { duplicates, runs, lags }, 0);
-            let (mut caller, _) = Caller::open(Dram::new(0).unwrap(), &tiny(seed), 0);
+            let (mut caller, _) = Caller::open(MappedMemory::anonymous(0).unwrap(), &tiny(seed), 0);
             for _ in 0..30 {
                 let chunks: Vec<_> = (0..200).map(|_| name(stream.draw().0)).collect();
                 caller.submit(&chunks);

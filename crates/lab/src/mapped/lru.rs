@@ -29,6 +29,7 @@ struct Window {
 }
 
 /// The cache.
+#[derive(Debug)]
 pub struct Lru {
     window_entries: usize,
     windows_max: usize,
@@ -38,12 +39,6 @@ pub struct Lru {
     newest: u32,
     oldest: u32,
     evictions: u64,
-}
-
-impl std::fmt::Debug for Lru {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lru").field("windows", &self.windows.len()).finish_non_exhaustive()
-    }
 }
 
 /// Capacity of the map for each entry: with less, many removals and insertions would make it grow.
@@ -87,11 +82,6 @@ impl Lru {
     pub fn bytes(&self) -> usize {
         let entries = self.windows_max * self.window_entries;
         self.windows_max * WINDOW_BYTES + entries * ENTRY_WORDS * 8 + map_bytes(entries)
-    }
-
-    /// Returns its capacity in entries.
-    pub fn capacity(&self) -> u64 {
-        (self.windows_max * self.window_entries) as u64
     }
 
     /// Returns the number of evicted windows.
@@ -207,7 +197,7 @@ mod tests {
     #[test]
     fn the_window_that_was_not_used_for_longest_goes_first_as_a_whole() {
         let mut cache = Lru::new(4 * 10 * (ENTRY_WORDS * 8 + 4 * MAPPED_BYTES) + 4 * WINDOW_BYTES, 10);
-        let windows = cache.capacity() / 10;
+        let windows = cache.windows_max as u64;
         assert!(3 <= windows);
         for window in 0..windows {
             fill(&mut cache, window * 10, 10);
@@ -234,7 +224,7 @@ mod tests {
             for number in 1999 * 7..1999 * 7 + 51 {
                 assert_eq!(cache.get(&name_of(number)).map(|found| found.position), Some(number));
             }
-            assert!(cache.locations.len() as u64 <= cache.capacity());
+            assert!(cache.locations.len() <= cache.windows_max * cache.window_entries);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use onefold_engine::{Error, Result};
-use onefold_sys::{LineFlush, Mapping};
+use onefold_sys::Mapping;
 use rustix::fs::{FlockOperation, flock};
 
 pub use onefold_sys::{LINE_BYTES, WORD_BYTES};
@@ -40,60 +40,18 @@ pub trait Medium: Debug + Send {
     fn will_need(&self, offset: u64);
 }
 
-impl Medium for Box<dyn Medium> {
-    fn len(&self) -> u64 {
-        self.as_ref().len()
-    }
-
-    fn copy_out(&self, offset: u64, words: &mut [u64]) {
-        self.as_ref().copy_out(offset, words);
-    }
-
-    fn store(&mut self, offset: u64, word: u64) {
-        self.as_mut().store(offset, word);
-    }
-
-    fn write(&mut self, offset: u64, words: &[u64]) {
-        self.as_mut().write(offset, words);
-    }
-
-    fn flush(&mut self, offset: u64, len: u64) {
-        self.as_mut().flush(offset, len);
-    }
-
-    fn fence(&mut self) -> Result<()> {
-        self.as_mut().fence()
-    }
-
-    fn grow(&mut self, len: u64) -> Result<()> {
-        self.as_mut().grow(len)
-    }
-
-    fn release(&mut self, offset: u64, len: u64) {
-        self.as_mut().release(offset, len);
-    }
-
-    fn will_need(&self, offset: u64) {
-        self.as_ref().will_need(offset);
-    }
-}
-
-/// The machine's own memory, lost with the process: the reference for other media.
-#[derive(Debug)]
-pub struct Dram(Mapping);
-
-/// A file that is mapped.
+/// Memory that is mapped: the machine's own, which is lost with the process, or a file.
 ///
 /// On a file of persistent memory (DAX), lines that were flushed and fenced are durable. Elsewhere they are in the page
 /// cache: they outlive the process, and a power cut only with [`Durability::Device`]; on tmpfs nothing does.
 #[derive(Debug)]
-pub struct MappedFile {
+pub struct MappedMemory {
     mapping: Mapping,
     path: PathBuf,
     durability: Durability,
 }
 
-/// Scope of a fence on a mapped file.
+/// Scope of a fence on mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// The processor's caches.
@@ -110,17 +68,16 @@ fn mapped_len(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::invalid(format!("{len} bytes cannot be mapped")))
 }
 
-impl Dram {
-    /// Takes `len` bytes of zeroed memory in whole pages; 0 is allowed.
-    pub fn new(len: u64) -> Result<Self> {
-        let mapping = Mapping::anonymous(mapped_len(len)?);
-        Ok(Self(mapping.map_err(|error| Error::io("map", Path::new("(memory)"), error))?))
+impl MappedMemory {
+    /// Takes `len` bytes of zeroed memory of the machine in whole pages; 0 is allowed.
+    pub fn anonymous(len: u64) -> Result<Self> {
+        let path = PathBuf::from("(memory)");
+        let mapping = Mapping::anonymous(mapped_len(len)?).map_err(|error| Error::io("map", &path, error))?;
+        Ok(Self { mapping, path, durability: Durability::Memory })
     }
-}
 
-impl MappedFile {
     /// Opens a file, or creates it empty. One process at a time may open it; another gets an error.
-    pub fn open(path: &Path, durability: Durability) -> Result<Self> {
+    pub fn of_file(path: &Path, durability: Durability) -> Result<Self> {
         let wrap = |operation| move |error| Error::io(operation, path, error);
         let mut options = std::fs::OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path).map_err(wrap("open"))?;
@@ -129,71 +86,32 @@ impl MappedFile {
         let mapping = Mapping::of_file(file.into()).map_err(wrap("map"))?;
         Ok(Self { mapping, path: path.to_path_buf(), durability })
     }
-
-    /// Returns true if the file is persistent memory itself, mapped with no page cache between.
-    pub fn is_direct(&self) -> bool {
-        self.mapping.is_direct()
-    }
-
-    /// Returns how lines are flushed.
-    pub fn line_flush(&self) -> LineFlush {
-        self.mapping.line_flush()
-    }
 }
 
-/// Implements the methods that both share.
-macro_rules! by_mapping {
-    ($mapping:tt) => {
-        fn len(&self) -> u64 {
-            self.$mapping.len() as u64
-        }
-
-        #[inline]
-        fn copy_out(&self, offset: u64, words: &mut [u64]) {
-            self.$mapping.copy_out(at(offset), words);
-        }
-
-        #[inline]
-        fn store(&mut self, offset: u64, word: u64) {
-            self.$mapping.store(at(offset), word);
-        }
-
-        #[inline]
-        fn write(&mut self, offset: u64, words: &[u64]) {
-            self.$mapping.write(at(offset), words);
-        }
-
-        #[inline]
-        fn flush(&mut self, offset: u64, len: u64) {
-            self.$mapping.flush(at(offset), at(len));
-        }
-
-        fn release(&mut self, offset: u64, len: u64) {
-            self.$mapping.release(at(offset), at(len));
-        }
-
-        #[inline]
-        fn will_need(&self, offset: u64) {
-            self.$mapping.will_need(at(offset));
-        }
-    };
-}
-
-impl Medium for Dram {
-    by_mapping!(0);
-
-    fn fence(&mut self) -> Result<()> {
-        self.0.fence();
-        Ok(())
+impl Medium for MappedMemory {
+    fn len(&self) -> u64 {
+        self.mapping.len() as u64
     }
 
-    fn grow(&mut self, len: u64) -> Result<()> {
-        self.0.grow(mapped_len(len)?).map_err(|error| Error::io("map", Path::new("(memory)"), error))
+    #[inline]
+    fn copy_out(&self, offset: u64, words: &mut [u64]) {
+        self.mapping.copy_out(at(offset), words);
     }
-}
 
-impl Medium for MappedFile {
-    by_mapping!(mapping);
+    #[inline]
+    fn store(&mut self, offset: u64, word: u64) {
+        self.mapping.store(at(offset), word);
+    }
+
+    #[inline]
+    fn write(&mut self, offset: u64, words: &[u64]) {
+        self.mapping.write(at(offset), words);
+    }
+
+    #[inline]
+    fn flush(&mut self, offset: u64, len: u64) {
+        self.mapping.flush(at(offset), at(len));
+    }
 
     fn fence(&mut self) -> Result<()> {
         self.mapping.fence();
@@ -206,6 +124,15 @@ impl Medium for MappedFile {
     fn grow(&mut self, len: u64) -> Result<()> {
         let len = mapped_len(len)?;
         self.mapping.grow(len).map_err(|error| Error::io("extend", &self.path, error))
+    }
+
+    fn release(&mut self, offset: u64, len: u64) {
+        self.mapping.release(at(offset), at(len));
+    }
+
+    #[inline]
+    fn will_need(&self, offset: u64) {
+        self.mapping.will_need(at(offset));
     }
 }
 
@@ -237,19 +164,19 @@ mod tests {
 
     #[test]
     fn every_medium_keeps_its_contract() {
-        conforms(&mut Dram::new(0).unwrap());
+        conforms(&mut MappedMemory::anonymous(0).unwrap());
         conforms(&mut crate::mapped::recorder::Recorder::default());
         let dir = tempfile::tempdir().unwrap();
         for (name, durability) in [("memory", Durability::Memory), ("device", Durability::Device)] {
             let path = dir.path().join(name);
-            let mut file: Box<dyn Medium> = Box::new(MappedFile::open(&path, durability).unwrap());
+            let mut file = MappedMemory::of_file(&path, durability).unwrap();
             assert!(file.is_empty());
             conforms(&mut file);
-            let busy = MappedFile::open(&path, durability).unwrap_err().to_string();
+            let busy = MappedMemory::of_file(&path, durability).unwrap_err().to_string();
             assert!(busy.contains("lock") && busy.contains(name), "{busy}");
             drop(file);
             let mut word = [0];
-            MappedFile::open(&path, durability).unwrap().copy_out(9_008, &mut word);
+            MappedMemory::of_file(&path, durability).unwrap().copy_out(9_008, &mut word);
             assert_eq!(word, [8]);
         }
     }
@@ -257,7 +184,7 @@ mod tests {
     #[test]
     fn a_file_system_without_room_is_an_error_that_names_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = MappedFile::open(&dir.path().join("store"), Durability::Memory).unwrap();
+        let mut file = MappedMemory::of_file(&dir.path().join("store"), Durability::Memory).unwrap();
         file.grow(4096).unwrap();
         let error = file.grow(1 << 60).unwrap_err().to_string();
         assert!(error.contains("store"), "{error}");

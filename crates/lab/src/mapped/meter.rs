@@ -278,7 +278,7 @@ pub fn base_latency(medium: &impl Medium, accesses: u32, clock: &TickClock) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapped::medium::Dram;
+    use crate::mapped::medium::MappedMemory;
 
     #[test]
     fn a_wait_ends_with_the_first_reading_at_its_end() {
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn accesses_are_counted_and_waited_for_by_their_kind() {
         let clock = TickClock::calibrate();
-        let mut metered = Metered::new(Dram::new(4096).unwrap(), Duration::from_nanos(50), &clock);
+        let mut metered = Metered::new(MappedMemory::anonymous(4096).unwrap(), Duration::from_nanos(50), &clock);
         let _: [u64; 8] = metered.miss(64);
         let _: [u64; 4] = metered.again(64);
         metered.copy(0, &mut [0; 204]);

@@ -31,7 +31,7 @@ pub mod space;
 pub use cache::{CacheShape, NEIGHBORS};
 pub use filter::FilterShape;
 pub use identify::MappedIndex;
-pub use medium::{Dram, Durability, MappedFile, Medium};
+pub use medium::{Durability, MappedMemory, Medium};
 pub use meter::{TickClock, Traffic, base_latency};
 pub use open::{MappedOptions, MappedState, Recovery};
 pub use order::{Order, OrderReport};

@@ -24,7 +24,7 @@ use crate::mapped::space::{Geometry, Space};
 
 /// Choices and memory of an identifier on mapped memory.
 ///
-/// In memory it has the filter, the cache, about [`crate::mapped::containers::CONTAINER_MEMORY_BYTES`] for each container,
+/// In memory it has the filter, the cache, about 80 bytes for each container,
 /// and less than 64 KiB for the rest.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MappedOptions {

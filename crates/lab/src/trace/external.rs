@@ -8,10 +8,8 @@ use anyhow::{Context, Result};
 
 /// Bits by which a file that is too long is divided.
 const SPLIT_BITS: usize = 6;
-/// Buffer of each file.
+/// Buffer of each file. A level of files takes 2^[`SPLIT_BITS`] of them, and two levels are rare.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Memory of the buffers of one level; each further level takes as much, and two levels are rare.
-pub const LEVEL_BYTES: usize = BUFFER_BYTES << SPLIT_BITS;
 
 /// Records of `N` bytes in a temporary file, which is removed on drop.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ impl<const N: usize> Records<N> {
         self.file.write_all(record).with_context(|| format!("write a temporary file in {}", self.dir.display()))
     }
 
-    /// Passes on all records in the order of their bytes, with this memory and [`LEVEL_BYTES`] for each level.
+    /// Passes on all records in the order of their bytes, with this memory and the buffers of each level.
     pub fn sorted(self, memory_bytes: usize, each: &mut dyn FnMut(&[u8; N]) -> Result<()>) -> Result<()> {
         let Self { dir, file, count, differing, .. } = self;
         let context = || format!("read a temporary file in {}", dir.display());
