@@ -9,6 +9,30 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::de::DeserializeOwned;
 
+use crate::point::dimension::unknown;
+
+/// Files of one directory in the program: their names without extension, and their text.
+pub(crate) type Embedded = &'static [(&'static str, &'static str)];
+
+/// Embeds the files of TOML with some names in a directory of the workspace.
+macro_rules! embedded {
+    ($directory:literal: $($name:literal)*) => {
+        &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../", $directory, "/", $name, ".toml"))),)*]
+    };
+}
+pub(crate) use embedded;
+
+/// Returns the names of embedded files.
+pub(crate) fn names_of(files: Embedded) -> impl Iterator<Item = &'static str> {
+    files.iter().map(|(name, _)| *name)
+}
+
+/// Returns the text of an embedded file.
+pub(crate) fn text_of(kind: &str, name: &str, files: Embedded) -> Result<&'static str> {
+    let found = files.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| unknown(kind, name, names_of(files)))
+}
+
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File> {
     ensure!(metadata(path)?.is_file(), "not a regular file");

@@ -5,11 +5,13 @@
 
 use onefold_engine::random::{SplitMix64, mix64};
 use onefold_engine::types::Fingerprint;
+use serde::Deserialize;
 
 use crate::counts::float;
 
 /// Lengths of runs.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Runs {
     /// Drawn uniformly from a range.
     Uniform(u64, u64),
@@ -18,7 +20,8 @@ pub enum Runs {
 }
 
 /// Distances back to the first occurrences of duplicates, in known chunks.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Lags {
     /// Anywhere.
     Uniform,

@@ -12,7 +12,7 @@ use onefold_engine::io::DeviceProfile;
 use serde::Deserialize;
 
 use crate::counts::float;
-use crate::files::from_toml;
+use crate::files::{Embedded, embedded, from_toml, names_of};
 use crate::mapped;
 use crate::mapped::medium::LINE_BYTES;
 
@@ -145,18 +145,11 @@ fn micros(micros: f64) -> Duration {
 }
 
 /// The devices that come with the program: name and file.
-const KNOWN: [(&str, &str); 6] = [
-    ("hdd", include_str!("../../../../devices/hdd.toml")),
-    ("ssd", include_str!("../../../../devices/ssd.toml")),
-    ("nvme", include_str!("../../../../devices/nvme.toml")),
-    ("pm", include_str!("../../../../devices/pm.toml")),
-    ("cxl", include_str!("../../../../devices/cxl.toml")),
-    ("object-store", include_str!("../../../../devices/object-store.toml")),
-];
+const KNOWN: Embedded = embedded!["devices": "hdd" "ssd" "nvme" "pm" "cxl" "object-store"];
 
 /// Returns the names of the modeled devices that come with the program.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.iter().map(|(name, _)| *name)
+    names_of(KNOWN)
 }
 
 /// Returns one of them; `None` if none has the name.

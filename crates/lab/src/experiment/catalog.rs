@@ -5,8 +5,7 @@ use toml::Table;
 
 use crate::experiment::chunking::ChunkingSpec;
 use crate::experiment::spec::Spec;
-use crate::files::from_toml;
-use crate::point::dimension::unknown;
+use crate::files::{Embedded, embedded, from_toml, names_of, text_of};
 
 /// An experiment.
 #[derive(Clone, PartialEq, Debug)]
@@ -17,28 +16,21 @@ pub enum Experiment {
     Chunking(ChunkingSpec),
 }
 
-macro_rules! experiments {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../../experiments/", $name, ".toml"))),)*]
-    };
-}
-
-const EXPERIMENTS: &[(&str, &str)] = experiments![
+const EXPERIMENTS: Embedded = embedded! { "experiments":
     "lazy-table-3" "lazy-table-4" "lazy-table-5" "lazy-table-6" "lazy-table-7" "lazy-table-8" "lazy-figure-12"
     "lazy-figure-13" "lazy-figure-14" "lazy-figure-15" "pm-figure-2a" "pm-figure-2b" "pm-figure-3" "pm-table-2" "pm-figure-4"
     "pm-inequality-8" "pm-injected" "crossover" "lazy-orders"
-];
+};
 
 /// Returns the names of all experiments that are described by a file.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    EXPERIMENTS.iter().map(|(name, _)| *name)
+    names_of(EXPERIMENTS)
 }
 
 impl Experiment {
     /// Returns the experiment of this name.
     pub fn named(name: &str) -> Result<Self> {
-        let found = EXPERIMENTS.iter().find(|(known, _)| *known == name);
-        let (_, text) = found.ok_or_else(|| unknown("experiment", name, names()))?;
+        let text = text_of("experiment", name, EXPERIMENTS)?;
         Self::parse(name, text).with_context(|| format!("experiment {name}"))
     }
 
@@ -133,7 +125,7 @@ mod tests {
         assert!(refused("of = \"eager\"", "of = \"eagre\"").contains("did you mean \"eager\""));
         assert!(refused("measure = \"seconds\"", "measure = \"second\"").contains("did you mean \"seconds\""));
         assert!(refused("data-set = \"vm\"", "data-set = \"vmm\"").contains("did you mean \"vm\""));
-        assert!(refused("of-published", "of-publishd").contains("did you mean \"of-published\""));
+        assert!(refused("of-published", "of-publishd").contains("unknown field `of-publishd`"));
         assert!(refused("title", "titel").contains("unknown field"));
     }
 }

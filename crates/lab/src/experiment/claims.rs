@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::experiment::spec::{ClaimKind, ClaimSpec};
+use crate::experiment::spec::{ClaimKind, ClaimSpec, RatioClaim};
 use crate::experiment::tables::{divided, names};
 use crate::experiment::{Results, RunId};
 use crate::findings::Claim;
@@ -12,16 +12,10 @@ pub(super) fn claims(results: &Results<'_>) -> Result<Vec<Claim>> {
     let mut claims = Vec::new();
     for claim in &results.spec.claims {
         match &claim.kind {
-            ClaimKind::Ratio { of, to, at_least, stated, of_published } => {
-                let (of, to) = (results.spec.point(of)?, results.spec.point(to)?);
-                for id in wanted(results, claim, of) {
-                    let ids = [id, RunId { point: to, ..id }];
-                    claims.extend(ratio(
-                        results,
-                        claim,
-                        ids,
-                        Wanted { at_least: *at_least, stated: *stated, of_published: *of_published },
-                    )?);
+            ClaimKind::Ratio(bound) => {
+                let to = results.spec.point(&bound.to)?;
+                for id in wanted(results, claim, results.spec.point(&bound.of)?) {
+                    claims.extend(ratio(results, claim, [id, RunId { point: to, ..id }], bound)?);
                 }
             }
             ClaimKind::Least { point, at } => claims.extend(least(results, claim, results.spec.point(point)?, *at)?),
@@ -58,24 +52,16 @@ fn what(results: &Results<'_>, claim: &ClaimSpec, id: RunId, names_value: bool) 
     format!("{} ({})", claim.what, of.join(", "))
 }
 
-/// Bound of a ratio.
-#[derive(Clone, Copy)]
-struct Wanted {
-    at_least: Option<f64>,
-    stated: Option<f64>,
-    of_published: Option<f64>,
-}
-
-fn ratio(results: &Results<'_>, claim: &ClaimSpec, [of, to]: [RunId; 2], wanted: Wanted) -> Result<Option<Claim>> {
+fn ratio(results: &Results<'_>, claim: &ClaimSpec, [of, to]: [RunId; 2], bound: &RatioClaim) -> Result<Option<Claim>> {
     let found = divided(results.value(of, &claim.measure)?, results.value(to, &claim.measure)?);
     let published = divided(results.published(of, &claim.measure), results.published(to, &claim.measure));
-    let stated = wanted.stated.or(published);
+    let stated = bound.stated.or(published);
     let Some(found) = found else { return Ok(None) };
-    let of_stated = stated.zip(wanted.of_published).map(|(stated, share)| {
+    let of_stated = stated.zip(bound.of_published).map(|(stated, share)| {
         // The winner of the paper must win.
         if 1.0 < stated { (stated * share).max(1.0) } else { stated * share }
     });
-    let least = wanted.at_least.or(of_stated);
+    let least = bound.at_least.or(of_stated);
     let stated = stated.map(|stated| format!("{stated:.2}"));
     let least_shown = least.map(|least| format!("at least {least:.2} wanted"));
     let holds = least.map_or(1.0 < found, |least| least <= found);

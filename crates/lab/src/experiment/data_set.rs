@@ -6,8 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::files::from_toml;
-use crate::point::dimension::unknown;
+use crate::files::{Embedded, embedded, from_toml, text_of};
 use crate::stream::{Lags, Runs, Shape};
 
 /// A data set.
@@ -27,38 +26,16 @@ pub struct DataSet {
     pub chunk_size: u32,
     /// Share of duplicates among all chunks.
     duplicates: f64,
-    runs: RunsSpec,
-    lags: LagsSpec,
+    runs: Runs,
+    lags: Lags,
 }
 
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum RunsSpec {
-    Uniform(u64, u64),
-    Geometric(f64),
-}
-
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum LagsSpec {
-    Uniform,
-    Recent(u64),
-    Passes,
-}
-
-macro_rules! data_sets {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../../data-sets/", $name, ".toml"))),)*]
-    };
-}
-
-const DATA_SETS: &[(&str, &str)] = data_sets!["vm" "src" "fslhomes" "pm-src" "pm-fsl"];
+const DATA_SETS: Embedded = embedded!["data-sets": "vm" "src" "fslhomes" "pm-src" "pm-fsl"];
 
 impl DataSet {
     /// Returns the data set of this name.
     pub fn named(name: &str) -> Result<Self> {
-        let found = DATA_SETS.iter().find(|(known, _)| *known == name);
-        let (_, text) = found.ok_or_else(|| unknown("data set", name, DATA_SETS.iter().map(|(name, _)| *name)))?;
+        let text = text_of("data set", name, DATA_SETS)?;
         Self::parse(name, text).with_context(|| format!("data set {name}"))
     }
 
@@ -73,8 +50,8 @@ impl DataSet {
         ensure!((0.0..=1.0).contains(&self.duplicates), "duplicates is a share, 0 to 1, not {}", self.duplicates);
         ensure!(self.chunks != 0 && self.chunk_size != 0, "a data set has chunks, and they have bytes");
         let sound = match self.runs {
-            RunsSpec::Uniform(from, to) => 1 <= from && from <= to,
-            RunsSpec::Geometric(mean) => (1.0..1e9).contains(&mean),
+            Runs::Uniform(from, to) => 1 <= from && from <= to,
+            Runs::Geometric(mean) => (1.0..1e9).contains(&mean),
         };
         ensure!(sound, "runs: {:?}", self.runs);
         Ok(())
@@ -85,7 +62,7 @@ impl DataSet {
         let number: f64 = value.parse().with_context(|| format!("data-set.{field}={value}"))?;
         match field {
             "duplicates" => self.duplicates = number,
-            "runs" => self.runs = RunsSpec::Geometric(number),
+            "runs" => self.runs = Runs::Geometric(number),
             _ => bail!("data-set.{field} is not varied"),
         }
         self.check()?;
@@ -95,40 +72,31 @@ impl DataSet {
     /// Describes its stream.
     pub fn words(&self) -> String {
         let runs = match self.runs {
-            RunsSpec::Uniform(from, to) => format!("{from} to {to}"),
-            RunsSpec::Geometric(mean) => format!("{mean} on average"),
+            Runs::Uniform(from, to) => format!("{from} to {to}"),
+            Runs::Geometric(mean) => format!("{mean} on average"),
         };
         let lags = match self.lags {
-            LagsSpec::Uniform => "from anywhere before".to_owned(),
-            LagsSpec::Recent(chunks) => format!("from among the last {chunks}"),
-            LagsSpec::Passes => "in passes through all that was before".to_owned(),
+            Lags::Uniform => "from anywhere before".to_owned(),
+            Lags::Recent(chunks) => format!("from among the last {chunks}"),
+            Lags::Passes => "in passes through all that was before".to_owned(),
         };
         format!("{:.0}% duplicates in runs of {runs}, {lags}", 100.0 * self.duplicates)
     }
 
     /// Returns what its stream is like.
     pub fn shape(&self) -> Shape {
-        let runs = match self.runs {
-            RunsSpec::Uniform(from, to) => Runs::Uniform(from, to),
-            RunsSpec::Geometric(mean) => Runs::Geometric(mean),
-        };
-        let lags = match self.lags {
-            LagsSpec::Uniform => Lags::Uniform,
-            LagsSpec::Recent(chunks) => Lags::Recent(chunks),
-            LagsSpec::Passes => Lags::Passes,
-        };
-        Shape { duplicates: self.duplicates, runs, lags }
+        Shape { duplicates: self.duplicates, runs: self.runs, lags: self.lags }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{names_in, sorted};
+    use crate::files::{names_in, names_of, sorted};
 
     #[test]
     fn all_files_are_known_and_sound() {
-        assert_eq!(names_in("data-sets"), sorted(DATA_SETS.iter().map(|(name, _)| *name)));
+        assert_eq!(names_in("data-sets"), sorted(names_of(DATA_SETS)));
         for (name, _) in DATA_SETS {
             assert_eq!(DataSet::named(name).unwrap().name, *name);
         }

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
-use toml::Table;
 
 use crate::files::from_toml;
 use crate::findings::PlotKind;
@@ -207,23 +206,10 @@ pub struct ClaimSpec {
 
 /// Kind of comparison.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub enum ClaimKind {
     /// One point has a multiple of another's value.
-    #[serde(rename_all = "kebab-case")]
-    Ratio {
-        /// The point above the line.
-        of: String,
-        /// The point below it.
-        to: String,
-        /// Minimum; by default, any ratio above 1.
-        at_least: Option<f64>,
-        /// The ratio, where the paper states no more than that.
-        stated: Option<f64>,
-        /// At least this share of what the paper states, and more than 1 where the paper has more: 1 for as much, less where
-        /// the shape is what counts.
-        of_published: Option<f64>,
-    },
+    Ratio(RatioClaim),
     /// The minimum of a point lies at the value that the paper states, or its value there is within a factor of two.
     Least {
         /// The point.
@@ -240,12 +226,28 @@ pub enum ClaimKind {
     },
 }
 
+/// Comparison of two points.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RatioClaim {
+    /// The point above the line.
+    pub of: String,
+    /// The point below it.
+    pub to: String,
+    /// Minimum; by default, any ratio above 1.
+    pub at_least: Option<f64>,
+    /// The ratio, where the paper states no more than that.
+    pub stated: Option<f64>,
+    /// At least this share of what the paper states, and more than 1 where the paper has more: 1 for as much, less where
+    /// the shape is what counts.
+    pub of_published: Option<f64>,
+}
+
 impl Spec {
     /// Reads one, and checks all names in it.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut spec: Self = from_toml(text)?;
         name.clone_into(&mut spec.name);
-        check_claims(&from_toml(text)?)?;
         spec.check()?;
         Ok(spec)
     }
@@ -259,54 +261,51 @@ impl Spec {
     fn check(&self) -> Result<()> {
         let data_set = |name: &String| is_among("data set", name, &self.data_sets);
         let device = |name: &String| is_among("device", name, &self.devices);
-        let points = |names: &[String]| names.iter().try_for_each(|name| self.point(name).map(drop));
-        let measures = |names: &[String]| names.iter().try_for_each(|name| measure(name).map(drop));
+        let value = |value: &String| self.check_value(value);
+        let point = |name: &String| self.point(name).map(drop);
+        let measure = |name: &String| measure(name).map(drop);
         for table in &self.tables {
-            points(&table.points)?;
+            table.points.iter().try_for_each(point)?;
             table.devices.iter().try_for_each(device)?;
-            measures(&table.measures)?;
+            table.measures.iter().try_for_each(measure)?;
         }
         for plot in &self.plots {
-            points(&plot.points)?;
+            plot.points.iter().try_for_each(point)?;
             plot.devices.iter().try_for_each(device)?;
-            measures(&plot.measures)?;
+            plot.measures.iter().try_for_each(measure)?;
             let lines = plot.kind == PlotKind::Lines;
             ensure!(!plot.over_data || lines, "{}: only lines are drawn over data", plot.title);
             ensure!(!lines || plot.over_data || self.vary.is_some(), "{}: nothing is varied", plot.title);
             ensure!(!lines || plot.measures.len() == 1, "{}: lines show one measure", plot.title);
         }
         for ratio in &self.ratios {
-            points(&[ratio.of.clone(), ratio.to.clone()])?;
+            [&ratio.of, &ratio.to].into_iter().try_for_each(point)?;
             measure(&ratio.measure)?;
         }
         for published in &self.published {
             data_set(&published.data_set)?;
-            self.point(&published.point)?;
+            point(&published.point)?;
             published.device.iter().try_for_each(device)?;
-            published.measures.keys().try_for_each(|name| measure(name).map(drop))?;
-            published.value.iter().try_for_each(|value| self.check_value(value))?;
+            published.measures.keys().try_for_each(measure)?;
+            published.value.iter().try_for_each(value)?;
         }
         for claim in &self.claims {
             measure(&claim.measure)?;
             claim.data_sets.iter().try_for_each(data_set)?;
             claim.devices.iter().try_for_each(device)?;
-            claim.values.iter().try_for_each(|value| self.check_value(value))?;
+            claim.values.iter().try_for_each(value)?;
             match &claim.kind {
-                ClaimKind::Ratio { of, to, .. } | ClaimKind::Crossing { of, to } => {
-                    points(&[of.clone(), to.clone()])?;
-                }
-                ClaimKind::Least { point, .. } => points(std::slice::from_ref(point))?,
-            }
-            match &claim.kind {
-                ClaimKind::Ratio { stated, of_published, .. } => {
+                ClaimKind::Ratio(RatioClaim { of, to, stated, of_published, .. }) => {
+                    [of, to].into_iter().try_for_each(point)?;
                     let is_stated = stated.is_some() || !self.published.is_empty();
                     ensure!(of_published.is_none() || is_stated, "{}: the paper states nothing", claim.what);
+                    continue;
                 }
-                ClaimKind::Least { .. } | ClaimKind::Crossing { .. } => {
-                    ensure!(self.vary.is_some(), "{}: nothing is varied", claim.what);
-                    ensure!(claim.values.is_empty(), "{}: is about all values", claim.what);
-                }
+                ClaimKind::Least { point: name, .. } => point(name)?,
+                ClaimKind::Crossing { of, to } => [of, to].into_iter().try_for_each(point)?,
             }
+            ensure!(self.vary.is_some(), "{}: nothing is varied", claim.what);
+            ensure!(claim.values.is_empty(), "{}: is about all values", claim.what);
         }
         if let Some(vary) = &self.vary {
             let (values, with) = (vary.values.len(), vary.with.len());
@@ -322,35 +321,6 @@ impl Spec {
             None => bail!("{value:?}: nothing is varied"),
         }
     }
-}
-
-/// Fields of a claim in a file.
-const CLAIM_FIELDS: [&str; 14] = [
-    "what",
-    "measure",
-    "kind",
-    "of",
-    "to",
-    "point",
-    "at",
-    "at-least",
-    "stated",
-    "of-published",
-    "data-sets",
-    "devices",
-    "values",
-    "remark",
-];
-
-/// Refuses fields of claims that do not exist, which is not done where kinds of them have fields of their own.
-fn check_claims(file: &Table) -> Result<()> {
-    let claims = file.get("claims").and_then(|claims| claims.as_array()).into_iter().flatten();
-    for name in claims.filter_map(|claim| claim.as_table()).flat_map(|claim| claim.keys()) {
-        if !CLAIM_FIELDS.contains(&&**name) {
-            return Err(unknown("field of a claim", name, CLAIM_FIELDS.into_iter()));
-        }
-    }
-    Ok(())
 }
 
 fn is_among(kind: &str, name: &String, names: &[String]) -> Result<()> {

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use toml::Table;
 
-use crate::files::{from_toml, read_text};
+use crate::files::{Embedded, embedded, from_toml, names_of, read_text, text_of};
 use crate::point::Point;
-use crate::point::dimension::{self, unknown};
+use crate::point::dimension;
 
 /// A point with a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,15 +32,9 @@ struct File {
     point: Table,
 }
 
-macro_rules! presets {
-    ($($name:literal)*) => {
-        &[$(($name, include_str!(concat!("../../../../presets/", $name, ".toml"))),)*]
-    };
-}
-
 /// The presets that come with the program, in the order of listings.
-const PRESETS: &[(&str, &str)] =
-    presets!["adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
+const PRESETS: Embedded = embedded!["presets":
+    "adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
 /// Longest file of a preset.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -59,9 +53,7 @@ impl Preset {
             let text = read_text(Path::new(name), FILE_BYTES_MAX).with_context(|| name.to_owned())?;
             return Self::parse(name, &text);
         }
-        let found = PRESETS.iter().find(|(known, _)| *known == name);
-        let (_, text) = found.ok_or_else(|| unknown("preset", name, names()))?;
-        Self::parse(name, text)
+        Self::parse(name, text_of("preset", name, PRESETS)?)
     }
 
     /// Returns the point with dimensions changed by `assignments`.
@@ -78,7 +70,7 @@ impl Preset {
 
 /// Returns the names of the presets that come with the program.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PRESETS.iter().map(|(name, _)| *name)
+    names_of(PRESETS)
 }
 
 /// Returns all presets.
