@@ -7,55 +7,15 @@ use std::arch::x86_64::{
     _mm512_xor_si512,
 };
 
-use super::group::Kernels;
-use super::lanes::{self, LANES_MAX, Vector, Words};
-use super::leaf::{BLOCK_BYTES, LEAF_BYTES, Leaf};
+use super::group::{kernels, of_two};
+use super::lanes::{LANES_MAX, Vector};
+use super::leaf::BLOCK_BYTES;
 
 /// Sixteen words of 32 bits. Exists only on a processor with AVX-512 F: see `Vector::new`.
 #[derive(Clone, Copy)]
 pub(super) struct Sixteen(__m512i);
 
-impl Kernels for Sixteen {
-    #[target_feature(enable = "avx512f")]
-    unsafe fn whole_leaves(
-        key: &Words,
-        leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
-        counters: &[u32; LANES_MAX],
-        next: &[&[u8; LEAF_BYTES]; LANES_MAX],
-        out: &mut [[u8; 32]; LANES_MAX],
-    ) {
-        // SAFETY: the feature is enabled in this function.
-        unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, next, out) }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]) {
-        // SAFETY: the feature is enabled in this function.
-        unsafe { lanes::mixed_leaves::<Self>(key, leaves, out) }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    unsafe fn parents(
-        key: &Words,
-        pairs: &[&[u8; BLOCK_BYTES]; LANES_MAX],
-        is_root: &[bool; LANES_MAX],
-        out: &mut [[u8; 32]; LANES_MAX],
-    ) {
-        // SAFETY: the feature is enabled in this function.
-        unsafe { lanes::parents::<Self>(key, pairs, is_root, out) }
-    }
-}
-
-/// A function of two vectors that is one instruction.
-macro_rules! of_two {
-    ($name:ident, $instruction:path) => {
-        #[inline(always)]
-        fn $name(self, other: Self) -> Self {
-            // SAFETY: a vector exists, so the processor has the feature.
-            Self(unsafe { $instruction(self.0, other.0) })
-        }
-    };
-}
+kernels!(Sixteen, "avx512f");
 
 macro_rules! rotate {
     ($name:ident, $bits:literal $(, $rotations:ty)?) => {

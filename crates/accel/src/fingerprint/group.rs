@@ -34,6 +34,59 @@ pub(super) trait Kernels: Vector {
     );
 }
 
+/// Compiles the kernels of a vector with its instructions.
+macro_rules! kernels {
+    ($vector:ty, $feature:literal) => {
+        use $crate::fingerprint::group::Kernels;
+        use $crate::fingerprint::lanes::{self, Words};
+        use $crate::fingerprint::leaf::{LEAF_BYTES, Leaf};
+
+        impl Kernels for $vector {
+            #[target_feature(enable = $feature)]
+            unsafe fn whole_leaves(
+                key: &Words,
+                leaves: &[&[u8; LEAF_BYTES]; LANES_MAX],
+                counters: &[u32; LANES_MAX],
+                next: &[&[u8; LEAF_BYTES]; LANES_MAX],
+                out: &mut [[u8; 32]; LANES_MAX],
+            ) {
+                // SAFETY: the feature is enabled in this function.
+                unsafe { lanes::whole_leaves::<Self>(key, leaves, counters, next, out) }
+            }
+
+            #[target_feature(enable = $feature)]
+            unsafe fn mixed_leaves(key: &Words, leaves: &[Leaf<'_>], out: &mut [[u8; 32]; LANES_MAX]) {
+                // SAFETY: the feature is enabled in this function.
+                unsafe { lanes::mixed_leaves::<Self>(key, leaves, out) }
+            }
+
+            #[target_feature(enable = $feature)]
+            unsafe fn parents(
+                key: &Words,
+                pairs: &[&[u8; BLOCK_BYTES]; LANES_MAX],
+                is_root: &[bool; LANES_MAX],
+                out: &mut [[u8; 32]; LANES_MAX],
+            ) {
+                // SAFETY: the feature is enabled in this function.
+                unsafe { lanes::parents::<Self>(key, pairs, is_root, out) }
+            }
+        }
+    };
+}
+pub(super) use kernels;
+
+/// A function of two vectors that is one instruction.
+macro_rules! of_two {
+    ($name:ident, $instruction:path) => {
+        #[inline(always)]
+        fn $name(self, other: Self) -> Self {
+            // SAFETY: a vector exists, so the processor has the feature.
+            Self(unsafe { $instruction(self.0, other.0) })
+        }
+    };
+}
+pub(super) use of_two;
+
 /// Appends the keyed BLAKE3 of every chunk.
 ///
 /// # Safety
