@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use onefold_engine::Error;
 use onefold_engine::backup::Budget;
 use onefold_engine::backup::ingest::ChunkRule;
@@ -24,15 +25,15 @@ use crate::trace::block::{NAME_LEN_MAX, Totals};
 use crate::trace::file;
 use crate::trace::{Event, HASH_LEN, TraceChunk};
 
-/// Function that names chunks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Hash that names chunks, cut to 160 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Hash {
-    /// SHA-1, as papers and most programs they measure have it.
-    Sha1,
-    /// SHA-256, cut to 160 bits.
-    Sha256,
-    /// BLAKE3 without a key, cut to 160 bits.
+    /// BLAKE3.
     Blake3,
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
 }
 
 impl Fingerprinter for Hash {

@@ -17,6 +17,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum;
 use onefold_engine::backup::cut::StreamCutter;
 use onefold_engine::backup::ingest::ChunkRule;
 use onefold_engine::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
@@ -33,20 +34,21 @@ pub(crate) const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
 /// Shortest minimum that can be asked for. More than any window.
 const MIN_LEAST: u32 = 64;
 
-/// A way to say where chunks end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Algorithms that set the boundaries of chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Algorithm {
-    /// The engine's: Gear, keyed with what everybody knows.
+    /// The algorithm of repositories, with a public key.
     Gear,
-    /// The engine's other one: a length.
+    /// Chunks of one length.
     Fixed,
-    /// Rabin's fingerprint, see [`rabin`].
+    /// Rabin's fingerprint over 48 bytes, as in most papers.
     Rabin,
-    /// `FastCDC`, see [`fastcdc`].
+    /// `FastCDC` of 2020, as the crate of this name.
+    #[value(name = "fastcdc", help = "FastCDC of 2020, as the crate of this name")]
     FastCdc,
-    /// Asymmetric extremum, see [`ae`].
+    /// Asymmetric extremum.
     Ae,
-    /// Rapid asymmetric maximum, see [`ram`].
+    /// Rapid asymmetric maximum.
     Ram,
 }
 

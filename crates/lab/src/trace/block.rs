@@ -4,6 +4,7 @@
 //! flipped bit or a missing end is noticed where it is. All integers are little-endian; docs/traces.md is the specification.
 
 use onefold_engine::codec::{DecodeError, Decoded, Reader, len_u32, put_string, put_varint};
+use serde::Serialize;
 
 use crate::trace::{Event, HASH_LEN, TraceChunk};
 
@@ -234,7 +235,7 @@ fn take_chunks(count: usize, lens: &mut Reader<'_>, hashes: &mut Reader<'_>, eve
 }
 
 /// Contents of a trace, counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Totals {
     /// Streams.
     pub streams: u64,

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use serde::Serialize;
 
 use crate::trace::block::Totals;
 use crate::trace::external::Records;
@@ -38,11 +39,20 @@ impl Histogram {
 }
 
 /// Contents of one version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct VersionSummary {
     /// Its number.
     pub version: u32,
+    /// What it contains.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// Contents, with the duplicates among them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Counts {
     /// Streams, chunks and their bytes.
+    #[serde(flatten)]
     pub totals: Totals,
     /// Chunks that came before, in this version or another.
     pub duplicate_chunks: u64,
@@ -65,9 +75,8 @@ pub struct TraceSummary {
 
 impl TraceSummary {
     /// Returns what all versions have together.
-    pub fn sum(&self) -> VersionSummary {
-        self.versions.iter().fold(VersionSummary::default(), |sum, one| VersionSummary {
-            version: one.version,
+    pub fn sum(&self) -> Counts {
+        self.versions.iter().map(|version| version.counts).fold(Counts::default(), |sum, one| Counts {
             totals: Totals {
                 streams: sum.totals.streams + one.totals.streams,
                 chunks: sum.totals.chunks + one.totals.chunks,
@@ -106,7 +115,7 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
             position += 1;
         }
         if let Some((summary, end)) = versions.last_mut() {
-            summary.totals.count(&event);
+            summary.counts.totals.count(&event);
             *end = position;
         }
     }
@@ -140,8 +149,8 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
             version = remaining.next();
         }
         if let Some((summary, _)) = &mut version {
-            summary.duplicate_chunks += 1;
-            summary.duplicate_bytes += u64::from(len);
+            summary.counts.duplicate_chunks += 1;
+            summary.counts.duplicate_bytes += u64::from(len);
         }
         let goes_on = run.filter(|(last, source, _)| (last + 1, source + 1) == (at, before));
         if let (None, Some((.., len))) = (goes_on, run) {
@@ -209,9 +218,7 @@ mod tests {
         let summary = describe(&mut Listed(events.into_iter()), dir.path()).unwrap();
         let version = |version, chunks, bytes, duplicate_chunks, duplicate_bytes| VersionSummary {
             version,
-            totals: Totals { streams: 1, chunks, bytes },
-            duplicate_chunks,
-            duplicate_bytes,
+            counts: Counts { totals: Totals { streams: 1, chunks, bytes }, duplicate_chunks, duplicate_bytes },
         };
         assert_eq!(summary.versions, [version(0, 5, 140, 1, 40), version(1, 5, 190, 4, 100), version(2, 0, 0, 0, 0)]);
         // 4 repeats immediately; 1, 2 five positions later; 3 six, 4 five positions later.

@@ -7,6 +7,7 @@
 //! numbers are the user's, and `describe` reports their effect.
 
 use anyhow::{Result, ensure};
+use clap::Args;
 use onefold_engine::random::mix64;
 
 use crate::stream::Random;
@@ -32,33 +33,46 @@ pub enum Lengths {
 }
 
 /// Properties of a source.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Args)]
 pub struct SynthSpec {
     /// Same seed, same trace.
+    #[arg(long, value_name = "N", default_value_t = SynthSpec::default().seed)]
     pub seed: u64,
-    /// States of the source, at least 1.
+    /// States of the source.
+    #[arg(long, value_name = "N", default_value_t = SynthSpec::default().versions)]
     pub versions: u32,
-    /// Objects of the first version.
+    /// Objects (files, images) of the first version.
+    #[arg(long, value_name = "N", default_value_t = SynthSpec::default().objects)]
     pub objects: u64,
-    /// Mean length of an object in chunks (geometric).
+    /// Mean length of an object in chunks.
+    #[arg(long, value_name = "MEAN", default_value_t = SynthSpec::default().object_chunks)]
     pub object_chunks: f64,
     /// Share of the first version's objects that each later version adds.
+    #[arg(long, value_name = "SHARE", default_value_t = SynthSpec::default().added)]
     pub added: f64,
     /// Share of objects that each later version removes.
+    #[arg(long, value_name = "SHARE", default_value_t = SynthSpec::default().removed)]
     pub removed: f64,
     /// Share of objects that each later version modifies.
+    #[arg(long, value_name = "SHARE", default_value_t = SynthSpec::default().modified)]
     pub modified: f64,
-    /// Share of a modified object's chunks that are new.
+    /// Share of a modified object's chunks that are rewritten.
+    #[arg(long, value_name = "SHARE", default_value_t = SynthSpec::default().changed)]
     pub changed: f64,
-    /// Mean length of a run of new chunks (geometric): what the locality of duplicates follows from.
+    /// Mean length of a run of new chunks.
+    #[arg(long, value_name = "MEAN", default_value_t = SynthSpec::default().change_run)]
     pub change_run: f64,
-    /// Share of runs of new chunks that come from the common pool: duplicates within a version.
+    /// Share of runs of new chunks that come from a common pool: duplicates within a version.
+    #[arg(long, value_name = "SHARE", default_value_t = SynthSpec::default().pooled)]
     pub pooled: f64,
     /// Sources of runs in the pool.
+    #[arg(long, value_name = "N", default_value_t = SynthSpec::default().pool_size)]
     pub pool_size: u64,
-    /// Exponent of their popularity (Zipf); 0: all the same.
+    /// Exponent of their popularity (Zipf); 0 makes all the same.
+    #[arg(long, value_name = "EXPONENT", default_value_t = SynthSpec::default().pool_skew)]
     pub pool_skew: f64,
     /// Lengths of chunks.
+    #[arg(skip = SynthSpec::default().lengths)]
     pub lengths: Lengths,
 }
 

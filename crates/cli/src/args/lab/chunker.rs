@@ -1,31 +1,14 @@
 //! Options that choose how the laboratory cuts data into chunks.
 
-use clap::{Args, ValueEnum};
-
-/// Algorithms that set the boundaries of chunks.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ChunkerName {
-    /// The algorithm of repositories, with a public key
-    Gear,
-    /// Chunks of one length
-    Fixed,
-    /// Rabin's fingerprint over 48 bytes, as in most papers
-    Rabin,
-    /// `FastCDC` of 2020, as the crate of this name.
-    #[value(help = "FastCDC of 2020, as the crate of this name")]
-    Fastcdc,
-    /// Asymmetric extremum
-    Ae,
-    /// Rapid asymmetric maximum
-    Ram,
-}
+use clap::Args;
+use onefold_lab::chunkers::Algorithm;
 
 /// Cutting of data.
 #[derive(Args, Debug)]
 pub(crate) struct ChunkerArgs {
     /// Algorithm that sets the boundaries of chunks
     #[arg(long, value_name = "CHUNKER", default_value = "gear", conflicts_with = "repo")]
-    pub(crate) chunker: ChunkerName,
+    pub(crate) chunker: Algorithm,
     /// Average length of a chunk, from 512 to 1M; with --chunker fixed its length, from 64 to 8M
     #[arg(long, value_name = "SIZE", default_value = "8k", conflicts_with = "repo")]
     pub(crate) chunk_size: String,

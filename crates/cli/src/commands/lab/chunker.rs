@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::source::exclude::parse_size;
 use onefold_lab::chunkers::{Algorithm, Chunker, Sizes};
 
-use crate::args::lab::chunker::{ChunkerArgs, ChunkerName};
+use crate::args::lab::chunker::ChunkerArgs;
 
 /// Returns the chunker that was asked for.
 pub(crate) fn chunker_of(typed: &ChunkerArgs) -> Result<Chunker> {
     let (algorithm, option, size) = match &typed.fixed_chunk_size {
         Some(size) => (Algorithm::Fixed, "--fixed-chunk-size", size),
-        None => (algorithm_of(typed.chunker), "--chunk-size", &typed.chunk_size),
+        None => (typed.chunker, "--chunk-size", &typed.chunk_size),
     };
     let average = within(option, size, &algorithm.averages())?;
     let name = algorithm.name();
@@ -28,17 +28,6 @@ pub(crate) fn chunker_of(typed: &ChunkerArgs) -> Result<Chunker> {
     let min = sized("--min-chunk-size", &typed.min_chunk_size, own.min, algorithm.minima(average))?;
     let max = sized("--max-chunk-size", &typed.max_chunk_size, own.max, algorithm.maxima(average))?;
     Chunker::new(algorithm, Sizes { min, average, max })
-}
-
-fn algorithm_of(name: ChunkerName) -> Algorithm {
-    match name {
-        ChunkerName::Gear => Algorithm::Gear,
-        ChunkerName::Fixed => Algorithm::Fixed,
-        ChunkerName::Rabin => Algorithm::Rabin,
-        ChunkerName::Fastcdc => Algorithm::FastCdc,
-        ChunkerName::Ae => Algorithm::Ae,
-        ChunkerName::Ram => Algorithm::Ram,
-    }
 }
 
 fn within(option: &str, text: &str, range: &RangeInclusive<u32>) -> Result<u32> {

@@ -15,7 +15,7 @@ pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
     let page = report::html::to_html(&findings)?;
     write_new(&typed.output, page.as_bytes())?;
     let plots = findings.iter().map(|each| each.plots.len()).sum();
-    let written = ReportWritten::new(findings.len(), plots, page.len());
+    let written = ReportWritten { experiments: findings.len(), plots, bytes: page.len() as u64 };
     if output.json {
         return Ok(output.message(&written)?);
     }

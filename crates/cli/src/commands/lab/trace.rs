@@ -5,13 +5,13 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::pipeline::Driver;
-use onefold_lab::record::{Hash, Rule, record_paths};
+use onefold_lab::record::{Rule, record_paths};
 use onefold_lab::trace::block::Totals;
-use onefold_lab::trace::describe::{Histogram, TraceSummary, VersionSummary, describe};
+use onefold_lab::trace::describe::{Counts, Histogram, TraceSummary, describe};
 use onefold_lab::trace::file::{self, Foreign};
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
-use crate::args::lab::trace::{DescribeArgs, HashName, ImportArgs, ImportFormat, RecordArgs, SynthArgs};
+use crate::args::lab::trace::{DescribeArgs, ImportArgs, ImportFormat, RecordArgs, SynthArgs};
 use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
@@ -36,12 +36,7 @@ pub(crate) fn record(
         let opened = open(settings, output)?;
         (Rule::OfRepository(opened.store), "as in a repository".to_owned())
     } else {
-        let hash = match typed.hash {
-            HashName::Blake3 => Hash::Blake3,
-            HashName::Sha1 => Hash::Sha1,
-            HashName::Sha256 => Hash::Sha256,
-        };
-        let chunker = chunker_of(&typed.chunker)?;
+        let (hash, chunker) = (typed.hash, chunker_of(&typed.chunker)?);
         (Rule::Open(chunker, hash), format!("{chunker}, {hash:?}"))
     };
     let interrupt = Interrupt::listen()?;
@@ -61,21 +56,7 @@ pub(crate) fn record(
 
 /// Generates a trace.
 pub(crate) fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
-    let spec = SynthSpec {
-        seed: typed.seed,
-        versions: typed.versions,
-        objects: typed.objects,
-        object_chunks: typed.object_chunks,
-        added: typed.added,
-        removed: typed.removed,
-        modified: typed.modified,
-        changed: typed.changed,
-        change_run: typed.change_run,
-        pooled: typed.pooled,
-        pool_size: typed.pool_size,
-        pool_skew: typed.pool_skew,
-        lengths: lengths(typed)?,
-    };
+    let spec = SynthSpec { lengths: lengths(typed)?, ..typed.spec };
     let totals = file::write_events(&typed.trace, &format!("lab synth {spec:?}"), &mut Synth::new(spec)?)?;
     written(output, totals)
 }
@@ -103,7 +84,7 @@ pub(crate) fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
 
 fn written(output: &Output, totals: Totals) -> Result<()> {
     if output.json {
-        return Ok(output.message(&TraceWritten::of(totals, process_peak_rss_bytes()))?);
+        return Ok(output.message(&TraceWritten { totals, peak_rss_bytes: process_peak_rss_bytes() })?);
     }
     let Totals { streams, chunks, bytes } = totals;
     Ok(output.line(format!(
@@ -129,13 +110,13 @@ pub(crate) fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()
 fn print(output: &Output, summary: &TraceSummary) -> Result<()> {
     output
         .line(format!("\n{:>8} {:>10} {:>12} {:>14} {:>11}", "version", "streams", "chunks", "bytes", "duplicate"))?;
-    let row = |title: &str, version: &VersionSummary| {
-        let Totals { streams, chunks, bytes } = version.totals;
-        let duplicate = percent(version.duplicate_bytes, bytes);
+    let row = |title: &str, counts: &Counts| {
+        let Totals { streams, chunks, bytes } = counts.totals;
+        let duplicate = percent(counts.duplicate_bytes, bytes);
         output.line(format!("{title:>8} {streams:>10} {chunks:>12} {:>14} {duplicate:>11}", text::bytes(bytes)))
     };
     for version in &summary.versions {
-        row(&version.version.to_string(), version)?;
+        row(&version.version.to_string(), &version.counts)?;
     }
     let sum = summary.sum();
     row("all", &sum)?;
