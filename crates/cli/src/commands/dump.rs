@@ -53,12 +53,13 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
     if let Some(root) = root {
         let host = Arc::clone(&opened.store.host);
         let links = SpillMap::new(scratch.disk, scratch.dir, host, "hard links", settings.memory_bytes / 8)?;
-        let sources = Sources { reader: &mut reader, fetcher: &mut fetcher, links: FirstPaths::new(links) };
+        let links = FirstPaths::new(links);
+        let sources = Sources { output, interrupt: &interrupt, reader: &mut reader, fetcher: &mut fetcher, links };
         let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let base = base.as_os_str().as_bytes();
         match typed.archive {
-            ArchiveFormat::Tar => dump_tar::write(output, out, &interrupt, sources, (root, base))?,
-            ArchiveFormat::Zip => dump_zip::write(output, out, &interrupt, sources, (root, base))?,
+            ArchiveFormat::Tar => dump_tar::write(out, sources, (root, base))?,
+            ArchiveFormat::Zip => dump_zip::write(out, sources, (root, base))?,
         }
     } else {
         let file = found.with_context(|| format!("{}: not in the snapshot", path.display()))?;

@@ -15,13 +15,16 @@ use onefold_engine::tree::Content;
 use onefold_engine::types::Fingerprint;
 
 use crate::interrupt::Interrupt;
-use crate::output::WriteFailure;
+use crate::output::{Output, WriteFailure};
 
 /// Context of an error of the writer.
 pub(super) const WRITING: &str = "write what is dumped";
 
 /// Sources that a dump reads from.
 pub(super) struct Sources<'a> {
+    /// Receives warnings.
+    pub(super) output: &'a Output,
+    pub(super) interrupt: &'a Interrupt,
     /// Trees and recipes.
     pub(super) reader: &'a mut MetadataReader,
     /// Contents.
@@ -35,11 +38,10 @@ pub(super) struct Sources<'a> {
 pub(super) fn walk(
     mut sources: Sources<'_>,
     (root, base): (Fingerprint, &[u8]),
-    interrupt: &Interrupt,
     mut append: impl FnMut(&mut Sources<'_>, &HintedEntry, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut walk = TreeWalk::new(root, base, ());
-    while let Some(event) = walk.next(sources.reader, interrupt)? {
+    while let Some(event) = walk.next(sources.reader, sources.interrupt)? {
         match event {
             Event::Entry(hinted) => {
                 append(&mut sources, &hinted, walk.relative_path().as_os_str().as_bytes())?;

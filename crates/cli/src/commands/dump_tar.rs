@@ -14,8 +14,6 @@ use onefold_engine::types::Fingerprint;
 use tar::{Builder, EntryType, Header};
 
 use crate::commands::dump_contents::{Sources, WRITING, walk, write_contents};
-use crate::interrupt::Interrupt;
-use crate::output::Output;
 
 /// Bytes that everything in the stream is filled up to.
 const BLOCK_LEN: u64 = 512;
@@ -24,25 +22,15 @@ const BLOCK_LEN: u64 = 512;
 const LINK_LEN_MAX: usize = 100;
 
 /// Writes the contents of a directory, given by its root and its path in the snapshot.
-pub(super) fn write(
-    output: &Output,
-    out: &mut dyn Write,
-    interrupt: &Interrupt,
-    sources: Sources<'_>,
-    directory: (Fingerprint, &[u8]),
-) -> Result<()> {
+pub(super) fn write(out: &mut dyn Write, sources: Sources<'_>, directory: (Fingerprint, &[u8])) -> Result<()> {
     let mut builder = Builder::new(out);
-    walk(sources, directory, interrupt, |sources, hinted, path| {
-        append(output, interrupt, &mut builder, sources, hinted, path)
-    })?;
+    walk(sources, directory, |sources, hinted, path| append(&mut builder, sources, hinted, path))?;
     builder.into_inner().context(WRITING)?;
     Ok(())
 }
 
 /// Writes one entry.
 fn append(
-    output: &Output,
-    interrupt: &Interrupt,
     builder: &mut Builder<&mut dyn Write>,
     sources: &mut Sources<'_>,
     hinted: &HintedEntry,
@@ -53,7 +41,7 @@ fn append(
     let path = Path::new(OsStr::from_bytes(path));
     if entry.kind == EntryKind::Socket {
         // Before it could become what another name of it is linked to.
-        output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
+        sources.output.warn(&format!("{}: left out, since the format knows no sockets", path.display()));
         return Ok(());
     }
     if let Some(inode) = SharedInode::of(entry) {
@@ -85,7 +73,8 @@ fn append(
         Content::File { .. } => {
             // The header alone: the contents follow in pieces, as they are read.
             builder.append_data(&mut header, path, io::empty()).context(WRITING)?;
-            let written = write_contents(builder.get_mut(), interrupt, sources.reader, sources.fetcher, hinted)?;
+            let written =
+                write_contents(builder.get_mut(), sources.interrupt, sources.reader, sources.fetcher, hinted)?;
             ensure!(written == entry.size(), "{}: {written} bytes instead of {}", path.display(), entry.size());
             let rest = usize::try_from(written.next_multiple_of(BLOCK_LEN) - written)?;
             let zeros = [0; 512];

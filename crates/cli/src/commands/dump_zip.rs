@@ -15,8 +15,6 @@ use zip::write::{FullFileOptions, StreamWriter};
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use crate::commands::dump_contents::{Sources, WRITING, walk, write_contents};
-use crate::interrupt::Interrupt;
-use crate::output::Output;
 
 /// The field of an entry that holds its time in seconds since 1970 (Info-ZIP's extended timestamp).
 const EXTENDED_TIMESTAMP: u16 = 0x5455;
@@ -24,25 +22,15 @@ const EXTENDED_TIMESTAMP: u16 = 0x5455;
 const HAS_MTIME: u8 = 1;
 
 /// Writes the contents of a directory, given by its root and its path in the snapshot.
-pub(super) fn write(
-    output: &Output,
-    out: &mut dyn Write,
-    interrupt: &Interrupt,
-    sources: Sources<'_>,
-    directory: (Fingerprint, &[u8]),
-) -> Result<()> {
+pub(super) fn write(out: &mut dyn Write, sources: Sources<'_>, directory: (Fingerprint, &[u8])) -> Result<()> {
     let mut writer = ZipWriter::new_stream(out);
-    walk(sources, directory, interrupt, |sources, hinted, path| {
-        append(output, interrupt, &mut writer, sources, hinted, path)
-    })?;
+    walk(sources, directory, |sources, hinted, path| append(&mut writer, sources, hinted, path))?;
     writer.finish().context(WRITING)?;
     Ok(())
 }
 
 /// Writes one entry.
 fn append(
-    output: &Output,
-    interrupt: &Interrupt,
     writer: &mut ZipWriter<StreamWriter<&mut dyn Write>>,
     sources: &mut Sources<'_>,
     hinted: &HintedEntry,
@@ -51,28 +39,31 @@ fn append(
     let entry = &hinted.entry;
     let name = String::from_utf8_lossy(path).into_owned();
     if name.as_bytes() != path {
-        output.warn(&format!("{name}: not UTF-8 in the snapshot; the archive has replacement characters in the name"));
+        sources
+            .output
+            .warn(&format!("{name}: not UTF-8 in the snapshot; the archive has replacement characters in the name"));
     }
     let options = options_of(entry)?;
     match &entry.content {
         Content::Symlink { target } => {
             let written = String::from_utf8_lossy(target);
             if written.as_bytes() != target.as_slice() {
-                output.warn(&format!(
+                sources.output.warn(&format!(
                     "{name}: its target is not UTF-8 in the snapshot; the archive has replacement characters in it"
                 ));
             }
             writer.add_symlink(name, written, options).context(WRITING)
         }
         Content::Special { .. } => {
-            output
+            sources
+                .output
                 .warn(&format!("{name}: left out, since the format knows only files, directories and symbolic links"));
             Ok(())
         }
         Content::Directory { .. } => writer.add_directory(name, options).context(WRITING),
         Content::File { .. } => {
             writer.start_file(name.as_str(), options).context(WRITING)?;
-            let written = write_contents(writer, interrupt, sources.reader, sources.fetcher, hinted)?;
+            let written = write_contents(writer, sources.interrupt, sources.reader, sources.fetcher, hinted)?;
             ensure!(written == entry.size(), "{name}: {written} bytes instead of {}", entry.size());
             Ok(())
         }
