@@ -5,7 +5,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Findings of one experiment.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// The experiment's name, as on the command line.
     pub experiment: String,

@@ -93,8 +93,8 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         ],
         tables: vec![table(&runs)?],
         plots: vec![plot(&runs)?],
-        claims: Vec::new(),
         seconds: start.elapsed().as_secs_f64(),
+        ..Findings::default()
     })
 }
 

@@ -9,6 +9,24 @@ use super::recommend::Recommendation;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
+/// A column of the table: its title and its number.
+type Column = (&'static str, fn(&Prediction) -> f64);
+
+const COLUMNS: [Column; 12] = [
+    ("dedup ratio", Prediction::dedup_ratio),
+    ("error of it, 2 sigma", |it| it.unique_share.error()),
+    ("stored : unique bytes", |it| it.compressed_share.value),
+    ("repository (MiB)", Prediction::stored_mebibytes),
+    ("error of it, 2 sigma", |it| it.stored_bytes.error()),
+    ("of that metadata (MiB)", |it| it.overhead_bytes / MIB),
+    ("index (MiB)", |it| it.index_bytes / MIB),
+    ("memory wanted (MiB)", Prediction::memory_mebibytes),
+    ("filter bits per chunk", |it| it.filter_bits),
+    ("first backup (s)", |it| it.first.time),
+    ("read again (s)", |it| it.read_again.time),
+    ("unchanged (s)", |it| it.unchanged.time),
+];
+
 /// Advice, and its basis.
 #[derive(Clone, Copy, Debug)]
 pub struct Advised<'a> {
@@ -39,8 +57,8 @@ impl Advised<'_> {
                 self.plot("Size of the repository", "MiB", Prediction::stored_mebibytes),
                 self.plot("Memory that the index wants", "MiB", Prediction::memory_mebibytes),
             ],
-            claims: Vec::new(),
             seconds: self.scanned.time.as_secs_f64(),
+            ..Findings::default()
         }
     }
 
@@ -69,41 +87,13 @@ impl Advised<'_> {
     }
 
     fn table(&self) -> Table {
-        let columns = [
-            "chunks",
-            "dedup ratio",
-            "error of it, 2 sigma",
-            "stored : unique bytes",
-            "repository (MiB)",
-            "error of it, 2 sigma",
-            "of that metadata (MiB)",
-            "index (MiB)",
-            "memory wanted (MiB)",
-            "filter bits per chunk",
-            "first backup (s)",
-            "read again (s)",
-            "unchanged (s)",
-        ];
         let row = |it: &Prediction| {
-            let numbers = [
-                it.dedup_ratio(),
-                it.unique_share.error(),
-                it.compressed_share.value,
-                it.stored_mebibytes(),
-                it.stored_bytes.error(),
-                it.overhead_bytes / MIB,
-                it.index_bytes / MIB,
-                it.memory_mebibytes(),
-                it.filter_bits,
-                it.first.time,
-                it.read_again.time,
-                it.unchanged.time,
-            ];
-            [Cell::Text(it.rule.to_string())].into_iter().chain(numbers.map(Cell::Number)).collect()
+            let numbers = COLUMNS.map(|(_, number)| Cell::Number(number(it)));
+            [Cell::Text(it.rule.to_string())].into_iter().chain(numbers).collect()
         };
         Table {
             title: "Each chunk size".to_owned(),
-            columns: columns.map(str::to_owned).to_vec(),
+            columns: ["chunks"].into_iter().chain(COLUMNS.map(|(title, _)| title)).map(str::to_owned).collect(),
             rows: self.predictions.iter().map(row).collect(),
         }
     }

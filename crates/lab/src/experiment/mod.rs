@@ -132,11 +132,7 @@ impl Laboratory {
             source: experiment.source().to_owned(),
             command,
             origin,
-            notes: Vec::new(),
-            tables: Vec::new(),
-            plots: Vec::new(),
-            claims: Vec::new(),
-            seconds: 0.0,
+            ..Findings::default()
         };
         match experiment {
             Experiment::Points(spec) => {

@@ -25,8 +25,25 @@ use crate::settings::Settings;
 use crate::sources::{self, Left};
 use crate::text;
 
-/// Widths of the table's columns.
-const COLUMNS: [usize; 14] = [9, 6, 6, 8, 10, 6, 8, 8, 8, 6, 7, 4, 8, 7];
+/// A column of the table: the lines of its heading, its width, and its cells.
+type Column = (&'static str, &'static str, usize, fn(&Prediction, &Whole) -> String);
+
+const COLUMNS: [Column; 14] = [
+    ("", "chunks", 9, |it, _| it.rule.to_string()),
+    ("dedup", "ratio", 6, |it, _| format!("{:.2}x", it.dedup_ratio())),
+    ("", "error", 6, |it, _| error(it.unique_share.error())),
+    ("stored :", "unique", 8, |it, _| format!("{:.3}", it.compressed_share.value)),
+    ("", "repository", 10, |it, _| bytes(it.stored_bytes.value)),
+    ("", "error", 6, |it, _| error(it.stored_bytes.error())),
+    ("of it", "metadata", 8, |it, _| bytes(it.overhead_bytes)),
+    ("index", "on disk", 8, |it, _| bytes(it.index_bytes)),
+    ("memory", "wanted", 8, |it, _| text::bytes(it.memory_bytes).replace(".000", "")),
+    ("bits a", "chunk", 6, |it, _| format!("{:.0}", it.filter_bits.min(FILTER_BITS_SHOWN))),
+    ("first", "backup", 7, |it, _| seconds(it.first.time)),
+    ("", "MB/s", 4, |it, whole| format!("{:.0}", it.bytes_per_second(whole) / 1e6)),
+    ("all read", "again", 8, |it, _| seconds(it.read_again.time)),
+    ("nothing", "changed", 7, |it, _| seconds(it.unchanged.time)),
+];
 /// More bits than this are as good as this.
 const FILTER_BITS_SHOWN: f64 = 999.0;
 
@@ -145,51 +162,14 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
 
 /// Prints a line for each rule.
 fn table(output: &Output, predictions: &[Prediction], whole: &Whole) -> Result<()> {
-    let above =
-        ["", "dedup", "", "stored :", "", "", "of it", "index", "memory", "bits a", "first", "", "all read", "nothing"];
-    let below = [
-        "chunks",
-        "ratio",
-        "error",
-        "unique",
-        "repository",
-        "error",
-        "metadata",
-        "on disk",
-        "wanted",
-        "chunk",
-        "backup",
-        "MB/s",
-        "again",
-        "changed",
-    ];
     output.line("")?;
-    line(output, &above.map(str::to_owned))?;
-    line(output, &below.map(str::to_owned))?;
-    for it in predictions {
-        let cells = [
-            it.rule.to_string(),
-            format!("{:.2}x", it.dedup_ratio()),
-            error(it.unique_share.error()),
-            format!("{:.3}", it.compressed_share.value),
-            bytes(it.stored_bytes.value),
-            error(it.stored_bytes.error()),
-            bytes(it.overhead_bytes),
-            bytes(it.index_bytes),
-            text::bytes(it.memory_bytes).replace(".000", ""),
-            format!("{:.0}", it.filter_bits.min(FILTER_BITS_SHOWN)),
-            seconds(it.first.time),
-            format!("{:.0}", it.bytes_per_second(whole) / 1e6),
-            seconds(it.read_again.time),
-            seconds(it.unchanged.time),
-        ];
-        line(output, &cells)?;
-    }
-    Ok(())
+    line(output, |(above, ..)| above.to_owned())?;
+    line(output, |(_, below, ..)| below.to_owned())?;
+    predictions.iter().try_for_each(|it| line(output, |(.., cell)| cell(it, whole)))
 }
 
-fn line(output: &Output, cells: &[String; COLUMNS.len()]) -> Result<()> {
-    let cells: Vec<String> = cells.iter().zip(COLUMNS).map(|(cell, width)| format!("{cell:>width$}")).collect();
+fn line(output: &Output, cell: impl Fn(Column) -> String) -> Result<()> {
+    let cells = COLUMNS.map(|column| format!("{:>width$}", cell(column), width = column.2));
     Ok(output.line(cells.join(" "))?)
 }
 
