@@ -2,31 +2,40 @@
 //!
 //! The workload is the life of a small repository: `init`, a backup, a changed backup. It is replayed with an error at,
 //! and with a crash at, every single call; after a crash, for what was not synced: all lost, all kept, three seeded
-//! subsets, torn. Then every snapshot whose backup returned success must be listed and restore bit for bit, one that
+//! subsets, torn. Further seeds defer background jobs of larger backups and sample the calls and the ways. Then every snapshot whose backup returned success must be listed and restore bit for bit, one that
 //! was not acknowledged must be whole or absent, `check --read-data` must be clean, and the next backup must succeed.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use onefold_engine::Error;
+use onefold_engine::backup::Budget;
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::io::Disk;
+use onefold_engine::index::Schedule;
+use onefold_engine::io::{Access, Disk};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::DIRECTORIES;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::Store;
 use onefold_engine::store::create::create_directory;
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, TraceEntry};
+use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost, TraceEntry};
 use onefold_engine::types::SessionId;
 
-use crate::integration::support::{Ask, SMALL, World, change, copy, tell, tree};
+use crate::integration::support::{Ask, Draw, JobTotals, SMALL, World, change, copy, noise, stored_twice, tell, tree};
 
 /// Files of the source; the slow test takes more.
 const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };
 
 /// Memory of index entries that are not written out.
 const MEMTABLE_BYTES: usize = 2 << 10;
+
+/// Seeds of the host and of the driver. Seed 1 tries every call in every way, the others a sample.
+const SEEDS: u64 = if cfg!(feature = "slow") { 12 } else { 8 };
+
+/// Calls of which a sample takes one.
+const CALLS_PER_SAMPLE: usize = if cfg!(feature = "slow") { 3 } else { 9 };
 
 /// The states of the source that are backed up.
 struct Sources {
@@ -44,6 +53,16 @@ impl Sources {
         Self { first, second, third }
     }
 
+    /// Adds so many chunks to each state that flushes, lookups and window reads overlap with the stream.
+    fn enlarge(&self) {
+        for (version, tree) in (0..).zip(self.all()) {
+            for number in 0..10 {
+                let seed = 1000 + number + 100 * version * (number % 2);
+                tree.put_file(Path::new(&format!("/d/large-{number}")), &noise(seed, 60_000));
+            }
+        }
+    }
+
     fn all(&self) -> [&MemTree; 3] {
         [&self.first, &self.second, &self.third]
     }
@@ -52,55 +71,146 @@ impl Sources {
 /// Snapshots that were acknowledged, with what they must hold.
 type Acknowledged<'a> = Vec<(SessionId, &'a MemTree)>;
 
-/// Runs the workload as far as it goes. Steps that fail are passed over, as a user would try the next one.
-fn run<'a>(world: &World, sources: &'a Sources) -> (bool, Acknowledged<'a>) {
-    let mut acknowledged = Vec::new();
-    let created = world.create(SMALL).is_ok();
-    for (source, with_parent) in [(&sources.first, false), (&sources.second, true)] {
-        // So few entries are staged that the index writes its table while the stream goes on.
-        let ask = Ask { with_parent, memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() };
-        let Ok(store) = world.open() else { continue };
-        if let Ok(outcome) = world.backup(&store, source, &ask) {
-            acknowledged.push((outcome.report.session, source));
-        }
-    }
-    (created, acknowledged)
+/// The life of a small repository, which a seed repeats.
+struct Life {
+    seed: u64,
+    sources: Sources,
+    has_parent: bool,
+    ask: Ask,
 }
 
-/// Checks everything that is promised of a world in which some of the workload has happened.
-fn assert_sound(world: &World, sources: &Sources, created: bool, acknowledged: &Acknowledged<'_>, case: &str) {
-    let store = match world.open() {
-        Ok(store) => store,
-        Err(error) => {
-            assert!(!created, "{case}: a repository that was acknowledged does not open: {error}");
-            world.create(SMALL).unwrap_or_else(|error| panic!("{case}: init after a failed init: {error}"))
+impl Life {
+    fn new(seed: u64) -> Self {
+        let sources = Sources::new();
+        if seed == 1 {
+            // So few entries are staged that the index writes its table while the stream goes on.
+            let ask = Ask { memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() };
+            return Self { seed, sources, has_parent: true, ask };
         }
-    };
-    let commits = store.read_commits().unwrap_or_else(|error| panic!("{case}: {error}"));
-    assert!(commits.findings.is_empty(), "{case}: {:?}", commits.findings);
-    let snapshots = commits.snapshots();
-    for (session, source) in acknowledged {
-        let found = snapshots.iter().find(|(listed, _)| listed == session);
-        let (_, snapshot) = found.unwrap_or_else(|| panic!("{case}: snapshot {session} is lost"));
-        let (restored, report) =
-            world.restore(&store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
-        assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()), "{case}");
+        sources.enlarge();
+        let schedules =
+            [Schedule::Adaptive { candidates: 4 }, Schedule::Pool { candidates: 8 }, Schedule::Pool { candidates: 16 }];
+        let ask = Ask {
+            driver: Driver::inline(seed),
+            schedule: *Draw::new(seed).one_of(&schedules),
+            filter_bytes: Some(1 << 10),
+            memtable_bytes: Some(16 << 10),
+            budget: Budget { barrier_containers: 1, ..Ask::default().budget },
+            ..Ask::default()
+        };
+        Self { seed, sources, has_parent: seed % 4 == 1, ask }
     }
-    for (session, snapshot) in &snapshots {
-        let (restored, report) =
-            world.restore(&store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
-        let is_whole = sources.all().iter().any(|source| source.diff(&restored).is_empty());
-        assert!(is_whole && report.failures == 0, "{case}: snapshot {session} is neither whole nor absent");
+
+    fn world(&self) -> World {
+        World::new(self.seed)
     }
-    assert_clean(world, &store, case);
-    let next = world.backup(
-        &store,
-        &sources.third,
-        &Ask { with_parent: true, memtable_bytes: Some(MEMTABLE_BYTES), ..Ask::default() },
-    );
-    let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
-    let (restored, report) = world.restore(&store, &next.report.snapshot).unwrap();
-    assert_eq!((report.failures, sources.third.diff(&restored)), (0, Vec::new()), "{case}: after the next backup");
+
+    /// Runs the workload as far as it goes. Steps that fail are passed over, as a user would try the next one.
+    fn run(&self, world: &World) -> (bool, Acknowledged<'_>) {
+        let mut acknowledged = Vec::new();
+        let created = world.create(SMALL).is_ok();
+        for (source, with_parent) in [(&self.sources.first, false), (&self.sources.second, self.has_parent)] {
+            let ask = Ask { with_parent, ..self.ask.clone() };
+            let Ok(store) = world.open() else { continue };
+            if let Ok(outcome) = world.backup(&store, source, &ask) {
+                acknowledged.push((outcome.report.session, source));
+            }
+        }
+        (created, acknowledged)
+    }
+
+    /// Checks everything that is promised of a world in which some of the workload has happened.
+    fn assert_sound(&self, world: &World, created: bool, acknowledged: &Acknowledged<'_>, case: &str) {
+        let store = match world.open() {
+            Ok(store) => store,
+            Err(error) => {
+                assert!(!created, "{case}: a repository that was acknowledged does not open: {error}");
+                world.create(SMALL).unwrap_or_else(|error| panic!("{case}: init after a failed init: {error}"))
+            }
+        };
+        let commits = store.read_commits().unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert!(commits.findings.is_empty(), "{case}: {:?}", commits.findings);
+        let snapshots = commits.snapshots();
+        for (session, _) in acknowledged {
+            assert!(snapshots.iter().any(|(listed, _)| listed == session), "{case}: snapshot {session} is lost");
+        }
+        for (session, snapshot) in &snapshots {
+            let (restored, report) =
+                world.restore(&store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
+            assert_eq!(report.failures, 0, "{case}: snapshot {session}");
+            if let Some((_, source)) = acknowledged.iter().find(|(known, _)| known == session) {
+                assert_eq!(source.diff(&restored), Vec::<String>::new(), "{case}");
+            }
+            let is_whole = self.sources.all().iter().any(|source| source.diff(&restored).is_empty());
+            assert!(is_whole, "{case}: snapshot {session} is neither whole nor absent");
+        }
+        assert_clean(world, &store, case);
+        let ask = Ask { with_parent: self.has_parent, ..self.ask.clone() };
+        let next = world.backup(&store, &self.sources.third, &ask);
+        let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
+        let (restored, report) = world.restore(&store, &next.report.snapshot).unwrap();
+        let differences = self.sources.third.diff(&restored);
+        assert_eq!((report.failures, differences), (0, Vec::new()), "{case}: after the next backup");
+    }
+
+    /// Runs the workload undisturbed; returns its calls.
+    fn trace(&self) -> Vec<TraceEntry> {
+        let world = self.world();
+        world.disk.record_trace();
+        let (created, acknowledged) = self.run(&world);
+        assert!(created);
+        assert_eq!(acknowledged.len(), 2);
+        let trace = world.disk.trace();
+        let case = format!("seed {}, undisturbed", self.seed);
+        self.assert_sound(&world, created, &acknowledged, &case);
+        assert_eq!(stored_twice(&world.open().unwrap()), Vec::new(), "{case}");
+        trace
+    }
+
+    /// Returns the calls to try, each with the ways to try: all, or a sample that the seed draws.
+    fn cases<T: Copy>(&self, ways: &[T]) -> Vec<(TraceEntry, Vec<T>)> {
+        let calls = self.trace().into_iter();
+        if self.seed == 1 {
+            return calls.map(|call| (call, ways.to_vec())).collect();
+        }
+        let mut draw = Draw::new(self.seed);
+        let sample = calls.filter(|_| draw.once_in(CALLS_PER_SAMPLE));
+        let sample: Vec<TraceEntry> = sample.collect();
+        sample.into_iter().map(|call| (call, vec![*draw.one_of(ways)])).collect()
+    }
+}
+
+/// The images of a life that were examined: the same image is sound again.
+#[derive(Default)]
+struct Examined(HashSet<blake3::Hash>);
+
+impl Examined {
+    fn is_new(&mut self, disk: &SimDisk, created: bool, acknowledged: &Acknowledged<'_>) -> bool {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&[u8::from(created)]);
+        for (session, _) in acknowledged {
+            hasher.update(&session.0);
+        }
+        // Its calls do not count for the world that goes on.
+        hash_directory(&disk.fork(), Path::new(""), &mut hasher);
+        self.0.insert(hasher.finalize())
+    }
+}
+
+/// Hashes all names and bytes below a directory.
+fn hash_directory(disk: &SimDisk, directory: &Path, hasher: &mut blake3::Hasher) {
+    for entry in disk.list(directory).unwrap() {
+        let path = directory.join(&entry.name);
+        hasher.update(format!("{path:?} {}", entry.is_dir).as_bytes());
+        if entry.is_dir {
+            hash_directory(disk, &path, hasher);
+        } else {
+            let file = disk.open(&path, Access::Read).unwrap();
+            let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+            file.read_at(0, &mut bytes).unwrap();
+            hasher.update(blake3::hash(&bytes).as_bytes());
+        }
+    }
 }
 
 /// Reads every byte of the repository and follows every reference.
@@ -118,20 +228,21 @@ fn assert_clean(world: &World, store: &Store, case: &str) {
     assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
 }
 
-fn count_calls(sources: &Sources) -> u64 {
-    let world = World::new(1);
-    let (created, acknowledged) = run(&world, sources);
-    assert!(created);
-    assert_eq!(acknowledged.len(), 2);
-    let calls = world.disk.calls();
-    assert_sound(&world, sources, created, &acknowledged, "undisturbed");
-    calls
+/// Returns true if another fault, at this call or at the next, has the same effect.
+fn is_repetition(fault: Fault, operation: &str) -> bool {
+    match fault {
+        // At other calls it is `Error`.
+        Fault::ShortWrite(_) => operation != "write",
+        // A call that changes nothing answers with an error either way.
+        Fault::ErrorAfter(ErrorKind::Other) => ["list", "look up", "measure", "open", "read"].contains(&operation),
+        // A call that needs no space succeeds, and the next one finds the disk full.
+        Fault::DiskFull => !["create", "create directory", "link", "resize", "write"].contains(&operation),
+        _ => false,
+    }
 }
 
 #[test]
 fn an_error_at_any_call_loses_nothing() {
-    let sources = Sources::new();
-    let calls = count_calls(&sources);
     let faults = [
         Fault::Error(ErrorKind::Other),
         Fault::Error(ErrorKind::StorageFull),
@@ -142,50 +253,100 @@ fn an_error_at_any_call_loses_nothing() {
         Fault::ErrorAfter(ErrorKind::Other),
         Fault::ErrorAfter(ErrorKind::AlreadyExists),
     ];
-    let mut cases = 0;
-    for call in 1..=calls {
-        for fault in faults {
-            let world = World::new(1);
-            world.disk.fail_at(call, fault);
-            let (created, acknowledged) = run(&world, &sources);
-            world.disk.clear_faults();
-            let case = format!("{fault:?} at call {call}");
-            assert_sound(&world, &sources, created, &acknowledged, &case);
-            cases += 1;
+    let (mut calls, mut replays, mut examined, mut jobs) = (0, 0, 0, JobTotals::default());
+    for life in (1..=SEEDS).map(Life::new) {
+        let mut images = Examined::default();
+        for (call, faults) in life.cases(&faults) {
+            calls += 1;
+            for fault in faults.into_iter().filter(|fault| !is_repetition(*fault, call.operation)) {
+                let world = life.world();
+                world.disk.fail_at(call.number, fault);
+                let (created, acknowledged) = life.run(&world);
+                jobs.add(&world);
+                world.disk.clear_faults();
+                let case = format!("seed {}, {fault:?} at call {}", life.seed, call.number);
+                if images.is_new(&world.disk, created, &acknowledged) {
+                    life.assert_sound(&world, created, &acknowledged, &case);
+                }
+                replays += 1;
+            }
         }
+        examined += images.0.len();
     }
-    tell(&format!("{calls} calls x {} errors: {cases} replays, nothing lost", faults.len()));
+    tell(&format!("errors at {calls} calls of {SEEDS} seeds: {replays} replays, {examined} results, nothing lost"));
+    jobs.assert_interrupted("errors");
 }
 
 #[test]
 fn a_crash_at_any_call_loses_nothing_that_was_acknowledged() {
-    let sources = Sources::new();
-    let calls = count_calls(&sources);
-    let modes = [
-        CrashMode::LoseUnsynced,
-        CrashMode::KeepAll,
-        CrashMode::Subset(1),
-        CrashMode::Subset(2),
-        CrashMode::Subset(3),
-        CrashMode::Torn(4),
+    // `None`: the process is killed, and the kernel goes on.
+    let ways = [
+        Some(CrashMode::LoseUnsynced),
+        Some(CrashMode::KeepAll),
+        Some(CrashMode::Subset(1)),
+        Some(CrashMode::Subset(2)),
+        Some(CrashMode::Subset(3)),
+        Some(CrashMode::Torn(4)),
+        None,
     ];
-    let mut images = 0;
-    for call in 1..=calls {
-        let world = World::new(1);
-        let fault = if call % 2 == 0 { Fault::Die } else { Fault::DieAfter };
-        world.disk.fail_at(call, fault);
-        let (created, acknowledged) = run(&world, &sources);
-        for mode in modes {
-            let after = world.on(world.disk.crash(mode));
-            let case = format!("{fault:?} at call {call}, {mode:?}");
-            assert_sound(&after, &sources, created, &acknowledged, &case);
-            images += 1;
+    let (mut calls, mut crashes, mut examined, mut jobs) = (0, 0, 0, JobTotals::default());
+    for life in (1..=SEEDS).map(Life::new) {
+        let mut images = Examined::default();
+        for (call, ways) in life.cases(&ways) {
+            calls += 1;
+            let world = life.world();
+            let fault = if call.number % 2 == 0 { Fault::Die } else { Fault::DieAfter };
+            world.disk.fail_at(call.number, fault);
+            let (created, acknowledged) = life.run(&world);
+            jobs.add(&world);
+            for way in ways {
+                let after = way.map_or_else(|| world.disk.reopen(), |mode| world.disk.crash(mode));
+                if images.is_new(&after, created, &acknowledged) {
+                    let case = format!("seed {}, {fault:?} at call {}, {way:?}", life.seed, call.number);
+                    life.assert_sound(&world.on(after), created, &acknowledged, &case);
+                }
+                crashes += 1;
+            }
         }
-        let case = format!("{fault:?} at call {call}, process killed");
-        assert_sound(&world.on(world.disk.reopen()), &sources, created, &acknowledged, &case);
-        images += 1;
+        examined += images.0.len();
     }
-    tell(&format!("a crash at each of {calls} calls: {images} images, nothing lost"));
+    tell(&format!(
+        "crashes at {calls} calls of {SEEDS} seeds: {crashes} images, {examined} of them different, nothing lost"
+    ));
+    jobs.assert_crashed("crashes");
+}
+
+/// An ordinal in the table or the log means the same container after a power cut, and a checkpoint names durable files only.
+#[test]
+fn the_index_syncs_containers_before_pages_that_name_them_and_all_before_a_checkpoint() {
+    let life = Life::new(2);
+    // Jobs run immediately, so pages may name all containers that are written.
+    let world = World::with(SimDisk::new(), SimHost::new(life.seed));
+    world.disk.record_trace();
+    assert_eq!(life.run(&world).1.len(), 2);
+    let (mut unsynced, mut pages, mut checkpoints) = (HashSet::new(), 0, 0);
+    for call in world.disk.trace() {
+        let Ok(name) = call.path.strip_prefix("cache/index") else { continue };
+        match (name.to_str().unwrap(), call.operation) {
+            ("table" | "log", "write") => {
+                assert!(!unsynced.contains(Path::new("containers")), "{call:?}");
+                unsynced.insert(name.to_path_buf());
+                pages += 1;
+            }
+            (_, "write" | "resize") => {
+                unsynced.insert(name.to_path_buf());
+            }
+            (_, "sync") => {
+                unsynced.remove(name);
+            }
+            (_, "rename") => {
+                assert!(unsynced.is_empty(), "{call:?}: {unsynced:?}");
+                checkpoints += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(20 < pages && 2 <= checkpoints, "{pages} writes of pages, {checkpoints} checkpoints");
 }
 
 /// Backs up the second source onto the first, on a disk that fails at a call, and returns what came of it and the calls
@@ -256,27 +417,28 @@ fn opening_listing_restoring_and_checking_write_nothing() {
 /// A network file system repeats a request whose answer was lost, and then finds the name that the first one made.
 #[test]
 fn a_link_that_was_made_but_answers_that_the_name_exists_is_taken_for_made() {
-    let sources = Sources::new();
-    let world = World::new(1);
+    let life = Life::new(1);
+    let world = life.world();
     world.disk.record_trace();
-    run(&world, &sources);
+    life.run(&world);
     let links: Vec<u64> =
         in_the_repository(&world).iter().filter(|call| call.operation == "link").map(|call| call.number).collect();
     assert!(6 < links.len(), "key slots, config, sessions, commits: {links:?}");
     for link in links {
-        let world = World::new(1);
+        let world = life.world();
         world.disk.fail_at(link, Fault::ErrorAfter(ErrorKind::AlreadyExists));
-        let (created, acknowledged) = run(&world, &sources);
+        let (created, acknowledged) = life.run(&world);
         assert_eq!((created, acknowledged.len()), (true, 2), "link at call {link}");
-        assert_sound(&world, &sources, created, &acknowledged, &format!("link at call {link}"));
+        life.assert_sound(&world, created, &acknowledged, &format!("link at call {link}"));
     }
 }
 
 /// The kernel reports a failed sync of a directory once; the names that it lost stay visible until the power is cut.
 #[test]
 fn a_directory_sync_that_failed_is_not_believed_when_a_later_session_repeats_it() {
-    let sources = Sources::new();
-    let (_, undisturbed, trace) = second_backup(&sources, None);
+    let life = Life::new(1);
+    let sources = &life.sources;
+    let (_, undisturbed, trace) = second_backup(sources, None);
     undisturbed.unwrap();
     let is_of_containers = |call: &&TraceEntry| {
         call.operation == "sync directory" && call.path.components().any(|part| part.as_os_str() == "containers")
@@ -285,7 +447,7 @@ fn a_directory_sync_that_failed_is_not_believed_when_a_later_session_repeats_it(
     assert!(2 < syncs.len(), "{trace:?}");
     for sync in syncs {
         for cache in ["kept", "lost"] {
-            let (world, result, _) = second_backup(&sources, Some((sync.number, Fault::Error(ErrorKind::Other))));
+            let (world, result, _) = second_backup(sources, Some((sync.number, Fault::Error(ErrorKind::Other))));
             let case = format!("{sync:?}, cache {cache}");
             assert!(result.is_err(), "{case}");
             if cache == "lost" {
@@ -297,7 +459,7 @@ fn a_directory_sync_that_failed_is_not_believed_when_a_later_session_repeats_it(
             let session = world.backup(&store, &sources.second, &ask).unwrap().report.session;
             for mode in [CrashMode::LoseUnsynced, CrashMode::Subset(1), CrashMode::Subset(2)] {
                 let after = world.on(world.disk.crash(mode));
-                assert_sound(&after, &sources, true, &vec![(session, &sources.second)], &format!("{case}, {mode:?}"));
+                life.assert_sound(&after, true, &vec![(session, &sources.second)], &format!("{case}, {mode:?}"));
             }
         }
     }

@@ -12,7 +12,7 @@ use onefold_engine::types::{ChunkKind, Fingerprint};
 
 use crate::integration::support::{Ask, Draw, JobTotals, SMALL, World, copy, newest, noise, stored_chunks};
 
-const SEEDS: u64 = if cfg!(feature = "slow") { 20 } else { 2 };
+const SEEDS: u64 = if cfg!(feature = "slow") { 20 } else { 8 };
 const SESSIONS: u64 = 4;
 
 /// Cuts every file of a tree on its own, whole extents at a time, and names what comes out.

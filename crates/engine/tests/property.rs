@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onefold_engine::backup::Budget;
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::index::Schedule;
 use onefold_engine::io::os::{OsDisk, OsHost};
@@ -18,9 +19,11 @@ use onefold_engine::store::{CreateOptions, create};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
-use crate::integration::support::{Ask, CHEAP, Draw, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to};
+use crate::integration::support::{
+    Ask, CHEAP, Draw, JobTotals, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to, stored_twice,
+};
 
-const SEEDS_IN_MEMORY: u64 = if cfg!(feature = "slow") { 200 } else { 12 };
+const SEEDS_IN_MEMORY: u64 = if cfg!(feature = "slow") { 200 } else { 40 };
 const SEEDS_ON_DISK: u64 = if cfg!(feature = "slow") { 40 } else { 3 };
 
 /// Entries of a tree.
@@ -338,7 +341,15 @@ fn differences(left: &MemTree, right: &MemTree) -> Vec<String> {
 
 #[test]
 fn random_trees_come_back_from_memory() {
-    for seed in 0..SEEDS_IN_MEMORY {
+    let schedules = [
+        Schedule::Eager,
+        Schedule::Lazy { threshold: 5 },
+        Schedule::Exhaustive { threshold: 5 },
+        Schedule::Pool { candidates: 4 },
+        Schedule::Adaptive { candidates: 4 },
+    ];
+    let mut jobs = JobTotals::default();
+    for (seed, schedule) in (0..SEEDS_IN_MEMORY).zip(schedules.into_iter().cycle()) {
         println!("seed {seed}");
         let source = MemTree::new();
         let mut gardener = Gardener::new(&source, Place::Memory, seed);
@@ -347,11 +358,14 @@ fn random_trees_come_back_from_memory() {
         gardener.dress();
         let world = World::new(seed);
         let store = world.create(SMALL).unwrap();
-        let schedule = *gardener.draw.one_of(&[Schedule::Eager, Schedule::Lazy { threshold: 5 }]);
         let mut states = Vec::new();
-        for session in 0..3 {
+        for session in 0..4 {
             let driver = if session == 2 { Driver::threads(2) } else { Driver::inline(seed) };
-            let ask = Ask { driver, schedule, with_parent: session > 0, ..Ask::default() };
+            let (filter_bytes, memtable_bytes) = (Some(1 << 10), Some(16 << 10));
+            let budget = Budget { barrier_containers: 1, ..Ask::default().budget };
+            // The last session reads every file again.
+            let with_parent = [1, 2].contains(&session);
+            let ask = Ask { driver, schedule, with_parent, filter_bytes, memtable_bytes, budget, ..Ask::default() };
             let report = world.backup(&store, &source, &ask).unwrap().report;
             assert_eq!(report.failures, 0, "seed {seed}");
             // Before the third session every entry was given new attributes.
@@ -369,7 +383,10 @@ fn random_trees_come_back_from_memory() {
             let found = (report.failures, differences(state, &restored));
             assert_eq!(found, (0, Vec::new()), "seed {seed}, snapshot {number}");
         }
+        assert_eq!(stored_twice(&store), Vec::new(), "seed {seed}");
+        jobs.add(&world);
     }
+    jobs.assert_overlapped("random trees");
 }
 
 /// Data ranges of a file, in order.

@@ -118,6 +118,11 @@ impl SimDisk {
         self.shared.state().faults.is_dead()
     }
 
+    /// Returns how many planned faults have struck.
+    fn faults_struck(&self) -> u64 {
+        self.shared.state().faults.struck()
+    }
+
     /// Says whether the error is the one that a dead world answers with.
     pub fn is_crash(error: &Error) -> bool {
         matches!(error, Error::Io { source, .. } if fault::is_crash(source))

@@ -85,10 +85,32 @@ impl JobTotals {
 
     /// Prints the counts; fails if a kind of job never overlapped with the stream.
     pub(super) fn assert_overlapped(&self, test: &str) {
-        tell(&format!("{test}: {:?}", self.0));
         for kind in JOB_KINDS {
-            assert!(self.0.get(kind).is_some_and(|counts| 0 < counts.overlapped), "{test}: no {kind} overlapped");
+            tell(&format!("{test}, {kind}: {:?}", self.of(kind)));
         }
+        self.assert_each(test, "overlapped", |counts| counts.overlapped);
+    }
+
+    /// Like [`JobTotals::assert_overlapped`]; also fails if no fault struck in a kind of job.
+    pub(super) fn assert_interrupted(&self, test: &str) {
+        self.assert_overlapped(test);
+        self.assert_each(test, "was interrupted", |counts| counts.interrupted);
+    }
+
+    /// Like [`JobTotals::assert_interrupted`]; also fails if no crash came before a kind of job.
+    pub(super) fn assert_crashed(&self, test: &str) {
+        self.assert_interrupted(test);
+        self.assert_each(test, "was lost", |counts| counts.lost);
+    }
+
+    fn assert_each(&self, test: &str, what: &str, count: impl Fn(JobCounts) -> u64) {
+        for kind in JOB_KINDS {
+            assert!(0 < count(self.of(kind)), "{test}: no {kind} {what}");
+        }
+    }
+
+    fn of(&self, kind: &str) -> JobCounts {
+        self.0.get(kind).copied().unwrap_or_default()
     }
 }
 

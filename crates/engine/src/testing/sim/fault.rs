@@ -71,6 +71,8 @@ pub(super) enum WriteLanding {
 pub(super) struct Faults {
     calls: u64,
     planned: BTreeMap<u64, Fault>,
+    /// Planned faults whose call was made.
+    struck: u64,
     disk_full: bool,
     dead: bool,
     trace: Option<Vec<TraceEntry>>,
@@ -79,6 +81,10 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn calls(&self) -> u64 {
         self.calls
+    }
+
+    pub(super) fn struck(&self) -> u64 {
+        self.struck
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -116,7 +122,9 @@ impl Faults {
         if self.dead {
             return Turn::Dead;
         }
-        match self.planned.get(&self.calls) {
+        let planned = self.planned.get(&self.calls);
+        self.struck += u64::from(planned.is_some());
+        match planned {
             None => Turn::Proceed,
             Some(Fault::Error(kind)) => Turn::Fail(Injected { kind: *kind, landing: WriteLanding::Nothing }),
             Some(Fault::ErrorAfter(kind)) => Turn::ProceedThenFail(*kind),

@@ -71,7 +71,7 @@ pub struct JobCounts {
     pub overlapped: u64,
     /// Jobs that had not run when the process died.
     pub lost: u64,
-    /// Jobs in which the process died.
+    /// Jobs in which a planned fault struck.
     pub interrupted: u64,
 }
 
@@ -139,7 +139,7 @@ impl SimHost {
                 let index = deferral.draw.index(deferral.waiting.len());
                 (deferral.waiting.swap_remove(index), deferral.now(), deferral.disk.clone())
             };
-            let before = disk.calls();
+            let (before, struck) = (disk.calls(), disk.faults_struck());
             // Not under the lock: a job may ask for the time.
             job();
             ran = true;
@@ -148,7 +148,7 @@ impl SimHost {
                 let counts = deferral.counts.entry(kind).or_default();
                 counts.overlapped += u64::from(start.0 < calls && !dead);
                 counts.lost += u64::from(!start.1 && dead);
-                counts.interrupted += u64::from(!dead && disk.is_dead());
+                counts.interrupted += u64::from(struck < disk.faults_struck());
             }
         }
     }
