@@ -4,11 +4,11 @@
 //! Keys are uniform: the filters take the number of the block, and the bits in it, from the key itself.
 
 /// Bits of a block: one cache line.
-pub const BLOCK_BITS: u32 = 512;
+pub(crate) const BLOCK_BITS: u32 = 512;
 /// Bytes of a block.
-pub const BLOCK_BYTES: usize = BLOCK_BITS as usize / 8;
+pub(crate) const BLOCK_BYTES: usize = BLOCK_BITS as usize / 8;
 /// Words of a block.
-pub const BLOCK_WORDS: usize = BLOCK_BYTES / size_of::<u64>();
+pub(crate) const BLOCK_WORDS: usize = BLOCK_BYTES / size_of::<u64>();
 
 /// Bits of a key that choose a bit of its block.
 const CHOICE_BITS: u32 = BLOCK_BITS.trailing_zeros();
@@ -16,12 +16,12 @@ const CHOICE_BITS: u32 = BLOCK_BITS.trailing_zeros();
 /// A block.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-pub struct Block(pub [u64; BLOCK_WORDS]);
+pub(crate) struct Block(pub [u64; BLOCK_WORDS]);
 
 impl Block {
     /// Sets a bit for each of the lowest `hashes` groups of 9 bits of `choices`. Returns how many were not set before.
     #[inline]
-    pub fn set(&mut self, choices: u128, hashes: u32) -> u64 {
+    pub(crate) fn set(&mut self, choices: u128, hashes: u32) -> u64 {
         bits_of(choices, hashes).fold(0, |added, bit| {
             let word = &mut self.0[(bit / u64::BITS) as usize];
             let was_set = *word >> (bit % u64::BITS) & 1;
@@ -32,7 +32,7 @@ impl Block {
 
     /// Returns true if [`Block::set`] would set no further bit: the key may have been added.
     #[inline]
-    pub fn may_hold(&self, choices: u128, hashes: u32) -> bool {
+    pub(crate) fn may_hold(&self, choices: u128, hashes: u32) -> bool {
         bits_of(choices, hashes).all(|bit| self.0[(bit / u64::BITS) as usize] >> (bit % u64::BITS) & 1 != 0)
     }
 }
@@ -47,7 +47,7 @@ fn bits_of(mut choices: u128, hashes: u32) -> impl Iterator<Item = u32> {
 
 /// Merges neighboring blocks, which halves a filter and loses no key if the number of a key's block halves as well. Returns false,
 /// and does nothing, if the number of blocks is odd.
-pub fn fold(blocks: &mut Vec<Block>) -> bool {
+pub(crate) fn fold(blocks: &mut Vec<Block>) -> bool {
     if !blocks.len().is_multiple_of(2) {
         return false;
     }

@@ -17,7 +17,7 @@ pub struct DecodeError {
 
 impl DecodeError {
     /// Names the object that the bytes belong to.
-    pub fn of(self, object: impl std::fmt::Display) -> Error {
+    pub(crate) fn of(self, object: impl std::fmt::Display) -> Error {
         Error::damaged(object, format!("byte {}: {}", self.offset, self.reason))
     }
 }
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns how many bytes are left.
-    pub fn remaining(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.bytes.len() - self.offset
     }
 
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next `len` bytes.
-    pub fn bytes(&mut self, len: usize) -> Decoded<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Decoded<&'a [u8]> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
         let Some(taken) = rest.get(..len) else {
             return Err(self.error("ends too early"));
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a 16-bit integer.
-    pub fn u16(&mut self) -> Decoded<u16> {
+    pub(crate) fn u16(&mut self) -> Decoded<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a signed 64-bit integer.
-    pub fn i64(&mut self) -> Decoded<i64> {
+    pub(crate) fn i64(&mut self) -> Decoded<i64> {
         self.array().map(i64::from_le_bytes)
     }
 
@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a signed integer, zigzag in a varint.
-    pub fn zigzag(&mut self) -> Decoded<i64> {
+    pub(crate) fn zigzag(&mut self) -> Decoded<i64> {
         let value = self.varint()?;
         #[expect(clippy::cast_possible_wrap, reason = "zigzag maps the top bit on purpose")]
         let magnitude = (value >> 1) as i64;
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a 32-bit count of things that need at least `bytes_each` bytes each, refusing more than can follow.
-    pub fn count32(&mut self, bytes_each: usize) -> Decoded<usize> {
+    pub(crate) fn count32(&mut self, bytes_each: usize) -> Decoded<usize> {
         let value = self.u32()?;
         self.checked_count(value.into(), bytes_each)
     }
@@ -164,17 +164,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes a fingerprint.
-    pub fn fingerprint(&mut self) -> Decoded<Fingerprint> {
+    pub(crate) fn fingerprint(&mut self) -> Decoded<Fingerprint> {
         self.array().map(Fingerprint)
     }
 
     /// Takes a container's name.
-    pub fn container_id(&mut self) -> Decoded<ContainerId> {
+    pub(crate) fn container_id(&mut self) -> Decoded<ContainerId> {
         Ok(ContainerId { session: SessionId(self.array()?), ordinal: self.u32()? })
     }
 
     /// Takes a time: zigzag seconds, varint nanoseconds.
-    pub fn timestamp(&mut self) -> Decoded<Timestamp> {
+    pub(crate) fn timestamp(&mut self) -> Decoded<Timestamp> {
         let seconds = self.zigzag()?;
         let nanoseconds = self.varint32()?;
         if nanoseconds >= 1_000_000_000 {
@@ -199,7 +199,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends a signed integer, zigzag in a varint.
-pub fn put_zigzag(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn put_zigzag(out: &mut Vec<u8>, value: i64) {
     #[expect(clippy::cast_sign_loss, reason = "zigzag maps the sign to the lowest bit on purpose")]
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
@@ -211,13 +211,13 @@ pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Appends a container's name.
-pub fn put_container_id(out: &mut Vec<u8>, id: ContainerId) {
+pub(crate) fn put_container_id(out: &mut Vec<u8>, id: ContainerId) {
     out.extend_from_slice(&id.session.0);
     out.extend_from_slice(&id.ordinal.to_le_bytes());
 }
 
 /// Appends a time.
-pub fn put_timestamp(out: &mut Vec<u8>, time: Timestamp) {
+pub(crate) fn put_timestamp(out: &mut Vec<u8>, time: Timestamp) {
     put_zigzag(out, time.seconds);
     put_varint(out, time.nanoseconds.into());
 }

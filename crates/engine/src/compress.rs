@@ -74,7 +74,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Returns the byte that stands for the algorithm in the format.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::None => 0,
             Self::Zstd => 1,
@@ -83,7 +83,7 @@ impl Algorithm {
     }
 
     /// Returns the algorithm that a byte of the format stands for.
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::None),
             1 => Some(Self::Zstd),
@@ -149,7 +149,13 @@ impl Compressor {
     /// Decompresses `stored` into `out`, which is replaced and must come out exactly `plain_len` long.
     /// The caller has checked `plain_len` against the limit for regions. False: not what was compressed.
     #[must_use]
-    pub fn decompress(&mut self, algorithm: Algorithm, stored: &[u8], plain_len: usize, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn decompress(
+        &mut self,
+        algorithm: Algorithm,
+        stored: &[u8],
+        plain_len: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         match algorithm {
             Algorithm::None => {
                 out.clear();
@@ -175,7 +181,7 @@ impl Compressor {
 
     /// Returns what was compressed, in `stored` itself or in `scratch`, which is replaced; otherwise as
     /// [`Compressor::decompress`]. `None`: not what was compressed.
-    pub fn plaintext<'a>(
+    pub(crate) fn plaintext<'a>(
         &mut self,
         algorithm: Algorithm,
         stored: &'a [u8],

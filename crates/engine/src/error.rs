@@ -345,12 +345,12 @@ impl Error {
 
     /// Adds the operation that failed because of this error.
     #[must_use]
-    pub fn context(self, context: impl Display) -> Self {
+    pub(crate) fn context(self, context: impl Display) -> Self {
         Self::Context { context: context.to_string(), source: Box::new(self) }
     }
 
     /// Makes the error for an object that does not hold what it must.
-    pub fn damaged(object: impl Display, reason: impl Display) -> Self {
+    pub(crate) fn damaged(object: impl Display, reason: impl Display) -> Self {
         Self::Damaged { object: object.to_string(), reason: reason.to_string() }
     }
 
@@ -375,7 +375,7 @@ impl Error {
     }
 
     /// Returns true if the process, or the whole system, has too many files open.
-    pub fn is_out_of_handles(&self) -> bool {
+    pub(crate) fn is_out_of_handles(&self) -> bool {
         use rustix::io::Errno;
         let out = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
         self.system_error().and_then(io::Error::raw_os_error).is_some_and(|code| out.contains(&code))

@@ -9,7 +9,7 @@ use crate::types::{ChunkKind, Fingerprint};
 ///
 /// A chunk's fingerprint is the keyed BLAKE3 of its bytes, in encrypted and unencrypted repositories alike, so that
 /// nobody outside can prepare collisions or crowd one bucket of the table.
-pub fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fingerprint>) {
+pub(crate) fn fingerprint_batch<'a>(keys: &Keys, chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fingerprint>) {
     let chunks: Vec<_> = chunks.collect();
     out.append(&mut keys.fingerprints(ChunkKind::Data, &chunks));
 }

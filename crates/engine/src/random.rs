@@ -33,7 +33,7 @@ impl SplitMix64 {
     }
 
     /// Returns a number below `bound`, which is not 0. The bias is at most `bound` / 2^64.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
 
@@ -43,7 +43,8 @@ impl SplitMix64 {
     }
 
     /// Returns true with a chance of one half.
-    pub fn coin(&mut self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn coin(&mut self) -> bool {
         self.next_u64() >> 63 == 1
     }
 }

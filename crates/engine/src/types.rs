@@ -5,7 +5,7 @@
 use std::fmt;
 
 /// Bytes of a fingerprint.
-pub const FINGERPRINT_LEN: usize = 32;
+pub(crate) const FINGERPRINT_LEN: usize = 32;
 
 /// Keyed 256-bit BLAKE3 of a chunk's plaintext: the name of the chunk, and the truth of every reference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +13,7 @@ pub struct Fingerprint(pub [u8; FINGERPRINT_LEN]);
 
 impl Fingerprint {
     /// Returns the first four bytes as a little-endian integer: uniform, since fingerprints are keyed.
-    pub fn prefix(&self) -> u32 {
+    pub(crate) fn prefix(&self) -> u32 {
         let [a, b, c, d, ..] = self.0;
         u32::from_le_bytes([a, b, c, d])
     }
@@ -55,7 +55,7 @@ hexadecimal!(RepositoryId);
 hexadecimal!(SessionId);
 
 /// Parses `2 * N` lower-case hexadecimal digits.
-pub fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
         return None;
@@ -110,7 +110,7 @@ pub enum ChunkKind {
 
 impl ChunkKind {
     /// Returns the byte that stands for the kind in the format.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Data => 1,
             Self::Tree => 2,
@@ -119,7 +119,7 @@ impl ChunkKind {
     }
 
     /// Returns the kind that a byte of the format stands for.
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Data),
             2 => Some(Self::Tree),
@@ -140,11 +140,11 @@ pub struct Chunk {
 
 /// A chunk and the container that holds it, or will hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChunkRef {
+pub(crate) struct ChunkRef {
     /// The chunk.
-    pub chunk: Chunk,
+    pub(crate) chunk: Chunk,
     /// Its container.
-    pub container: ContainerId,
+    pub(crate) container: ContainerId,
 }
 
 /// A point in time: seconds since 1970 (negative before) and the nanoseconds that follow.

@@ -17,7 +17,7 @@ use crate::tree::{Content, Entry};
 use crate::types::{ChunkRef, ContainerId, Fingerprint, SessionId};
 
 /// Builds the tree of a snapshot.
-pub struct Assembler {
+pub(crate) struct Assembler {
     store: Store,
     /// Whose containers are new.
     session: SessionId,
@@ -29,20 +29,20 @@ pub struct Assembler {
     file: Option<OpenFile>,
     monitor: Arc<dyn Monitor>,
     /// What was counted.
-    pub summary: Summary,
+    pub(crate) summary: Summary,
     /// Things that could not be read.
-    pub failures: u64,
+    pub(crate) failures: u64,
 }
 
 /// A tree that is complete.
 #[derive(Clone, Copy, Debug)]
-pub struct BuiltTree {
+pub(crate) struct BuiltTree {
     /// Its root.
-    pub tree: Fingerprint,
+    pub(crate) tree: Fingerprint,
     /// What was counted.
-    pub summary: Summary,
+    pub(crate) summary: Summary,
     /// Things that could not be read.
-    pub failures: u64,
+    pub(crate) failures: u64,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Assembler {
 
 impl Assembler {
     /// Starts at the root of a snapshot.
-    pub fn new(store: &Store, session: SessionId, monitor: Arc<dyn Monitor>) -> Self {
+    pub(crate) fn new(store: &Store, session: SessionId, monitor: Arc<dyn Monitor>) -> Self {
         let config = &store.config;
         let cut = TreeCut { rule: config.tree_cut, node_bytes: config.tree_node_bytes as usize };
         Self {
@@ -85,7 +85,7 @@ impl Assembler {
     }
 
     /// Appends a reference to the open file.
-    pub fn reference(&mut self, reference: ChunkRef, sink: &mut IdentifyStage<'_>) -> Result<()> {
+    pub(crate) fn reference(&mut self, reference: ChunkRef, sink: &mut IdentifyStage<'_>) -> Result<()> {
         let ChunkRef { chunk, container } = reference;
         let len = u64::from(chunk.len);
         self.recipe.chunk(chunk, Some(container), sink)?;
@@ -100,7 +100,7 @@ impl Assembler {
     }
 
     /// Takes the next step of the walk.
-    pub fn step(&mut self, step: Step, sink: &mut IdentifyStage<'_>) -> Result<()> {
+    pub(crate) fn step(&mut self, step: Step, sink: &mut IdentifyStage<'_>) -> Result<()> {
         match step {
             Step::Enter(start) => self.open.push(OpenDirectory { builder: TreeBuilder::new(self.cut), start }),
             Step::Leave => self.leave(sink)?,
@@ -127,7 +127,7 @@ impl Assembler {
     }
 
     /// Ends the tree and returns its root.
-    pub fn finish(self, sink: &mut IdentifyStage<'_>) -> Result<BuiltTree> {
+    pub(crate) fn finish(self, sink: &mut IdentifyStage<'_>) -> Result<BuiltTree> {
         assert!(self.open.is_empty(), "the walk leaves every directory that it entered");
         let tree = self.root.finish(&self.store.keys, sink)?;
         Ok(BuiltTree { tree, summary: self.summary, failures: self.failures })

@@ -13,17 +13,17 @@ use crate::tree::{Content, Entry, Link};
 use crate::types::Fingerprint;
 
 /// Bytes of a block: enough that handing one over costs nothing, little enough that several fit a cache.
-pub const BLOCK_BYTES: usize = 512 << 10;
+pub(crate) const BLOCK_BYTES: usize = 512 << 10;
 /// Most events in a block, so that a tree of empty files comes in blocks too.
-pub const BLOCK_EVENTS_MAX: usize = 1024;
+pub(crate) const BLOCK_EVENTS_MAX: usize = 1024;
 
 /// Buffers of dropped blocks, which later blocks use without another allocation.
 #[derive(Clone, Debug, Default)]
-pub struct Buffers(Arc<BufferPool<Vec<u8>>>);
+pub(crate) struct Buffers(Arc<BufferPool<Vec<u8>>>);
 
 impl Buffers {
     /// Returns an empty buffer for one block.
-    pub fn take(&self) -> BlockBytes {
+    pub(crate) fn take(&self) -> BlockBytes {
         let mut buffer = self.0.take();
         buffer.resize(BLOCK_BYTES, 0);
         BlockBytes { buffer, filled: 0, reserved: 0, home: self.clone() }
@@ -32,7 +32,7 @@ impl Buffers {
 
 /// The bytes of a block. Dropping them returns the buffer to its [`Buffers`].
 #[derive(Debug)]
-pub struct BlockBytes {
+pub(crate) struct BlockBytes {
     /// Of length [`BLOCK_BYTES`], or longer where a file has grown; what follows the filled part is left over from an earlier block.
     buffer: Vec<u8>,
     filled: usize,
@@ -43,41 +43,41 @@ pub struct BlockBytes {
 
 impl BlockBytes {
     /// Returns the free bytes that are not reserved.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.buffer.len() - self.filled - self.reserved
     }
 
     /// Reserves `len` free bytes.
-    pub fn reserve(&mut self, len: usize) {
+    pub(crate) fn reserve(&mut self, len: usize) {
         assert!(len <= self.free(), "no more than fit");
         self.reserved += len;
     }
 
     /// Releases reserved bytes.
-    pub fn release(&mut self, len: usize) {
+    pub(crate) fn release(&mut self, len: usize) {
         self.reserved -= len;
     }
 
     /// Grows the buffer until `len` bytes are free. Only a file that has grown makes a block grow.
-    pub fn make_free(&mut self, len: usize) {
+    pub(crate) fn make_free(&mut self, len: usize) {
         let lacking = len.saturating_sub(self.free());
         self.buffer.resize(self.buffer.len() + lacking, 0);
     }
 
     /// Drops all but the first `len` bytes.
-    pub fn truncate(&mut self, len: usize) {
+    pub(crate) fn truncate(&mut self, len: usize) {
         self.filled = self.filled.min(len);
     }
 
     /// Appends bytes, which must fit.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+    pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
         self.buffer.get_mut(self.filled..end).expect("no more than fit").copy_from_slice(bytes);
         self.filled = end;
     }
 
     /// Lets `fill` write into the next `len` bytes and appends as many as it reports.
-    pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
+    pub(crate) fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> Result<usize, E> {
         let next = self.buffer.get_mut(self.filled..self.filled + len).expect("no more than fit");
         let count = fill(next)?;
         assert!(count <= len, "a read fills no more than its buffer");
@@ -104,23 +104,23 @@ impl Drop for BlockBytes {
 
 /// A range of the source: bytes, and the events around them. `B` is what is known of bytes of the open file.
 #[derive(Debug)]
-pub struct Block<B> {
+pub(crate) struct Block<B> {
     /// Bytes of all streams in the block, one after the other, halos between.
-    pub bytes: BlockBytes,
+    pub(crate) bytes: BlockBytes,
     /// The events in order.
-    pub events: Vec<Event<B>>,
+    pub(crate) events: Vec<Event<B>>,
 }
 
 impl<B> Block<B> {
     /// Appends a step of the walk.
-    pub fn push(&mut self, step: Step) {
+    pub(crate) fn push(&mut self, step: Step) {
         self.events.push(Event::Step(step));
     }
 }
 
 /// One event of a block.
 #[derive(Debug)]
-pub enum Event<B> {
+pub(crate) enum Event<B> {
     /// A step of the walk.
     Step(Step),
     /// Bytes of the open file.
@@ -129,18 +129,18 @@ pub enum Event<B> {
 
 /// Bytes of the open file that were read into the block.
 #[derive(Clone, Copy, Debug)]
-pub struct ByteRange {
+pub(crate) struct ByteRange {
     /// First byte in the block.
-    pub start: usize,
+    pub(crate) start: usize,
     /// Number of bytes.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Bytes of the stream before `start`, to warm up the hash.
-    pub halo: u32,
+    pub(crate) halo: u32,
 }
 
 /// Bytes as the walk leaves them.
 #[derive(Debug)]
-pub enum Input {
+pub(crate) enum Input {
     /// They were read.
     Read(ByteRange),
     /// A small file, which one of several readers replaces by its steps and bytes.
@@ -155,7 +155,7 @@ impl From<ByteRange> for Input {
 
 /// How an entry compares with the parent snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// The parent does not have it.
     New,
     /// The parent has another one of that name.
@@ -164,53 +164,53 @@ pub enum Change {
 
 /// A file whose bytes follow.
 #[derive(Clone, Debug)]
-pub struct FileStart {
+pub(crate) struct FileStart {
     /// Where the source has it.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The entry to be, with an empty recipe.
-    pub entry: Entry,
+    pub(crate) entry: Entry,
     /// How it compares.
-    pub change: Change,
+    pub(crate) change: Change,
 }
 
 /// A file that was found and not opened yet.
 #[derive(Clone, Debug)]
-pub struct Unread {
+pub(crate) struct Unread {
     /// Where the source has it.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Its name in the tree.
-    pub name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// What opens it.
-    pub location: Location,
+    pub(crate) location: Location,
     /// How it compares.
-    pub change: Change,
+    pub(crate) change: Change,
     /// How many bytes of its block are reserved for it: its length when it was found; 0 if it is read block by block.
-    pub len: usize,
+    pub(crate) len: usize,
 }
 
 /// A directory whose entries follow.
 #[derive(Clone, Debug)]
-pub struct DirectoryStart {
+pub(crate) struct DirectoryStart {
     /// Where the source has it.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The entry to be, its node not known yet.
-    pub entry: Entry,
+    pub(crate) entry: Entry,
     /// What the parent has under its name.
-    pub parent: Option<ParentDirectory>,
+    pub(crate) parent: Option<ParentDirectory>,
 }
 
 /// A directory of the parent snapshot.
 #[derive(Clone, Copy, Debug)]
-pub struct ParentDirectory {
+pub(crate) struct ParentDirectory {
     /// Root of its list.
-    pub node: Fingerprint,
+    pub(crate) node: Fingerprint,
     /// Whether its metadata is the same.
-    pub same_metadata: bool,
+    pub(crate) same_metadata: bool,
 }
 
 /// How the open file ends.
 #[derive(Debug)]
-pub enum FileEnd {
+pub(crate) enum FileEnd {
     /// It was read to its end.
     Whole,
     /// It changed while it was read. What was read of it is dropped, and it begins again.
@@ -221,7 +221,7 @@ pub enum FileEnd {
 
 /// One step of a walk.
 #[derive(Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// A directory begins.
     Enter(Box<DirectoryStart>),
     /// The directory entered last ends.
@@ -241,7 +241,7 @@ pub enum Step {
 }
 
 /// Returns an entry with what every kind has in common.
-pub fn entry_of(name: Vec<u8>, metadata: &Metadata, content: Content) -> Entry {
+pub(crate) fn entry_of(name: Vec<u8>, metadata: &Metadata, content: Content) -> Entry {
     let shared = 1 < metadata.links && metadata.kind != EntryKind::Directory;
     let link = shared.then_some(Link { device: metadata.device, inode: metadata.inode, links: metadata.links });
     Entry {

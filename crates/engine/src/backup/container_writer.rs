@@ -100,7 +100,7 @@ impl Drop for ContainerWriter {
 
 impl ContainerWriter {
     /// Starts without containers.
-    pub(super) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, budget: &Budget) -> Self {
+    pub(crate) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, budget: &Budget) -> Self {
         let buffers = Arc::default();
         let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers) };
         let write = WriteTemporary { writer: Arc::clone(session.writer()), buffers };
@@ -135,7 +135,7 @@ impl ContainerWriter {
     }
 
     /// Makes all containers durable.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.make_durable(self.closed)
     }
 

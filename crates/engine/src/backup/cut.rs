@@ -13,16 +13,16 @@ use crate::types::Fingerprint;
 
 /// Reads the small files of a block, and finds the candidates while the bytes are at hand.
 #[derive(Debug)]
-pub struct FindCandidates {
+pub(crate) struct FindCandidates {
     /// Reads what is not read yet.
-    pub files: FileReader,
+    pub(crate) files: FileReader,
     /// The hash; `None` where cuts do not depend on candidates.
-    pub table: Option<GearTable>,
+    pub(crate) table: Option<GearTable>,
 }
 
 /// Bytes of the open file with their candidates.
 #[derive(Debug)]
-pub struct Searched {
+pub(crate) struct Searched {
     start: usize,
     len: u32,
     candidates: Vec<u32>,
@@ -64,7 +64,7 @@ enum Location {
 
 /// One event after cutting.
 #[derive(Debug)]
-pub enum CutEvent {
+pub(crate) enum CutEvent {
     /// The next chunk of the block; it belongs to the open file.
     Chunk,
     /// A step of the walk.
@@ -73,19 +73,19 @@ pub enum CutEvent {
 
 /// A block in chunks.
 #[derive(Debug)]
-pub struct CutBlock {
+pub(crate) struct CutBlock {
     bytes: BlockBytes,
     joined: Vec<u8>,
     locations: Vec<Location>,
     /// The events in order.
-    pub events: Vec<CutEvent>,
+    pub(crate) events: Vec<CutEvent>,
     /// Names of the chunks, in order; empty until they were computed.
-    pub fingerprints: Vec<Fingerprint>,
+    pub(crate) fingerprints: Vec<Fingerprint>,
 }
 
 impl CutBlock {
     /// Returns a chunk's bytes.
-    pub fn chunk(&self, number: usize) -> &[u8] {
+    pub(crate) fn chunk(&self, number: usize) -> &[u8] {
         let bytes = match self.locations.get(number) {
             Some(Location::Block(range)) => self.bytes.get(range.clone()),
             Some(Location::Joined(range)) => self.joined.get(range.clone()),
@@ -95,7 +95,7 @@ impl CutBlock {
     }
 
     /// Returns how many chunks there are.
-    pub fn chunk_count(&self) -> usize {
+    pub(crate) fn chunk_count(&self) -> usize {
         self.locations.len()
     }
 }
@@ -112,7 +112,7 @@ pub trait StreamCutter: fmt::Debug {
 
 /// The source of cut positions.
 #[derive(Debug)]
-pub enum Cuts {
+pub(crate) enum Cuts {
     /// Candidates that workers found; the cutter applies minimum and maximum, as in a repository.
     OfCandidates(Cutter),
     /// The bytes themselves.
@@ -130,7 +130,7 @@ impl Cuts {
 
 /// Cuts streams that run on from block to block.
 #[derive(Debug)]
-pub struct CutStage {
+pub(crate) struct CutStage {
     cutter: Cuts,
     /// Bytes of the open chunk that came with earlier blocks; no longer than the longest chunk.
     carry: Vec<u8>,
@@ -138,12 +138,12 @@ pub struct CutStage {
 
 impl CutStage {
     /// Starts before the first stream.
-    pub fn new(cutter: Cuts) -> Self {
+    pub(crate) fn new(cutter: Cuts) -> Self {
         Self { cutter, carry: Vec::new() }
     }
 
     /// Cuts the next block.
-    pub fn cut(&mut self, Block { bytes, events }: Block<Searched>) -> CutBlock {
+    pub(crate) fn cut(&mut self, Block { bytes, events }: Block<Searched>) -> CutBlock {
         let (joined, locations, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
         let mut cut = CutBlock { bytes, joined, locations, events: Vec::with_capacity(events.len()), fingerprints };
         let mut cuts = Vec::new();
@@ -208,9 +208,9 @@ impl CutStage {
 
 /// Names the chunks of a block.
 #[derive(Debug)]
-pub struct FingerprintChunks {
+pub(crate) struct FingerprintChunks {
     /// Names them.
-    pub fingerprinter: Arc<dyn Fingerprinter>,
+    pub(crate) fingerprinter: Arc<dyn Fingerprinter>,
 }
 
 impl Task for FingerprintChunks {

@@ -21,7 +21,7 @@ pub struct DryRun {
     /// Bytes of the files that would be read.
     pub bytes_to_read: u64,
     /// Things that could not be looked at.
-    pub failures: u64,
+    pub(crate) failures: u64,
 }
 
 /// Walks a source, compares it with the parent and counts. Reads no file and writes nothing into the repository.

@@ -73,11 +73,11 @@ pub struct ChunkCounts {
     /// Metadata chunks that were stored already.
     pub metadata_duplicate: u64,
     /// Plaintext bytes of the chunks stored.
-    pub bytes_added: u64,
+    pub(crate) bytes_added: u64,
 }
 
 /// Identifies chunks, hands unique ones to packing, and remembers where each went until it is recorded.
-pub struct IdentifyStage<'a> {
+pub(crate) struct IdentifyStage<'a> {
     keys: Arc<Keys>,
     identifier: &'a mut dyn Identifier,
     pack: PackStage,
@@ -95,7 +95,7 @@ pub struct IdentifyStage<'a> {
     unrecorded: HashMap<ContainerId, Vec<u64>>,
     resolved: Vec<Resolved>,
     /// What was counted.
-    pub counts: ChunkCounts,
+    pub(crate) counts: ChunkCounts,
 }
 
 impl std::fmt::Debug for IdentifyStage<'_> {
@@ -109,7 +109,7 @@ impl std::fmt::Debug for IdentifyStage<'_> {
 
 impl<'a> IdentifyStage<'a> {
     /// Starts before the first chunk.
-    pub(super) fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: PackStage, budget: &Budget) -> Self {
+    pub(crate) fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: PackStage, budget: &Budget) -> Self {
         Self {
             keys,
             identifier,
@@ -127,7 +127,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Takes the chunks of a block.
-    pub fn submit(&mut self, block: &CutBlock) -> Result<()> {
+    pub(crate) fn submit(&mut self, block: &CutBlock) -> Result<()> {
         let first = self.next;
         let mut chunks = Vec::with_capacity(block.chunk_count());
         for (number, fingerprint) in block.fingerprints.iter().enumerate() {
@@ -168,7 +168,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Takes the next reference of the stream, if its container is known.
-    pub fn next_reference(&mut self) -> Option<ChunkRef> {
+    pub(crate) fn next_reference(&mut self) -> Option<ChunkRef> {
         let Slot { arrival: SequencedChunk { sequence, chunk }, verdict } = self.slots.front()?;
         let container = match (*verdict)? {
             Verdict::Stored(container) => container,
@@ -182,7 +182,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Brings every pending chunk to a verdict.
-    pub fn drain(&mut self) -> Result<()> {
+    pub(crate) fn drain(&mut self) -> Result<()> {
         let mut resolved = Vec::new();
         self.identifier.drain(&mut resolved)?;
         for verdict in resolved {
@@ -193,7 +193,7 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Makes the containers of all references so far known.
-    pub fn resolve_all(&mut self) -> Result<()> {
+    pub(crate) fn resolve_all(&mut self) -> Result<()> {
         self.drain()?;
         self.pack.assign_all()?;
         self.take_assigned();
@@ -201,12 +201,12 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Returns true if so many references wait that they must be resolved before more are submitted.
-    pub fn is_congested(&self) -> bool {
+    pub(crate) fn is_congested(&self) -> bool {
         self.slots_max <= self.slots.len()
     }
 
     /// Makes everything durable and records it.
-    pub fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.resolve_all()?;
         self.pack.finish()?;
         self.take_assigned();
@@ -214,12 +214,12 @@ impl<'a> IdentifyStage<'a> {
     }
 
     /// Returns how many bytes the session's containers take so far.
-    pub fn stored_bytes(&self) -> u64 {
+    pub(crate) fn stored_bytes(&self) -> u64 {
         self.pack.stored_bytes()
     }
 
     /// Returns what the identifier counted.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.identifier.counters()
     }
 

@@ -39,7 +39,7 @@ impl ChunkRule {
 
 /// The stages before identification.
 #[derive(Debug)]
-pub struct Ingest {
+pub(crate) struct Ingest {
     prefetcher: Prefetcher<Block<Input>>,
     search: TaskQueue<FindCandidates>,
     cutter: CutStage,
@@ -48,7 +48,13 @@ pub struct Ingest {
 
 impl Ingest {
     /// Starts to read. `files` reads the small files that `reader` found; each stage has up to `depth` blocks in flight.
-    pub fn new(driver: &Driver, mut reader: SourceReader, files: FileReader, rule: ChunkRule, depth: usize) -> Self {
+    pub(crate) fn new(
+        driver: &Driver,
+        mut reader: SourceReader,
+        files: FileReader,
+        rule: ChunkRule,
+        depth: usize,
+    ) -> Self {
         let ChunkRule { cutter, table, fingerprinter } = rule;
         let search = driver.queue(FindCandidates { files, table }, Pool::Read, depth);
         let name = driver.queue(FingerprintChunks { fingerprinter }, Pool::Compute, depth);
@@ -57,7 +63,7 @@ impl Ingest {
     }
 
     /// Hands every block over, in stream order.
-    pub fn run(self, monitor: &dyn Monitor, each: &mut dyn FnMut(CutBlock) -> Result<()>) -> Result<()> {
+    pub(crate) fn run(self, monitor: &dyn Monitor, each: &mut dyn FnMut(CutBlock) -> Result<()>) -> Result<()> {
         let Self { prefetcher, mut search, mut cutter, mut name } = self;
         let mut take = |searched| name.push(cutter.cut(searched)).map_or(Ok(()), &mut *each);
         for block in prefetcher {

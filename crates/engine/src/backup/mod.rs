@@ -1,15 +1,15 @@
 //! Backup: from a source to a committed snapshot.
 
-pub mod assemble;
-pub mod block;
+pub(crate) mod assemble;
+pub(crate) mod block;
 mod container_writer;
 pub mod cut;
 pub mod dry_run;
-pub mod identify;
+pub(crate) mod identify;
 pub mod ingest;
 mod pack;
-pub mod parent;
-pub mod read;
+pub(crate) mod parent;
+pub(crate) mod read;
 pub mod record;
 pub mod run;
 mod source_file;

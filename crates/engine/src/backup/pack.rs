@@ -42,7 +42,7 @@ struct Line {
 }
 
 /// Packs the unique chunks of a session into regions, and regions into containers.
-pub(super) struct PackStage {
+pub(crate) struct PackStage {
     region_bytes: u32,
     data: Line,
     metadata: Line,
@@ -61,7 +61,7 @@ impl fmt::Debug for PackStage {
 
 impl PackStage {
     /// Starts without containers.
-    pub(super) fn new(
+    pub(crate) fn new(
         store: &Store,
         session: &Arc<Session>,
         driver: &Driver,
@@ -123,7 +123,7 @@ impl PackStage {
     }
 
     /// Closes all containers and makes them durable.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.assign_all()?;
         for kind in [ContainerKind::Data, ContainerKind::Metadata] {
             if let Some(builder) = self.line(kind).packer.finish() {

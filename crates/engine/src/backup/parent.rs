@@ -25,7 +25,7 @@ pub enum Comparison {
 
 /// Follows a walk through the tree of the parent.
 #[derive(Debug)]
-pub struct Parent {
+pub(crate) struct Parent {
     reader: MetadataReader,
     live: Arc<Listing>,
     /// When the parent's scan began, by the clock that stamps files.
@@ -42,7 +42,7 @@ const KNOWN_LIVE_MAX: usize = 1024;
 
 impl Parent {
     /// Starts at the root of a snapshot.
-    pub fn new(snapshot: &Snapshot, reader: MetadataReader, live: Arc<Listing>, comparison: Comparison) -> Self {
+    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, live: Arc<Listing>, comparison: Comparison) -> Self {
         Self {
             reader,
             live,
@@ -55,7 +55,7 @@ impl Parent {
 
     /// Returns what the parent has under a name in the current directory. Names must come in order. A part of the
     /// parent that cannot be read is as if it were not there: its files are read again.
-    pub fn find(&mut self, name: &[u8]) -> Option<HintedEntry> {
+    pub(crate) fn find(&mut self, name: &[u8]) -> Option<HintedEntry> {
         let top = self.stack.last_mut()?;
         let cursor = top.as_mut()?;
         cursor.find(name, &mut self.reader).unwrap_or_else(|_| {
@@ -65,7 +65,7 @@ impl Parent {
     }
 
     /// Enters a directory, which the parent has as `entry` or not at all.
-    pub fn enter(&mut self, entry: Option<&Entry>) {
+    pub(crate) fn enter(&mut self, entry: Option<&Entry>) {
         let cursor = entry.and_then(|entry| match &entry.content {
             Content::Directory { node } => Some(DirectoryCursor::new(*node)),
             Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
@@ -74,14 +74,14 @@ impl Parent {
     }
 
     /// Leaves the directory entered last.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.stack.pop();
     }
 
     /// Says whether a file is the parent's, so that its references can be used without reading it: the same in every
     /// attribute compared, its inode unchanged since before the parent's scan began, and every container that the
     /// references name live.
-    pub fn is_unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> bool {
+    pub(crate) fn is_unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> bool {
         let Content::File { ctime, inode, recipe } = &parent.entry.content else { return false };
         let same = metadata.kind == EntryKind::File
             && metadata.size == recipe.len()

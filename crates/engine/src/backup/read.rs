@@ -32,7 +32,7 @@ const READ_AGAIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Opens and reads files.
 #[derive(Clone, Copy, Debug)]
-pub struct FileReader {
+pub(crate) struct FileReader {
     entry_bytes_max: usize,
 }
 
@@ -48,12 +48,12 @@ enum Verdict {
 
 impl FileReader {
     /// Entries take at most so many bytes.
-    pub fn new(entry_bytes_max: u32) -> Self {
+    pub(crate) fn new(entry_bytes_max: u32) -> Self {
         Self { entry_bytes_max: entry_bytes_max as usize }
     }
 
     /// Reads the unread files of a block, each as it is when it is opened.
-    pub fn read_small(self, Block { bytes, events }: Block<Input>) -> Block<ByteRange> {
+    pub(crate) fn read_small(self, Block { bytes, events }: Block<Input>) -> Block<ByteRange> {
         let mut block = Block { bytes, events: Vec::with_capacity(events.len() * EVENTS_OF_SMALL_FILE) };
         for event in events {
             match event {
@@ -173,7 +173,7 @@ fn finish<B>(outcome: Result<Verdict>, unread: &Unread, block: &mut Block<B>) {
 
 /// Turns a source into blocks.
 #[derive(Debug)]
-pub struct SourceReader {
+pub(crate) struct SourceReader {
     files: FileReader,
     walk: Walk,
     parent: Option<Parent>,
@@ -186,12 +186,12 @@ pub struct SourceReader {
 impl SourceReader {
     /// Reads what `walk` finds. `roots` are the paths that the user named: a block device among them is read like a
     /// file. `parent` spares what has not changed.
-    pub fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(files: FileReader, walk: Walk, parent: Option<Parent>, roots: Vec<PathBuf>) -> Self {
         Self { files, walk, parent, roots, open: None, buffers: Buffers::default(), is_finished: false }
     }
 
     /// Returns the next block, small files not read yet; `None` at the end.
-    pub fn next_block(&mut self) -> Option<Block<Input>> {
+    pub(crate) fn next_block(&mut self) -> Option<Block<Input>> {
         let mut block = Block { bytes: self.buffers.take(), events: Vec::new() };
         while WINDOW < block.bytes.free() && block.events.len() < BLOCK_EVENTS_MAX / EVENTS_OF_SMALL_FILE {
             if self.open.is_some() {

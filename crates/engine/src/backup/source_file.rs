@@ -49,18 +49,18 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn new(file: Box<dyn SourceFile>) -> Self {
+    pub(crate) fn new(file: Box<dyn SourceFile>) -> Self {
         let end = file.opened().size;
         Self { file, offset: 0, data_end: 0, end, halo: Vec::new(), head: None }
     }
 
     /// Returns how far it has been read.
-    pub(super) fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Reads into the rest of the block.
-    pub(super) fn advance<B: From<ByteRange>>(&mut self, block: &mut Block<B>) -> Result<Advance> {
+    pub(crate) fn advance<B: From<ByteRange>>(&mut self, block: &mut Block<B>) -> Result<Advance> {
         if self.offset == self.data_end
             && let Advance::End = self.find_data(block)?
         {

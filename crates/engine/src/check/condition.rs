@@ -34,7 +34,7 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Knows of no container that is not sound, and keeps what others name in so many bytes.
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self { unsound: BTreeMap::new(), named: Lru::new(bytes_max), bytes_left: bytes_max, last: None }
     }
 
@@ -73,7 +73,7 @@ impl Conditions {
     /// Returns the length of a chunk if the container is sound and is known to hold it. One whose names are not kept any
     /// more is opened by `open` when a second reference in a row asks for it: scattered references would open one for
     /// each chunk.
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         id: ContainerId,
         fingerprint: &Fingerprint,

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::types::SessionId;
 
 /// Files that a finding lists; the others are counted.
-pub const AFFECTED_MAX: usize = 100;
+pub(crate) const AFFECTED_MAX: usize = 100;
 /// Bytes of text about one object; what else is wrong with it is left out.
 const PROBLEM_LEN_MAX: usize = 2000;
 
@@ -134,7 +134,7 @@ impl Findings {
     }
 
     /// Returns all findings, the worst first.
-    pub(super) fn finish(mut self) -> Vec<Finding> {
+    pub(crate) fn finish(mut self) -> Vec<Finding> {
         self.list.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.object.cmp(&b.object)));
         self.list
     }

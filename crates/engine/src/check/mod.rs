@@ -23,14 +23,13 @@ pub mod findings;
 mod inventory;
 mod objects;
 mod references;
-pub mod remembered_heads;
+pub(crate) mod remembered_heads;
 mod sample;
 mod verify;
 
 pub use findings::{AffectedFile, Extent, Finding, Severity};
-pub use remembered_heads::{
-    ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared, read_heads, remember_heads, write_heads,
-};
+pub use remembered_heads::{ComparedCommits, HeadsAccess, HeadsDir, LostHeads, read_commits_compared};
+pub(crate) use remembered_heads::{read_heads, remember_heads};
 
 use affected::find_affected;
 use findings::Findings;
@@ -87,7 +86,7 @@ pub struct CheckRequest {
     pub snapshots: CheckedSnapshots,
     /// Directory of temporary files.
     pub scratch: Scratch,
-    /// Memory in bytes; at least [`MEMORY_BYTES_MIN`] is used.
+    /// Memory in bytes; at least `MEMORY_BYTES_MIN` is used.
     pub memory_bytes: usize,
     /// Driver of the work queues.
     pub driver: Driver,
@@ -98,7 +97,7 @@ pub struct CheckRequest {
 }
 
 /// The least memory that a check uses, in bytes: its smallest share is a sixteenth and holds a map.
-pub const MEMORY_BYTES_MIN: usize = 16 * crate::spill::MEMORY_BYTES_MIN;
+pub(crate) const MEMORY_BYTES_MIN: usize = 16 * crate::spill::MEMORY_BYTES_MIN;
 
 /// Report of a check.
 #[derive(Clone, Debug, Default)]

@@ -41,7 +41,7 @@ pub(super) struct History {
 
 impl History {
     /// Returns the snapshots that were not forgotten.
-    pub(super) fn snapshots(&self) -> impl Iterator<Item = (SessionId, &Snapshot)> {
+    pub(crate) fn snapshots(&self) -> impl Iterator<Item = (SessionId, &Snapshot)> {
         let kept = self.commits.iter().filter(|(session, _)| !self.forgotten.contains(session));
         kept.filter_map(|(session, commit)| Some((*session, commit.body.snapshot.as_ref()?)))
     }

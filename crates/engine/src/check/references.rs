@@ -77,7 +77,7 @@ pub(super) struct References<'a, 'b> {
 
 impl<'a, 'b> References<'a, 'b> {
     /// Starts without having visited anything.
-    pub(super) fn new(reader: MetadataReader, inventory: &'a mut Inventory<'b>, visited: SpillMap) -> Self {
+    pub(crate) fn new(reader: MetadataReader, inventory: &'a mut Inventory<'b>, visited: SpillMap) -> Self {
         Self { reader, inventory, visited, nodes: 0 }
     }
 

@@ -20,7 +20,7 @@ use crate::store::{Store, read_object};
 use crate::types::{RepositoryId, SessionId};
 
 /// Name of the file in the cache directory.
-pub const HEADS: &str = "heads";
+pub(crate) const HEADS: &str = "heads";
 const MAGIC: [u8; 4] = *b"1FHD";
 const VERSION: u16 = 1;
 const HEAD_LEN: usize = 48;
@@ -30,7 +30,7 @@ const FILE_LEN_MAX: usize = 64 + HEADS_MAX * HEAD_LEN;
 
 /// Returns the heads seen last; none if there is no file. A file that is damaged or of another repository is an error,
 /// after which nothing is remembered.
-pub fn read_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId) -> Result<Vec<Head>> {
+pub(crate) fn read_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId) -> Result<Vec<Head>> {
     let path = dir.join(HEADS);
     let bytes = match read_object(disk, &path, FILE_LEN_MAX) {
         Ok(bytes) => bytes,
@@ -61,7 +61,12 @@ fn decode(body: &[u8]) -> Decoded<(RepositoryId, Vec<Head>)> {
 }
 
 /// Remembers heads instead of those before, all of them or none.
-pub fn write_heads(heads_dir: &HeadsDir, host: &dyn Host, repository: RepositoryId, heads: &[Head]) -> Result<()> {
+pub(crate) fn write_heads(
+    heads_dir: &HeadsDir,
+    host: &dyn Host,
+    repository: RepositoryId,
+    heads: &[Head],
+) -> Result<()> {
     let heads = heads.get(..HEADS_MAX).unwrap_or(heads);
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -137,14 +142,14 @@ pub fn read_commits_compared(store: &Store, heads_dir: &HeadsDir) -> Result<Comp
 
 /// Returns the heads that were seen and are gone, or stand for another commit, without having been forgotten. A commit that
 /// cannot be read is damaged, not gone.
-pub fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
+pub(crate) fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
     let is_damaged = |head: &Head| commits.findings.iter().any(|(session, _)| *session == head.session);
     seen.iter().filter(|head| is_gone(commits, head) && !is_damaged(head)).copied().collect()
 }
 
 /// Brings what is remembered up to date with the repository. A head that is gone without having been forgotten stays
 /// remembered, unless its loss is accepted.
-pub fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Commits) -> Result<()> {
+pub(crate) fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Commits) -> Result<()> {
     if heads_dir.access == HeadsAccess::ReadOnly {
         return Ok(());
     }

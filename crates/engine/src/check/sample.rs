@@ -17,7 +17,7 @@ pub(super) struct Sample {
 
 impl Sample {
     /// Prepares for `count` containers of at most `container_bytes` each.
-    pub(super) fn new(request: &CheckRequest, host: &dyn Host, count: usize, container_bytes: u32) -> Result<Self> {
+    pub(crate) fn new(request: &CheckRequest, host: &dyn Host, count: usize, container_bytes: u32) -> Result<Self> {
         request.read.validate()?;
         let mut seed = [0; 32];
         match (request.read, request.seed) {
@@ -79,7 +79,7 @@ fn share(count: u64, percent: f64) -> u64 {
 
 impl ReadData {
     /// Fails if the request cannot be carried out.
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         match *self {
             Self::Subset { index, of } if index == 0 || of < index => {
                 Err(Error::invalid(format!("there is no part {index} of {of}: parts are counted from 1")))

@@ -24,7 +24,7 @@ pub(super) struct FoundChunk {
 
 /// Contents of a container, and its damage.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// Bytes that the object has.
     pub(super) len: u64,
     /// Its damage, in sentences.

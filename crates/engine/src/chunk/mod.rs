@@ -3,8 +3,8 @@
 //! Two phases, so that any number of threads finds the same boundaries: candidates are positions whose hash, a function
 //! of the 32 bytes before them alone, is below a threshold; minimum and maximum are then applied in stream order.
 
-pub mod cutter;
-pub mod gear;
+pub(crate) mod cutter;
+pub(crate) mod gear;
 
 pub use cutter::Cutter;
 pub use gear::{GearTable, WINDOW};

@@ -14,24 +14,24 @@ pub struct ContainerBytes {
 
 impl ContainerBytes {
     /// Takes `len` bytes of a buffer, which may have held another container. Their values are arbitrary.
-    pub fn within(mut buffer: AlignedBuffer, len: usize) -> Self {
+    pub(crate) fn within(mut buffer: AlignedBuffer, len: usize) -> Self {
         buffer.resize(len.next_multiple_of(DIRECT_ALIGN));
         buffer.get_mut(len..).unwrap_or_default().fill(0);
         Self { buffer, len }
     }
 
     /// Returns the bytes, to be written.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.buffer.get_mut(..self.len).expect("the bytes lie in the room")
     }
 
     /// Returns the bytes and the zeros that follow.
-    pub fn padded(&self) -> &[u8] {
+    pub(crate) fn padded(&self) -> &[u8] {
         &self.buffer
     }
 
     /// Returns the buffer.
-    pub fn into_buffer(self) -> AlignedBuffer {
+    pub(crate) fn into_buffer(self) -> AlignedBuffer {
         self.buffer
     }
 }

@@ -27,15 +27,15 @@ pub struct RegionChunk {
 #[derive(Clone, Debug, Default)]
 pub struct Region {
     /// The chunks in order.
-    pub chunks: Vec<RegionChunk>,
+    pub(crate) chunks: Vec<RegionChunk>,
     /// Their bytes, one after the other. Dropped once the region is packed, unless they are stored as they are.
-    pub plain: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
     /// Compressed form, where that is shorter; empty until compressed.
     compressed: Vec<u8>,
     /// How it was compressed.
-    pub algorithm: Option<Algorithm>,
+    pub(crate) algorithm: Option<Algorithm>,
     /// Length of the plaintext.
-    pub plain_len: u32,
+    pub(crate) plain_len: u32,
 }
 
 impl Region {
@@ -57,7 +57,7 @@ impl Region {
     }
 
     /// Returns what is stored, once compressed.
-    pub fn stored(&self) -> &[u8] {
+    pub(crate) fn stored(&self) -> &[u8] {
         match self.algorithm {
             None | Some(Algorithm::None) => &self.plain,
             Some(Algorithm::Zstd | Algorithm::Lz4) => &self.compressed,
@@ -109,16 +109,16 @@ pub struct ContainerBuilder {
 
 /// Result of packing a region.
 #[derive(Debug, Default)]
-pub struct Packed {
+pub(crate) struct Packed {
     /// Containers and the chunks assigned to them, in order.
-    pub assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
+    pub(crate) assigned: Vec<(ContainerId, Vec<RegionChunk>)>,
     /// Containers that are full now.
-    pub full: Vec<ContainerBuilder>,
+    pub(crate) full: Vec<ContainerBuilder>,
 }
 
 /// Fills containers of one kind.
 #[derive(Debug)]
-pub struct Packer {
+pub(crate) struct Packer {
     session: SessionId,
     kind: ContainerKind,
     container_bytes: usize,
@@ -136,13 +136,13 @@ const CUT_ATTEMPTS_MAX: usize = 3;
 
 impl Packer {
     /// Starts without an open container.
-    pub fn new(session: SessionId, kind: ContainerKind, container_bytes: u32, compression: Compression) -> Self {
+    pub(crate) fn new(session: SessionId, kind: ContainerKind, container_bytes: u32, compression: Compression) -> Self {
         let container_bytes = container_bytes as usize;
         Self { session, kind, container_bytes, compression, open: None, regions_len: 0, chunk_count: 0 }
     }
 
     /// Packs a compressed region. `ordinals` gives out the next container's number.
-    pub fn push(&mut self, mut region: Region, compressor: &mut Compressor, ordinals: &mut u32) -> Packed {
+    pub(crate) fn push(&mut self, mut region: Region, compressor: &mut Compressor, ordinals: &mut u32) -> Packed {
         let mut packed = Packed::default();
         while !region.chunks.is_empty() {
             let id = self.open_container(ordinals);
@@ -167,7 +167,7 @@ impl Packer {
     }
 
     /// Takes the open container out, whatever it holds.
-    pub fn finish(&mut self) -> Option<ContainerBuilder> {
+    pub(crate) fn finish(&mut self) -> Option<ContainerBuilder> {
         self.regions_len = 0;
         self.chunk_count = 0;
         self.open.take()

@@ -10,9 +10,9 @@ use crate::object::names::ContainerKind;
 use crate::types::{Chunk, ChunkKind, FINGERPRINT_LEN, Fingerprint};
 
 /// Most regions in a container.
-pub const REGIONS_MAX: usize = 4096;
+pub(crate) const REGIONS_MAX: usize = 4096;
 /// Most chunks in a container.
-pub const CHUNKS_MAX: usize = 65_536;
+pub(crate) const CHUNKS_MAX: usize = 65_536;
 const REGION_ENTRY_LEN: usize = 13;
 const HEAD_LEN: usize = 8;
 
@@ -44,7 +44,7 @@ pub struct DirectoryChunk {
 
 impl DirectoryChunk {
     /// Returns the chunk with its hints; `None` without a name.
-    pub fn chunk(&self) -> Option<Chunk> {
+    pub(crate) fn chunk(&self) -> Option<Chunk> {
         self.fingerprint.map(|fingerprint| Chunk { fingerprint, len: self.len })
     }
 }
@@ -79,7 +79,7 @@ fn chunk_entry_len(kind: ContainerKind, side: Side) -> usize {
 }
 
 /// Returns the sealed length of a directory.
-pub fn sealed_len(kind: ContainerKind, side: Side, regions: usize, chunks: usize) -> usize {
+pub(crate) fn sealed_len(kind: ContainerKind, side: Side, regions: usize, chunks: usize) -> usize {
     HEAD_LEN + regions * REGION_ENTRY_LEN + chunks * chunk_entry_len(kind, side) + TAG_LEN
 }
 
@@ -110,7 +110,7 @@ impl Directory {
 
     /// Reads the plaintext form. Afterward every region's chunks add up to its plaintext, and no region's plaintext is
     /// longer than `region_bytes_limit`.
-    pub fn decode(bytes: &[u8], kind: ContainerKind, side: Side, region_bytes_limit: u32) -> Decoded<Self> {
+    pub(crate) fn decode(bytes: &[u8], kind: ContainerKind, side: Side, region_bytes_limit: u32) -> Decoded<Self> {
         let mut reader = Reader::new(bytes);
         let region_count = reader.count32(REGION_ENTRY_LEN)?;
         let chunk_count = reader.count32(chunk_entry_len(kind, side))?;
@@ -141,7 +141,7 @@ impl Directory {
     }
 
     /// Returns true if two directories describe the same contents, apart from fingerprints.
-    pub fn agrees_with(&self, other: &Self) -> bool {
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         let bare = |chunk: &DirectoryChunk| (chunk.kind, chunk.len, chunk.hints_len);
         self.regions == other.regions && self.chunks.iter().map(bare).eq(other.chunks.iter().map(bare))
     }

@@ -15,22 +15,22 @@ use crate::types::{Fingerprint, RepositoryId};
 
 /// Where a chunk stands in its container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChunkPlace {
+pub(crate) struct ChunkPlace {
     /// Number of the region.
-    pub region: u32,
+    pub(crate) region: u32,
     /// First byte in the region's plaintext.
-    pub offset: u32,
+    pub(crate) offset: u32,
     /// Bytes, hints included.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Bytes of hints at the end.
-    pub hints_len: u32,
+    pub(crate) hints_len: u32,
 }
 
 /// A container whose header and directory have been read and checked.
 #[derive(Debug)]
 pub struct ContainerReader {
     /// Its name.
-    pub name: ContainerName,
+    pub(crate) name: ContainerName,
     /// Its table of contents.
     pub directory: Directory,
     header: [u8; HEADER_LEN],
@@ -47,16 +47,21 @@ pub struct ContainerReader {
 
 /// A container's header, checked.
 #[derive(Debug)]
-pub struct OpenHeader {
+pub(crate) struct OpenHeader {
     /// The header's bytes, which every seal in the container authenticates.
-    pub bytes: [u8; HEADER_LEN],
+    pub(crate) bytes: [u8; HEADER_LEN],
     /// Bytes of the sealed front directory that follows.
-    pub front_len: u32,
+    pub(crate) front_len: u32,
     key: ObjectKey,
 }
 
 /// Checks a container's header: that it is this repository's, under its own name, and sealed with its key.
-pub fn open_header(keys: &Keys, repository: RepositoryId, name: &ContainerName, bytes: &[u8]) -> Result<OpenHeader> {
+pub(crate) fn open_header(
+    keys: &Keys,
+    repository: RepositoryId,
+    name: &ContainerName,
+    bytes: &[u8],
+) -> Result<OpenHeader> {
     let object = name.path().display().to_string();
     let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
         return Err(Error::damaged(object, "ends inside its header"));
@@ -82,7 +87,7 @@ pub fn open_header(keys: &Keys, repository: RepositoryId, name: &ContainerName, 
 
 impl ContainerReader {
     /// Opens one of the directories. `sealed` is exactly the sealed directory.
-    pub fn open(
+    pub(crate) fn open(
         name: ContainerName,
         header: OpenHeader,
         side: Side,
@@ -138,7 +143,7 @@ impl ContainerReader {
     }
 
     /// Names the chunks of a container that was opened by its back directory, in order.
-    pub fn name_chunks(&mut self, fingerprints: &[Option<Fingerprint>]) {
+    pub(crate) fn name_chunks(&mut self, fingerprints: &[Option<Fingerprint>]) {
         for (chunk, fingerprint) in self.directory.chunks.iter_mut().zip(fingerprints) {
             chunk.fingerprint = *fingerprint;
         }
@@ -154,19 +159,19 @@ impl ContainerReader {
     }
 
     /// Returns roughly how many bytes of memory the directory takes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let chunks = self.directory.chunks.len() * (size_of::<crate::container::DirectoryChunk>() + 8);
         chunks + self.directory.regions.len() * 48 + 512
     }
 
     /// Returns where a chunk stands.
-    pub fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
+    pub(crate) fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
         self.place(self.number_of(fingerprint, 0)?)
     }
 
     /// Returns the number of a chunk. The chunk numbered `guess` is looked at first: what is referred to in the order
     /// in which it was stored is found without a search.
-    pub fn number_of(&self, fingerprint: &Fingerprint, guess: usize) -> Option<usize> {
+    pub(crate) fn number_of(&self, fingerprint: &Fingerprint, guess: usize) -> Option<usize> {
         let named = |number: usize| self.directory.chunks.get(number).and_then(|chunk| chunk.fingerprint);
         if named(guess) == Some(*fingerprint) {
             return Some(guess);
@@ -177,7 +182,7 @@ impl ContainerReader {
     }
 
     /// Returns where the chunk with this number stands.
-    pub fn place(&self, number: usize) -> Option<ChunkPlace> {
+    pub(crate) fn place(&self, number: usize) -> Option<ChunkPlace> {
         let region = self.region_chunks.partition_point(|&first| first <= number).checked_sub(1)?;
         let offset = *self.chunk_offsets.get(number)?;
         let chunk = self.directory.chunks.get(number)?;
@@ -185,7 +190,7 @@ impl ContainerReader {
     }
 
     /// Returns the chunks of a region, by number.
-    pub fn chunks_of(&self, region: u32) -> std::ops::Range<usize> {
+    pub(crate) fn chunks_of(&self, region: u32) -> std::ops::Range<usize> {
         let region = region as usize;
         match (self.region_chunks.get(region), self.region_chunks.get(region + 1)) {
             (Some(&first), Some(&end)) => first..end,
@@ -194,13 +199,13 @@ impl ContainerReader {
     }
 
     /// Returns which bytes of the container a region takes.
-    pub fn region_range(&self, region: u32) -> Option<(u64, u32)> {
+    pub(crate) fn region_range(&self, region: u32) -> Option<(u64, u32)> {
         let offset = *self.region_offsets.get(region as usize)?;
         Some((offset, self.directory.regions.get(region as usize)?.sealed_len))
     }
 
     /// Returns how long the container's file is, which follows from its directory.
-    pub fn stored_len(&self) -> u64 {
+    pub(crate) fn stored_len(&self) -> u64 {
         let back_len =
             sealed_len(self.name.kind, Side::Back, self.directory.regions.len(), self.directory.chunks.len());
         let regions_end = usize::try_from(self.regions_end()).unwrap_or(usize::MAX);
@@ -208,12 +213,12 @@ impl ContainerReader {
     }
 
     /// Returns where the regions end.
-    pub fn regions_end(&self) -> u64 {
+    pub(crate) fn regions_end(&self) -> u64 {
         self.region_offsets.last().copied().unwrap_or(HEADER_LEN as u64)
     }
 
     /// Opens and decompresses a region's sealed bytes into `plain`, which is replaced. `sealed` is used up.
-    pub fn open_region(
+    pub(crate) fn open_region(
         &self,
         region: u32,
         sealed: &mut [u8],
@@ -230,7 +235,7 @@ impl ContainerReader {
 
     /// Opens a region as [`ContainerReader::open_region`] does; what was not compressed is not copied. Returns the
     /// plaintext, which lies in `sealed` or in `scratch`.
-    pub fn plaintext_of_region<'a>(
+    pub(crate) fn plaintext_of_region<'a>(
         &self,
         region: u32,
         sealed: &'a mut [u8],
@@ -258,16 +263,16 @@ impl ContainerReader {
 
 /// A container read whole: every part of it checked against every other.
 #[derive(Debug)]
-pub struct WholeContainer {
+pub(crate) struct WholeContainer {
     /// The container by its front directory, or by its back directory if the front does not open.
-    pub reader: ContainerReader,
+    pub(crate) reader: ContainerReader,
     /// What is wrong with it, in sentences; empty for a sound container.
-    pub findings: Vec<String>,
+    pub(crate) findings: Vec<String>,
 }
 
 /// Checks all that can be checked of a container without reading its regions' contents. `head` holds the bytes from the
 /// first on (header and front directory at least), `tail` the last bytes (trailer and back directory at least).
-pub fn inspect(
+pub(crate) fn inspect(
     keys: &Keys,
     repository: RepositoryId,
     name: ContainerName,

@@ -18,15 +18,15 @@ use crate::types::{Chunk, ContainerId, RepositoryId};
 #[derive(Debug)]
 pub struct SealedContainer {
     /// Its name, which contains the checksum of its bytes.
-    pub name: ContainerName,
+    pub(crate) name: ContainerName,
     /// All its bytes.
     pub bytes: ContainerBytes,
     /// Its chunks in order, to be recorded once it is durable.
-    pub chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<Chunk>,
 }
 
 /// Returns the additional bytes that a region's seal authenticates.
-pub fn region_aad(header: &[u8], algorithm: Algorithm, plain_len: u32) -> Vec<u8> {
+pub(crate) fn region_aad(header: &[u8], algorithm: Algorithm, plain_len: u32) -> Vec<u8> {
     let mut aad = header.to_vec();
     aad.push(algorithm.code());
     aad.extend_from_slice(&plain_len.to_le_bytes());
@@ -35,7 +35,7 @@ pub fn region_aad(header: &[u8], algorithm: Algorithm, plain_len: u32) -> Vec<u8
 
 /// Rounds a length up to one of few: to a multiple of a power of two that loses at most 12%, less for longer ones.
 /// (PADME: Nikitin et al., "Reducing Metadata Leakage from Encrypted Files", PETS 2019, section 4.)
-pub fn padme(len: usize) -> usize {
+pub(crate) fn padme(len: usize) -> usize {
     if len < 2 {
         return len;
     }

@@ -3,10 +3,10 @@
 use crate::codec::{Decoded, Reader};
 
 /// Bytes of a trailer.
-pub const TRAILER_LEN: usize = 64;
+pub(crate) const TRAILER_LEN: usize = 64;
 const MAGIC: [u8; 4] = *b"1FLT";
 /// Where the digest of all bytes before it stands.
-pub const DIGEST_OFFSET: usize = 24;
+pub(crate) const DIGEST_OFFSET: usize = 24;
 const CHECKED_LEN: usize = DIGEST_OFFSET + 32;
 
 /// The trailer's fields.
@@ -24,7 +24,7 @@ pub struct Trailer {
 
 impl Trailer {
     /// Returns the trailer of a container, and the checksum of all stored bytes; `digest` has taken everything before it.
-    pub fn encode(&self, digest: &blake3::Hasher) -> ([u8; TRAILER_LEN], [u8; 32]) {
+    pub(crate) fn encode(&self, digest: &blake3::Hasher) -> ([u8; TRAILER_LEN], [u8; 32]) {
         let mut trailer = Vec::with_capacity(TRAILER_LEN);
         trailer.extend_from_slice(&MAGIC);
         for field in [self.front_len, self.back_offset, self.back_len, self.regions_len, 0] {
@@ -41,7 +41,7 @@ impl Trailer {
     }
 
     /// Reads a trailer. The digest within is checked only by who reads the whole container.
-    pub fn decode(bytes: &[u8]) -> Decoded<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Decoded<Self> {
         let mut reader = Reader::new(bytes);
         let fields = reader.clone().bytes(CHECKED_LEN)?;
         if reader.array()? != MAGIC {

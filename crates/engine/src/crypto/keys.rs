@@ -18,7 +18,7 @@ impl std::fmt::Debug for MasterKey {
 
 impl MasterKey {
     /// Draws a key.
-    pub fn random(host: &dyn Host) -> Result<Self> {
+    pub(crate) fn random(host: &dyn Host) -> Result<Self> {
         let mut key = Self([0; 32]);
         host.random(&mut key.0)?;
         Ok(key)
@@ -27,15 +27,13 @@ impl MasterKey {
 
 /// What a subkey seals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// Containers of source bytes.
     Data,
     /// Containers of trees and recipes.
     Metadata,
     /// Sessions, snapshots, and the records of forgetting and collecting.
     Object,
-    /// Spilled and cached state outside the repository.
-    Cache,
 }
 
 /// Subkeys of one repository. Wiped when dropped.
@@ -53,7 +51,6 @@ pub struct Keys {
     object: [u8; 32],
     salt: [u8; 32],
     commit: [u8; 32],
-    cache: [u8; 32],
 }
 
 impl std::fmt::Debug for Keys {
@@ -82,12 +79,11 @@ impl Keys {
             object: derive("onefold v1 object"),
             salt: derive("onefold v1 salt"),
             commit: derive("onefold v1 commit"),
-            cache: derive("onefold v1 cache"),
         }
     }
 
     /// Names a chunk by its plaintext.
-    pub fn fingerprint(&self, kind: ChunkKind, plaintext: &[u8]) -> Fingerprint {
+    pub(crate) fn fingerprint(&self, kind: ChunkKind, plaintext: &[u8]) -> Fingerprint {
         Fingerprint(*blake3::keyed_hash(self.fingerprinter(kind), plaintext).as_bytes())
     }
 
@@ -112,7 +108,7 @@ impl Keys {
     }
 
     /// Returns the uniform value that decides whether a tree node is cut after an entry of this name.
-    pub fn tree_cut_value(&self, name: &[u8]) -> u32 {
+    pub(crate) fn tree_cut_value(&self, name: &[u8]) -> u32 {
         Fingerprint(*blake3::keyed_hash(&self.cut, name).as_bytes()).prefix()
     }
 
@@ -122,13 +118,12 @@ impl Keys {
             Purpose::Data => &self.data,
             Purpose::Metadata => &self.metadata,
             Purpose::Object => &self.object,
-            Purpose::Cache => &self.cache,
         }
     }
 
     /// Makes the salt of a new object from fresh randomness and what the object is and holds, so that neither a weak
     /// generator nor a cloned machine uses a key for two different contents.
-    pub fn salt(&self, random: &[u8; 32], identity: &[u8], contents: &[u8; 32]) -> [u8; 32] {
+    pub(crate) fn salt(&self, random: &[u8; 32], identity: &[u8], contents: &[u8; 32]) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.salt);
         hasher.update(random);
         hasher.update(identity);
@@ -137,7 +132,7 @@ impl Keys {
     }
 
     /// Authenticates the bytes of a small object.
-    pub fn mac(&self, bytes: &[u8]) -> blake3::Hash {
+    pub(crate) fn mac(&self, bytes: &[u8]) -> blake3::Hash {
         blake3::keyed_hash(&self.commit, bytes)
     }
 }

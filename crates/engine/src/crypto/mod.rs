@@ -4,9 +4,10 @@
 //! anything is decrypted, and AES-256-GCM messages whose nonces count up under that key. No random nonce is ever used
 //! under a key that lives longer than one object.
 
-pub mod keys;
-pub mod seal;
+pub(crate) mod keys;
+pub(crate) mod seal;
 pub mod slot;
 
-pub use keys::{Keys, MasterKey, Purpose};
-pub use seal::{Domain, ObjectKey, TAG_LEN};
+pub(crate) use keys::Purpose;
+pub use keys::{Keys, MasterKey};
+pub(crate) use seal::{Domain, ObjectKey, TAG_LEN};

@@ -6,11 +6,11 @@ use crate::crypto::keys::{Keys, Purpose};
 use crate::types::RepositoryId;
 
 /// Bytes that sealing adds to a message.
-pub const TAG_LEN: usize = 16;
+pub(crate) const TAG_LEN: usize = 16;
 
 /// What a message within an object is. With a counter it makes the nonce, so that no two messages share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Domain {
+pub(crate) enum Domain {
     /// A region; the counter is its number in the container.
     Region,
     /// The front directory of a container.
@@ -40,18 +40,24 @@ impl Domain {
 
 /// A message was not sealed under this key, domain and counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotAuthentic;
+pub(crate) struct NotAuthentic;
 
 /// The key of one object.
 #[derive(Debug)]
-pub struct ObjectKey {
+pub(crate) struct ObjectKey {
     cipher: LessSafeKey,
     commitment: blake3::Hash,
 }
 
 impl ObjectKey {
     /// Derives the key of the object with this salt and type code.
-    pub fn derive(keys: &Keys, purpose: Purpose, salt: &[u8; 32], repository: RepositoryId, object_type: u8) -> Self {
+    pub(crate) fn derive(
+        keys: &Keys,
+        purpose: Purpose,
+        salt: &[u8; 32],
+        repository: RepositoryId,
+        object_type: u8,
+    ) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(keys.sealing(purpose));
         hasher.update(salt);
         hasher.update(&repository.0);
@@ -60,24 +66,24 @@ impl ObjectKey {
     }
 
     /// Uses a key derived elsewhere.
-    pub fn from_bytes(key: &[u8; 32]) -> Self {
+    pub(crate) fn from_bytes(key: &[u8; 32]) -> Self {
         let unbound = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes");
         // GCM does not commit to its key: two keys can open one message. The commitment rules that out.
         Self { cipher: LessSafeKey::new(unbound), commitment: blake3::keyed_hash(key, b"commit") }
     }
 
     /// Returns what stands in the object's header to prove that the key is the right one.
-    pub fn commitment(&self) -> &[u8; 32] {
+    pub(crate) fn commitment(&self) -> &[u8; 32] {
         self.commitment.as_bytes()
     }
 
     /// Says, in constant time, whether a header commits to this key.
-    pub fn is_committed(&self, commitment: &[u8; 32]) -> bool {
+    pub(crate) fn is_committed(&self, commitment: &[u8; 32]) -> bool {
         self.commitment == *commitment
     }
 
     /// Encrypts in place and appends the tag. `start` is where the message begins in the buffer.
-    pub fn seal(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut Vec<u8>, start: usize) {
+    pub(crate) fn seal(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut Vec<u8>, start: usize) {
         buffer.resize(buffer.len() + TAG_LEN, 0);
         self.seal_in_place(
             domain,
@@ -88,7 +94,7 @@ impl ObjectKey {
     }
 
     /// Encrypts a message in place. The last [`TAG_LEN`] bytes of the buffer follow the message and take the tag.
-    pub fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut [u8]) {
+    pub(crate) fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut [u8]) {
         let (message, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         let tag = self
             .cipher
@@ -98,7 +104,7 @@ impl ObjectKey {
     }
 
     /// Encrypts a message into a buffer that is as long as the message and the tag.
-    pub fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], buffer: &mut [u8]) {
+    pub(crate) fn seal_into(&self, domain: Domain, counter: u64, aad: &[u8], message: &[u8], buffer: &mut [u8]) {
         let (sealed, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
         self.cipher
             .seal_out_of_place_scatter(nonce(domain, counter), Aad::from(aad), message, sealed, &[], tail)
@@ -106,7 +112,7 @@ impl ObjectKey {
     }
 
     /// Checks and decrypts a message into a buffer that is shorter by the tag. After an error its contents are arbitrary.
-    pub fn open_into(
+    pub(crate) fn open_into(
         &self,
         domain: Domain,
         counter: u64,
@@ -120,7 +126,7 @@ impl ObjectKey {
     }
 
     /// Checks and decrypts in place; returns the plaintext, which is shorter by the tag.
-    pub fn open<'a>(
+    pub(crate) fn open<'a>(
         &self,
         domain: Domain,
         counter: u64,

@@ -35,7 +35,7 @@ const SLOT_PASSES_MAX: u32 = 32;
 /// The most lanes a slot may ask for when it is opened.
 const SLOT_LANES_MAX: u32 = 64;
 /// The longest sealed body of a slot in bytes.
-pub const SLOT_BODY_LEN_MAX: usize = 4096;
+pub(crate) const SLOT_BODY_LEN_MAX: usize = 4096;
 
 /// Contents of an open slot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -58,16 +58,16 @@ pub struct Slot {
     /// Salt of the password.
     pub salt: [u8; 32],
     /// Commitment of the wrapping key.
-    pub commitment: [u8; 32],
+    pub(crate) commitment: [u8; 32],
     /// Epoch of the master key.
-    pub key_epoch: u32,
+    pub(crate) key_epoch: u32,
     /// The sealed master key and label.
-    pub sealed: Vec<u8>,
+    pub(crate) sealed: Vec<u8>,
 }
 
 impl Slot {
     /// Wraps the master key with a password.
-    pub fn wrap(
+    pub(crate) fn wrap(
         mut unsealed: Slot,
         repository: RepositoryId,
         password: &[u8],
@@ -86,7 +86,7 @@ impl Slot {
     }
 
     /// Opens the slot. `None`: the password is another one.
-    pub fn unwrap(&self, repository: RepositoryId, password: &[u8]) -> Result<Option<(MasterKey, SlotLabel)>> {
+    pub(crate) fn unwrap(&self, repository: RepositoryId, password: &[u8]) -> Result<Option<(MasterKey, SlotLabel)>> {
         let wrapping = wrapping_key(self, repository, password)?;
         if !wrapping.is_committed(&self.commitment) {
             return Ok(None);
@@ -167,7 +167,7 @@ fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> a
 }
 
 /// Bytes of the sealed body of a slot with an empty label.
-pub const SLOT_BODY_LEN_MIN: usize = 32 + 2 + TAG_LEN;
+pub(crate) const SLOT_BODY_LEN_MIN: usize = 32 + 2 + TAG_LEN;
 
 /// Writes bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {

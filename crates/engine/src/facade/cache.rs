@@ -26,7 +26,7 @@ pub(super) struct CacheDirectory {
 
 impl CacheDirectory {
     /// Opens the cache, creating its directories where they do not exist.
-    pub(super) fn open(directory: &Path, repository: RepositoryId) -> Result<Self> {
+    pub(crate) fn open(directory: &Path, repository: RepositoryId) -> Result<Self> {
         create_directories(directory)?;
         let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(directory.to_path_buf()));
         write_tag(&*disk)?;

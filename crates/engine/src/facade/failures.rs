@@ -45,7 +45,7 @@ pub(super) struct Failures {
 }
 
 impl Recorder {
-    pub(super) fn new(monitor: Arc<dyn Monitor>) -> Arc<Self> {
+    pub(crate) fn new(monitor: Arc<dyn Monitor>) -> Arc<Self> {
         Arc::new(Self { monitor, failures: Mutex::default() })
     }
 

@@ -67,7 +67,7 @@ pub(super) struct Resources {
 
 impl Resources {
     /// Returns how many threads compute.
-    pub(super) fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         Budget::threads(self.memory_bytes, self.threads.unwrap_or_else(os_identity::processors))
     }
 
@@ -77,7 +77,7 @@ impl Resources {
     }
 
     /// Divides the index's share of it.
-    pub(super) fn index(&self) -> IndexOptions {
+    pub(crate) fn index(&self) -> IndexOptions {
         IndexOptions::for_memory(self.budget().index_bytes)
     }
 }

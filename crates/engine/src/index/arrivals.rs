@@ -37,11 +37,11 @@ pub(super) enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DuplicateRun {
     /// First record.
-    pub start: Position,
+    pub(crate) start: Position,
     /// Number of records.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Unique chunks before it in the stream of this session.
-    pub uniques_before: u64,
+    pub(crate) uniques_before: u64,
 }
 
 /// A position or outcome in 64 bits: there is one for each chunk from the oldest pending one on.
@@ -83,7 +83,7 @@ pub(super) struct Arrivals {
     first: u64,
     pending: VecDeque<Packed>,
     /// Statistics of runs.
-    pub runs: RunMeter,
+    pub(crate) runs: RunMeter,
     duplicate_run: Option<DuplicateRun>,
     /// Runs that have ended, until they are taken.
     ended: Vec<DuplicateRun>,
@@ -119,7 +119,7 @@ impl Arrivals {
     }
 
     /// Processes the outcomes before the oldest pending chunk.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         while let Some(outcome) = self.pending.front().and_then(|packed| packed.outcome()) {
             self.pending.pop_front();
             self.first += 1;
@@ -128,7 +128,7 @@ impl Arrivals {
     }
 
     /// Ends the current run at the end of the stream.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.advance();
         self.ended.extend(self.duplicate_run.take());
     }

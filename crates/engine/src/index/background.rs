@@ -57,15 +57,15 @@ pub(super) struct BackgroundTable {
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
     /// Not to be flushed or looked up directly.
-    pub table: Table,
+    pub(crate) table: Table,
     flush: Option<BackgroundFlush>,
     lookup: Option<BackgroundLookup>,
     /// Nanoseconds for which [`BackgroundTable::make_space`] has waited.
-    pub flush_wait_nanos: u64,
+    pub(crate) flush_wait_nanos: u64,
 }
 
 impl BackgroundTable {
-    pub(super) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, table: Table) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, table: Table) -> Self {
         Self { disk, host, table, flush: None, lookup: None, flush_wait_nanos: 0 }
     }
 
@@ -149,7 +149,7 @@ impl BackgroundTable {
     }
 
     /// Waits for the flush in the background, if one runs, and installs its runs.
-    pub(super) fn finish_flush(&mut self) -> Result<()> {
+    pub(crate) fn finish_flush(&mut self) -> Result<()> {
         let Some(flush) = self.flush.take() else { return Ok(()) };
         let done = flush.wait();
         // A lookup may read pages that installing frees.
@@ -203,13 +203,13 @@ pub(super) struct BackgroundLog {
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
     /// Not to be written or read directly.
-    pub log: ArrivalLog,
+    pub(crate) log: ArrivalLog,
     writing: Option<Background<Result<()>>>,
     reading: Option<Background<LogReadDone>>,
 }
 
 impl BackgroundLog {
-    pub(super) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, log: ArrivalLog) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, log: ArrivalLog) -> Self {
         Self { disk, host, log, writing: None, reading: None }
     }
 

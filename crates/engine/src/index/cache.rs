@@ -120,7 +120,7 @@ fn empty_buckets(count: usize) -> Vec<Bucket> {
 
 /// The fingerprint cache.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     /// Most blocks.
     capacity: usize,
     /// Blocks in use.
@@ -133,14 +133,14 @@ pub(super) struct Cache {
     newest: Option<u32>,
     oldest: Option<u32>,
     /// Windows that left for others so far.
-    pub evictions: u64,
+    pub(crate) evictions: u64,
     /// Windows of successor prefetch that were useful so far.
-    pub useful: u64,
+    pub(crate) useful: u64,
 }
 
 impl Cache {
     /// Makes a cache of at most `bytes`, but at least one block. It allocates memory as it fills.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         let capacity = blocks_of(bytes);
         Self {
             capacity,
@@ -207,7 +207,7 @@ impl Cache {
     }
 
     /// Returns a fingerprint's container and position in the log, and makes its window the most recently used.
-    pub(super) fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
+    pub(crate) fn get(&mut self, fingerprint: &Fingerprint) -> Option<(Ordinal, Position)> {
         let (block, record) = self.find(fingerprint)?;
         let block = &self.blocks[block];
         let (_, ordinal) = block.records[record];
@@ -248,7 +248,7 @@ impl Cache {
 
     /// Adds a window that starts at a position, truncated to the capacity; others leave for it. `is_successor`: successor
     /// prefetch has read it.
-    pub(super) fn insert(&mut self, start: Position, records: &[LogRecord], is_successor: bool) {
+    pub(crate) fn insert(&mut self, start: Position, records: &[LogRecord], is_successor: bool) {
         let records = &records[..records.len().min(self.capacity * BLOCK_RECORDS)];
         let blocks = records.len().div_ceil(BLOCK_RECORDS);
         if blocks == 0 {

@@ -44,29 +44,29 @@ pub(super) const INCOMPLETE_MAX: usize = 4096;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Checkpoint {
     /// Repository whose chunks are indexed.
-    pub repository: RepositoryId,
+    pub(crate) repository: RepositoryId,
     /// Number of the checkpoint; chooses between the two copies of its files.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// Number of its containers.
-    pub registered: u32,
+    pub(crate) registered: u32,
     /// BLAKE3 of their records.
-    pub registry_digest: [u8; 32],
+    pub(crate) registry_digest: [u8; 32],
     /// Pages of the arrival log.
-    pub log_pages: u64,
+    pub(crate) log_pages: u64,
     /// File of the duplicate-run log, 0 or 1.
-    pub duplicate_runs_file: u8,
+    pub(crate) duplicate_runs_file: u8,
     /// Pages of the duplicate-run log.
-    pub duplicate_run_pages: u64,
+    pub(crate) duplicate_run_pages: u64,
     /// The locations of the table's runs.
-    pub manifest: Seal,
+    pub(crate) manifest: Seal,
     /// The memtable.
-    pub memtable: Seal,
+    pub(crate) memtable: Seal,
     /// The filter.
-    pub filter: Seal,
+    pub(crate) filter: Seal,
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
-    pub incomplete: Vec<RangeInclusive<u64>>,
+    pub(crate) incomplete: Vec<RangeInclusive<u64>>,
     /// Containers whose chunks are all in the table or the memtable, except for those parts.
-    pub covered: OrdinalSet,
+    pub(crate) covered: OrdinalSet,
 }
 
 /// Encodes a checkpoint.

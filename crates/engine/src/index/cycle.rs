@@ -21,9 +21,9 @@ pub(super) struct CycleId(u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Membership {
     /// The cycle.
-    pub cycle: CycleId,
+    pub(crate) cycle: CycleId,
     /// Arrivals since the cycle's first chunk.
-    pub rank: u32,
+    pub(crate) rank: u32,
     /// Windows read for the cycle before the chunk joined it.
     joined_at: u32,
 }
@@ -46,12 +46,12 @@ pub(super) struct Cycles {
     open: Option<(u32, Sequence)>,
     unique_run: u32,
     /// Cycles opened so far.
-    pub opened: u64,
+    pub(crate) opened: u64,
 }
 
 impl Cycles {
     /// Starts without cycles. `keeps_members`: the caller uses [`Cycles::members`].
-    pub(super) fn new(rule: CycleRule, keeps_members: bool) -> Self {
+    pub(crate) fn new(rule: CycleRule, keeps_members: bool) -> Self {
         Self { rule, keeps_members, slots: Vec::new(), free: Vec::new(), open: None, unique_run: 0, opened: 0 }
     }
 

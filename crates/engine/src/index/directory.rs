@@ -18,17 +18,17 @@ const UNCLEAN: &str = "unclean";
 /// The locked directory of one repository's index.
 #[derive(Debug)]
 pub(super) struct IndexDirectory {
-    pub disk: Arc<dyn Disk>,
-    pub path: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) path: PathBuf,
     /// Held for its lock.
     _lock: Arc<dyn DiskFile>,
-    pub repository: RepositoryId,
+    pub(crate) repository: RepositoryId,
     /// Number of the current checkpoint; 0 before the first.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// Whether the marker of an unclean end exists: the last writer did not close the index.
-    pub is_unclean: bool,
+    pub(crate) is_unclean: bool,
     /// Whether the checkpoint is out of date, or may be according to the marker.
-    pub is_changed: bool,
+    pub(crate) is_changed: bool,
 }
 
 impl IndexDirectory {
@@ -49,7 +49,7 @@ impl IndexDirectory {
     }
 
     /// Makes a directory whose lock is held already.
-    pub(super) fn new(disk: Arc<dyn Disk>, path: &Path, lock: Arc<dyn DiskFile>, repository: RepositoryId) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, path: &Path, lock: Arc<dyn DiskFile>, repository: RepositoryId) -> Self {
         let path = path.to_path_buf();
         Self { disk, path, _lock: lock, repository, generation: 0, is_unclean: false, is_changed: true }
     }
@@ -58,7 +58,7 @@ impl IndexDirectory {
         self.disk.exists(&self.path.join(name))
     }
 
-    pub(super) fn open(&self, name: &str, access: Access) -> Result<Arc<dyn DiskFile>> {
+    pub(crate) fn open(&self, name: &str, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.disk.open(&self.path.join(name), access)
     }
 

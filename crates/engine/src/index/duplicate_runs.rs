@@ -55,9 +55,9 @@ impl FrameRecord for DuplicateRunRecord {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DuplicateRunCap {
     /// Bytes for each record of the arrival log.
-    pub bytes_per_chunk: u32,
+    pub(crate) bytes_per_chunk: u32,
     /// Pages that it may always have.
-    pub pages_min: u64,
+    pub(crate) pages_min: u64,
 }
 
 impl DuplicateRunCap {
@@ -72,17 +72,17 @@ impl DuplicateRunCap {
 pub(super) struct DuplicateRunLog {
     file: Arc<dyn DiskFile>,
     /// Which of the two files it is, 0 or 1.
-    pub file_number: u8,
+    pub(crate) file_number: u8,
     cap: DuplicateRunCap,
     /// First position of every written page, to find a position with one read: 8 bytes for 204 records.
     fences: Vec<u64>,
     /// Records of the page that is being filled.
     page: Vec<DuplicateRunRecord>,
-    pub counters: LogCounters,
+    pub(crate) counters: LogCounters,
     /// Runs noted since the opening.
-    pub noted: u64,
+    pub(crate) noted: u64,
     /// Compactions since the opening.
-    pub compactions: u64,
+    pub(crate) compactions: u64,
 }
 
 fn offset_of(page: u64) -> u64 {
@@ -97,7 +97,7 @@ impl DuplicateRunLog {
 
     /// Opens the file at the length that its checkpoint gives, 0 for a new one, and truncates the rest. Reads every page
     /// once; the records of a damaged page are lost.
-    pub(super) fn open(file: Arc<dyn DiskFile>, file_number: u8, pages: u64, cap: DuplicateRunCap) -> Result<Self> {
+    pub(crate) fn open(file: Arc<dyn DiskFile>, file_number: u8, pages: u64, cap: DuplicateRunCap) -> Result<Self> {
         truncate_log(&*file, pages, "duplicate-run log")?;
         let (mut fences, mut records) = (Vec::new(), Vec::<DuplicateRunRecord>::new());
         let mut buffer = vec![0; FRAME_BYTES];

@@ -37,11 +37,11 @@ pub(super) trait FrameRecord: Sized {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct LogCounters {
     /// Reads of windows that were not completely in memory.
-    pub reads: u64,
-    pub bytes_read: u64,
-    pub bytes_written: u64,
+    pub(crate) reads: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
     /// Bad or unreadable pages; their records count as absent.
-    pub damaged_pages: u64,
+    pub(crate) damaged_pages: u64,
 }
 
 /// Concatenates fields and appends their CRC32C.

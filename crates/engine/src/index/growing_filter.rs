@@ -37,7 +37,7 @@ pub struct FilterState {
 
 impl FilterState {
     /// Returns true if the filter is too full and may not grow.
-    pub fn is_too_small(&self) -> bool {
+    pub(crate) fn is_too_small(&self) -> bool {
         0.6 < self.fill && self.bytes_max < grown_bytes_min(self.bytes)
     }
 }
@@ -45,7 +45,7 @@ impl FilterState {
 /// A filter that grows segment by segment within its share of the memory budget.
 #[derive(Debug)]
 pub(super) struct GrowingFilter {
-    pub filter: Filter,
+    pub(crate) filter: Filter,
     bytes_max: usize,
     /// Memory that the filter takes, or will take when all segments have grown as one of them has.
     reserved: usize,
@@ -54,11 +54,11 @@ pub(super) struct GrowingFilter {
     /// Number of entries from which on the next segment is examined.
     next_growth: u64,
     /// Growths of segments since the opening.
-    pub growths: u64,
+    pub(crate) growths: u64,
 }
 
 impl GrowingFilter {
-    pub(super) fn new(filter: Filter, bytes_max: usize) -> Self {
+    pub(crate) fn new(filter: Filter, bytes_max: usize) -> Self {
         let reserved = filter.bytes_of_largest();
         Self { filter, bytes_max, reserved, next_segment: 0, next_growth: 0, growths: 0 }
     }

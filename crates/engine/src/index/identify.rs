@@ -78,7 +78,7 @@ impl Index {
 
     /// Makes an index in memory only, degraded for `reason`. It holds as many chunks as its memtable does; others are
     /// stored again.
-    pub fn without_disk(
+    pub(crate) fn without_disk(
         host: Arc<dyn Host>,
         repository: RepositoryId,
         options: &IndexOptions,
@@ -126,12 +126,12 @@ impl Index {
     }
 
     /// Returns true if a session has recorded the container, which was durable then.
-    pub fn knows(&self, container: ContainerId) -> bool {
+    pub(crate) fn knows(&self, container: ContainerId) -> bool {
         self.store.registry.ordinal(container).is_some()
     }
 
     /// Returns the length that a container's file had when it was recorded, if it is known.
-    pub fn stored_len(&self, container: ContainerId) -> Option<u64> {
+    pub(crate) fn stored_len(&self, container: ContainerId) -> Option<u64> {
         self.store.registry.len_of(container)
     }
 
@@ -148,13 +148,14 @@ impl Index {
     }
 
     /// Returns how lookups read the table.
-    pub fn reads(&self) -> BucketReads {
+    pub(crate) fn reads(&self) -> BucketReads {
         self.store.table.table.reads()
     }
 
     /// Makes everything recorded durable: a crash falls back to this state. Costs a write of the filter and of the
     /// memtable. A failure degrades the index and is no error; see [`Index::degraded`].
-    pub fn checkpoint(&mut self) {
+    #[cfg(test)]
+    pub(crate) fn checkpoint(&mut self) {
         self.store.save();
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::index::options::{CycleRule, Prelookup, WindowRule};
-use crate::kv::STAGED_BYTES;
+use crate::kv::memtable::STAGED_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 use crate::testing::sim::SimHost;
@@ -73,7 +73,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
+    pub(crate) fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
         Self::open_on(host(), disk, options, session)
     }
 
@@ -204,7 +204,7 @@ impl Caller {
     }
 
     /// Feeds a stream of new chunks, runs of old ones, repetitions and zeros, with barriers and drains in between.
-    pub(super) fn run(&mut self, random: &mut SplitMix64, rounds: u64, next_chunk: &mut u64) {
+    pub(crate) fn run(&mut self, random: &mut SplitMix64, rounds: u64, next_chunk: &mut u64) {
         for _ in 0..rounds {
             let start = random.below(*next_chunk + 1);
             let len = random.below(120) + 1;

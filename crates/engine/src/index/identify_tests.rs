@@ -8,7 +8,7 @@ use crate::Error;
 use crate::index::cache::BLOCK_BYTES;
 use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::io::os::OsHost;
-use crate::kv::STAGED_BYTES;
+use crate::kv::memtable::STAGED_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 

@@ -17,7 +17,7 @@ pub(super) struct Incomplete {
 }
 
 impl Incomplete {
-    pub(super) fn new(parts: Vec<RangeInclusive<u64>>) -> Self {
+    pub(crate) fn new(parts: Vec<RangeInclusive<u64>>) -> Self {
         Self { parts: disjoint(parts), ..Self::default() }
     }
 
@@ -27,7 +27,7 @@ impl Incomplete {
     }
 
     /// Starts a session over `covered` covered containers. Returns true if all of them must be recorded again.
-    pub(super) fn begin(&mut self, covered: usize) -> bool {
+    pub(crate) fn begin(&mut self, covered: usize) -> bool {
         self.parts = disjoint([&self.parts[..], &self.found].concat());
         self.found.clear();
         if !self.parts.is_empty() {

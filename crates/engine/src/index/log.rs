@@ -32,9 +32,9 @@ const SPARE_BUFFERS_MAX: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LogRecord {
     /// The chunk.
-    pub chunk: Chunk,
+    pub(crate) chunk: Chunk,
     /// Its container.
-    pub ordinal: Ordinal,
+    pub(crate) ordinal: Ordinal,
 }
 
 impl FrameRecord for LogRecord {
@@ -56,9 +56,9 @@ impl FrameRecord for LogRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LogWindow {
     /// First record.
-    pub start: Position,
+    pub(crate) start: Position,
     /// Number of records.
-    pub records: u32,
+    pub(crate) records: u32,
 }
 
 impl LogWindow {
@@ -83,8 +83,8 @@ impl LogWindow {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LogExtent {
     /// Position of the first record.
-    pub start: Position,
-    pub records: Vec<LogRecord>,
+    pub(crate) start: Position,
+    pub(crate) records: Vec<LogRecord>,
 }
 
 impl LogExtent {
@@ -101,7 +101,7 @@ pub(super) struct ArrivalLog {
     /// Drawn when the index was created: invalidates pages of an earlier index in the file.
     epoch: u64,
     /// Pages of the log in its file.
-    pub written_pages: u64,
+    pub(crate) written_pages: u64,
     /// Whole pages that are not written yet. Aligned, because the file bypasses the page cache.
     tail: AlignedBuffer,
     /// Bytes of those pages.
@@ -112,14 +112,14 @@ pub(super) struct ArrivalLog {
     spare_tail: Option<AlignedBuffer>,
     /// Records of the page that is being filled.
     page: Vec<LogRecord>,
-    pub counters: LogCounters,
+    pub(crate) counters: LogCounters,
     spare_buffers: Vec<AlignedBuffer>,
 }
 
 impl ArrivalLog {
     /// Opens the log at the length that its checkpoint gives, 0 for a new one, and truncates the rest. Its pages are written in
     /// batches of `tail_pages`.
-    pub(super) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64, tail_pages: usize) -> Result<Self> {
+    pub(crate) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64, tail_pages: usize) -> Result<Self> {
         truncate_log(&*file, pages, "arrival log")?;
         Ok(Self {
             file,
@@ -136,7 +136,7 @@ impl ArrivalLog {
     }
 
     /// Returns true if a record can be appended before the next write.
-    pub(super) fn has_space(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.tail_len < self.tail.len()
     }
 

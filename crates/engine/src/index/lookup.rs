@@ -10,7 +10,7 @@ use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Ordinal, Position};
 use crate::types::{Chunk, ContainerId};
 
 /// A chunk's container, which is live, and its record in the arrival log.
-pub(super) type Location = (ContainerId, Position);
+pub(crate) type Location = (ContainerId, Position);
 
 impl Index {
     /// Starts the lookup that a new pending chunk makes due: of its bucket, or of the next round of the pool.

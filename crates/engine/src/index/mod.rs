@@ -39,7 +39,7 @@ mod successor;
 mod timer;
 mod windows;
 
-pub use growing_filter::FilterState;
+pub(crate) use growing_filter::FilterState;
 pub use identify::Index;
 pub use opening::IndexState;
 pub use options::{IndexOptions, Order, Prelookup, Schedule, WindowRule};

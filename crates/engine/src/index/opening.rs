@@ -45,7 +45,7 @@ pub enum IndexState {
 /// Fails with [`Error::IndexBusy`] if another writer holds it, and if it cannot be read or written for a passing reason (a
 /// full disk, missing permissions). An index that is missing, damaged, another repository's or of another version starts
 /// empty, and the state gives the reason.
-pub(super) fn open(
+pub(crate) fn open(
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
     path: &Path,

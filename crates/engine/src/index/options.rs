@@ -106,7 +106,7 @@ pub enum WindowRule {
 
 impl WindowRule {
     /// Returns the largest number of records.
-    pub fn max(self) -> u32 {
+    pub(crate) fn max(self) -> u32 {
         let (Self::Fixed(max) | Self::Adaptive(max)) = self;
         max
     }
@@ -184,15 +184,15 @@ pub struct IndexOptions {
 }
 
 /// Buffers of every index: a batch of table pages in the foreground and one in the background, the tail of the log twice.
-pub const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
+pub(crate) const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
 
 /// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
 const PENDING_BYTES: usize = 240;
 
 /// Pages of the log in one batch of windows; more only if one window has them.
-pub const WINDOW_PAGES_PER_BATCH: usize = 256;
+pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
 /// Records in one batch of windows: long windows make small batches.
-pub const RECORDS_PER_BATCH: usize = 8 << 10;
+pub(crate) const RECORDS_PER_BATCH: usize = 8 << 10;
 
 /// Budgets below this get shorter queues, so that the filter keeps its share.
 const SMALL_BYTES: usize = 24 << 20;
@@ -266,7 +266,7 @@ impl IndexOptions {
     }
 
     /// Returns the specification of the table.
-    pub fn table(&self) -> TableSpec {
+    pub(crate) fn table(&self) -> TableSpec {
         TableSpec {
             runs_max: self.runs_max.max(1),
             reads: self.reads.unwrap_or(BucketReads::Pages),
@@ -276,12 +276,12 @@ impl IndexOptions {
     }
 
     /// Returns the number of buckets of pending chunks.
-    pub fn buckets(&self) -> u32 {
+    pub(crate) fn buckets(&self) -> u32 {
         if self.schedule.has_buckets() { self.pending_buckets.max(1) } else { 1 }
     }
 
     /// Returns how many different chunks of a bucket, or of the pool, start a lookup.
-    pub fn threshold(&self) -> usize {
+    pub(crate) fn threshold(&self) -> usize {
         let threshold = match self.schedule {
             Schedule::Eager => 1,
             Schedule::Lazy { threshold } | Schedule::Exhaustive { threshold } => threshold,

@@ -25,7 +25,7 @@ impl OrdinalSet {
     }
 
     /// Adds an ordinal.
-    pub(super) fn insert(&mut self, Ordinal(ordinal): Ordinal) {
+    pub(crate) fn insert(&mut self, Ordinal(ordinal): Ordinal) {
         let index = (ordinal / 8) as usize;
         if self.bytes.len() <= index {
             self.bytes.resize(index + 1, 0);

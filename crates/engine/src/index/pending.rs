@@ -15,11 +15,11 @@ use crate::types::{Chunk, Fingerprint, Sequence};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PendingChunk {
     /// Its first arrival.
-    pub first: SequencedChunk,
+    pub(crate) first: SequencedChunk,
     /// Its rank and cycle; none with immediate lookups.
-    pub membership: Option<Membership>,
+    pub(crate) membership: Option<Membership>,
     /// Later arrivals of equal chunks.
-    pub followers: Vec<Sequence>,
+    pub(crate) followers: Vec<Sequence>,
 }
 
 #[derive(Debug)]
@@ -45,12 +45,12 @@ pub(super) struct Pending {
     leaders: usize,
     followers: usize,
     /// Bytes of the pending chunks, followers included.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Pending {
     /// Makes so many empty buckets, at least one.
-    pub(super) fn new(buckets: u32) -> Self {
+    pub(crate) fn new(buckets: u32) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -127,7 +127,7 @@ impl Pending {
     }
 
     /// Returns the chunk of a slot if it is still the one that arrived with this number.
-    pub(super) fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
+    pub(crate) fn get(&self, Slot(slot): Slot, sequence: Sequence) -> Option<&PendingChunk> {
         at(&self.slots, slot, sequence).map(|pending| &pending.chunk)
     }
 

@@ -10,12 +10,12 @@ const NET_MISSES_MAX: i32 = 10;
 pub(super) struct PrelookupState {
     rule: Prelookup,
     /// Whether arriving chunks probe the cache.
-    pub is_on: bool,
+    pub(crate) is_on: bool,
     net_misses: i32,
 }
 
 impl PrelookupState {
-    pub(super) fn new(rule: Prelookup) -> Self {
+    pub(crate) fn new(rule: Prelookup) -> Self {
         Self { rule, is_on: rule == Prelookup::Always, net_misses: 0 }
     }
 

@@ -36,7 +36,7 @@ const RECORDS_PER_CALL: usize = 2048;
 pub(super) struct Registry {
     file: Arc<dyn DiskFile>,
     /// Registered containers.
-    pub count: u32,
+    pub(crate) count: u32,
     digest: blake3::Hasher,
     synced: Arc<SyncedRecords>,
     /// Records in the file.
@@ -50,9 +50,9 @@ pub(super) struct Registry {
     /// Bytes of the containers' files, by ordinal; 0 if unknown.
     lengths: Vec<u64>,
     /// Containers that exist.
-    pub live: OrdinalSet,
+    pub(crate) live: OrdinalSet,
     /// Containers whose chunks are all in the table or in the memtable.
-    pub covered: OrdinalSet,
+    pub(crate) covered: OrdinalSet,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +130,7 @@ fn offset_of(ordinal: u32) -> u64 {
 
 impl Registry {
     /// Starts a registry in an empty file.
-    pub(super) fn create(file: Arc<dyn DiskFile>, repository: RepositoryId) -> Result<Self> {
+    pub(crate) fn create(file: Arc<dyn DiskFile>, repository: RepositoryId) -> Result<Self> {
         file.write_at(0, &encode_header(repository))?;
         Ok(Self::empty(file))
     }
@@ -156,7 +156,7 @@ impl Registry {
     ///
     /// Whole records after these are kept, since pages of an interrupted session may name them. The rest of the file is
     /// truncated, since nothing was allowed to name it.
-    pub(super) fn open(
+    pub(crate) fn open(
         file: Arc<dyn DiskFile>,
         repository: RepositoryId,
         count: u32,

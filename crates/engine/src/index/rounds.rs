@@ -20,9 +20,9 @@ pub(super) struct PendingRun {
     /// Position of its last chunk in the stream.
     last: u64,
     /// Its first pending chunk.
-    pub first: Option<(Slot, Sequence)>,
+    pub(crate) first: Option<(Slot, Sequence)>,
     /// Pending chunks from the first one on.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// The last rounds of a pool, and the chunks that became pending since.
@@ -31,14 +31,14 @@ pub(super) struct Rounds {
     /// Positions in the stream at which the last rounds began, the last round first.
     starts: [u64; ROUNDS],
     /// Different chunks that became pending since the last round.
-    pub fresh: usize,
+    pub(crate) fresh: usize,
     /// Bytes of those chunks.
-    pub fresh_bytes: usize,
+    pub(crate) fresh_bytes: usize,
     /// Whether runs of duplicates follow each other closely: the first chunk of a run of pending chunks left many of the
     /// others unresolved.
-    pub is_dense: bool,
+    pub(crate) is_dense: bool,
     /// The current run of pending chunks.
-    pub run: PendingRun,
+    pub(crate) run: PendingRun,
 }
 
 impl Rounds {
@@ -84,7 +84,7 @@ impl Rounds {
     }
 
     /// Begins a round at the next chunk of the stream.
-    pub(super) fn begin(&mut self, next: Sequence) {
+    pub(crate) fn begin(&mut self, next: Sequence) {
         self.starts.rotate_right(1);
         self.starts[0] = next.0;
         self.forget_fresh();

@@ -37,7 +37,7 @@ pub(super) struct SessionChunks {
 
 impl SessionChunks {
     /// Starts a session with `buckets` buckets of pending chunks. `keeps_members`: see [`Cycles::new`].
-    pub(super) fn new(buckets: u32, cycles: CycleRule, keeps_members: bool) -> Self {
+    pub(crate) fn new(buckets: u32, cycles: CycleRule, keeps_members: bool) -> Self {
         Self {
             in_flight: HashMap::default(),
             pending: Pending::new(buckets),
@@ -50,7 +50,7 @@ impl SessionChunks {
     }
 
     /// Returns the state of an in-flight chunk.
-    pub(super) fn get(&self, fingerprint: &Fingerprint) -> Option<InFlight> {
+    pub(crate) fn get(&self, fingerprint: &Fingerprint) -> Option<InFlight> {
         self.in_flight.get(fingerprint).copied()
     }
 

@@ -2,4 +2,4 @@
 
 /// Names a pending chunk until it is resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Slot(pub(super) u32);
+pub(crate) struct Slot(pub(super) u32);

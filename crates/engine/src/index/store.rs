@@ -42,20 +42,20 @@ const RETIRED_BYTES_MIN: u64 = 256 << 20;
 /// The open index.
 #[derive(Debug)]
 pub(super) struct Store {
-    pub registry: Registry,
-    pub table: BackgroundTable,
-    pub log: BackgroundLog,
-    pub duplicate_runs: DuplicateRunLog,
-    pub filter: GrowingFilter,
-    pub incomplete: Incomplete,
+    pub(crate) registry: Registry,
+    pub(crate) table: BackgroundTable,
+    pub(crate) log: BackgroundLog,
+    pub(crate) duplicate_runs: DuplicateRunLog,
+    pub(crate) filter: GrowingFilter,
+    pub(crate) incomplete: Incomplete,
     /// Whether the live containers are known; until then none is live.
-    pub is_attached: bool,
+    pub(crate) is_attached: bool,
     /// Why the index writes nothing more.
-    pub degraded: Option<String>,
+    pub(crate) degraded: Option<String>,
     /// Entries added since the opening.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Holds the lock, so it is dropped last: after the jobs of table and log have ended.
-    pub directory: IndexDirectory,
+    pub(crate) directory: IndexDirectory,
 }
 
 impl Store {
@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// Returns why the index writes nothing more, or that its table is damaged.
-    pub(super) fn degraded(&self) -> Option<String> {
+    pub(crate) fn degraded(&self) -> Option<String> {
         let damaged = || {
             let buckets = self.table.table.damaged_buckets().len();
             (buckets != 0).then(|| format!("{buckets} damaged buckets of the fingerprint table"))
@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// Fills in the counters of the parts.
-    pub(super) fn count(&self, counters: &mut Counters) {
+    pub(crate) fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.table.table.counters(), self.log.log.counters);
         let runs = self.duplicate_runs.counters;
         counters.pages_read = table.lookup_pages;
@@ -94,7 +94,7 @@ impl Store {
     }
 
     /// Records the chunks of a durable container. A failure to write degrades the index and is no error.
-    pub(super) fn record(&mut self, unit: &Unit<'_>) {
+    pub(crate) fn record(&mut self, unit: &Unit<'_>) {
         if self.degraded.is_none() {
             match self.record_on_disk(unit) {
                 Ok(()) => return,
@@ -185,6 +185,7 @@ impl Store {
     }
 
     /// Makes everything recorded durable: a crash falls back to this state. A failure degrades the index and is no error.
+    #[cfg(test)]
     pub(super) fn save(&mut self) {
         if self.degraded.is_some() || !self.directory.is_changed {
             return;

@@ -22,7 +22,7 @@ pub(super) struct Successors {
     /// Useful windows of the cache when they were last counted.
     useful_before: u64,
     /// Successor windows among those that are being read in the background.
-    pub reading: Vec<LogWindow>,
+    pub(crate) reading: Vec<LogWindow>,
 }
 
 impl Successors {

@@ -16,7 +16,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    pub(super) fn new(host: Arc<dyn Host>) -> Self {
+    pub(crate) fn new(host: Arc<dyn Host>) -> Self {
         Self { host, batches: 0 }
     }
 

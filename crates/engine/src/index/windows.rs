@@ -31,10 +31,10 @@ const PREFETCH_CHUNKS: usize = 32;
 /// A hit whose neighborhood may be worth reading.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hit {
-    pub fingerprint: Fingerprint,
-    pub sequence: Sequence,
-    pub position: Position,
-    pub membership: Option<Membership>,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) sequence: Sequence,
+    pub(crate) position: Position,
+    pub(crate) membership: Option<Membership>,
 }
 
 /// A window to read, and the cycle of its hit.

@@ -80,7 +80,7 @@ pub struct DiffReport {
     /// Counts of the state before only.
     pub removed: SideCounts,
     /// Nodes that had to be read.
-    pub nodes_read: u64,
+    pub(crate) nodes_read: u64,
 }
 
 /// A comparison under way. Holds one node of each level of each directory on the way, and spills the rest.

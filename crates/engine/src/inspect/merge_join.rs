@@ -30,14 +30,14 @@ pub(super) struct MergeJoin {
 
 impl MergeJoin {
     /// Starts at the roots of two lists; `None` is an empty one.
-    pub(super) fn new(left: Option<Fingerprint>, right: Option<Fingerprint>) -> Self {
+    pub(crate) fn new(left: Option<Fingerprint>, right: Option<Fingerprint>) -> Self {
         let [left, right] = [left, right].map(|root| root.map_or_else(DirectoryCursor::default, DirectoryCursor::new));
         Self { left, right }
     }
 
     /// Returns what differs next, or may differ: entries of one name in nodes that are not equal. Reports to `read` each node
     /// that had to be read.
-    pub(super) fn next(
+    pub(crate) fn next(
         &mut self,
         reader: &mut dyn NodeReader,
         read: &mut dyn FnMut(Which, Chunk) -> Result<()>,

@@ -12,11 +12,11 @@ use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
 
 /// The disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AbsentDisk;
+pub(crate) struct AbsentDisk;
 
 /// A file of the disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AbsentFile;
+pub(crate) struct AbsentFile;
 
 fn nothing<T>(operation: &'static str, path: &Path) -> Result<T> {
     Err(Error::io(operation, path, IoError::from(ErrorKind::NotFound)))

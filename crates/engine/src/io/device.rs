@@ -22,7 +22,7 @@ impl DeviceProfile {
     /// sequential`. A hard disk, on which 32 reads in flight are hardly faster than one, prefers the bucket from a few
     /// pages on; an SSD prefers it only for a larger share of the pages. At equal times the pages win, because they
     /// take less memory. Zero rates count as one.
-    pub fn prefers_whole_bucket(&self, bucket_bytes: u64, pages: u64) -> bool {
+    pub(crate) fn prefers_whole_bucket(&self, bucket_bytes: u64, pages: u64) -> bool {
         let nanoseconds =
             |count: u64, per_second: u64| u128::from(count) * 1_000_000_000 / u128::from(per_second.max(1));
         let single = self.random_reads_per_s_single.max(1);

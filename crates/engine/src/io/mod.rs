@@ -13,8 +13,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::types::Timestamp;
 
-pub mod absent;
-pub mod background;
+pub(crate) mod absent;
+pub(crate) mod background;
 mod device;
 pub mod discard;
 pub mod os;
@@ -36,7 +36,8 @@ mod os_transfer;
 pub mod tree;
 
 pub use device::DeviceProfile;
-pub use onefold_sys::{AlignedBuffer, OwnedRead};
+pub use onefold_sys::AlignedBuffer;
+pub(crate) use onefold_sys::OwnedRead;
 
 /// Offset, length and address of every read and write of a file opened with [`Access::Direct`] are multiples of this
 /// many bytes: the alignment of an [`AlignedBuffer`].
@@ -57,7 +58,7 @@ pub enum Access {
 
 impl Access {
     /// Returns true if the file may be changed.
-    pub fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         match self {
             Self::Read => false,
             Self::ReadWrite | Self::Direct => true,
@@ -94,18 +95,18 @@ pub enum Linked {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DiskEntry {
     /// The name, without its directory.
-    pub name: String,
+    pub(crate) name: String,
     /// Whether it is a directory.
-    pub is_dir: bool,
+    pub(crate) is_dir: bool,
 }
 
 /// One name in a directory of a disk, with the length of its file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SizedEntry {
     /// The name, without its directory.
-    pub name: String,
+    pub(crate) name: String,
     /// Bytes of the file; 0 for a directory or a special file.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// One positioned read of a batch. It fills the buffer, or its outcome is an error.
@@ -279,7 +280,7 @@ pub trait Host: Debug + Send + Sync {
     /// Returns the time since an arbitrary start. It never moves back.
     fn monotonic(&self) -> Duration;
     /// Runs a job of a named kind in the background, few at a time, in any order. A host without threads runs it before it
-    /// returns, or when a caller asks for it. [`background::Background`] keeps track of a job.
+    /// returns, or when a caller asks for it. `background::Background` keeps track of a job.
     fn background(&self, kind: &'static str, job: Box<dyn FnOnce() + Send>);
     /// Lets a host without threads run some of the jobs that it has deferred; returns true if it ran one.
     fn run_deferred(&self, _demand: Demand) -> bool {

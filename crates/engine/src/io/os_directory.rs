@@ -55,7 +55,7 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Opens a directory by a name, or by a path as the user wrote it.
-    pub(super) fn open(at: BorrowedFd<'_>, name: &Path, links: Links) -> Result<Self, Errno> {
+    pub(crate) fn open(at: BorrowedFd<'_>, name: &Path, links: Links) -> Result<Self, Errno> {
         let follow = if links == Links::Followed { OFlags::empty() } else { OFlags::NOFOLLOW };
         let flags = OFlags::DIRECTORY | follow;
         let (fd, is_readable) = match open_for_reading(at, name, flags) {
@@ -253,7 +253,7 @@ pub(super) struct OsDirectory(Arc<Inner>);
 
 impl OsDirectory {
     /// Takes a directory that was opened by a path of the user.
-    pub(super) fn of(handle: Handle, path: &Path) -> Result<Self> {
+    pub(crate) fn of(handle: Handle, path: &Path) -> Result<Self> {
         Self::new(handle, path.to_path_buf(), None, Arc::new(Pool::of_process()))
     }
 

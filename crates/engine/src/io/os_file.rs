@@ -28,7 +28,7 @@ impl OsFile {
         Self { file, path, access: Access::ReadWrite, is_direct: false }
     }
 
-    pub(super) fn open(path: PathBuf, access: Access) -> Result<Self> {
+    pub(crate) fn open(path: PathBuf, access: Access) -> Result<Self> {
         let (opened, is_direct) = match access {
             Access::Read | Access::ReadWrite => (open(&path, access, OFlags::empty()), false),
             Access::Direct => match open(&path, access, OFlags::DIRECT) {
@@ -69,7 +69,7 @@ fn open(path: &Path, access: Access, flags: OFlags) -> io::Result<File> {
 
 /// Returns how much of a transfer has been done when the kernel has moved `moved` bytes after the first `done`. With
 /// direct access only whole multiples count: the next transfer begins where the last counted one ended.
-pub(super) fn advance(access: Access, done: usize, moved: usize) -> usize {
+pub(crate) fn advance(access: Access, done: usize, moved: usize) -> usize {
     let end = done.saturating_add(moved);
     if access == Access::Direct { end - end % DIRECT_ALIGN } else { end }
 }

@@ -49,7 +49,7 @@ pub fn canonical(path: &Path) -> PathBuf {
 }
 
 /// Looks up a variable of the environment.
-pub fn variable(name: &str) -> Option<OsString> {
+pub(crate) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 

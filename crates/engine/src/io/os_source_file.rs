@@ -23,7 +23,7 @@ pub(super) struct OsSourceFile {
 
 impl OsSourceFile {
     /// Takes what was opened, if it is a regular file or a block device.
-    pub(super) fn of(file: OwnedFd, path: PathBuf) -> Result<Self> {
+    pub(crate) fn of(file: OwnedFd, path: PathBuf) -> Result<Self> {
         let opened = os_entry::stat_opened(&file).map_err(|error| Error::io("read metadata of", &path, error.into()));
         let (opened, is_dense) = opened?;
         match opened.kind {

@@ -23,7 +23,7 @@ pub(super) struct OsTargetFile {
 }
 
 impl OsTargetFile {
-    pub(super) fn new(file: OwnedFd, path: PathBuf) -> Self {
+    pub(crate) fn new(file: OwnedFd, path: PathBuf) -> Self {
         Self { file, path, identity: OnceLock::new() }
     }
 

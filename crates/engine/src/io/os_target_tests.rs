@@ -24,7 +24,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let target = OsTarget::create(&dir.path().join("not/yet/there")).unwrap();
         Self { dir, target }
@@ -34,7 +34,7 @@ impl Fixture {
         self.dir.path().join("not/yet/there")
     }
 
-    pub(super) fn metadata(&self, kind: EntryKind, mode: u32) -> Metadata {
+    pub(crate) fn metadata(&self, kind: EntryKind, mode: u32) -> Metadata {
         let mut metadata = OsSource.metadata(self.dir.path()).unwrap();
         metadata.kind = kind;
         metadata.mode = mode;

@@ -60,9 +60,9 @@ pub struct Metadata {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
     /// Device that holds it.
-    pub device: u64,
+    pub(crate) device: u64,
     /// Inode number on that device.
-    pub inode: u64,
+    pub(crate) inode: u64,
 }
 
 impl Metadata {
@@ -168,11 +168,11 @@ pub trait SourceDirectory: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct ClosedEntry {
     /// What the file system says of it.
-    pub metadata: Metadata,
+    pub(crate) metadata: Metadata,
     /// Where it points, if it is a symbolic link.
-    pub link_target: Option<PathBuf>,
+    pub(crate) link_target: Option<PathBuf>,
     /// Its extended attributes, sorted by name, or why they cannot be read.
-    pub xattrs: Result<Vec<Xattr>>,
+    pub(crate) xattrs: Result<Vec<Xattr>>,
 }
 
 /// A file of a [`SourceTree`], open for reading.
@@ -205,7 +205,7 @@ pub struct Unset {
     /// Failures, each as a sentence.
     pub failures: Vec<String>,
     /// What only root may set, and this process is not root.
-    pub unprivileged: Unprivileged,
+    pub(crate) unprivileged: Unprivileged,
 }
 
 /// Entries on which a process that is not root could not set what only root may set.

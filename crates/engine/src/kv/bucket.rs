@@ -11,9 +11,9 @@ use crate::kv::run::Run;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Bucket {
     /// Name of the bucket.
-    pub name: BucketName,
+    pub(crate) name: BucketName,
     /// Runs of the bucket, oldest first.
-    pub runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
 }
 
 /// All buckets of a table. They tile the keys exactly. The number of a bucket is its index in a list; it changes when
@@ -48,7 +48,7 @@ impl Buckets {
     }
 
     /// Returns the number of buckets.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
@@ -68,7 +68,7 @@ impl Buckets {
     }
 
     /// Returns a bucket by its number.
-    pub(super) fn get(&self, number: u32) -> &Bucket {
+    pub(crate) fn get(&self, number: u32) -> &Bucket {
         &self.list[number as usize]
     }
 
@@ -93,7 +93,7 @@ impl Buckets {
     }
 
     /// Returns the memory of the directory and the list.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<u32>() + self.list.capacity() * size_of::<Bucket>()
     }
 

@@ -1,5 +1,6 @@
 //! Names of buckets: prefixes of keys.
 
+#[cfg(test)]
 use crate::kv::Key;
 
 /// Longest prefix of a bucket in bits. With longer ones, the runs of any sensible memtable are shorter than a page.
@@ -7,59 +8,61 @@ pub(super) const DEPTH_MAX: u8 = 20;
 
 /// Name of a bucket: it holds the keys whose first `depth` bits are `prefix`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BucketName {
+pub(crate) struct BucketName {
     prefix: u32,
     depth: u8,
 }
 
 impl BucketName {
     /// All keys.
-    pub const WHOLE: Self = Self { prefix: 0, depth: 0 };
+    #[cfg(test)]
+    pub(crate) const WHOLE: Self = Self { prefix: 0, depth: 0 };
 
     /// Names a bucket; `None` if the prefix has more than `depth` bits, or `depth` exceeds `DEPTH_MAX`.
-    pub fn new(prefix: u32, depth: u8) -> Option<Self> {
+    pub(crate) fn new(prefix: u32, depth: u8) -> Option<Self> {
         (depth <= DEPTH_MAX && u64::from(prefix) < 1 << depth).then_some(Self { prefix, depth })
     }
 
     /// Returns the bits that all keys begin with.
-    pub fn prefix(self) -> u32 {
+    pub(crate) fn prefix(self) -> u32 {
         self.prefix
     }
 
     /// Returns the length of the prefix in bits.
-    pub fn depth(self) -> u8 {
+    pub(crate) fn depth(self) -> u8 {
         self.depth
     }
 
     /// Returns true if a key belongs to the bucket.
-    pub fn holds(self, key: &Key) -> bool {
+    #[cfg(test)]
+    pub(crate) fn holds(self, key: &Key) -> bool {
         first_bits(key.head(), self.depth) == self.prefix
     }
 
     /// Returns the fraction of the bucket before a key, in units of 1/65,536: the 16 bits after the prefix of its head.
-    pub fn fraction(self, head: u64) -> u16 {
+    pub(crate) fn fraction(self, head: u64) -> u16 {
         let [high, low, ..] = (head << self.depth).to_be_bytes();
         u16::from_be_bytes([high, low])
     }
 
     /// Returns the smallest head of a key of the bucket.
-    pub fn first_head(self) -> u64 {
+    pub(crate) fn first_head(self) -> u64 {
         u64::from(self.prefix).checked_shl(64 - u32::from(self.depth)).unwrap_or(0)
     }
 
     /// Returns the largest head of a key of the bucket.
-    pub fn last_head(self) -> u64 {
+    pub(crate) fn last_head(self) -> u64 {
         self.first_head() | u64::MAX.checked_shr(u32::from(self.depth)).unwrap_or(0)
     }
 
     /// Returns the two halves of the bucket, in order; `None` at the largest depth.
-    pub fn halves(self) -> Option<[Self; 2]> {
+    pub(crate) fn halves(self) -> Option<[Self; 2]> {
         let depth = self.depth + 1;
         (depth <= DEPTH_MAX).then(|| [self.prefix << 1, self.prefix << 1 | 1].map(|prefix| Self { prefix, depth }))
     }
 
     /// Returns the bucket that this one is a half of; `None` for [`BucketName::WHOLE`].
-    pub fn parent(self) -> Option<Self> {
+    pub(crate) fn parent(self) -> Option<Self> {
         Some(Self { prefix: self.prefix >> 1, depth: self.depth.checked_sub(1)? })
     }
 }

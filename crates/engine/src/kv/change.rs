@@ -20,7 +20,7 @@ const RESHAPED_MAX: usize = 8;
 
 /// Change of a bucket by a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// The runs after the first `kept` become one.
     Merge {
         /// Name of the bucket.

@@ -8,11 +8,11 @@ pub struct TableCounters {
     /// Reads of single pages or a few neighbors, for lookups.
     pub page_reads: u64,
     /// Reads of all pages between the first and the last that lookups need of a run.
-    pub whole_reads: u64,
+    pub(crate) whole_reads: u64,
     /// Runs that lookups skipped because of their recent filters.
-    pub recent_skips: u64,
+    pub(crate) recent_skips: u64,
     /// Recent filters dropped to keep the memory limit.
-    pub recent_filters_dropped: u64,
+    pub(crate) recent_filters_dropped: u64,
     /// Peak memory of recent filters, in bytes.
     pub recent_bytes_max: u64,
     /// Bytes read for lookups, merges and scans.
@@ -20,19 +20,19 @@ pub struct TableCounters {
     /// Bytes written.
     pub bytes_written: u64,
     /// Pages that were bad or unreadable.
-    pub damaged_pages: u64,
+    pub(crate) damaged_pages: u64,
     /// Runs written.
     pub runs_written: u64,
     /// Runs that merges replaced.
-    pub runs_merged: u64,
+    pub(crate) runs_merged: u64,
     /// Groups of several buckets that were merged in one batch.
-    pub merges_grouped: u64,
+    pub(crate) merges_grouped: u64,
     /// Buckets that were streamed, because they exceed the buffers.
-    pub merges_streamed: u64,
+    pub(crate) merges_streamed: u64,
     /// Buckets that were split.
-    pub buckets_split: u64,
+    pub(crate) buckets_split: u64,
     /// Pairs of buckets that were joined.
-    pub buckets_joined: u64,
+    pub(crate) buckets_joined: u64,
 }
 
 impl TableCounters {

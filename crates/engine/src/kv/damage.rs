@@ -48,7 +48,7 @@ impl DamagedBuckets {
     }
 
     /// Returns all buckets, in order.
-    pub(super) fn names(&self) -> impl Iterator<Item = BucketName> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = BucketName> {
         self.0.keys().copied()
     }
 }

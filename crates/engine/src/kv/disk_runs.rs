@@ -34,7 +34,7 @@ pub(super) struct DiskRuns {
 
 impl DiskRuns {
     /// Takes the runs of a manifest, and limits the memory of their recent filters.
-    pub(super) fn new(file: TableFile, recent_filter_bytes: usize, manifest: Manifest) -> Self {
+    pub(crate) fn new(file: TableFile, recent_filter_bytes: usize, manifest: Manifest) -> Self {
         let Manifest { next_run, space, buckets, .. } = manifest;
         let mut recent = RecentBytes::new(recent_filter_bytes);
         for bucket in buckets.iter() {
@@ -78,7 +78,7 @@ impl DiskRuns {
     }
 
     /// Returns the memory of buckets and runs, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let runs = self.buckets.iter().flat_map(|bucket| &bucket.runs).map(Run::memory_bytes).sum::<usize>();
         self.buckets.memory_bytes() + runs
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Consecutive pages of the table file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     /// First page.
     pub start: u64,
     /// Number of pages, at least 1.
@@ -22,7 +22,7 @@ impl Extent {
 
 /// Free pages of a file, by position and by size, and pages that become free with the next checkpoint.
 #[derive(Debug, Default)]
-pub(super) struct Extents {
+pub(crate) struct Extents {
     end: u64,
     by_start: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,

@@ -7,13 +7,13 @@ use crate::kv::page::{PAGE_BYTES, Page, PageName};
 
 /// File of a table, and the epoch that its pages carry.
 #[derive(Clone, Debug)]
-pub(super) struct TableFile {
+pub(crate) struct TableFile {
     file: Arc<dyn DiskFile>,
     epoch: u64,
 }
 
 impl TableFile {
-    pub(super) fn new(file: Arc<dyn DiskFile>, epoch: u64) -> Self {
+    pub(crate) fn new(file: Arc<dyn DiskFile>, epoch: u64) -> Self {
         Self { file, epoch }
     }
 

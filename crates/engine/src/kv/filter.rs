@@ -5,7 +5,7 @@
 //! bits. A fingerprint that was set is always found.
 //!
 //! The first bits of a fingerprint choose its segment, as they choose its bucket in the table. So a segment that is too full
-//! is rebuilt, larger, from a few buckets, while all others stay in use ([`Filter::replace`]). A filter that has to shrink
+//! is rebuilt, larger, from a few buckets, while all others stay in use (`Filter::replace`). A filter that has to shrink
 //! is folded: neighboring blocks of a segment become one, which loses no fingerprint.
 
 use onefold_accel::memory::will_need;
@@ -16,10 +16,10 @@ use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::{Fields, Key, part_of};
 
 /// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that do not choose the block.
-pub const FILTER_HASHES_MAX: u32 = 10;
+pub(crate) const FILTER_HASHES_MAX: u32 = 10;
 
 /// Segments of a filter. Growth needs the memory of one in addition: a 64th.
-pub const FILTER_SEGMENTS: usize = 1 << SEGMENT_BITS;
+pub(crate) const FILTER_SEGMENTS: usize = 1 << SEGMENT_BITS;
 const SEGMENT_BITS: u32 = 6;
 
 /// Number of blocks that divides the size of larger segments, so that they can be folded six times.
@@ -29,7 +29,7 @@ const MAGIC: [u8; 8] = *b"OFFILTR2";
 const HEADER_BYTES: usize = 32;
 
 /// Part of a filter for fingerprints with the same first bits.
-pub struct Segment {
+pub(crate) struct Segment {
     blocks: Vec<Block>,
     hashes: u32,
     ones: u64,
@@ -55,13 +55,13 @@ impl Segment {
     }
 
     /// Returns the memory of the segment.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BYTES
     }
 
     /// Returns the share of bits that are set, 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
-    pub fn fill(&self) -> f64 {
+    pub(crate) fn fill(&self) -> f64 {
         self.ones as f64 / (self.blocks.len() as f64 * f64::from(BLOCK_BITS))
     }
 
@@ -70,7 +70,7 @@ impl Segment {
     }
 
     /// Sets the bits of a key, which must belong to the segment. Returns true if all were set.
-    pub fn test_and_set(&mut self, key: &Key) -> bool {
+    pub(crate) fn test_and_set(&mut self, key: &Key) -> bool {
         let index = self.block_of(key);
         let choices = u128::from(key.middle()) | u128::from(key.tail()) << 64;
         let added = self.blocks[index].set(choices, self.hashes);
@@ -103,7 +103,7 @@ fn segment_of(key: &Key) -> usize {
 
 impl Filter {
     /// Makes an empty filter of at most `bytes` (at least one block a segment) that sets `hashes` bits per fingerprint,
-    /// clamped to 1..=[`FILTER_HASHES_MAX`].
+    /// clamped to 1..=`FILTER_HASHES_MAX`.
     pub fn new(bytes: usize, hashes: u32) -> Self {
         let hashes = hashes.clamp(1, FILTER_HASHES_MAX);
         let each = bytes / FILTER_SEGMENTS;
@@ -116,34 +116,34 @@ impl Filter {
     }
 
     /// Returns the memory of a filter whose segments are all as large as the largest.
-    pub fn bytes_of_largest(&self) -> usize {
+    pub(crate) fn bytes_of_largest(&self) -> usize {
         FILTER_SEGMENTS * self.segments.iter().map(Segment::bytes).max().unwrap_or(0)
     }
 
     /// Returns the share of bits that are set, 0 to 1. A filter is best for its size near one half.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people and thresholds")]
-    pub fn fill(&self) -> f64 {
+    pub(crate) fn fill(&self) -> f64 {
         let ones: u64 = self.segments.iter().map(|segment| segment.ones).sum();
         ones as f64 / (self.bytes() as f64 * 8.0)
     }
 
     /// Returns a segment by the first six bits of its fingerprints.
-    pub fn segment(&self, index: usize) -> &Segment {
+    pub(crate) fn segment(&self, index: usize) -> &Segment {
         &self.segments[index]
     }
 
     /// Returns the memory of a segment of at most `bytes`.
-    pub fn segment_bytes(bytes: usize) -> usize {
+    pub(crate) fn segment_bytes(bytes: usize) -> usize {
         Segment::blocks_of(bytes) * BLOCK_BYTES
     }
 
     /// Returns an empty segment of at most `bytes`, for [`Filter::replace`].
-    pub fn new_segment(&self, bytes: usize) -> Segment {
+    pub(crate) fn new_segment(&self, bytes: usize) -> Segment {
         Segment::new(bytes, self.hashes)
     }
 
     /// Replaces the segment with this index. Fingerprints that the new one was not given are lost.
-    pub fn replace(&mut self, index: usize, segment: Segment) {
+    pub(crate) fn replace(&mut self, index: usize, segment: Segment) {
         self.segments[index] = segment;
     }
 
@@ -159,7 +159,7 @@ impl Filter {
     }
 
     /// Writes the filter.
-    pub fn save(&self, generation: u64, out: &mut SealedWriter) -> Result<()> {
+    pub(crate) fn save(&self, generation: u64, out: &mut SealedWriter) -> Result<()> {
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(&MAGIC);
         header.extend_from_slice(&generation.to_le_bytes());
@@ -178,7 +178,7 @@ impl Filter {
 
     /// Reads the filter of a generation, and folds segments until it takes at most `bytes_max`. Fails if the filter is of
     /// another generation, cannot be folded so far, or is damaged.
-    pub fn load(generation: u64, bytes_max: usize, mut from: SealedReader) -> Result<Self> {
+    pub(crate) fn load(generation: u64, bytes_max: usize, mut from: SealedReader) -> Result<Self> {
         let damaged = |reason: &str| Error::damaged("filter", reason);
         let mut header = [0; HEADER_BYTES];
         from.read(&mut header)?;

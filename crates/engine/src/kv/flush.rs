@@ -26,7 +26,7 @@ pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
 
 /// Merge of one bucket, or of two that join.
 #[derive(Debug)]
-pub(super) struct MergeTask {
+pub(crate) struct MergeTask {
     /// Runs to be merged, oldest first.
     sources: Vec<RunSource>,
     /// Entries of the memtable, in no particular order, younger than all runs.
@@ -64,14 +64,14 @@ impl MergeTask {
 #[derive(Debug)]
 pub(super) struct MergeTaskDone {
     /// The new runs, one for each output; some may have no entries.
-    pub runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
     /// True if a page of the old runs was bad.
-    pub is_damaged: bool,
+    pub(crate) is_damaged: bool,
 }
 
 /// Part of a flush.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     file: TableFile,
     buffer_bytes: usize,
     buffers: MergeBuffers,
@@ -105,7 +105,7 @@ impl FlushDone {
 }
 
 impl FlushJob {
-    pub(super) fn new(plan: Plan, live: &Live) -> Self {
+    pub(crate) fn new(plan: Plan, live: &Live) -> Self {
         Self { plan, live: Arc::clone(live) }
     }
 
@@ -117,11 +117,11 @@ impl FlushJob {
 
 impl Plan {
     /// Plans merges in `buffer_bytes` of memory.
-    pub(super) fn new(file: TableFile, buffer_bytes: usize, buffers: MergeBuffers, tasks: Vec<MergeTask>) -> Self {
+    pub(crate) fn new(file: TableFile, buffer_bytes: usize, buffers: MergeBuffers, tasks: Vec<MergeTask>) -> Self {
         Self { file, buffer_bytes, buffers, tasks }
     }
 
-    pub(super) fn run(self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> FlushDone {
+    pub(crate) fn run(self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> FlushDone {
         let Self { file, buffer_bytes, buffers, tasks } = self;
         // The pool of idle buffers takes the rest.
         let buffer_bytes = buffer_bytes - buffer_bytes / POOL_SHARE;

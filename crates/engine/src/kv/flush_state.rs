@@ -28,10 +28,10 @@ struct Pending {
 
 /// Parts of a table that a flush changes.
 pub(super) struct Target<'a> {
-    pub runs: &'a mut DiskRuns,
-    pub memtable: &'a mut Memtable,
-    pub damaged: &'a mut DamagedBuckets,
-    pub counters: &'a mut TableCounters,
+    pub(crate) runs: &'a mut DiskRuns,
+    pub(crate) memtable: &'a mut Memtable,
+    pub(crate) damaged: &'a mut DamagedBuckets,
+    pub(crate) counters: &'a mut TableCounters,
 }
 
 /// The flush in flight, if there is one, and the buffers of the last.
@@ -46,7 +46,7 @@ pub(super) struct FlushState {
 
 impl FlushState {
     /// Starts without a flush. All parts of one take `merge_buffer_bytes`.
-    pub(super) fn new(merge_buffer_bytes: usize) -> Self {
+    pub(crate) fn new(merge_buffer_bytes: usize) -> Self {
         Self { in_flight: None, buffers: Vec::new(), part_bytes: merge_buffer_bytes / FLUSH_JOBS }
     }
 
@@ -86,7 +86,7 @@ impl FlushState {
     }
 
     /// Installs the results of a flush, one for each of its parts in order. After an error the table is as it was.
-    pub(super) fn finish(&mut self, done: Vec<FlushDone>, mut target: Target<'_>) -> Result<()> {
+    pub(crate) fn finish(&mut self, done: Vec<FlushDone>, mut target: Target<'_>) -> Result<()> {
         let pending = self.in_flight.take().expect("a flush that is finished was started");
         let mut outcomes = Vec::with_capacity(done.len());
         for done in done {

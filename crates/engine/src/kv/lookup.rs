@@ -35,8 +35,8 @@ const JOB_PAGES: usize = BATCH_PAGES_MAX / LOOKUP_JOBS;
 /// Damage and counts of a lookup.
 #[derive(Debug, Default)]
 pub(super) struct LookupEffects {
-    pub counters: TableCounters,
-    pub damaged: BTreeSet<BucketName>,
+    pub(crate) counters: TableCounters,
+    pub(crate) damaged: BTreeSet<BucketName>,
 }
 
 /// Keys of a lookup, and an answer for each.
@@ -238,12 +238,12 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    pub(super) fn new(reads: BucketReads) -> Self {
+    pub(crate) fn new(reads: BucketReads) -> Self {
         Self { reads, pool: BufferPool::new(BATCH_PAGES_MAX * PAGE_BYTES), job_pools: Vec::new() }
     }
 
     /// Looks keys up; `answers` gets one answer per key.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         disk: &dyn Disk,
         (memtable, runs): (&Memtable, &DiskRuns),
@@ -297,7 +297,7 @@ impl Lookups {
     }
 
     /// Returns one answer per key from the results of all jobs, and what the jobs found and counted.
-    pub(super) fn finish(&mut self, done: Vec<LookupDone>) -> (Vec<Lookup>, Vec<LookupEffects>) {
+    pub(crate) fn finish(&mut self, done: Vec<LookupDone>) -> (Vec<Lookup>, Vec<LookupEffects>) {
         let mut all: Vec<Lookup> = Vec::new();
         let mut effects = Vec::with_capacity(done.len());
         for LookupDone { answers, effects: of_job, pool } in done {
@@ -311,7 +311,7 @@ impl Lookups {
 }
 
 /// Part of a lookup that was started. All parts have to be run and handed back to their table.
-pub struct LookupJob {
+pub(crate) struct LookupJob {
     file: TableFile,
     reads: BucketReads,
     buckets: Arc<Buckets>,
@@ -330,7 +330,7 @@ impl std::fmt::Debug for LookupJob {
 
 /// Result of a part of a lookup, for [`Table::finish_lookup`](crate::kv::table::Table::finish_lookup).
 #[derive(Debug)]
-pub struct LookupDone {
+pub(crate) struct LookupDone {
     answers: Vec<Lookup>,
     effects: LookupEffects,
     pool: BufferPool,
@@ -338,7 +338,7 @@ pub struct LookupDone {
 
 impl LookupJob {
     /// Reads. Keys on unreadable pages are not found.
-    pub fn run(self, disk: &dyn Disk) -> LookupDone {
+    pub(crate) fn run(self, disk: &dyn Disk) -> LookupDone {
         let Self { file, reads, buckets, mut pool, live, keys, searches, mut answers } = self;
         let reader = Reader {
             disk,

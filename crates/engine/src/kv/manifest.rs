@@ -36,13 +36,13 @@ const RUN_BYTES: usize = 32;
 #[derive(Debug)]
 pub(super) struct Manifest {
     /// Epoch of the table, drawn at its creation.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// Number of the next run.
-    pub next_run: u64,
+    pub(crate) next_run: u64,
     /// Pages of the file, used and free.
-    pub space: Extents,
+    pub(crate) space: Extents,
     /// Buckets and their runs.
-    pub buckets: Buckets,
+    pub(crate) buckets: Buckets,
 }
 
 /// Encodes a manifest field by field, which needs little memory.

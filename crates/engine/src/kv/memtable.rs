@@ -31,7 +31,7 @@ const CAPACITY_MAX: usize = 1 << 28;
 
 /// Memory of one entry: the entry, its share of a line and of a slab, and of the copies that a flush makes of a
 /// twenty-fourth of the buckets (see `kv::change`).
-pub const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
+pub(crate) const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
 
 /// Compares all slots at once. Returns one bit for each that equals `wanted` in the bits of `mask`.
 fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Memtable {
 
 impl Memtable {
     /// Makes an empty memtable for as many entries as fit into `bytes`, at least one slab.
-    pub(super) fn new(bytes: usize, buckets: usize) -> Self {
+    pub(crate) fn new(bytes: usize, buckets: usize) -> Self {
         let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
         let mut memtable = Self {
@@ -132,7 +132,7 @@ impl Memtable {
     }
 
     /// Returns the memory of the memtable, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let lists = self.lists.capacity() * size_of::<List>();
         size_of_val(&self.entries[..]) + size_of_val(&self.slabs[..]) + size_of_val(&self.lines[..]) + lists
     }
@@ -211,12 +211,12 @@ impl Memtable {
     }
 
     /// Returns the entry of a key.
-    pub(super) fn get(&self, key: &Key) -> Option<Entry> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Entry> {
         self.find(key).map(|(_, _, index)| decode_entry(self.entry(index)))
     }
 
     /// Adds an entry, or replaces the one that has the same key. The memtable must not be full.
-    pub(super) fn insert(&mut self, bucket: u32, entry: &Entry) {
+    pub(crate) fn insert(&mut self, bucket: u32, entry: &Entry) {
         assert!(!self.is_full(), "the table flushes before it adds more");
         let bytes = encode_entry(entry);
         match self.find(&entry.key) {

@@ -18,14 +18,14 @@ pub(super) const POOL_SHARE: usize = 4;
 
 /// Memory that merges use again: two lists for merges of two inputs, in alternation, and I/O buffers.
 #[derive(Debug, Default)]
-pub(super) struct MergeBuffers {
+pub(crate) struct MergeBuffers {
     lists: [Vec<EntryBytes>; 2],
     pool: BufferPool,
 }
 
 impl MergeBuffers {
     /// Starts with none, for merges that take `bytes` in all.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self { lists: Default::default(), pool: BufferPool::new(bytes / POOL_SHARE) }
     }
 

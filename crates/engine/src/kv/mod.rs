@@ -20,7 +20,7 @@ mod flush;
 mod flush_state;
 mod lookup;
 mod manifest;
-mod memtable;
+pub(crate) mod memtable;
 mod merge;
 mod page;
 mod pool;
@@ -34,16 +34,16 @@ mod spans;
 mod spec;
 mod table;
 
-pub use bucket_name::BucketName;
+pub(crate) use bucket_name::BucketName;
 pub use counters::TableCounters;
 pub(crate) use fields::Fields;
 pub use flush::{FlushDone, FlushJob, Live};
-pub use lookup::{LookupDone, LookupJob};
-pub use memtable::STAGED_BYTES;
-pub use page::PAGE_BYTES;
-pub use sealed::{Seal, SealedReader, SealedWriter};
+pub(crate) use lookup::LookupDone;
+pub(crate) use page::PAGE_BYTES;
+pub(crate) use sealed::{Seal, SealedReader, SealedWriter};
 pub use search::Lookup;
-pub use spec::{BATCH_PAGES_MAX, BucketReads, TableSpec, merge_buffer_bytes};
+pub(crate) use spec::BATCH_PAGES_MAX;
+pub use spec::{BucketReads, TableSpec, merge_buffer_bytes};
 pub use table::Table;
 
 /// Bytes of a fingerprint that the table keeps: 160 keyed bits identify a chunk.

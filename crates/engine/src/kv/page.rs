@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use crate::kv::{Entry, Fields, KEY_LEN, Key, Ordinal, Position};
 
 /// Bytes of a page: the unit that an SSD reads.
-pub const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Bytes of an entry.
 pub(super) const ENTRY_BYTES: usize = 32;
@@ -36,16 +36,16 @@ pub(super) type EntryBytes = [u8; ENTRY_BYTES];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PageName {
     /// Epoch of the table, drawn at its creation.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// Number of its run, unique between two checkpoints of a table.
-    pub run: u64,
+    pub(crate) run: u64,
     /// Index of the page in the run.
-    pub index: u32,
+    pub(crate) index: u32,
 }
 
 /// Position of a key relative to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// On the page.
     Here(Entry),
     /// Before its first key.
@@ -139,7 +139,7 @@ impl<'a> Page<'a> {
     }
 
     /// Searches for a key.
-    pub(super) fn find(&self, key: &Key) -> Found {
+    pub(crate) fn find(&self, key: &Key) -> Found {
         let head = key.head();
         let order = |entry: &EntryBytes| head_of(entry).cmp(&head).then_with(|| key_of(entry).cmp(&key.0));
         match self.entries.binary_search_by(order) {

@@ -14,7 +14,7 @@ pub(super) struct BufferPool {
 
 impl BufferPool {
     /// Makes an empty pool that keeps at most `bytes_max` of idle buffers.
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, ..Self::default() }
     }
 

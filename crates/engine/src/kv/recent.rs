@@ -74,7 +74,7 @@ pub(super) type RecentRun = (BucketName, u64);
 
 impl RecentBytes {
     /// Starts without filters, with a limit in bytes.
-    pub(super) fn new(cap: usize) -> Self {
+    pub(crate) fn new(cap: usize) -> Self {
         Self { cap, bytes: 0, by_size: BTreeSet::new() }
     }
 

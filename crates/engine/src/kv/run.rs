@@ -9,15 +9,15 @@ use crate::kv::recent::recent_test;
 pub(super) struct Run {
     /// Number of the run, unique between two checkpoints of a table. A session that was cut off may leave pages with the
     /// same number; later sessions overwrite them before a checkpoint names the number.
-    pub id: u64,
+    pub(crate) id: u64,
     /// First page in the table file.
-    pub start: u64,
+    pub(crate) start: u64,
     /// Number of entries.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Page fences: for each page the fraction of the bucket before its first key, in units of 1/65,536.
-    pub fences: Vec<u16>,
+    pub(crate) fences: Vec<u16>,
     /// Words of its recent filter, if it has one; see [`crate::kv::recent`].
-    pub recent: Vec<u64>,
+    pub(crate) recent: Vec<u64>,
 }
 
 impl Run {
@@ -37,7 +37,7 @@ impl Run {
     }
 
     /// Returns the first and the last page that can hold a key at this fraction of the bucket; usually one page.
-    pub(super) fn candidates(&self, fraction: u16) -> Option<(u32, u32)> {
+    pub(crate) fn candidates(&self, fraction: u16) -> Option<(u32, u32)> {
         let last = self.fences.partition_point(|&fence| fence <= fraction).checked_sub(1)?;
         // The page before the first with an equal fence may end with keys of the same fraction.
         let first = self.fences.partition_point(|&fence| fence < fraction).saturating_sub(1);
@@ -45,7 +45,7 @@ impl Run {
     }
 
     /// Returns the memory of the run, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.fences.capacity() * size_of::<u16>() + self.recent.capacity() * size_of::<u64>()
     }
 }

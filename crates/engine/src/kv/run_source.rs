@@ -16,7 +16,7 @@ const SCAN_CALLS: u32 = 8;
 
 /// Sorted entries of a run, read part by part, or of the memtable.
 #[derive(Debug)]
-pub(super) struct RunSource {
+pub(crate) struct RunSource {
     /// Number of the run.
     run: u64,
     /// First page in the table file.
@@ -97,7 +97,7 @@ pub(super) struct RunIo<'a> {
 }
 
 impl<'a> RunIo<'a> {
-    pub(super) fn new(disk: &'a dyn Disk, file: &'a TableFile) -> Self {
+    pub(crate) fn new(disk: &'a dyn Disk, file: &'a TableFile) -> Self {
         Self { disk, file, counters: TableCounters::default() }
     }
 
@@ -106,7 +106,7 @@ impl<'a> RunIo<'a> {
     }
 
     /// Returns the counters, for the counts that the caller makes as well.
-    pub(super) fn counters(&mut self) -> &mut TableCounters {
+    pub(crate) fn counters(&mut self) -> &mut TableCounters {
         &mut self.counters
     }
 

@@ -15,13 +15,13 @@ use crate::kv::run_source::CALL_PAGES;
 
 /// Description of a run that is to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RunToWrite {
+pub(crate) struct RunToWrite {
     /// Bucket of the run.
-    pub bucket: BucketName,
+    pub(crate) bucket: BucketName,
     /// Number of the run.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Entries that its recent filter is made for; 0 for no filter.
-    pub filtered_entries: u64,
+    pub(crate) filtered_entries: u64,
 }
 
 /// Writer of runs of neighboring buckets, one after the other, onto a free extent.
@@ -46,7 +46,7 @@ pub(super) struct RunsWriter {
 
 impl RunsWriter {
     /// Starts on an extent that is long enough. Runs come in the order of their buckets, at least one.
-    pub(super) fn new(file: TableFile, Extent { start, pages }: Extent, mut runs: Vec<RunToWrite>) -> Self {
+    pub(crate) fn new(file: TableFile, Extent { start, pages }: Extent, mut runs: Vec<RunToWrite>) -> Self {
         runs.reverse();
         let first = runs.pop().expect("there is a run to write");
         Self {
@@ -158,7 +158,7 @@ impl RunsWriter {
 
     /// Ends the last run. Returns all runs, some of which may have no entries, and the last writes. The runs are durable
     /// after the next sync of the file.
-    pub(super) fn finish(mut self) -> (Vec<Run>, Vec<BatchWrite>) {
+    pub(crate) fn finish(mut self) -> (Vec<Run>, Vec<BatchWrite>) {
         while !self.next.is_empty() {
             self.next_run();
         }

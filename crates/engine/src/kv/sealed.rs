@@ -13,23 +13,24 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// Length and digest of a sealed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seal {
+pub(crate) struct Seal {
     /// Length in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
     /// BLAKE3 digest of all bytes.
-    pub digest: [u8; 32],
+    pub(crate) digest: [u8; 32],
 }
 
 impl Seal {
     /// Returns the seal of an empty file.
-    pub fn empty() -> Self {
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
         Self { len: 0, digest: blake3::hash(&[]).into() }
     }
 }
 
 /// Writer of a sealed file.
 #[derive(Debug)]
-pub struct SealedWriter {
+pub(crate) struct SealedWriter {
     file: Arc<dyn DiskFile>,
     len: u64,
     hasher: blake3::Hasher,
@@ -38,13 +39,13 @@ pub struct SealedWriter {
 
 impl SealedWriter {
     /// Empties the file and starts at its front.
-    pub fn create(file: Arc<dyn DiskFile>) -> Result<Self> {
+    pub(crate) fn create(file: Arc<dyn DiskFile>) -> Result<Self> {
         file.set_len(0)?;
         Ok(Self { file, len: 0, hasher: blake3::Hasher::new(), buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     /// Appends bytes.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= BUFFER_BYTES { self.write_out() } else { Ok(()) }
     }
@@ -58,7 +59,7 @@ impl SealedWriter {
     }
 
     /// Makes the file durable; returns its seal.
-    pub fn finish(mut self) -> Result<Seal> {
+    pub(crate) fn finish(mut self) -> Result<Seal> {
         self.write_out()?;
         self.file.sync()?;
         Ok(Seal { len: self.len, digest: self.hasher.finalize().into() })
@@ -67,7 +68,7 @@ impl SealedWriter {
 
 /// Reader of a sealed file. The bytes are valid only if [`SealedReader::finish`] succeeds.
 #[derive(Debug)]
-pub struct SealedReader {
+pub(crate) struct SealedReader {
     file: Arc<dyn DiskFile>,
     name: PathBuf,
     seal: Seal,
@@ -81,7 +82,7 @@ pub struct SealedReader {
 
 impl SealedReader {
     /// Starts at the front. Fails if the file has another length than the seal. The name is for messages.
-    pub fn open(file: Arc<dyn DiskFile>, name: PathBuf, seal: Seal) -> Result<Self> {
+    pub(crate) fn open(file: Arc<dyn DiskFile>, name: PathBuf, seal: Seal) -> Result<Self> {
         if file.len()? != seal.len {
             return Err(Error::damaged(name.display(), "has another length than its checkpoint says"));
         }
@@ -89,12 +90,12 @@ impl SealedReader {
     }
 
     /// Returns the number of bytes left.
-    pub fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.seal.len - self.offset
     }
 
     /// Fills the buffer with the next bytes. Fails if the file has fewer.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
         if self.left() < buffer.len() as u64 {
             return Err(Error::damaged(self.name.display(), "ends early"));
         }
@@ -125,7 +126,7 @@ impl SealedReader {
     }
 
     /// Checks that all bytes were read and that the digest is right.
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         if self.left() != 0 {
             return Err(Error::damaged(self.name.display(), "is longer than its contents"));
         }

@@ -32,7 +32,7 @@ impl Lookup {
 
 /// State of the search for one key.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(crate) struct Search {
     /// Index of the key in its batch.
     index: usize,
     head: u64,
@@ -55,7 +55,7 @@ fn largest(bucket: &Bucket) -> usize {
 }
 
 impl Search {
-    pub(super) fn new(index: usize, key: &Key, buckets: &Buckets) -> Self {
+    pub(crate) fn new(index: usize, key: &Key, buckets: &Buckets) -> Self {
         let head = key.head();
         let bucket = buckets.number_of(head);
         let fraction = buckets.get(bucket).name.fraction(head);
@@ -63,7 +63,7 @@ impl Search {
     }
 
     /// Returns the number of the bucket, and the index of the run in it.
-    pub(super) fn run(&self) -> (u32, usize) {
+    pub(crate) fn run(&self) -> (u32, usize) {
         (self.bucket, self.run)
     }
 
@@ -115,7 +115,7 @@ impl Search {
     }
 
     /// Searches the page that [`Search::page`] named; `None` if it is damaged.
-    pub(super) fn advance(
+    pub(crate) fn advance(
         &mut self,
         page: Option<Page<'_>>,
         keys: &[Key],

@@ -25,14 +25,14 @@ const _: () = assert!(WHOLE_PAGES_MAX as usize == BATCH_PAGES_MAX);
 #[derive(Debug)]
 pub(super) struct Span {
     /// Number of the bucket, and index of the run in it.
-    pub run: (u32, usize),
+    pub(crate) run: (u32, usize),
     /// First page of the run.
-    pub first: u32,
+    pub(crate) first: u32,
     last: u32,
     /// True if the read includes pages between the needed ones, however many.
-    pub is_whole: bool,
+    pub(crate) is_whole: bool,
     /// Indices of the searches that need a page of it.
-    pub searches: Range<usize>,
+    pub(crate) searches: Range<usize>,
 }
 
 impl Span {
@@ -50,7 +50,7 @@ pub(super) struct Spans {
 
 impl Spans {
     /// Makes rules for batches of at most `batch_pages` pages.
-    pub(super) fn new(reads: BucketReads, batch_pages: usize) -> Self {
+    pub(crate) fn new(reads: BucketReads, batch_pages: usize) -> Self {
         Self { reads, batch_pages }
     }
 

@@ -4,7 +4,7 @@ use crate::io::DeviceProfile;
 use crate::kv::bucket_name::DEPTH_MAX;
 
 /// Most pages read in one batch.
-pub const BATCH_PAGES_MAX: usize = 256;
+pub(crate) const BATCH_PAGES_MAX: usize = 256;
 
 /// Memtable per bucket that makes runs long enough to write. The number of buckets is a power of two, so each has 14 to
 /// 28 KiB, and a flush writes 1.8 times as much of it.
@@ -36,18 +36,18 @@ pub enum BucketReads {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableSpec {
     /// Memory of the memtable.
-    pub memtable_bytes: usize,
+    pub(crate) memtable_bytes: usize,
     /// Longest chain of runs of a bucket before a merge, at least 1.
-    pub runs_max: u32,
+    pub(crate) runs_max: u32,
     /// Most memory of recent filters. Above it the table drops the largest ones, which costs reads.
-    pub recent_filter_bytes: usize,
+    pub(crate) recent_filter_bytes: usize,
     /// Memory of the buffers of a flush.
-    pub merge_buffer_bytes: usize,
+    pub(crate) merge_buffer_bytes: usize,
     /// How lookups read.
-    pub reads: BucketReads,
+    pub(crate) reads: BucketReads,
     /// Epoch of a new table: a number that differs from those of all tables that used the same file before, so that their
     /// pages are not mistaken for its own. An existing table keeps its epoch.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
 }
 
 impl TableSpec {
@@ -64,12 +64,12 @@ impl TableSpec {
     }
 
     /// Returns the most memory that a table takes, without a batch of pages and the page fences.
-    pub fn memory_bytes_max(&self) -> usize {
+    pub(crate) fn memory_bytes_max(&self) -> usize {
         self.memtable_bytes + self.recent_filter_bytes + self.merge_buffer_bytes
     }
 
     /// Returns the length of the bucket prefixes that suits the memtable. It does not depend on the data.
-    pub fn depth(&self) -> u8 {
+    pub(crate) fn depth(&self) -> u8 {
         let buckets = self.memtable_bytes / (MEMTABLE_PER_BUCKET * 7 / 10);
         buckets.checked_ilog2().and_then(|depth| u8::try_from(depth).ok()).unwrap_or(0).min(DEPTH_MAX)
     }

@@ -64,7 +64,12 @@ impl Table {
 
     /// Opens a table that the checkpoint of a generation described. If more or fewer buckets suit the specification, later flushes split or
     /// join them.
-    pub fn open(file: Arc<dyn DiskFile>, spec: TableSpec, generation: u64, manifest: SealedReader) -> Result<Self> {
+    pub(crate) fn open(
+        file: Arc<dyn DiskFile>,
+        spec: TableSpec,
+        generation: u64,
+        manifest: SealedReader,
+    ) -> Result<Self> {
         let manifest = read_manifest(generation, manifest)?;
         let bytes = manifest.space.end().checked_mul(PAGE_BYTES as u64);
         if bytes.is_none_or(|bytes| file.len().is_ok_and(|len| len < bytes)) {
@@ -90,12 +95,12 @@ impl Table {
     }
 
     /// Returns how lookups read.
-    pub fn reads(&self) -> BucketReads {
+    pub(crate) fn reads(&self) -> BucketReads {
         self.spec.reads
     }
 
     /// Returns the number that differs from those of all earlier tables of the file.
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.runs.file().epoch()
     }
 
@@ -117,18 +122,18 @@ impl Table {
 
     /// Returns the buckets in which a damaged page was found. A later flush rewrites them without the page; the caller has
     /// to add its entries again, from the containers.
-    pub fn damaged_buckets(&self) -> Vec<BucketName> {
+    pub(crate) fn damaged_buckets(&self) -> Vec<BucketName> {
         self.damaged.names().collect()
     }
 
     /// Returns true if a damaged page that was found is still part of the table: the next flushes rewrite its bucket.
-    pub fn has_damaged_pages(&self) -> bool {
+    pub(crate) fn has_damaged_pages(&self) -> bool {
         self.damaged.on_disk().next().is_some()
     }
 
     /// Notes that all entries of a damaged bucket were added again. A damaged page that was not rewritten yet names the
     /// bucket again when it is found.
-    pub fn forget_damage(&mut self, bucket: BucketName) {
+    pub(crate) fn forget_damage(&mut self, bucket: BucketName) {
         self.damaged.forget(bucket);
     }
 
@@ -139,7 +144,7 @@ impl Table {
     }
 
     /// Returns the bytes of the file that the next checkpoint frees, and the bytes in use.
-    pub fn retired_and_used_bytes(&self) -> (u64, u64) {
+    pub(crate) fn retired_and_used_bytes(&self) -> (u64, u64) {
         self.runs.retired_and_used_bytes()
     }
 
@@ -180,12 +185,12 @@ impl Table {
 
     /// Starts to look keys up as [`Table::lookup`] does, in parts that may run in any order, also at the same time. The
     /// table continues to serve, but must not finish a flush before [`Table::finish_lookup`].
-    pub fn start_lookup(&mut self, keys: Vec<Key>, live: &Live) -> Vec<LookupJob> {
+    pub(crate) fn start_lookup(&mut self, keys: Vec<Key>, live: &Live) -> Vec<LookupJob> {
         self.lookups.start((&self.memtable, &self.runs), keys, live)
     }
 
     /// Takes the results of all parts of a lookup. Returns one answer per key.
-    pub fn finish_lookup(&mut self, done: Vec<LookupDone>) -> Vec<Lookup> {
+    pub(crate) fn finish_lookup(&mut self, done: Vec<LookupDone>) -> Vec<Lookup> {
         let (answers, effects) = self.lookups.finish(done);
         for effects in effects {
             self.note(effects);
@@ -201,7 +206,7 @@ impl Table {
     }
 
     /// Writes the fullest buckets. After an error the table is as it was. No flush may be running.
-    pub fn flush(&mut self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> Result<()> {
+    pub(crate) fn flush(&mut self, disk: &dyn Disk, live: &dyn Fn(Ordinal) -> bool) -> Result<()> {
         let done = self.plan_flush().into_iter().map(|plan| plan.run(disk, live)).collect();
         self.finish_flush(done)
     }
@@ -225,7 +230,12 @@ impl Table {
     }
 
     /// Makes the pages durable, and writes the manifest and the entries of the memtable. No flush may be running.
-    pub fn save(&mut self, generation: u64, manifest: &mut SealedWriter, staged: &mut SealedWriter) -> Result<()> {
+    pub(crate) fn save(
+        &mut self,
+        generation: u64,
+        manifest: &mut SealedWriter,
+        staged: &mut SealedWriter,
+    ) -> Result<()> {
         assert!(!self.is_flushing(), "a flush ends before the table is saved");
         self.runs.save(generation, &mut |bytes| manifest.write(bytes))?;
         let mut entries = Vec::new();
@@ -239,13 +249,13 @@ impl Table {
     }
 
     /// Notes that the last save is durable: pages that only older checkpoints refer to become free.
-    pub fn saved(&mut self) {
+    pub(crate) fn saved(&mut self) {
         self.runs.free_retired();
     }
 
     /// Adds the entries that [`Table::save`] wrote from the memtable, and flushes if this memtable is smaller. After an
     /// error the table must not be used.
-    pub fn load_staged(&mut self, disk: &dyn Disk, mut from: SealedReader) -> Result<()> {
+    pub(crate) fn load_staged(&mut self, disk: &dyn Disk, mut from: SealedReader) -> Result<()> {
         let mut bytes = [0; ENTRY_BYTES];
         while from.left() != 0 {
             from.read(&mut bytes)?;
@@ -260,7 +270,7 @@ impl Table {
 
     /// Calls `each` with every key whose head is in a range, in no particular order, without keys on damaged pages. No
     /// flush may be running.
-    pub fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
+    pub(crate) fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
         let mut buffers = self.flush.take_buffers();
         let mut staged = Vec::new();
         let mut each = |entry: &EntryBytes| {

@@ -8,7 +8,7 @@ use crate::object::header::{ObjectType, check_preamble, put_preamble};
 use crate::types::{RepositoryId, Timestamp};
 
 /// Bytes of the stored form.
-pub const CONFIG_LEN: usize = 224;
+pub(crate) const CONFIG_LEN: usize = 224;
 const CHECKSUM_LEN: usize = 32;
 const MAC_LEN: usize = 32;
 const RESERVED_LEN: usize = 40;
@@ -18,12 +18,12 @@ const CHUNKER_FIXED: u8 = 2;
 /// Smallest and largest bound on the length of a chunk in bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u32> = 64..=8 << 20;
 /// Smallest and largest container in bytes.
-pub const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
+pub(crate) const CONTAINER_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=64 << 20;
 /// Smallest and largest region in bytes of plaintext.
-pub const REGION_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
+pub(crate) const REGION_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
 
 /// Most items in a node of a recipe or a tree, whatever the repository's parameters.
-pub const NODE_ITEMS_MAX: u32 = 1 << 16;
+pub(crate) const NODE_ITEMS_MAX: u32 = 1 << 16;
 /// Smallest mean distance of candidates. A Gear table is drawn until no run of one byte is a candidate, which happens
 /// with probability (1 - 1/target)^256: one draw in 56 at 64, none in the life of a machine at 8.
 const GEAR_TARGET_MIN: u32 = 64;
@@ -31,18 +31,18 @@ const GEAR_TARGET_MIN: u32 = 64;
 /// When a list of items is cut into nodes: after an item whose uniform 32-bit value is below `u32::MAX / target`, once
 /// there are `min` items, and in any case at `max`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CutRule {
+pub(crate) struct CutRule {
     /// No node but the last has fewer items.
-    pub min: u32,
+    pub(crate) min: u32,
     /// Mean number of items after `min` until a cut.
-    pub target: u32,
+    pub(crate) target: u32,
     /// No node has more items.
-    pub max: u32,
+    pub(crate) max: u32,
 }
 
 impl CutRule {
     /// Says whether a node of `count` items is cut after the item with this value.
-    pub fn cuts(&self, count: usize, value: u32) -> bool {
+    pub(crate) fn cuts(&self, count: usize, value: u32) -> bool {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         self.max <= count || (self.min <= count && value < u32::MAX / self.target)
     }
@@ -68,18 +68,18 @@ pub struct Config {
     /// Most recipe items that stand in a tree entry itself.
     pub recipe_inline_max: u32,
     /// How recipes are cut into segments.
-    pub recipe_cut: CutRule,
+    pub(crate) recipe_cut: CutRule,
     /// How directories are cut into nodes.
-    pub tree_cut: CutRule,
+    pub(crate) tree_cut: CutRule,
     /// Encoded bytes at which a tree node is cut whatever its entries.
-    pub tree_node_bytes: u32,
+    pub(crate) tree_node_bytes: u32,
     /// The master key, if the repository is not encrypted.
     pub clear_key: Option<MasterKey>,
 }
 
 impl Config {
     /// The longest plaintext of a region in bytes: a region grows to `region_bytes`, or to its only chunk.
-    pub fn region_bytes_limit(&self) -> u32 {
+    pub(crate) fn region_bytes_limit(&self) -> u32 {
         self.region_bytes.max(self.chunking.chunk_bytes_max()).max(self.metadata_chunk_bytes_max())
     }
 
@@ -89,12 +89,12 @@ impl Config {
     }
 
     /// The longest encoded tree entry in bytes; a larger one (by its extended attributes) is not stored.
-    pub fn entry_bytes_max(&self) -> u32 {
+    pub(crate) fn entry_bytes_max(&self) -> u32 {
         self.container_bytes / 4
     }
 
     /// Says why these parameters cannot make a repository.
-    pub fn validate(&self) -> std::result::Result<(), &'static str> {
+    pub(crate) fn validate(&self) -> std::result::Result<(), &'static str> {
         let chunk_bytes_max = match self.chunking {
             Chunking::Gear(sizes) => {
                 let ordered = sizes.min <= sizes.max && GEAR_TARGET_MIN <= sizes.target;
@@ -135,7 +135,7 @@ impl Config {
     }
 
     /// Returns the stored form.
-    pub fn encode(&self, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn encode(&self, keys: &Keys) -> Vec<u8> {
         let mut out = Vec::with_capacity(CONFIG_LEN);
         put_preamble(ObjectType::Config, &mut out);
         out.extend_from_slice(&self.repository.0);
@@ -166,7 +166,7 @@ impl Config {
     }
 
     /// Reads the stored form. Its MAC can be checked once the keys are known: see [`Config::authenticate`].
-    pub fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
         if check_preamble(object, bytes)? != ObjectType::Config {
             return Err(Error::damaged(object, "is not a repository's config"));
         }
@@ -229,7 +229,7 @@ impl Config {
     }
 
     /// Checks the MAC of a stored form that was decoded without keys.
-    pub fn authenticate(object: &str, bytes: &[u8], keys: &Keys) -> Result<()> {
+    pub(crate) fn authenticate(object: &str, bytes: &[u8], keys: &Keys) -> Result<()> {
         let Some((body, _)) = bytes.split_last_chunk::<CHECKSUM_LEN>() else {
             return Err(Error::damaged(object, "ends too early"));
         };
@@ -240,7 +240,7 @@ impl Config {
     }
 
     /// Returns the default parameters for a new repository.
-    pub fn with_defaults(repository: RepositoryId, created: Timestamp, clear_key: Option<MasterKey>) -> Self {
+    pub(crate) fn with_defaults(repository: RepositoryId, created: Timestamp, clear_key: Option<MasterKey>) -> Self {
         Self {
             repository,
             created: Timestamp { nanoseconds: 0, ..created },

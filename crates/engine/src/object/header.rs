@@ -8,7 +8,7 @@ use crate::types::{RepositoryId, SessionId};
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 128;
 /// First bytes of every object.
-pub const MAGIC: [u8; 4] = *b"1FLD";
+pub(crate) const MAGIC: [u8; 4] = *b"1FLD";
 /// The version of the format that this program writes, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 1;
 /// AES-256-GCM with BLAKE3 throughout.
@@ -37,7 +37,7 @@ pub enum ObjectType {
 
 impl ObjectType {
     /// Returns the byte that stands for the type in the format.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::DataContainer => 1,
             Self::MetadataContainer => 2,
@@ -51,7 +51,7 @@ impl ObjectType {
     }
 
     /// Returns the key family of the type.
-    pub fn purpose(self) -> Purpose {
+    pub(crate) fn purpose(self) -> Purpose {
         match self {
             Self::DataContainer => Purpose::Data,
             Self::MetadataContainer => Purpose::Metadata,
@@ -81,25 +81,25 @@ impl ObjectType {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// What the object is.
-    pub object_type: ObjectType,
+    pub(crate) object_type: ObjectType,
     /// The repository it belongs to.
-    pub repository: RepositoryId,
+    pub(crate) repository: RepositoryId,
     /// The session that wrote it.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// Number of a container in its session; number of a collection's step; else 0.
-    pub ordinal: u32,
+    pub(crate) ordinal: u32,
     /// Epoch of the master key.
-    pub key_epoch: u32,
+    pub(crate) key_epoch: u32,
     /// Makes the object's key.
-    pub salt: [u8; 32],
+    pub(crate) salt: [u8; 32],
     /// Proves the object's key.
-    pub commitment: [u8; 32],
+    pub(crate) commitment: [u8; 32],
     /// Sealed bytes that follow the header: a container's front directory, a small object's body.
-    pub sealed_len: u32,
+    pub(crate) sealed_len: u32,
 }
 
 /// Checks the first eight bytes, which every version of the format shares.
-pub fn check_preamble(object: &str, bytes: &[u8]) -> Result<ObjectType> {
+pub(crate) fn check_preamble(object: &str, bytes: &[u8]) -> Result<ObjectType> {
     let mut reader = Reader::new(bytes);
     let of = |error: DecodeError| error.of(object);
     let magic: [u8; 4] = reader.array().map_err(of)?;
@@ -122,7 +122,7 @@ pub fn check_preamble(object: &str, bytes: &[u8]) -> Result<ObjectType> {
 }
 
 /// Appends the first eight bytes of an object.
-pub fn put_preamble(object_type: ObjectType, out: &mut Vec<u8>) {
+pub(crate) fn put_preamble(object_type: ObjectType, out: &mut Vec<u8>) {
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     out.push(object_type.code());
@@ -131,7 +131,7 @@ pub fn put_preamble(object_type: ObjectType, out: &mut Vec<u8>) {
 
 impl Header {
     /// Returns the stored form.
-    pub fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut out = Vec::with_capacity(HEADER_LEN);
         put_preamble(self.object_type, &mut out);
         out.extend_from_slice(&self.repository.0);
@@ -146,7 +146,7 @@ impl Header {
     }
 
     /// Reads the stored form. `object` is the name for messages.
-    pub fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
         let object_type = check_preamble(object, bytes)?;
         let mut reader = Reader::new(bytes);
         let mut read = || {
@@ -173,7 +173,7 @@ impl Header {
     }
 
     /// Derives the object's key and checks the commitment.
-    pub fn key(&self, object: &str, keys: &Keys) -> Result<ObjectKey> {
+    pub(crate) fn key(&self, object: &str, keys: &Keys) -> Result<ObjectKey> {
         let purpose = self.object_type.purpose();
         let key = ObjectKey::derive(keys, purpose, &self.salt, self.repository, self.object_type.code());
         if key.is_committed(&self.commitment) {

@@ -3,9 +3,10 @@
 pub mod config;
 pub mod header;
 pub mod names;
-pub mod sealed;
+pub(crate) mod sealed;
 pub mod slot;
 
 pub use config::Config;
 pub use header::{HEADER_LEN, Header, ObjectType};
-pub use sealed::{open_small, seal_small};
+pub use sealed::open_small;
+pub(crate) use sealed::seal_small;

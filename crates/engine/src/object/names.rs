@@ -5,26 +5,26 @@ use std::path::PathBuf;
 use crate::types::{ContainerId, SessionId, parse_hex};
 
 /// The repository's parameters.
-pub const CONFIG: &str = "config";
+pub(crate) const CONFIG: &str = "config";
 /// Their second copy.
-pub const CONFIG_COPY: &str = "config.copy";
+pub(crate) const CONFIG_COPY: &str = "config.copy";
 /// Directory of key slots.
-pub const KEYS: &str = "keys";
+pub(crate) const KEYS: &str = "keys";
 /// Directory of containers, one directory a session below.
-pub const CONTAINERS: &str = "containers";
+pub(crate) const CONTAINERS: &str = "containers";
 /// Directory of started sessions.
-pub const SESSIONS: &str = "sessions";
+pub(crate) const SESSIONS: &str = "sessions";
 /// Directory of ended sessions: the snapshots.
-pub const COMMITS: &str = "commits";
+pub(crate) const COMMITS: &str = "commits";
 /// Directory of forgotten snapshots.
-pub const FORGET: &str = "forget";
+pub(crate) const FORGET: &str = "forget";
 /// Directory of garbage collections, one directory each below.
-pub const GC: &str = "gc";
+pub(crate) const GC: &str = "gc";
 /// Directory of files on their way to a name; whatever stands here without a running session is left over.
-pub const TMP: &str = "tmp";
+pub(crate) const TMP: &str = "tmp";
 
 /// All directories of a repository, in the order they are made.
-pub const DIRECTORIES: [&str; 7] = [KEYS, CONTAINERS, SESSIONS, COMMITS, FORGET, GC, TMP];
+pub(crate) const DIRECTORIES: [&str; 7] = [KEYS, CONTAINERS, SESSIONS, COMMITS, FORGET, GC, TMP];
 
 /// Which of the two copies of a key slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub fn slot(id: &[u8; 16], copy: SlotCopy) -> PathBuf {
 }
 
 /// Parses the name of a key slot's copy within its directory.
-pub fn parse_slot(name: &str) -> Option<([u8; 16], SlotCopy)> {
+pub(crate) fn parse_slot(name: &str) -> Option<([u8; 16], SlotCopy)> {
     let (id, digit) = name.split_once('.')?;
     let copy = match digit {
         "1" => SlotCopy::First,
@@ -56,7 +56,7 @@ pub fn parse_slot(name: &str) -> Option<([u8; 16], SlotCopy)> {
 }
 
 /// Returns the directory of a session's containers.
-pub fn container_dir(session: SessionId) -> PathBuf {
+pub(crate) fn container_dir(session: SessionId) -> PathBuf {
     PathBuf::from(format!("{CONTAINERS}/{session}"))
 }
 
@@ -75,14 +75,14 @@ pub struct ContainerName {
     /// Session and number.
     pub id: ContainerId,
     /// What it holds.
-    pub kind: ContainerKind,
+    pub(crate) kind: ContainerKind,
     /// BLAKE3-256 of all its stored bytes.
-    pub checksum: [u8; 32],
+    pub(crate) checksum: [u8; 32],
 }
 
 impl ContainerName {
     /// Returns the container's path in the repository.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         let letter = match self.kind {
             ContainerKind::Data => 'd',
             ContainerKind::Metadata => 'm',
@@ -92,7 +92,7 @@ impl ContainerName {
     }
 
     /// Parses a name within a session's directory.
-    pub fn parse(session: SessionId, name: &str) -> Option<Self> {
+    pub(crate) fn parse(session: SessionId, name: &str) -> Option<Self> {
         let (number, checksum) = name.split_once('-')?;
         let kind = match number.get(..1)? {
             "d" => ContainerKind::Data,
@@ -105,17 +105,17 @@ impl ContainerName {
 }
 
 /// Returns the path of a session's start.
-pub fn session(id: SessionId) -> PathBuf {
+pub(crate) fn session(id: SessionId) -> PathBuf {
     PathBuf::from(format!("{SESSIONS}/{id}"))
 }
 
 /// Returns the path of a session's end.
-pub fn commit(id: SessionId) -> PathBuf {
+pub(crate) fn commit(id: SessionId) -> PathBuf {
     PathBuf::from(format!("{COMMITS}/{id}"))
 }
 
 /// Returns the path of a file on its way to a name.
-pub fn tmp(session: SessionId, number: u32) -> PathBuf {
+pub(crate) fn tmp(session: SessionId, number: u32) -> PathBuf {
     PathBuf::from(format!("{TMP}/{session}-{number:08x}"))
 }
 

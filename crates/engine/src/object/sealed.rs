@@ -10,12 +10,12 @@ use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::types::{RepositoryId, SessionId};
 
 /// Bytes of the MAC at the end.
-pub const MAC_LEN: usize = 32;
+pub(crate) const MAC_LEN: usize = 32;
 /// The longest small object in bytes. A collection that condemns more containers takes several steps.
-pub const SMALL_LEN_MAX: usize = 64 << 20;
+pub(crate) const SMALL_LEN_MAX: usize = 64 << 20;
 
 /// Seals a body into a small object.
-pub fn seal_small(
+pub(crate) fn seal_small(
     keys: &Keys,
     host: &dyn Host,
     object_type: ObjectType,

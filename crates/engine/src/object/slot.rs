@@ -10,10 +10,10 @@ const CHECKSUM_LEN: usize = 32;
 /// The only kind of slot so far: a password through Argon2id.
 const KIND_PASSWORD: u8 = 1;
 /// The longest stored slot in bytes.
-pub const SLOT_LEN_MAX: usize = SLOT_BODY_LEN_MAX + 256;
+pub(crate) const SLOT_LEN_MAX: usize = SLOT_BODY_LEN_MAX + 256;
 
 /// Returns the stored form of a slot.
-pub fn encode_slot(repository: RepositoryId, slot: &Slot) -> Vec<u8> {
+pub(crate) fn encode_slot(repository: RepositoryId, slot: &Slot) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     put_preamble(ObjectType::Slot, &mut out);
     out.extend_from_slice(&repository.0);
@@ -35,7 +35,7 @@ pub fn encode_slot(repository: RepositoryId, slot: &Slot) -> Vec<u8> {
 }
 
 /// Reads the stored form of a slot; also returns the repository it belongs to. `object` is its name for messages.
-pub fn decode_slot(object: &str, bytes: &[u8]) -> Result<(RepositoryId, Slot)> {
+pub(crate) fn decode_slot(object: &str, bytes: &[u8]) -> Result<(RepositoryId, Slot)> {
     if check_preamble(object, bytes)? != ObjectType::Slot {
         return Err(Error::damaged(object, "is not a key slot"));
     }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 /// Reusable buffers, as many as tasks run at a time.
 #[derive(Debug)]
-pub struct BufferPool<T>(Mutex<Vec<T>>);
+pub(crate) struct BufferPool<T>(Mutex<Vec<T>>);
 
 impl<T> Default for BufferPool<T> {
     fn default() -> Self {
@@ -14,12 +14,12 @@ impl<T> Default for BufferPool<T> {
 
 impl<T: Default> BufferPool<T> {
     /// Takes one that was put back, or a new one.
-    pub fn take(&self) -> T {
+    pub(crate) fn take(&self) -> T {
         self.0.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default()
     }
 
     /// Puts one back.
-    pub fn put(&self, used: T) {
+    pub(crate) fn put(&self, used: T) {
         if let Ok(mut spare) = self.0.lock() {
             spare.push(used);
         }

@@ -14,7 +14,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The workers that run the tasks of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pool {
+pub(crate) enum Pool {
     /// Tasks that compute.
     Compute,
     /// Tasks that wait for a source, then compute a little.
@@ -57,7 +57,7 @@ impl Driver {
     }
 
     /// Returns how many jobs compute at the same time at most.
-    pub fn compute_count(&self) -> usize {
+    pub(crate) fn compute_count(&self) -> usize {
         match &*self.0 {
             Kind::Threads { compute, .. } => compute.count,
             Kind::Inline { .. } => 1,
@@ -65,7 +65,7 @@ impl Driver {
     }
 
     /// Runs a producer ahead of its consumer by at most `depth` items.
-    pub fn prefetch<T: Send + 'static>(
+    pub(crate) fn prefetch<T: Send + 'static>(
         &self,
         producer: impl FnMut() -> Option<T> + Send + 'static,
         depth: usize,
@@ -143,7 +143,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
 }
 
 /// Items of a producer, in order.
-pub enum Prefetcher<T> {
+pub(crate) enum Prefetcher<T> {
     /// From a thread of its own.
     Threaded {
         /// What it has produced; `None` once dropped.

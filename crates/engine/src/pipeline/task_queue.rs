@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, bounded};
 use crate::pipeline::driver::{Driver, Kind, Pool};
 
 /// A stage that runs on workers: a function of its input.
-pub trait Task: Send + Sync + 'static {
+pub(crate) trait Task: Send + Sync + 'static {
     /// Input of a task.
     type In: Send + 'static;
     /// Result of a task.
@@ -19,7 +19,7 @@ pub trait Task: Send + Sync + 'static {
 }
 
 /// Tasks of one kind, at most `depth` at a time.
-pub struct TaskQueue<W: Task> {
+pub(crate) struct TaskQueue<W: Task> {
     driver: Driver,
     task: Arc<W>,
     pool: Pool,
@@ -41,7 +41,7 @@ impl<W: Task> fmt::Debug for TaskQueue<W> {
 
 impl Driver {
     /// Creates a queue for one kind of task.
-    pub fn queue<W: Task>(&self, task: W, pool: Pool, depth: usize) -> TaskQueue<W> {
+    pub(crate) fn queue<W: Task>(&self, task: W, pool: Pool, depth: usize) -> TaskQueue<W> {
         TaskQueue::new(self.clone(), task, pool, depth)
     }
 }
@@ -53,7 +53,7 @@ impl<W: Task> TaskQueue<W> {
 
     /// Adds a task. If the queue is full, waits for the oldest task and returns its result.
     #[must_use]
-    pub fn push(&mut self, input: W::In) -> Option<W::Out> {
+    pub(crate) fn push(&mut self, input: W::In) -> Option<W::Out> {
         let oldest = if self.depth <= self.jobs.len() { self.pop() } else { None };
         let slot = match self.driver.kind() {
             Kind::Inline { .. } => Slot::Waiting(input),
@@ -83,7 +83,7 @@ impl<W: Task> TaskQueue<W> {
     }
 
     /// Takes the result of the oldest task if it is done.
-    pub fn pop_done(&mut self) -> Option<W::Out> {
+    pub(crate) fn pop_done(&mut self) -> Option<W::Out> {
         match self.jobs.front()? {
             Slot::Running(receiver) if receiver.is_empty() => None,
             Slot::Waiting(_) => None,
@@ -92,12 +92,12 @@ impl<W: Task> TaskQueue<W> {
     }
 
     /// Takes the results of all tasks, oldest first, and waits for each.
-    pub fn drain(&mut self) -> impl Iterator<Item = W::Out> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = W::Out> {
         std::iter::from_fn(|| self.pop())
     }
 
     /// Waits for the oldest task and takes its result; `None` if the queue is empty.
-    pub fn pop(&mut self) -> Option<W::Out> {
+    pub(crate) fn pop(&mut self) -> Option<W::Out> {
         while let Some(Slot::Waiting(_)) = self.jobs.front() {
             let at = self.driver.draw(self.jobs.len());
             self.run_inline(at);

@@ -9,7 +9,7 @@ use crate::types::{Chunk, ChunkKind, ContainerId};
 
 /// Takes the references of one stream in order and hands out segments as they are cut.
 #[derive(Debug)]
-pub struct RecipeBuilder {
+pub(crate) struct RecipeBuilder {
     rule: CutRule,
     inline_max: usize,
     /// The open node of each level, the lowest first.
@@ -20,27 +20,27 @@ pub struct RecipeBuilder {
 
 /// A finished recipe, to stand in a tree entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BuiltRecipe {
+pub(crate) struct BuiltRecipe {
     /// The items that stand in the entry.
-    pub recipe: Recipe,
+    pub(crate) recipe: Recipe,
     /// Hints for the entry's own chunks; empty above level 0.
-    pub hints: Vec<Option<ContainerId>>,
+    pub(crate) hints: Vec<Option<ContainerId>>,
 }
 
 impl RecipeBuilder {
     /// Starts a recipe.
-    pub fn new(rule: CutRule, inline_max: u32) -> Self {
+    pub(crate) fn new(rule: CutRule, inline_max: u32) -> Self {
         Self { rule, inline_max: inline_max as usize, levels: vec![Vec::new()], hints: Vec::new() }
     }
 
     /// Appends a chunk.
-    pub fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>, sink: &mut dyn MetadataSink) -> Result<()> {
+    pub(crate) fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>, sink: &mut dyn MetadataSink) -> Result<()> {
         self.hints.push(hint);
         self.append(RecipeItem::Chunk(chunk), sink)
     }
 
     /// Appends a hole. Holes that touch are one.
-    pub fn hole(&mut self, len: u64, sink: &mut dyn MetadataSink) -> Result<()> {
+    pub(crate) fn hole(&mut self, len: u64, sink: &mut dyn MetadataSink) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
@@ -54,7 +54,7 @@ impl RecipeBuilder {
     }
 
     /// Ends the stream. The builder is ready for the next one.
-    pub fn finish(&mut self, sink: &mut dyn MetadataSink) -> Result<BuiltRecipe> {
+    pub(crate) fn finish(&mut self, sink: &mut dyn MetadataSink) -> Result<BuiltRecipe> {
         let mut level = 0;
         loop {
             let is_top = level + 1 == self.levels.len();

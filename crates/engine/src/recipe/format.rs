@@ -7,9 +7,9 @@ use crate::object::config::NODE_ITEMS_MAX;
 use crate::types::{Chunk, FINGERPRINT_LEN, Fingerprint};
 
 /// Deepest recipe: at two items a node, 2^40 chunks.
-pub const LEVELS_MAX: u8 = 40;
+pub(crate) const LEVELS_MAX: u8 = 40;
 /// Longest hole in bytes; one bit of its encoded length marks a hole.
-pub const HOLE_BYTES_MAX: u64 = 1 << 62;
+pub(crate) const HOLE_BYTES_MAX: u64 = 1 << 62;
 
 /// One item of a recipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,20 +32,15 @@ pub enum RecipeItem {
 
 impl RecipeItem {
     /// Returns how many bytes of the stream the item stands for.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Chunk(chunk) => u64::from(chunk.len),
             Self::Hole { len } | Self::Segment { len, .. } => *len,
         }
     }
 
-    /// Returns true if the item stands for no bytes; no stored item does.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Returns the uniform value by which lists are cut after the item. Lists are not cut after holes.
-    pub fn cut_value(&self) -> u32 {
+    pub(crate) fn cut_value(&self) -> u32 {
         match self {
             Self::Chunk(Chunk { fingerprint, .. }) | Self::Segment { fingerprint, .. } => fingerprint.prefix(),
             Self::Hole { .. } => u32::MAX,
@@ -57,29 +52,24 @@ impl RecipeItem {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recipe {
     /// 0: chunks and holes; above: segments of the level below.
-    pub level: u8,
+    pub(crate) level: u8,
     /// In the order of the stream.
     pub items: Vec<RecipeItem>,
 }
 
 impl Recipe {
     /// Returns how many bytes the recipe stands for.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.items.iter().map(RecipeItem::len).sum()
     }
 
-    /// Says whether the recipe stands for nothing.
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
     /// Returns how many items are chunks, each of which has a hint.
-    pub fn chunk_count(&self) -> usize {
+    pub(crate) fn chunk_count(&self) -> usize {
         self.items.iter().filter(|item| matches!(item, RecipeItem::Chunk(_))).count()
     }
 
     /// Appends the encoded form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.level);
         put_varint(out, self.items.len() as u64);
         for item in &self.items {
@@ -98,7 +88,7 @@ impl Recipe {
     }
 
     /// Reads the encoded form from the front of `reader`. Lengths add up without overflow afterward.
-    pub fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Decoded<Self> {
         let level = reader.u8()?;
         if LEVELS_MAX < level {
             return Err(reader.error("recipe too deep"));
@@ -114,7 +104,7 @@ impl Recipe {
             let item = decode_item(reader, level)?;
             let sum = total.checked_add(item.len()).filter(|&sum| sum <= HOLE_BYTES_MAX);
             total = sum.ok_or_else(|| reader.error("recipe too long"))?;
-            if item.is_empty() {
+            if item.len() == 0 {
                 return Err(reader.error("item that stands for nothing"));
             }
             recipe.items.push(item);
@@ -138,7 +128,7 @@ fn decode_item(reader: &mut Reader<'_>, level: u8) -> Decoded<RecipeItem> {
 }
 
 /// Reads the contents of a recipe segment.
-pub fn decode_segment(contents: &[u8]) -> Decoded<Recipe> {
+pub(crate) fn decode_segment(contents: &[u8]) -> Decoded<Recipe> {
     let mut reader = Reader::new(contents);
     let recipe = Recipe::decode(&mut reader)?;
     reader.finish()?;

@@ -10,7 +10,7 @@ use crate::types::ContainerId;
 
 /// Collects the hints of consecutive references.
 #[derive(Clone, Debug, Default)]
-pub struct HintTable {
+pub(crate) struct HintTable {
     containers: Vec<ContainerId>,
     /// Runs of references into one container: how many, and the container's number plus one, or 0 where none is known.
     runs: Vec<(u64, u64)>,
@@ -21,7 +21,7 @@ const LOOK_BACK: usize = 16;
 
 impl HintTable {
     /// Appends the hint of the next reference.
-    pub fn push(&mut self, container: Option<ContainerId>) {
+    pub(crate) fn push(&mut self, container: Option<ContainerId>) {
         let number = match container {
             None => 0,
             Some(container) => {
@@ -41,12 +41,12 @@ impl HintTable {
     }
 
     /// Appends all hints of another table.
-    pub fn extend(&mut self, hints: impl Iterator<Item = Option<ContainerId>>) {
+    pub(crate) fn extend(&mut self, hints: impl Iterator<Item = Option<ContainerId>>) {
         hints.for_each(|hint| self.push(hint));
     }
 
     /// Appends the encoded form; nothing for an empty table.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         if self.runs.is_empty() {
             return;
         }
@@ -61,14 +61,14 @@ impl HintTable {
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.containers.clear();
         self.runs.clear();
     }
 }
 
 /// Reads the hints of `references` references.
-pub fn decode_hints(bytes: &[u8], references: usize) -> Decoded<Vec<Option<ContainerId>>> {
+pub(crate) fn decode_hints(bytes: &[u8], references: usize) -> Decoded<Vec<Option<ContainerId>>> {
     let mut hints = Vec::with_capacity(references);
     if bytes.is_empty() {
         hints.resize(references, None);

@@ -179,7 +179,12 @@ fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) ->
 /// Makes the index know every live container, reading the directories of those it misses; returns those that may be
 /// referred to. A container whose directory cannot be read, or whose file has another length than it should have, is reported
 /// and is not referred to by anything new. Its chunks are stored again where they turn up.
-pub fn bring_up_to_date(store: &Store, index: &mut Index, session: &Session, monitor: &dyn Monitor) -> Result<Listing> {
+pub(crate) fn bring_up_to_date(
+    store: &Store,
+    index: &mut Index,
+    session: &Session,
+    monitor: &dyn Monitor,
+) -> Result<Listing> {
     let listing = &*session.live;
     let ids: Vec<ContainerId> = listing.containers.iter().map(|name| name.id).collect();
     let missing = index.attach(&ids)?;

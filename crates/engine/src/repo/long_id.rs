@@ -5,7 +5,7 @@ use std::fmt;
 use crate::types::{RepositoryId, SessionId};
 
 /// Hexadecimal digits of an id.
-pub const LONG_ID_DIGITS: usize = 64;
+pub(crate) const LONG_ID_DIGITS: usize = 64;
 
 /// Separates this use of BLAKE3 from all others.
 const SNAPSHOT_CONTEXT: &str = "onefold 2026-11 snapshot id, the digits after the session";
@@ -19,7 +19,7 @@ pub struct SnapshotId(pub SessionId);
 
 impl SnapshotId {
     /// Returns true if `digits` are the first ones of the id, or all of them.
-    pub fn starts_with(self, digits: &str) -> bool {
+    pub(crate) fn starts_with(self, digits: &str) -> bool {
         self.to_string().starts_with(digits)
     }
 }

@@ -1,9 +1,9 @@
 //! The facade: what a program does with a repository.
 
 pub mod backup;
-pub mod location;
-pub mod long_id;
-pub mod select;
+pub(crate) mod location;
+pub(crate) mod long_id;
+pub(crate) mod select;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
 pub use location::Location;

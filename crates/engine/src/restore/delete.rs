@@ -60,7 +60,7 @@ pub struct DeleteReport {
     /// Entries of any kind.
     pub deleted: u64,
     /// Things that went wrong.
-    pub failures: u64,
+    pub(crate) failures: u64,
 }
 
 /// Deletes the entries of the target that the snapshot lacks.

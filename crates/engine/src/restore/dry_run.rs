@@ -22,7 +22,7 @@ pub(super) struct DryRunTarget {
 
 impl DryRunTarget {
     /// Shows the entries of the target.
-    pub(super) fn of(real: Arc<dyn TargetTree>) -> Self {
+    pub(crate) fn of(real: Arc<dyn TargetTree>) -> Self {
         Self { real, removed: Mutex::default() }
     }
 

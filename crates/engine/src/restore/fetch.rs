@@ -39,9 +39,9 @@ pub struct Fetcher {
     files: Vec<Weak<dyn DiskFile>>,
     files_max: usize,
     /// Regions read from disk.
-    pub regions_read: u64,
+    pub(crate) regions_read: u64,
     /// Chunks whose first copy is damaged, and which were fetched from another container.
-    pub chunks_recovered: u64,
+    pub(crate) chunks_recovered: u64,
 }
 
 impl std::fmt::Debug for Fetcher {
@@ -77,7 +77,7 @@ impl Fetcher {
     }
 
     /// Keeps at most so many files of containers open, in the long run.
-    pub fn limit_files(&mut self, files_max: usize) {
+    pub(crate) fn limit_files(&mut self, files_max: usize) {
         self.files_max = files_max.clamp(1, FILES_MAX);
     }
 
@@ -164,7 +164,7 @@ impl Fetcher {
     }
 
     /// Waits for everything under way.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         while self.wait() {}
         self.windows = 0;
     }

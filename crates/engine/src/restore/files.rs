@@ -51,7 +51,7 @@ impl std::fmt::Debug for FileWriter {
 impl FileWriter {
     /// Writes the fetched chunks into the target. Gathers at most `window_chunks_max` references, which take about
     /// [`REFERENCE_BYTES`] each.
-    pub(super) fn new(
+    pub(crate) fn new(
         fetcher: Fetcher,
         target: Arc<dyn TargetTree>,
         clearing: Arc<Clearing>,
@@ -99,7 +99,7 @@ impl FileWriter {
     }
 
     /// Begins a file.
-    pub(super) fn begin(&mut self, plan: FilePlan) {
+    pub(crate) fn begin(&mut self, plan: FilePlan) {
         self.monitor.begin(&plan.path);
         self.current = Some(Arc::new(PendingFile::new(plan)));
     }
@@ -122,7 +122,7 @@ impl FileWriter {
     }
 
     /// Marks the open file as one whose list of chunks cannot be read from this byte on.
-    pub(super) fn cut(&mut self, offset: u64, error: &Error) {
+    pub(crate) fn cut(&mut self, offset: u64, error: &Error) {
         if let Some(file) = &self.current {
             file.cut(offset, error);
         }

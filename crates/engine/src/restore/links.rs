@@ -110,22 +110,22 @@ impl FirstPaths {
     }
 
     /// Remembers that the first path of an inode was not restored.
-    pub fn mark_incomplete(&mut self, inode: SharedInode) -> Result<()> {
+    pub(crate) fn mark_incomplete(&mut self, inode: SharedInode) -> Result<()> {
         self.parts.insert(inode.key(INCOMPLETE), &[])
     }
 
     /// Returns true if the first path of an inode was not restored.
-    pub fn is_incomplete(&mut self, inode: SharedInode) -> Result<bool> {
+    pub(crate) fn is_incomplete(&mut self, inode: SharedInode) -> Result<bool> {
         self.parts.contains(&inode.key(INCOMPLETE))
     }
 
     /// Remembers that a name of an existing entry is replaced, so that its inode has one link less.
-    pub fn mark_unlinked(&mut self, existing: &Metadata) -> Result<()> {
+    pub(crate) fn mark_unlinked(&mut self, existing: &Metadata) -> Result<()> {
         self.parts.insert(SharedInode::of_target(existing).key(UNLINKED), &[])
     }
 
     /// Returns true if a name of an existing entry was replaced.
-    pub fn is_unlinked(&mut self, existing: &Metadata) -> Result<bool> {
+    pub(crate) fn is_unlinked(&mut self, existing: &Metadata) -> Result<bool> {
         self.parts.contains(&SharedInode::of_target(existing).key(UNLINKED))
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Near {
 
 impl Locator {
     /// Keeps directories and locations in so many bytes each; locations beyond that spill.
-    pub(super) fn new(
+    pub(crate) fn new(
         store: &Store,
         containers: Arc<Listing>,
         scratch: &Scratch,
@@ -77,7 +77,7 @@ impl Locator {
     }
 
     /// Finds a chunk in the container that its hint names, else in any other.
-    pub(super) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
+    pub(crate) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
         let HintedChunk { chunk, hint } = wanted;
         if let Some(id) = *hint
             && near.container.as_ref().is_none_or(|container| container.name.id != id)

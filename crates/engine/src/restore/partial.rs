@@ -24,9 +24,9 @@ pub(super) const PARTIAL_NUMBERS_MAX: u32 = 100;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Partial {
     /// Number of the first name that the directory of the snapshot does not have.
-    pub number: u32,
+    pub(crate) number: u32,
     /// Treatment of existing partial files.
-    pub leftovers: Leftovers,
+    pub(crate) leftovers: Leftovers,
 }
 
 /// Treatment of partial files of earlier runs.

@@ -13,17 +13,17 @@ use crate::restore::partial::Partial;
 #[derive(Debug)]
 pub(super) struct FilePlan {
     /// Path relative to the target.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Name of its partial file.
-    pub partial: Partial,
+    pub(crate) partial: Partial,
     /// Kind of the existing entry that it replaces. A directory is removed right before the rename.
-    pub replaced: Option<EntryKind>,
+    pub(crate) replaced: Option<EntryKind>,
     /// Metadata to set when its bytes are written.
-    pub metadata: Metadata,
+    pub(crate) metadata: Metadata,
     /// Extended attributes likewise.
-    pub xattrs: Vec<Xattr>,
+    pub(crate) xattrs: Vec<Xattr>,
     /// The inode that other names of the snapshot share with it.
-    pub link: Option<SharedInode>,
+    pub(crate) link: Option<SharedInode>,
 }
 
 /// A file being restored.
@@ -80,7 +80,7 @@ pub(super) struct Losses {
 
 impl PendingFile {
     /// Starts a file without chunks.
-    pub(super) fn new(plan: FilePlan) -> Self {
+    pub(crate) fn new(plan: FilePlan) -> Self {
         Self {
             plan,
             handle: Mutex::default(),
@@ -104,7 +104,7 @@ impl PendingFile {
     }
 
     /// Records that the chunks from the byte at `offset` on are unknown.
-    pub(super) fn cut(&self, offset: u64, error: &Error) {
+    pub(crate) fn cut(&self, offset: u64, error: &Error) {
         let bytes = self.plan.metadata.size.saturating_sub(offset);
         self.lack(|losses| {
             losses.bytes += bytes;

@@ -124,7 +124,7 @@ struct Read {
 
 impl OpenRegion {
     /// Keeps at most so many bytes of opened regions for the cache.
-    pub(super) fn new(store: &Store, kept_bytes_max: usize) -> Self {
+    pub(crate) fn new(store: &Store, kept_bytes_max: usize) -> Self {
         let (buffers, ahead, kept_bytes) = (Arc::default(), Arc::default(), Arc::default());
         Self { store: store.clone(), buffers, ahead, kept_bytes, kept_bytes_max }
     }

@@ -157,7 +157,7 @@ pub(super) struct Clearing {
 }
 
 impl Clearing {
-    pub(super) fn new(
+    pub(crate) fn new(
         target: Arc<dyn TargetTree>,
         effect: Effect,
         full: FullDirectories,

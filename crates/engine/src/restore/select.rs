@@ -22,12 +22,12 @@ pub struct Filter {
 
 impl Filter {
     /// Returns true if an entry itself is restored. An excluded directory is left out with all its entries.
-    pub fn selects(&self, path: &Path) -> bool {
+    pub(crate) fn selects(&self, path: &Path) -> bool {
         self.enters(path) && (self.include.is_empty() || self.include.iter().any(|patterns| patterns.matches(path)))
     }
 
     /// Returns true if a directory is entered.
-    pub fn enters(&self, path: &Path) -> bool {
+    pub(crate) fn enters(&self, path: &Path) -> bool {
         !self.exclude.iter().any(|patterns| patterns.matches(path))
     }
 }
@@ -47,7 +47,7 @@ pub(super) enum Root {
 
 impl Root {
     /// Finds the entry at a path of a snapshot's tree.
-    pub(super) fn find(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Self> {
+    pub(crate) fn find(reader: &mut MetadataReader, tree: Fingerprint, path: &Path) -> Result<Self> {
         let Some(found) = find_entry(reader, tree, path)? else {
             return Ok(Self::Directory { node: tree, entry: None });
         };

@@ -41,7 +41,7 @@ pub(super) struct Run<'a> {
 }
 
 /// State of a directory on the path of the walk.
-pub(super) struct Directory {
+pub(crate) struct Directory {
     pub(super) node: Fingerprint,
     /// The directory's own entry; `None` at the root.
     pub(super) entry: Option<Entry>,

@@ -69,7 +69,7 @@ struct Outcomes {
 }
 
 impl Writing {
-    pub(super) fn new(
+    pub(crate) fn new(
         target: Arc<dyn TargetTree>,
         clearing: Arc<Clearing>,
         trust: Trust,

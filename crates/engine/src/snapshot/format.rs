@@ -33,7 +33,7 @@ const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CO
 
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommitKind {
+pub(crate) enum CommitKind {
     /// With a snapshot.
     Snapshot,
     /// By a collection that waited for it long enough; nothing it wrote will be referred to.
@@ -48,7 +48,7 @@ pub struct Head {
     /// Its session.
     pub session: SessionId,
     /// BLAKE3-256 of its stored bytes.
-    pub checksum: [u8; 32],
+    pub(crate) checksum: [u8; 32],
 }
 
 /// What a backup counted, as stored with its snapshot.
@@ -88,7 +88,7 @@ pub struct Snapshot {
     /// When the backup began.
     pub time: Timestamp,
     /// The kernel's file clock at that time. A file whose ctime is not older must be read again.
-    pub file_clock: Timestamp,
+    pub(crate) file_clock: Timestamp,
     /// Root of the tree.
     pub tree: Fingerprint,
     /// Host that was backed up.
@@ -115,18 +115,18 @@ pub struct Snapshot {
 
 /// The body of a commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CommitBody {
+pub(crate) struct CommitBody {
     /// How the session ended.
-    pub kind: CommitKind,
+    pub(crate) kind: CommitKind,
     /// The snapshot, if it ended with one.
-    pub snapshot: Option<Snapshot>,
+    pub(crate) snapshot: Option<Snapshot>,
     /// Heads of the log that were seen.
-    pub heads: Vec<Head>,
+    pub(crate) heads: Vec<Head>,
 }
 
 /// What a session does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SessionKind {
+pub(crate) enum SessionKind {
     /// Makes a snapshot.
     Backup,
     /// Reads, and must not lose what it reads meanwhile.
@@ -137,15 +137,15 @@ pub enum SessionKind {
 
 /// The body of a session's start.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SessionBody {
+pub(crate) struct SessionBody {
     /// What it does.
-    pub kind: SessionKind,
+    pub(crate) kind: SessionKind,
     /// Number of the newest collection it saw.
-    pub collections_seen: u32,
+    pub(crate) collections_seen: u32,
     /// When it began.
-    pub time: Timestamp,
+    pub(crate) time: Timestamp,
     /// On which host.
-    pub hostname: String,
+    pub(crate) hostname: String,
 }
 
 fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
@@ -157,7 +157,7 @@ fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
 
 impl Snapshot {
     /// Says which text is too long to be stored, if one is.
-    pub fn validate(&self) -> crate::error::Result<()> {
+    pub(crate) fn validate(&self) -> crate::error::Result<()> {
         let texts = [&self.hostname, &self.username, &self.program].into_iter().chain(&self.tags).chain(&self.excludes);
         let longest = texts.map(String::len).chain(self.paths.iter().map(Vec::len)).max().unwrap_or(0);
         if longest <= TEXT_LEN_MAX {
@@ -172,7 +172,7 @@ impl Snapshot {
 
 impl CommitBody {
     /// Returns the encoded form.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let kind = match self.kind {
             CommitKind::Snapshot => 1,
@@ -333,7 +333,7 @@ fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool
 }
 
 /// Reads the body of a commit.
-pub fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
+pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
     let mut kind = None;
     let mut snapshot = Snapshot::empty();
     let mut has_tree = false;
@@ -367,7 +367,7 @@ pub fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
 
 impl SessionBody {
     /// Returns the encoded form.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let kind = match self.kind {
             SessionKind::Backup => 1,
@@ -382,7 +382,7 @@ impl SessionBody {
     }
 
     /// Reads the encoded form.
-    pub fn decode(body: &[u8]) -> Decoded<Self> {
+    pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
         let mut kind = None;
         let mut session = Self {
             kind: SessionKind::Backup,
@@ -416,7 +416,7 @@ impl SessionBody {
 
 /// A step of a garbage collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CollectionStep {
+pub(crate) enum CollectionStep {
     /// It has begun.
     Begin,
     /// These containers are about to go: nothing new may refer to them.
@@ -429,18 +429,19 @@ pub enum CollectionStep {
 
 /// The body of a step of a collection. The step stands in it, so that none passes for another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CollectionBody {
+pub(crate) struct CollectionBody {
     /// Which step.
-    pub step: CollectionStep,
+    pub(crate) step: CollectionStep,
     /// Checksum of the commits that were marked, where the step rests on them.
-    pub marked: Option<[u8; 32]>,
+    pub(crate) marked: Option<[u8; 32]>,
     /// The containers that it is about.
-    pub containers: Vec<ContainerId>,
+    pub(crate) containers: Vec<ContainerId>,
 }
 
 impl CollectionBody {
     /// Returns the encoded form.
-    pub fn encode(&self) -> Vec<u8> {
+    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "no collection is written yet"))]
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let step = match self.step {
             CollectionStep::Begin => 1,
@@ -459,7 +460,7 @@ impl CollectionBody {
     }
 
     /// Reads the encoded form.
-    pub fn decode(body: &[u8]) -> Decoded<Self> {
+    pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
         let (mut step, mut marked, mut containers) = (None, None, Vec::new());
         fields(body, |tag, value| {
             match tag {

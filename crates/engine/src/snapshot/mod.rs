@@ -3,9 +3,9 @@
 //! A snapshot exists from the moment `commits/<session>` does. Each names every head it saw, a commit that no other
 //! names, by the checksum of its bytes: a hash-linked log in which a removed or exchanged snapshot shows.
 
-pub mod format;
+pub(crate) mod format;
 
-pub use format::{
-    CollectionBody, CollectionStep, CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary,
-    decode_commit,
+pub(crate) use format::{
+    CollectionBody, CollectionStep, CommitBody, CommitKind, SessionBody, SessionKind, decode_commit,
 };
+pub use format::{Head, Snapshot, Summary};

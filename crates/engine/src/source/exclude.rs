@@ -27,7 +27,7 @@ pub enum Case {
 /// Patterns in the order in which they were given.
 ///
 /// A path is excluded if a pattern matches it or a directory above it. Patterns are joined names, each with the
-/// wildcards of [`NamePattern`]; `**` stands for any number of names, also none. A pattern that starts with `/` is
+/// wildcards of `NamePattern`; `**` stands for any number of names, also none. A pattern that starts with `/` is
 /// anchored at the root of the file system, others match at any depth. A pattern after `!` takes back what the ones
 /// before it excluded; it cannot reach into a directory that is left out as a whole, which is never looked into.
 #[derive(Clone, Debug)]
@@ -47,14 +47,14 @@ impl Patterns {
 
     /// Says whether something below a directory may match, so that it is worth looking into. The path is absolute and
     /// clean.
-    pub fn reaches(&self, directory: &Path) -> bool {
+    pub(crate) fn reaches(&self, directory: &Path) -> bool {
         let path = fold(directory.as_os_str().as_bytes(), self.case);
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         self.patterns.iter().any(|pattern| !pattern.negated && pattern.reaches(&names))
     }
 
     /// Says whether an absolute, clean path is excluded.
-    pub fn matches(&self, path: &Path) -> bool {
+    pub(crate) fn matches(&self, path: &Path) -> bool {
         if self.patterns.is_empty() {
             return false;
         }
@@ -241,13 +241,8 @@ impl Tag {
         Ok(Self { name: OsStr::from_bytes(name).to_os_string(), header })
     }
 
-    /// Returns the name of the file.
-    pub fn name(&self) -> &OsStr {
-        &self.name
-    }
-
     /// Returns true if the file in a directory makes this mark: it is there and starts with the header, if one is wanted.
-    pub fn marks(&self, directory: &dyn SourceDirectory) -> Result<bool> {
+    pub(crate) fn marks(&self, directory: &dyn SourceDirectory) -> Result<bool> {
         match directory.metadata_of(&self.name) {
             Ok(_) if self.header.is_empty() => Ok(true),
             Ok(metadata) if metadata.kind != EntryKind::File => Ok(false),

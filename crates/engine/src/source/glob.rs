@@ -10,7 +10,7 @@ const BYTE_BASE: u32 = 0x11_0000;
 
 /// A compiled pattern for one name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamePattern {
+pub(crate) struct NamePattern {
     tokens: Vec<Token>,
 }
 
@@ -29,7 +29,7 @@ enum Token {
 impl NamePattern {
     /// Compiles a pattern. It is refused where Go refuses it: classes that are empty or not closed, half a range, a
     /// backslash at the end.
-    pub fn parse(pattern: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(pattern: &[u8]) -> Result<Self> {
         Self::compile(pattern).map_err(|reason| refuse(pattern, reason))
     }
 
@@ -62,7 +62,7 @@ impl NamePattern {
     }
 
     /// Says whether the whole name matches. Takes time in proportion to the lengths of name times pattern at most.
-    pub fn matches(&self, name: &[u8]) -> bool {
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
         let mut tokens = self.tokens.as_slice();
         let mut rest = name;
         // Where to go on if a later token fails: after the last star, one character further.
@@ -105,7 +105,7 @@ impl Token {
 }
 
 /// Says whether a name is more than its own pattern.
-pub fn is_pattern(name: &[u8]) -> bool {
+pub(crate) fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 

@@ -6,7 +6,7 @@
 mod clean;
 pub mod exclude;
 pub mod files_from;
-pub mod glob;
+pub(crate) mod glob;
 mod roots;
 pub mod stream;
 pub mod walk;

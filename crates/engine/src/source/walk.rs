@@ -15,7 +15,7 @@ use crate::source::exclude::Excludes;
 use crate::source::roots::{self, Node};
 
 /// Directories on one path. Trees are restored to the same depth.
-pub const DEPTH_MAX: usize = 4096;
+pub(crate) const DEPTH_MAX: usize = 4096;
 
 /// Tries at an entry that becomes one of another kind whenever it is looked at.
 const KIND_TRIES_MAX: u32 = 3;
@@ -57,17 +57,17 @@ impl Location {
     }
 
     /// Returns the entry's current metadata.
-    pub fn metadata(&self) -> Result<Metadata> {
+    pub(crate) fn metadata(&self) -> Result<Metadata> {
         self.directory.metadata_of(&self.name)
     }
 
     /// Returns true if the entry has these extended attributes and no others.
-    pub fn has_xattrs(&self, expected: &[Xattr]) -> Result<bool> {
+    pub(crate) fn has_xattrs(&self, expected: &[Xattr]) -> Result<bool> {
         self.directory.has_xattrs(&self.name, expected)
     }
 
     /// Returns all extended attributes of the entry, sorted by name.
-    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+    pub(crate) fn xattrs(&self) -> Result<Vec<Xattr>> {
         self.directory.xattrs_of(&self.name)
     }
 }

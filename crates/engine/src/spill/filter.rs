@@ -11,7 +11,7 @@ pub(super) const BITS_PER_ENTRY_HALF: u64 = BITS_PER_ENTRY / 2;
 const PROBES: u32 = 6;
 /// Blocked Bloom filter over the keys of one run. Keys are uniform already, so their own bits choose the bits to set.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     blocks: Vec<Block>,
     /// True if the filter can be halved.
     is_full_size: bool,
@@ -28,13 +28,13 @@ impl Filter {
     }
 
     /// Makes an empty filter of a size that [`Filter::bytes_for`] returned for `bits_per_entry`.
-    pub(super) fn new(bytes: usize, bits_per_entry: u64) -> Self {
+    pub(crate) fn new(bytes: usize, bits_per_entry: u64) -> Self {
         let blocks = vec![Block::default(); bytes / BLOCK_BYTES];
         Self { blocks, is_full_size: bits_per_entry == BITS_PER_ENTRY }
     }
 
     /// Returns the memory of the filter, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.blocks.capacity() * BLOCK_BYTES
     }
 

@@ -15,7 +15,7 @@ use crate::spill::run::{Cursor, PageCache, Run, RunWriter, ScratchDir, merge};
 use crate::spill::table::Table;
 
 /// Smallest memory limit in bytes: a merge needs a page of each run.
-pub const MEMORY_BYTES_MIN: usize = 512 * 1024;
+pub(crate) const MEMORY_BYTES_MIN: usize = 512 * 1024;
 /// Most runs that a lookup visits.
 pub const RUNS_MAX: usize = 8;
 /// Most pages of the cache (1 MiB): keys are uniform, so a larger cache would have hardly more hits.
@@ -95,7 +95,7 @@ impl SpillMap {
     /// Makes an empty map that takes at most `memory_bytes` and spills to unlinked files in `dir`, which must exist on the
     /// scratch disk by then. Without a scratch disk, an insertion beyond the limit fails.
     ///
-    /// Messages name the limit `name`. Fails if the limit is below [`MEMORY_BYTES_MIN`] or the host has no randomness.
+    /// Messages name the limit `name`. Fails if the limit is below `MEMORY_BYTES_MIN` or the host has no randomness.
     pub fn new(
         scratch: Option<Arc<dyn Disk>>,
         dir: PathBuf,
@@ -135,7 +135,7 @@ impl SpillMap {
     ///
     /// Fails if the value is longer than [`VALUE_LEN_MAX`], if the map is full and cannot spill, or if the disk fails;
     /// then the key keeps the value it had.
-    pub fn insert(&mut self, key: [u8; 32], value: &[u8]) -> Result<()> {
+    pub(crate) fn insert(&mut self, key: [u8; 32], value: &[u8]) -> Result<()> {
         let key = self.hash(&key);
         self.insert_hashed(&key, value)
     }
@@ -143,7 +143,7 @@ impl SpillMap {
     /// Sets the value of a key if the key is not in the map. Returns true if it was not.
     ///
     /// Fails as [`SpillMap::insert`] and [`SpillMap::get`] do.
-    pub fn insert_new(&mut self, key: [u8; 32], value: &[u8]) -> Result<bool> {
+    pub(crate) fn insert_new(&mut self, key: [u8; 32], value: &[u8]) -> Result<bool> {
         let key = self.hash(&key);
         let is_new = self.find(&key, |_| ())?.is_none();
         if is_new {
@@ -153,13 +153,13 @@ impl SpillMap {
     }
 
     /// Returns the value of a key. Fails if the disk fails or a page does not open.
-    pub fn get(&mut self, key: &[u8; 32]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn get(&mut self, key: &[u8; 32]) -> Result<Option<Vec<u8>>> {
         let key = self.hash(key);
         self.find(&key, <[u8]>::to_vec)
     }
 
     /// Returns true if a key is in the map. Fails as [`SpillMap::get`] does.
-    pub fn contains(&mut self, key: &[u8; 32]) -> Result<bool> {
+    pub(crate) fn contains(&mut self, key: &[u8; 32]) -> Result<bool> {
         let key = self.hash(key);
         Ok(self.find(&key, |_| ())?.is_some())
     }
@@ -167,7 +167,7 @@ impl SpillMap {
     /// Merges all runs into one, so that a lookup reads one page, and returns the number of keys.
     ///
     /// During the merge, the scratch disk holds the spilled entries twice. Fails if the disk fails; then nothing is lost.
-    pub fn compact(&mut self) -> Result<u64> {
+    pub(crate) fn compact(&mut self) -> Result<u64> {
         if self.runs.is_empty() {
             return Ok(self.table.count() as u64);
         }
@@ -183,19 +183,21 @@ impl SpillMap {
 
     /// Returns an upper bound of the number of keys: a key that was replaced after it spilled counts twice until its runs
     /// are merged.
-    pub fn len_upper_bound(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn len_upper_bound(&self) -> u64 {
         self.table.count() as u64 + self.runs.iter().map(Run::entries).sum::<u64>()
     }
 
     /// Returns the memory of the map, in bytes.
-    pub fn memory_bytes_used(&self) -> usize {
+    pub(crate) fn memory_bytes_used(&self) -> usize {
         let runs: usize = self.runs.iter().map(Run::memory_bytes).sum();
         let list = self.runs.capacity() * size_of::<Run>();
         size_of::<Self>() + self.table.memory_bytes() + self.cache.memory_bytes() + list + runs
     }
 
     /// Returns the peak memory of the map, in bytes, with the buffers of spills and merges.
-    pub fn memory_bytes_peak(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn memory_bytes_peak(&self) -> usize {
         self.memory_bytes_peak.max(self.memory_bytes_used())
     }
 

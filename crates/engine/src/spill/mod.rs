@@ -15,5 +15,5 @@ mod page;
 mod run;
 mod table;
 
-pub use map::{MEMORY_BYTES_MIN, RUNS_MAX, SpillMap};
-pub use page::VALUE_LEN_MAX;
+pub(crate) use map::MEMORY_BYTES_MIN;
+pub use map::{RUNS_MAX, SpillMap};

@@ -12,9 +12,9 @@ pub(super) const PAGE_LEN: usize = 16 * 1024;
 /// Bytes of a page in the file.
 pub(super) const SEALED_LEN: usize = PAGE_LEN + TAG_LEN;
 /// Bytes of a hashed key: 160 keyed bits, as in the bucket table. Two of 2^40 keys collide with a probability of 2^-81.
-pub(super) const KEY_LEN: usize = 20;
+pub(crate) const KEY_LEN: usize = 20;
 /// Longest value in bytes: a node of a tree or a page of a table, and a few fields.
-pub const VALUE_LEN_MAX: usize = 4096 + 64;
+pub(crate) const VALUE_LEN_MAX: usize = 4096 + 64;
 
 const HEADER_LEN: usize = 2;
 const END_LEN: usize = 2;
@@ -29,7 +29,7 @@ pub(super) fn pages_max(bytes: usize) -> usize {
 }
 
 /// Hashed key: uniform, whatever the caller's keys are.
-pub(super) type Key = [u8; KEY_LEN];
+pub(crate) type Key = [u8; KEY_LEN];
 
 /// Returns the first 8 bytes of a key as an integer with the order of keys.
 pub(super) fn prefix_of(key: &Key) -> u64 {
@@ -37,7 +37,7 @@ pub(super) fn prefix_of(key: &Key) -> u64 {
 }
 
 /// Key under which the pages of one map are sealed.
-pub(super) struct Sealer {
+pub(crate) struct Sealer {
     key: ObjectKey,
     /// Separates maps if a random generator repeats itself.
     name: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Sealer {
 }
 
 impl Sealer {
-    pub(super) fn new(key: ObjectKey, name: &'static str) -> Self {
+    pub(crate) fn new(key: ObjectKey, name: &'static str) -> Self {
         Self { key, name, next_counter: 0 }
     }
 
@@ -75,7 +75,7 @@ impl PageBuilder {
     /// Memory of a builder, in bytes.
     pub(super) const MEMORY_BYTES: usize = SEALED_LEN + RECORDS_MAX * size_of::<u16>();
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut builder = Self { bytes: Vec::with_capacity(SEALED_LEN), ends: Vec::with_capacity(RECORDS_MAX) };
         builder.clear();
         builder
@@ -146,7 +146,7 @@ impl Page {
     pub(super) const MEMORY_BYTES: usize = SEALED_LEN;
 
     /// Makes a page without records.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { bytes: vec![0; SEALED_LEN], count: 0 }
     }
 
@@ -157,7 +157,7 @@ impl Page {
     }
 
     /// Opens the page in the buffer. After an error the page has no records.
-    pub(super) fn open(&mut self, sealer: &Sealer, counter: u64) -> Result<(), BadPage> {
+    pub(crate) fn open(&mut self, sealer: &Sealer, counter: u64) -> Result<(), BadPage> {
         if !sealer.is_opened(counter, &mut self.bytes) {
             return Err(BadPage("a page does not open"));
         }
@@ -169,12 +169,12 @@ impl Page {
         Ok(())
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Returns the key and the value of a record.
-    pub(super) fn record(&self, index: usize) -> Result<(&Key, &[u8]), BadPage> {
+    pub(crate) fn record(&self, index: usize) -> Result<(&Key, &[u8]), BadPage> {
         self.record_or_none(index).ok_or(BadPage("a record lies outside its page"))
     }
 
@@ -199,7 +199,7 @@ impl Page {
     }
 
     /// Searches for a key. The page must have records.
-    pub(super) fn find(&self, key: &Key) -> Result<PagePosition<'_>, BadPage> {
+    pub(crate) fn find(&self, key: &Key) -> Result<PagePosition<'_>, BadPage> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);

@@ -20,7 +20,7 @@ pub(super) struct ScratchDir {
 }
 
 impl ScratchDir {
-    pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
         Self { disk, path }
     }
 
@@ -102,7 +102,7 @@ impl Run {
     }
 
     /// Returns the memory of the run, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         FILE_BYTES + self.name.capacity() + self.fences() * size_of::<u64>() + self.filter_bytes()
     }
 
@@ -133,7 +133,7 @@ impl Run {
     }
 
     /// Looks a key up. Returns the result of `take` for its value.
-    pub(super) fn find<T>(
+    pub(crate) fn find<T>(
         &self,
         key: &Key,
         sealer: &Sealer,
@@ -208,12 +208,12 @@ impl PageCache {
     /// Memory of a slot with a page, in bytes.
     pub(super) const SLOT_BYTES: usize = Page::MEMORY_BYTES + size_of::<Option<(u64, Page)>>();
 
-    pub(super) fn new(slots: usize) -> Self {
+    pub(crate) fn new(slots: usize) -> Self {
         Self { slots: std::iter::repeat_with(|| None).take(slots.max(1)).collect() }
     }
 
     /// Returns the memory of the cache, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let filled = self.slots.iter().flatten().count();
         filled * Page::MEMORY_BYTES + self.slots.capacity() * size_of::<Option<(u64, Page)>>()
     }
@@ -244,7 +244,7 @@ pub(super) struct RunWriter<'a> {
 
 impl<'a> RunWriter<'a> {
     /// Starts a run with at most `fences_max` page fences, and fills the filter.
-    pub(super) fn create(
+    pub(crate) fn create(
         scratch: &ScratchDir,
         host: &dyn Host,
         sealer: &'a mut Sealer,
@@ -284,7 +284,7 @@ impl<'a> RunWriter<'a> {
     }
 
     /// Writes the last page and returns the run. A sync is pointless: nobody can open the pages after a crash.
-    pub(super) fn finish(mut self) -> Result<Run> {
+    pub(crate) fn finish(mut self) -> Result<Run> {
         if !self.builder.is_empty() {
             self.write_page()?;
         }

@@ -33,7 +33,7 @@ impl RecordRef {
 }
 
 /// Hash table with open addressing and linear probing. Keys are uniform, so their first bytes are the hash.
-pub(super) struct Table {
+pub(crate) struct Table {
     /// Most memory of the table, in bytes.
     bytes_max: usize,
     /// Records. Only the last segment takes more.
@@ -44,21 +44,21 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, segments: Vec::new(), slots: Vec::new(), count: 0 }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// Returns the memory of the table, in bytes, with the list that [`Table::sorted`] will need.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         memory_bytes(self.segments.len(), self.segments.capacity(), self.slots.len(), self.count)
     }
 
     /// Returns true if one more record with a value of this length keeps the limit, also while the table grows.
-    pub(super) fn has_space(&self, value_len: usize) -> bool {
+    pub(crate) fn has_space(&self, value_len: usize) -> bool {
         let fits_last =
             self.segments.last().is_some_and(|last| last.len() + RECORD_HEADER_LEN + value_len <= SEGMENT_LEN);
         let segments = self.segments.len() + usize::from(!fits_last);
@@ -80,13 +80,13 @@ impl Table {
     }
 
     /// Returns the value of a key.
-    pub(super) fn get(&self, key: &Key) -> Option<&[u8]> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&[u8]> {
         let record = self.slots.get(self.slot_of(key)?).copied().flatten()?;
         Some(self.record(record).1)
     }
 
     /// Sets the value of a key, at most [`VALUE_LEN_MAX`] bytes. Call [`Table::has_space`] first.
-    pub(super) fn insert(&mut self, key: &Key, value: &[u8]) {
+    pub(crate) fn insert(&mut self, key: &Key, value: &[u8]) {
         if self.needs_slots() {
             self.grow_slots();
         }

@@ -15,11 +15,11 @@ use crate::types::{SessionId, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Commit {
     /// Its session, which is also the snapshot's id.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// BLAKE3-256 of its stored bytes.
-    pub checksum: [u8; 32],
+    pub(crate) checksum: [u8; 32],
     /// Its snapshot.
-    pub body: CommitBody,
+    pub(crate) body: CommitBody,
 }
 
 /// All commits of a repository.
@@ -30,27 +30,27 @@ pub struct Commits {
     /// Damage of the others.
     pub findings: Vec<(SessionId, Error)>,
     /// Snapshots that were forgotten.
-    pub forgotten: BTreeSet<SessionId>,
+    pub(crate) forgotten: BTreeSet<SessionId>,
     /// Reasons for which others count although a name marks them as forgotten.
     pub not_forgotten: Vec<Error>,
 }
 
 impl Store {
     /// Lists the sessions that have ended, one way or the other.
-    pub fn list_ended(&self) -> Result<BTreeSet<SessionId>> {
+    pub(crate) fn list_ended(&self) -> Result<BTreeSet<SessionId>> {
         let entries = self.disk.list(Path::new(COMMITS))?;
         Ok(entries.iter().filter_map(|entry| SessionId::parse(&entry.name)).collect())
     }
 
     /// Reads a commit.
-    pub fn read_commit(&self, session: SessionId) -> Result<Commit> {
+    pub(crate) fn read_commit(&self, session: SessionId) -> Result<Commit> {
         let path = names::commit(session);
         let bytes = self.read(&path, SMALL_LEN_MAX)?;
         self.parse_commit(session, bytes)
     }
 
     /// Reads a commit's bytes.
-    pub fn parse_commit(&self, session: SessionId, bytes: Vec<u8>) -> Result<Commit> {
+    pub(crate) fn parse_commit(&self, session: SessionId, bytes: Vec<u8>) -> Result<Commit> {
         let object = self.display(&names::commit(session));
         let checksum = *blake3::hash(&bytes).as_bytes();
         let identity = (self.config.repository, Some(session));
@@ -80,7 +80,7 @@ impl Store {
     }
 
     /// Checks that a snapshot's forgetting is this repository's. A name alone would let anybody hide a snapshot.
-    pub fn read_forget(&self, session: SessionId) -> Result<()> {
+    pub(crate) fn read_forget(&self, session: SessionId) -> Result<()> {
         let path = Path::new(FORGET).join(session.to_string());
         let bytes = self.read(&path, SMALL_LEN_MAX)?;
         let identity = (self.config.repository, Some(session));
@@ -103,7 +103,7 @@ impl Commits {
 
     /// Returns a commit that cannot be read and is not known to be older than a snapshot of this time: no commit up to
     /// then has seen it. Without a time, any that cannot be read.
-    pub fn unread_after(&self, time: Option<Timestamp>) -> Option<&(SessionId, Error)> {
+    pub(crate) fn unread_after(&self, time: Option<Timestamp>) -> Option<&(SessionId, Error)> {
         let older: BTreeSet<SessionId> = self
             .commits
             .iter()
@@ -115,7 +115,7 @@ impl Commits {
     }
 
     /// Returns the commits that no other commit has seen.
-    pub fn heads(&self) -> Vec<Head> {
+    pub(crate) fn heads(&self) -> Vec<Head> {
         let seen: BTreeSet<SessionId> =
             self.commits.iter().flat_map(|commit| &commit.body.heads).map(|head| head.session).collect();
         self.commits

@@ -25,11 +25,11 @@ const DIRECTORY_BATCH: usize = 32;
 
 /// A container with the length of its file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct SizedContainer {
+pub(crate) struct SizedContainer {
     /// Its name.
-    pub name: ContainerName,
+    pub(crate) name: ContainerName,
     /// Bytes of its file.
-    pub len: u64,
+    pub(crate) len: u64,
 }
 
 /// The containers of a repository.
@@ -38,12 +38,12 @@ pub struct Listing {
     /// Sorted by session and number. About 60 bytes each in memory.
     pub containers: Vec<ContainerName>,
     /// Names that are no container's.
-    pub unknown_files: Vec<String>,
+    pub(crate) unknown_files: Vec<String>,
 }
 
 impl Listing {
     /// Returns a container's name.
-    pub fn find(&self, id: ContainerId) -> Option<&ContainerName> {
+    pub(crate) fn find(&self, id: ContainerId) -> Option<&ContainerName> {
         let at = self.containers.binary_search_by_key(&id, |name| name.id).ok()?;
         self.containers.get(at)
     }
@@ -70,7 +70,7 @@ impl Store {
     }
 
     /// Lists all containers with the lengths of their files, sorted by session and number.
-    pub fn list_sized_containers(&self) -> Result<Vec<SizedContainer>> {
+    pub(crate) fn list_sized_containers(&self) -> Result<Vec<SizedContainer>> {
         let mut containers = Vec::new();
         let directories = self.disk.list(Path::new(CONTAINERS))?;
         for session in directories.iter().filter_map(|directory| SessionId::parse(&directory.name)) {
@@ -85,7 +85,7 @@ impl Store {
 
     /// Reads what running collections have condemned: these containers count as absent. Also returns the number of the
     /// newest collection.
-    pub fn read_condemned(&self) -> Result<(u32, BTreeSet<ContainerId>)> {
+    pub(crate) fn read_condemned(&self) -> Result<(u32, BTreeSet<ContainerId>)> {
         let (mut newest, mut condemned) = (0, BTreeSet::new());
         for entry in self.list_if_there(Path::new(GC))? {
             let Some(number) = parse_hex(&entry.name).map(u32::from_be_bytes) else { continue };
@@ -104,7 +104,12 @@ impl Store {
 
     /// Reads a step of a collection; `None` where it was not taken. `name` is the collection's directory, which tells
     /// its number.
-    pub fn read_collection(&self, name: &str, number: u32, step: CollectionStep) -> Result<Option<CollectionBody>> {
+    pub(crate) fn read_collection(
+        &self,
+        name: &str,
+        number: u32,
+        step: CollectionStep,
+    ) -> Result<Option<CollectionBody>> {
         let file = match step {
             CollectionStep::Begin => "begin",
             CollectionStep::Condemn => "condemn",
@@ -133,7 +138,7 @@ impl Store {
     }
 
     /// Opens containers in the order of their names. Reads a batch of directories together when the first of them is wanted.
-    pub fn open_containers<'a>(
+    pub(crate) fn open_containers<'a>(
         &'a self,
         names: &'a [ContainerName],
     ) -> impl Iterator<Item = (&'a ContainerName, Result<ContainerReader>)> {
@@ -165,7 +170,7 @@ impl Store {
     }
 
     /// Opens a container's file.
-    pub fn open_file(&self, name: &ContainerName) -> Result<std::sync::Arc<dyn DiskFile>> {
+    pub(crate) fn open_file(&self, name: &ContainerName) -> Result<std::sync::Arc<dyn DiskFile>> {
         open_object(&*self.disk, &name.path())
     }
 
@@ -223,7 +228,7 @@ impl Store {
     }
 
     /// Reads a region of a container and opens it.
-    pub fn read_region(
+    pub(crate) fn read_region(
         &self,
         container: &ContainerReader,
         region: u32,
@@ -243,7 +248,7 @@ impl Store {
     }
 
     /// Reads a container whole and compares it with the checksum in its name.
-    pub fn read_verified(&self, name: &ContainerName) -> Result<Vec<u8>> {
+    pub(crate) fn read_verified(&self, name: &ContainerName) -> Result<Vec<u8>> {
         let bytes = self.read_container(name)?;
         if *blake3::hash(&bytes).as_bytes() == name.checksum {
             Ok(bytes)
@@ -253,7 +258,7 @@ impl Store {
     }
 
     /// Checks all of a container but the contents of its regions.
-    pub fn inspect_container(&self, name: &ContainerName) -> Result<WholeContainer> {
+    pub(crate) fn inspect_container(&self, name: &ContainerName) -> Result<WholeContainer> {
         let file = self.open_file(name)?;
         let len = file.len()?;
         if u64::from(self.config.container_bytes) < len {

@@ -15,7 +15,7 @@ pub struct HintedEntry {
     /// The entry.
     pub entry: Entry,
     /// One for each chunk in the entry itself.
-    pub hints: Vec<Option<ContainerId>>,
+    pub(crate) hints: Vec<Option<ContainerId>>,
 }
 
 /// Reads the nodes of directories' lists.
@@ -87,7 +87,7 @@ impl DirectoryCursor {
     }
 
     /// Returns what comes next, without reading.
-    pub fn head(&self) -> Head<'_> {
+    pub(crate) fn head(&self) -> Head<'_> {
         match (self.entries.front(), self.root, self.pending.last()) {
             (Some(hinted), _, _) => Head::Entry(&hinted.entry),
             (None, Some(node), _) => Head::Node { node, known: None },
@@ -97,12 +97,12 @@ impl DirectoryCursor {
     }
 
     /// Takes the next entry if it has been read.
-    pub fn take_entry(&mut self) -> Option<HintedEntry> {
+    pub(crate) fn take_entry(&mut self) -> Option<HintedEntry> {
         self.entries.pop_front()
     }
 
     /// Skips the node that comes next, without reading it.
-    pub fn skip_node(&mut self) {
+    pub(crate) fn skip_node(&mut self) {
         if self.root.take().is_none() {
             self.pending.pop();
         }
@@ -130,7 +130,7 @@ impl DirectoryCursor {
     }
 
     /// Returns true if what has been read so far shows that no entry after the last one handed out has this name.
-    pub fn rules_out(&self, name: &[u8]) -> bool {
+    pub(crate) fn rules_out(&self, name: &[u8]) -> bool {
         match self.entries.binary_search_by(|hinted| hinted.entry.name.as_slice().cmp(name)) {
             Ok(_) => false,
             Err(at) => at < self.entries.len() || self.begins_after(name),
@@ -144,7 +144,7 @@ impl DirectoryCursor {
 
     /// Replaces the next node by its contents; `None` if no node is left. Returns the node's chunk; its length includes the
     /// hints. After an error, the cursor is behind the node.
-    pub fn expand(&mut self, reader: &mut dyn NodeReader) -> Result<Option<Chunk>> {
+    pub(crate) fn expand(&mut self, reader: &mut dyn NodeReader) -> Result<Option<Chunk>> {
         let next = match self.root.take() {
             Some(root) => Err(root),
             None => match self.pending.pop() {
@@ -217,14 +217,14 @@ impl PendingNode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HintedChunk {
     /// The chunk.
-    pub chunk: Chunk,
+    pub(crate) chunk: Chunk,
     /// Its container when the reference was written.
-    pub hint: Option<ContainerId>,
+    pub(crate) hint: Option<ContainerId>,
 }
 
 /// One step of a file's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FileExtent {
+pub(crate) enum FileExtent {
     /// A chunk.
     Chunk(HintedChunk),
     /// Zeros that were never stored.
@@ -236,7 +236,7 @@ pub enum FileExtent {
 
 /// Hands out the contents of one file in order, holding one segment a level.
 #[derive(Debug)]
-pub struct RecipeCursor {
+pub(crate) struct RecipeCursor {
     /// Open lists, the lowest level last.
     levels: Vec<Level>,
 }
@@ -251,12 +251,12 @@ struct Level {
 
 impl RecipeCursor {
     /// Starts at the beginning of a file.
-    pub fn new(recipe: &Recipe, hints: &[Option<ContainerId>]) -> Self {
+    pub(crate) fn new(recipe: &Recipe, hints: &[Option<ContainerId>]) -> Self {
         Self { levels: vec![Level::new(recipe.level, recipe.items.clone(), hints.to_vec())] }
     }
 
     /// Returns the next extent; `None` at the end.
-    pub fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<FileExtent>> {
+    pub(crate) fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<FileExtent>> {
         loop {
             let Some(open) = self.levels.last_mut() else { return Ok(None) };
             let level = open.height;

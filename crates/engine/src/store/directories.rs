@@ -11,7 +11,7 @@ use crate::types::ContainerId;
 
 /// Opens containers by name and keeps what was used last, within a number of bytes.
 #[derive(Debug)]
-pub struct Directories {
+pub(crate) struct Directories {
     store: Store,
     containers: Arc<Listing>,
     opened: Lru<ContainerId, Arc<ContainerReader>>,
@@ -19,12 +19,12 @@ pub struct Directories {
 
 impl Directories {
     /// Starts with none opened.
-    pub fn new(store: &Store, containers: &Arc<Listing>, bytes_max: usize) -> Self {
+    pub(crate) fn new(store: &Store, containers: &Arc<Listing>, bytes_max: usize) -> Self {
         Self { store: store.clone(), containers: Arc::clone(containers), opened: Lru::new(bytes_max) }
     }
 
     /// Returns a container's directory, opening it where it is not held.
-    pub fn get(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
+    pub(crate) fn get(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
         if let Some(container) = self.opened.get(&id) {
             return Ok(container);
         }
@@ -34,12 +34,12 @@ impl Directories {
     }
 
     /// Returns true if a container's directory is held, which counts as a use.
-    pub fn holds(&mut self, id: ContainerId) -> bool {
+    pub(crate) fn holds(&mut self, id: ContainerId) -> bool {
         self.opened.get(&id).is_some()
     }
 
     /// Holds a directory that was opened elsewhere.
-    pub fn insert(&mut self, container: ContainerReader) -> Arc<ContainerReader> {
+    pub(crate) fn insert(&mut self, container: ContainerReader) -> Arc<ContainerReader> {
         let (id, bytes) = (container.name.id, container.memory_bytes());
         let container = Arc::new(container);
         self.opened.insert(id, Arc::clone(&container), bytes);

@@ -9,7 +9,7 @@ use crate::io::{Access, Disk, Host};
 
 /// Replaces a file by one with these bytes, or leaves it as it is. Several processes may do so at a time: the last one
 /// wins.
-pub fn replace_file(disk: &dyn Disk, host: &dyn Host, path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn replace_file(disk: &dyn Disk, host: &dyn Host, path: &Path, bytes: &[u8]) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new(""));
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     remove_leftovers(disk, parent, name)?;
@@ -43,7 +43,7 @@ fn remove_leftovers(disk: &dyn Disk, parent: &Path, name: &str) -> Result<()> {
 }
 
 /// Splits a file into its contents and the BLAKE3 behind them, and compares.
-pub fn checked<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
+pub(crate) fn checked<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let Some((body, checksum)) = bytes.split_last_chunk::<32>() else {
         return Err(Error::damaged(object, "ends too early"));
     };

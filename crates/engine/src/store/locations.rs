@@ -11,16 +11,16 @@ const COPIES_MAX: usize = 8;
 
 /// The containers of every chunk.
 #[derive(Debug)]
-pub struct Locations(SpillMap);
+pub(crate) struct Locations(SpillMap);
 
 impl Locations {
     /// Starts with none, in an empty map.
-    pub fn new(map: SpillMap) -> Self {
+    pub(crate) fn new(map: SpillMap) -> Self {
         Self(map)
     }
 
     /// Learns what a container holds.
-    pub fn learn(&mut self, container: &ContainerReader) -> Result<()> {
+    pub(crate) fn learn(&mut self, container: &ContainerReader) -> Result<()> {
         let mut location = Vec::new();
         put_container_id(&mut location, container.name.id);
         for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
@@ -37,7 +37,7 @@ impl Locations {
     }
 
     /// Returns the containers that hold a chunk, in the order in which they were learned.
-    pub fn of(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
+    pub(crate) fn of(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
         let locations = self.0.get(&fingerprint.0)?.unwrap_or_default();
         let mut reader = Reader::new(&locations);
         let mut containers = Vec::new();

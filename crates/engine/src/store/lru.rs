@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// Keeps what was used last, up to a number of bytes.
 #[derive(Debug)]
-pub struct Lru<K, V> {
+pub(crate) struct Lru<K, V> {
     entries: HashMap<K, Held<V>>,
     /// Keys by when they were last used.
     by_use: BTreeMap<u64, K>,
@@ -23,12 +23,12 @@ struct Held<V> {
 
 impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     /// Makes an empty cache of at most `bytes_max` bytes, or of one value if that is larger.
-    pub fn new(bytes_max: usize) -> Self {
+    pub(crate) fn new(bytes_max: usize) -> Self {
         Self { entries: HashMap::new(), by_use: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
     }
 
     /// Returns what is held for the key, which counts as a use.
-    pub fn get(&mut self, key: &K) -> Option<V> {
+    pub(crate) fn get(&mut self, key: &K) -> Option<V> {
         self.clock += 1;
         let held = self.entries.get_mut(key)?;
         self.by_use.remove(&held.used);
@@ -38,7 +38,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
     }
 
     /// Holds a value that takes `bytes` bytes, dropping what was not used for longest.
-    pub fn insert(&mut self, key: K, value: V, bytes: usize) {
+    pub(crate) fn insert(&mut self, key: K, value: V, bytes: usize) {
         self.remove(&key);
         while self.bytes_max < self.bytes + bytes {
             let Some((_, oldest)) = self.by_use.pop_first() else { break };

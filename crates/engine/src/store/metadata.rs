@@ -51,29 +51,29 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes a map that takes at most `memory_bytes` of memory and spills the rest.
-    pub fn map(&self, host: &Arc<dyn Host>, name: &'static str, memory_bytes: usize) -> Result<SpillMap> {
+    pub(crate) fn map(&self, host: &Arc<dyn Host>, name: &'static str, memory_bytes: usize) -> Result<SpillMap> {
         SpillMap::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
     }
 }
 
 /// A metadata chunk as it is stored.
 #[derive(Clone, Debug)]
-pub struct MetadataChunk {
+pub(crate) struct MetadataChunk {
     /// Contents, which its fingerprint names.
-    pub contents: Vec<u8>,
+    pub(crate) contents: Vec<u8>,
     /// Hints for the chunks that it refers to.
-    pub hints: Vec<u8>,
+    pub(crate) hints: Vec<u8>,
 }
 
 /// A tree node with a hint for each chunk that it refers to.
 #[derive(Debug)]
 pub struct HintedNode {
     /// The node.
-    pub node: TreeNode,
+    pub(crate) node: TreeNode,
     /// The container of each chunk when the reference was written.
-    pub hints: Vec<Option<ContainerId>>,
+    pub(crate) hints: Vec<Option<ContainerId>>,
     /// Bytes of the node as it is stored, hints included.
-    pub len: u32,
+    pub(crate) len: u32,
 }
 
 /// Reads metadata chunks by name.
@@ -115,7 +115,7 @@ impl MetadataReader {
     }
 
     /// Returns the repository that is read.
-    pub fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
@@ -126,7 +126,7 @@ impl MetadataReader {
 
     /// Reads a chunk and checks that it is what its name says. Where one container does not give it back, others that
     /// have it are tried.
-    pub fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
+    pub(crate) fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let mut problem = None;
         for id in self.locations.of(&fingerprint)? {
             match self.read_copy(id, kind, fingerprint) {
@@ -169,7 +169,7 @@ impl MetadataReader {
     }
 
     /// Reads a tree node. Hints that make no sense are none.
-    pub fn read_node(&mut self, fingerprint: Fingerprint) -> Result<HintedNode> {
+    pub(crate) fn read_node(&mut self, fingerprint: Fingerprint) -> Result<HintedNode> {
         let chunk = self.read(ChunkKind::Tree, fingerprint)?;
         let node = decode_node(&chunk.contents).map_err(|error| error.of(format!("tree {fingerprint}")))?;
         let count = node.chunk_count();
@@ -179,7 +179,7 @@ impl MetadataReader {
     }
 
     /// Reads a recipe segment, with a hint for each chunk it refers to.
-    pub fn read_segment(&mut self, fingerprint: Fingerprint) -> Result<(Recipe, Vec<Option<ContainerId>>)> {
+    pub(crate) fn read_segment(&mut self, fingerprint: Fingerprint) -> Result<(Recipe, Vec<Option<ContainerId>>)> {
         let chunk = self.read(ChunkKind::Recipe, fingerprint)?;
         let recipe = decode_segment(&chunk.contents).map_err(|error| error.of(format!("recipe {fingerprint}")))?;
         let count = recipe.chunk_count();

@@ -1,16 +1,16 @@
 //! An open repository: its objects, written in the order that makes them safe and checked when they are read.
 
 pub mod commits;
-pub mod containers;
+pub(crate) mod containers;
 pub mod create;
 pub mod cursor;
-pub mod directories;
-pub mod host_file;
-pub mod locations;
-pub mod lru;
+pub(crate) mod directories;
+pub(crate) mod host_file;
+pub(crate) mod locations;
+pub(crate) mod lru;
 pub mod metadata;
 pub mod pin;
-pub mod session;
+pub(crate) mod session;
 pub mod slots;
 pub mod walk;
 
@@ -27,7 +27,7 @@ use crate::types::SessionId;
 
 pub use create::{CreateOptions, Unlock, create, open};
 pub use metadata::MetadataReader;
-pub use session::Session;
+pub(crate) use session::Session;
 
 /// An open repository. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct Store {
 
 impl Store {
     /// Returns an object's path as the user knows it.
-    pub fn display(&self, path: &Path) -> String {
+    pub(crate) fn display(&self, path: &Path) -> String {
         self.disk.display(path)
     }
 
@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// Lists a directory that programs which copy repositories leave out where it is empty.
-    pub fn list_if_there(&self, path: &Path) -> Result<Vec<DiskEntry>> {
+    pub(crate) fn list_if_there(&self, path: &Path) -> Result<Vec<DiskEntry>> {
         match self.disk.list(path) {
             Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => Ok(Vec::new()),
             listed => listed,
@@ -75,7 +75,7 @@ impl Store {
     }
 
     /// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
-    pub fn read(&self, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, path: &Path, len_max: usize) -> Result<Vec<u8>> {
         read_object(&*self.disk, path, len_max)
     }
 }
@@ -88,7 +88,7 @@ fn open_object(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn DiskFile>> {
 }
 
 /// Reads an object whole, refusing one that is longer than `len_max` before anything is allocated.
-pub fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+pub(crate) fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
     let file = open_object(disk, path)?;
     let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
     if len_max < len {
@@ -101,7 +101,7 @@ pub fn read_object(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u
 
 /// Writes objects under names that are created once and never again.
 #[derive(Debug)]
-pub struct ObjectWriter {
+pub(crate) struct ObjectWriter {
     disk: Arc<dyn Disk>,
     session: SessionId,
     next: std::sync::atomic::AtomicU32,
@@ -109,7 +109,7 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     /// Writes as this session, which names the files on their way.
-    pub fn new(disk: Arc<dyn Disk>, session: SessionId) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, session: SessionId) -> Self {
         Self { disk, session, next: std::sync::atomic::AtomicU32::new(0) }
     }
 
@@ -118,7 +118,7 @@ impl ObjectWriter {
     }
 
     /// Writes the bytes to a file of their own and makes them durable (steps D1). The name is not an object's yet.
-    pub fn write_temporary(&self, bytes: &[u8]) -> Result<PathBuf> {
+    pub(crate) fn write_temporary(&self, bytes: &[u8]) -> Result<PathBuf> {
         let path = self.next_temporary();
         let file = self.disk.create(&path)?;
         // fsync, not fdatasync: the length changed. It is never tried again: after an error the pages are gone.
@@ -129,7 +129,7 @@ impl ObjectWriter {
 
     /// As [`ObjectWriter::write_temporary`], past the page cache where the file system can: what a backup writes is not read soon,
     /// and would drive out what is.
-    pub fn write_container_temporary(&self, container: &ContainerBytes) -> Result<PathBuf> {
+    pub(crate) fn write_container_temporary(&self, container: &ContainerBytes) -> Result<PathBuf> {
         let path = self.next_temporary();
         drop(self.disk.create(&path)?);
         let written = self.write_direct(&path, container);
@@ -147,14 +147,14 @@ impl ObjectWriter {
     }
 
     /// Removes a temporary file that will get no name, which frees space on a full disk.
-    pub fn discard(&self, temporary: &Path) {
+    pub(crate) fn discard(&self, temporary: &Path) {
         // What cannot be removed is ignored by everyone.
         let _left_over = self.disk.remove(temporary);
     }
 
     /// Creates an object that must not exist, its bytes durable before its name is. The name is durable once its
     /// directory is synced. `Existed`: the name was taken and its object left as it is.
-    pub fn create(&self, path: &Path, bytes: &[u8]) -> Result<Linked> {
+    pub(crate) fn create(&self, path: &Path, bytes: &[u8]) -> Result<Linked> {
         let temporary = self.write_temporary(bytes)?;
         let linked = self.disk.link(&temporary, path);
         self.discard(&temporary);
@@ -179,18 +179,18 @@ impl ObjectWriter {
 
     /// Writes a container again under the name that it has, so that its name is a change that the next sync of its directory
     /// makes durable.
-    pub fn rewrite(&self, name: &ContainerName, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn rewrite(&self, name: &ContainerName, bytes: &[u8]) -> Result<()> {
         let temporary = self.write_temporary(bytes)?;
         self.disk.rename(&temporary, &name.path()).inspect_err(|_| self.discard(&temporary))
     }
 
     /// Publishes a temporary file under a name that nobody else can choose.
-    pub fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
+    pub(crate) fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         self.disk.rename(temporary, path)
     }
 
     /// Makes the names in a directory durable.
-    pub fn sync_dir(&self, path: &Path) -> Result<()> {
+    pub(crate) fn sync_dir(&self, path: &Path) -> Result<()> {
         self.disk.sync_dir(path)
     }
 }

@@ -21,7 +21,7 @@ use crate::store::read_object;
 use crate::types::RepositoryId;
 
 /// Directory of the pins in the cache directory.
-pub const PINS: &str = "pins";
+pub(crate) const PINS: &str = "pins";
 const MAGIC: [u8; 4] = *b"1FPN";
 const VERSION: u16 = 1;
 /// The longest path that is pinned, in bytes: that of Linux.
@@ -30,7 +30,7 @@ const PIN_LEN_MAX: usize = PATH_LEN_MAX + 64;
 
 /// Encryption of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Encryption {
+pub(crate) enum Encryption {
     /// By at least one.
     Encrypted,
     /// The key is stored in the clear.
@@ -41,9 +41,9 @@ pub enum Encryption {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pin {
     /// Its identifier.
-    pub repository: RepositoryId,
+    pub(crate) repository: RepositoryId,
     /// Its encryption.
-    pub encryption: Encryption,
+    pub(crate) encryption: Encryption,
 }
 
 impl Pin {

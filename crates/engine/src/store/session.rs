@@ -19,13 +19,13 @@ use crate::types::{ContainerId, SessionId};
 #[derive(Debug)]
 pub struct Session {
     /// Its name, also that of the snapshot it will commit.
-    pub id: SessionId,
+    pub(crate) id: SessionId,
     /// Containers that it may refer to: listed and not condemned. Those of `unended` are not known to be durable.
-    pub live: Arc<Listing>,
+    pub(crate) live: Arc<Listing>,
     /// The lengths of their files, in the order in which `live` listed them when the session began.
-    pub lengths: Vec<u64>,
+    pub(crate) lengths: Vec<u64>,
     /// Sessions of containers that have not ended.
-    pub unended: BTreeSet<SessionId>,
+    pub(crate) unended: BTreeSet<SessionId>,
     store: Store,
     writer: Arc<ObjectWriter>,
     has_directory: std::sync::OnceLock<()>,
@@ -34,7 +34,7 @@ pub struct Session {
 impl Session {
     /// Begins a session. (Rule 13: what collections have condemned is read, the session is made known, and what they
     /// have condemned is read again; a collection does it the other way round, so that one of the two sees the other.)
-    pub fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
+    pub(crate) fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
         store.complete_directories()?;
         let (collections_seen, _) = store.read_condemned()?;
         let mut id = [0; 16];
@@ -78,7 +78,7 @@ impl Session {
     /// Makes containers durable that stand under their names and are not known to be: a sync of their directory may have
     /// failed in the session that wrote them, and the kernel reports that once. So each is written again, then the
     /// directories are synced. Returns those that cannot be read, with the reason.
-    pub fn make_durable(
+    pub(crate) fn make_durable(
         &self,
         containers: &[ContainerName],
         is_interrupted: &dyn Fn() -> bool,
@@ -104,12 +104,12 @@ impl Session {
     }
 
     /// Returns what writes this session's objects.
-    pub fn writer(&self) -> &Arc<ObjectWriter> {
+    pub(crate) fn writer(&self) -> &Arc<ObjectWriter> {
         &self.writer
     }
 
     /// Makes the directory of this session's containers, once.
-    pub fn create_container_dir(&self) -> Result<()> {
+    pub(crate) fn create_container_dir(&self) -> Result<()> {
         if self.has_directory.get().is_none() {
             self.store.disk.create_dir(&names::container_dir(self.id))?;
             self.store.disk.sync_dir(Path::new(CONTAINERS))?;
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// Makes the names of this session's containers durable (step D3).
-    pub fn sync_containers(&self) -> Result<()> {
+    pub(crate) fn sync_containers(&self) -> Result<()> {
         self.store.disk.sync_dir(&names::container_dir(self.id))
     }
 
@@ -128,7 +128,7 @@ impl Session {
     ///
     /// The linearization point is `link(2)` onto `commits/<session>`: a collection that has given up on this session
     /// creates a fence under the same name, and whoever comes first wins.
-    pub fn commit(&self, body: &CommitBody) -> Result<[u8; 32]> {
+    pub(crate) fn commit(&self, body: &CommitBody) -> Result<[u8; 32]> {
         let identity = (self.store.config.repository, self.id, 0);
         let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
         let path = names::commit(self.id);

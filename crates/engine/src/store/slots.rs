@@ -66,9 +66,9 @@ pub fn read_slots(disk: &dyn Disk, repository: RepositoryId) -> Result<Slots> {
 
 /// The most slots that a password is tried on, and that are made: whoever can write to a repository can add slots, and each
 /// one costs time.
-pub const SLOTS_MAX: usize = 32;
+pub(crate) const SLOTS_MAX: usize = 32;
 /// The most memory in KiB that a slot may need to be tried, unless the user allows more.
-pub const SLOT_MEMORY_KIB_DEFAULT: u32 = 512 << 10;
+pub(crate) const SLOT_MEMORY_KIB_DEFAULT: u32 = 512 << 10;
 /// Passes over the largest memory that is allowed: a slot with less memory may make more of them.
 const PASSES_AT_MOST_MEMORY: u64 = 4;
 

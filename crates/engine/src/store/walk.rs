@@ -13,7 +13,7 @@ use crate::store::cursor::{DirectoryCursor, HintedEntry, NodeReader};
 use crate::types::Fingerprint;
 
 /// Deepest directory that a walk enters: the deepest that a backup stores.
-pub const DEPTH_MAX: usize = crate::source::walk::DEPTH_MAX;
+pub(crate) const DEPTH_MAX: usize = crate::source::walk::DEPTH_MAX;
 
 /// A step of a walk.
 #[derive(Debug)]
@@ -30,9 +30,9 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Level<T> {
     /// The rest of its entries.
-    pub cursor: DirectoryCursor,
+    pub(crate) cursor: DirectoryCursor,
     /// State of the caller.
-    pub state: T,
+    pub(crate) state: T,
     /// Length of its path.
     path_len: usize,
 }
@@ -101,7 +101,7 @@ impl<T> TreeWalk<T> {
     }
 
     /// Returns the state of the innermost directory; `None` after the end.
-    pub fn state(&mut self) -> Option<&mut T> {
+    pub(crate) fn state(&mut self) -> Option<&mut T> {
         self.levels.last_mut().map(|level| &mut level.state)
     }
 }

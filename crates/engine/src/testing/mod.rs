@@ -6,6 +6,7 @@ pub mod fuzzing;
 #[cfg(test)]
 pub(crate) mod mem_disk;
 pub mod mem_tree;
-pub mod sim;
+#[cfg(test)]
+pub(crate) mod sim;
 #[cfg(test)]
 mod vectors;

@@ -23,9 +23,9 @@ mod host;
 mod tests;
 mod world;
 
-pub use crash::CrashMode;
-pub use fault::{Fault, TraceEntry};
-pub use host::{JobCounts, SimHost};
+pub(crate) use crash::CrashMode;
+pub(crate) use fault::{Fault, TraceEntry};
+pub(crate) use host::{JobCounts, SimHost};
 
 use fault::{Faults, Injected, Turn, WriteLanding};
 use world::{Inode, World};
@@ -36,7 +36,7 @@ const DISPLAY_ROOT: &str = "sim:";
 /// A simulated disk: a handle to a directory of a simulated world. Clones and subdirectories share the world, its
 /// call counter and its faults.
 #[derive(Clone)]
-pub struct SimDisk {
+pub(crate) struct SimDisk {
     shared: Arc<Shared>,
     /// The directory, from the world's root.
     root: PathBuf,
@@ -53,25 +53,23 @@ struct State {
     /// The handle that holds the lock, by file.
     locks: HashMap<Inode, u64>,
     handles: u64,
-    /// What measuring the device gives.
-    device: Option<DeviceProfile>,
 }
 
 impl SimDisk {
     /// Makes an empty world and returns a handle to its root.
-    pub fn new() -> Self {
-        Self::with_world(World::new(), None, PathBuf::new())
+    pub(crate) fn new() -> Self {
+        Self::with_world(World::new(), PathBuf::new())
     }
 
-    fn with_world(world: World, device: Option<DeviceProfile>, root: PathBuf) -> Self {
-        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0, device };
+    fn with_world(world: World, root: PathBuf) -> Self {
+        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0 };
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }), root }
     }
 
     /// Returns a handle to a directory below this one. Where it does not exist, it is created, durably and without
     /// counting a call. Panics if a file stands there: a test that is wrong.
     #[must_use]
-    pub fn subdir(&self, path: &str) -> Self {
+    pub(crate) fn subdir(&self, path: &str) -> Self {
         let root = self.root.join(path);
         self.shared
             .state()
@@ -83,38 +81,33 @@ impl SimDisk {
 
     /// Returns how many calls were made in this world so far: every call of a method of [`Disk`] and [`DiskFile`],
     /// and every read and write of a batch.
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.shared.state().faults.calls()
     }
 
     /// Starts to record every call; see [`SimDisk::trace`].
-    pub fn record_trace(&self) {
+    pub(crate) fn record_trace(&self) {
         self.shared.state().faults.record_trace();
     }
 
     /// Returns the calls since recording started, in order; empty if it never did.
-    pub fn trace(&self) -> Vec<TraceEntry> {
+    pub(crate) fn trace(&self) -> Vec<TraceEntry> {
         self.shared.state().faults.trace()
     }
 
-    /// Says what measuring the device gives from now on, in this world and those that come of it: nothing unless set.
-    pub fn set_device(&self, device: Option<DeviceProfile>) {
-        self.shared.state().device = device;
-    }
-
     /// Plans a fault at a call, counted from 1: after `n` calls, the next is `n + 1`. Several calls may have one each.
-    pub fn fail_at(&self, call_number: u64, fault: Fault) {
+    pub(crate) fn fail_at(&self, call_number: u64, fault: Fault) {
         self.shared.state().faults.plan(call_number, fault);
     }
 
     /// Forgets all planned faults and frees a full disk. A world whose process died stays dead: see
     /// [`SimDisk::reopen`].
-    pub fn clear_faults(&self) {
+    pub(crate) fn clear_faults(&self) {
         self.shared.state().faults.clear();
     }
 
     /// Says whether [`Fault::Die`] or [`Fault::DieAfter`] has struck.
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.shared.state().faults.is_dead()
     }
 
@@ -124,7 +117,7 @@ impl SimDisk {
     }
 
     /// Says whether the error is the one that a dead world answers with.
-    pub fn is_crash(error: &Error) -> bool {
+    pub(crate) fn is_crash(error: &Error) -> bool {
         matches!(error, Error::Io { source, .. } if fault::is_crash(source))
     }
 
@@ -132,25 +125,25 @@ impl SimDisk {
     /// fault planned and no call counted, and all that survived is durable. This world stays as it is, so that one
     /// moment can be crashed in many ways.
     #[must_use]
-    pub fn crash(&self, mode: CrashMode) -> Self {
+    pub(crate) fn crash(&self, mode: CrashMode) -> Self {
         let state = self.shared.state();
         let world = crash::crash(&state.world, mode).expect("changes that fitted once fit again");
-        Self::with_world(world, state.device, self.root.clone())
+        Self::with_world(world, self.root.clone())
     }
 
     /// Kills the process and starts another, the kernel living on: as [`SimDisk::fork`]. Nothing is lost, and what was
     /// not synced is still not durable.
     #[must_use]
-    pub fn reopen(&self) -> Self {
+    pub(crate) fn reopen(&self) -> Self {
         self.fork()
     }
 
     /// Returns a handle, rooted as this one, to an independent copy of the world as it stands: what is not synced is
     /// not synced there either. No lock is held, no fault planned and no call counted. Costs a pointer per node.
     #[must_use]
-    pub fn fork(&self) -> Self {
+    pub(crate) fn fork(&self) -> Self {
         let state = self.shared.state();
-        Self::with_world(state.world.clone(), state.device, self.root.clone())
+        Self::with_world(state.world.clone(), self.root.clone())
     }
 
     fn full(&self, path: &Path) -> PathBuf {
@@ -333,7 +326,7 @@ impl Disk for SimDisk {
     }
 
     fn measure(&self, path: &Path) -> Result<Option<DeviceProfile>> {
-        self.call("measure", path, |state, path| state.world.open_file(path).map(|_| state.device))
+        self.call("measure", path, |state, path| state.world.open_file(path).map(|_| None))
     }
 
     fn display(&self, path: &Path) -> String {

@@ -10,16 +10,16 @@ use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
 /// How directories are cut into nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct TreeCut {
+pub(crate) struct TreeCut {
     /// By number of entries, and the keyed hash of the last one's name.
-    pub rule: CutRule,
+    pub(crate) rule: CutRule,
     /// By encoded bytes, whatever the names.
-    pub node_bytes: usize,
+    pub(crate) node_bytes: usize,
 }
 
 /// Takes the entries of one directory in the order of their names and hands out nodes as they are cut.
 #[derive(Debug)]
-pub struct TreeBuilder {
+pub(crate) struct TreeBuilder {
     cut: TreeCut,
     open: OpenNode,
     hints: HintTable,
@@ -36,12 +36,12 @@ struct OpenNode {
 
 impl TreeBuilder {
     /// Starts a directory.
-    pub fn new(cut: TreeCut) -> Self {
+    pub(crate) fn new(cut: TreeCut) -> Self {
         Self { cut, open: OpenNode::default(), hints: HintTable::default(), levels: Vec::new() }
     }
 
     /// Appends an entry, whose name follows those before, with a hint for each chunk it refers to.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         entry: &Entry,
         hints: &[Option<ContainerId>],
@@ -63,7 +63,7 @@ impl TreeBuilder {
     }
 
     /// Ends the directory and returns the root of its list.
-    pub fn finish(mut self, keys: &Keys, sink: &mut dyn MetadataSink) -> Result<Fingerprint> {
+    pub(crate) fn finish(mut self, keys: &Keys, sink: &mut dyn MetadataSink) -> Result<Fingerprint> {
         if self.open.count > 0 || self.levels.is_empty() {
             let child = self.store_entries(sink)?;
             if self.levels.is_empty() {

@@ -11,11 +11,11 @@ use crate::recipe::format::Recipe;
 use crate::types::{FINGERPRINT_LEN, Fingerprint, Timestamp};
 
 /// Maximum length of an entry's name, in bytes.
-pub const NAME_LEN_MAX: usize = 255;
+pub(crate) const NAME_LEN_MAX: usize = 255;
 /// Maximum length of a symbolic link's target, in bytes.
 const SYMLINK_LEN_MAX: usize = 64 << 10;
 /// Greatest level of a node.
-pub const LEVELS_MAX: u8 = 40;
+pub(crate) const LEVELS_MAX: u8 = 40;
 
 const FLAG_XATTRS: u8 = 1;
 const FLAG_LINK: u8 = 2;
@@ -94,7 +94,7 @@ impl Entry {
     }
 
     /// Returns the metadata in the form that a file system reports. A restore sets owner, mode and times from it.
-    pub fn metadata(&self) -> Metadata {
+    pub(crate) fn metadata(&self) -> Metadata {
         let (ctime, inode) = match &self.content {
             Content::File { ctime, inode, .. } => (*ctime, *inode),
             Content::Directory { .. } | Content::Symlink { .. } | Content::Special { .. } => (Timestamp::default(), 0),
@@ -120,7 +120,7 @@ impl Entry {
     }
 
     /// Appends the encoded form.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_string(out, &self.name);
         out.push(kind_code(self.kind));
         let xattrs = if self.xattrs.is_empty() { 0 } else { FLAG_XATTRS };
@@ -253,16 +253,16 @@ fn kind_from_code(code: u8) -> Option<EntryKind> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Child {
     /// Fingerprint of the node.
-    pub node: Fingerprint,
+    pub(crate) node: Fingerprint,
     /// Number of the directory's entries in this node and the nodes below it.
-    pub entries: u64,
+    pub(crate) entries: u64,
     /// Name of its first entry.
-    pub first_name: Vec<u8>,
+    pub(crate) first_name: Vec<u8>,
 }
 
 /// A node of a directory's list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum TreeNode {
+pub(crate) enum TreeNode {
     /// Entries, strictly ascending by name.
     Entries(Vec<Entry>),
     /// Nodes of the level below, strictly ascending by first name.
@@ -276,7 +276,7 @@ pub enum TreeNode {
 
 impl TreeNode {
     /// Returns the number of chunks in the entries' level-0 recipes, which is the node's number of hints.
-    pub fn chunk_count(&self) -> usize {
+    pub(crate) fn chunk_count(&self) -> usize {
         match self {
             Self::Children { .. } => 0,
             Self::Entries(entries) => entries
@@ -291,7 +291,7 @@ impl TreeNode {
 }
 
 /// Reads the contents of a tree node.
-pub fn decode_node(contents: &[u8]) -> Decoded<TreeNode> {
+pub(crate) fn decode_node(contents: &[u8]) -> Decoded<TreeNode> {
     let mut reader = Reader::new(contents);
     let level = reader.u8()?;
     if LEVELS_MAX < level {

@@ -14,7 +14,7 @@ type Page = [u8; PAGE_BYTES];
 
 /// Length and bytes of a file. What was never written is a hole and reads as zeros.
 #[derive(Clone, Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// Bytes at and after `len` are zero; pages after the last are holes.
     pages: Arc<Vec<Option<Arc<Page>>>>,
     len: u64,

@@ -14,7 +14,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// Which of the changes that were not synced survive a power cut. What was synced survives each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CrashMode {
+pub(crate) enum CrashMode {
     /// None.
     LoseUnsynced,
     /// All, except what a failed sync lost.

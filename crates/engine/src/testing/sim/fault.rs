@@ -9,7 +9,7 @@ const CRASH_MESSAGE: &str = "simulated crash";
 
 /// What goes wrong at a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The call fails and takes no effect. A sync also loses the unsynced changes of the file or directory for good.
     Error(ErrorKind),
     /// The call takes effect and answers with an error all the same, as over a network where the first answer was lost and
@@ -28,13 +28,13 @@ pub enum Fault {
 
 /// One call as the trace shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TraceEntry {
+pub(crate) struct TraceEntry {
     /// Number of the call, counted from 1.
-    pub number: u64,
+    pub(crate) number: u64,
     /// What was called, as error messages put it.
-    pub operation: &'static str,
+    pub(crate) operation: &'static str,
     /// On which path.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 /// What becomes of a call.

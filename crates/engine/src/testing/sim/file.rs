@@ -7,7 +7,7 @@ use super::contents::Contents;
 
 /// One change to a file that is not durable yet.
 #[derive(Clone)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// Bytes were written.
     Write {
         /// Where.

@@ -131,7 +131,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { nodes: vec![Arc::new(Node::Dir(DirNode::default()))] }
     }
 
