@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
+use crate::command::output_of;
 use crate::rust;
 
 /// A text file of the working tree.
@@ -38,13 +39,9 @@ pub(crate) fn root() -> Result<PathBuf> {
 impl Checkout {
     /// Reads the working tree at `root`.
     pub(crate) fn read(root: &Path) -> Result<Self> {
-        let listing = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(root)
-            .output()
-            .context("run git ls-files")?;
-        ensure!(listing.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listing.stderr).trim());
-        let names = String::from_utf8(listing.stdout).context("a file name is not UTF-8")?;
+        let arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+        let listing = output_of(Command::new("git").args(arguments).current_dir(root))?;
+        let names = String::from_utf8(listing).context("a file name is not UTF-8")?;
         let mut paths: Vec<String> = names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect();
         paths.sort();
         paths.dedup();

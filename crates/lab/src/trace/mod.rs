@@ -9,6 +9,7 @@ pub mod describe;
 pub mod external;
 pub mod file;
 pub mod foreign;
+pub mod input;
 pub mod reader;
 pub mod synth;
 #[cfg(test)]

@@ -1,21 +1,20 @@
 //! Reading a trace.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::trace::block::{
     BLOCK_HEADER_LEN, BlockHeader, BlockKind, DESCRIPTION_LEN_MAX, HEADER_LEN, MAGIC, Totals, VERSION, decode_events,
 };
+use crate::trace::input::Input;
 use crate::trace::{Damaged, Event, Events};
 
 /// Reads a trace from its first event to its last, one block in memory. Whatever the bytes are, the answer is events or
 /// an error that names an offset.
 pub struct TraceReader<R: Read> {
-    input: R,
+    input: Input<R>,
     description: String,
-    /// Bytes read.
-    offset: u64,
     stored: Vec<u8>,
     /// Events of the present block, the next one last.
     events: Vec<Event>,
@@ -28,15 +27,15 @@ pub struct TraceReader<R: Read> {
 
 impl<R: Read> std::fmt::Debug for TraceReader<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceReader").field("offset", &self.offset).finish_non_exhaustive()
+        f.debug_struct("TraceReader").field("offset", &self.input.offset()).finish_non_exhaustive()
     }
 }
 
 impl<R: Read> TraceReader<R> {
     /// Reads the header. Reads from `input` are large and few: it needs no buffer.
-    pub fn new(mut input: R) -> Result<Self> {
-        let mut header = vec![0; HEADER_LEN];
-        read_exactly(&mut input, &mut header, 0)?;
+    pub fn new(input: R) -> Result<Self> {
+        let mut input = Input::new(input);
+        let header = input.bytes(HEADER_LEN)?;
         let (magic, fields) = header.split_at(MAGIC.len());
         if magic != MAGIC {
             return Err(Damaged::new(0, "not a trace of Onefold").into());
@@ -51,8 +50,7 @@ impl<R: Read> TraceReader<R> {
         if DESCRIPTION_LEN_MAX < len {
             return Err(Damaged::new(10, format!("a description of {len} bytes")).into());
         }
-        let mut rest = vec![0; len + 4];
-        read_exactly(&mut input, &mut rest, HEADER_LEN as u64)?;
+        let rest = input.bytes(len + 4)?;
         let (description, checksum) = rest.split_at(len);
         if crc32c::crc32c_append(crc32c::crc32c(&header), description).to_le_bytes() != checksum {
             return Err(Damaged::new(0, "the header does not have its checksum").into());
@@ -62,7 +60,6 @@ impl<R: Read> TraceReader<R> {
         Ok(Self {
             input,
             description,
-            offset: (HEADER_LEN + rest.len()) as u64,
             stored: Vec::new(),
             events: Vec::new(),
             decompressor: zstd::bulk::Decompressor::new()?,
@@ -80,14 +77,12 @@ impl<R: Read> TraceReader<R> {
 
     /// Reads the next block. False: it was the last.
     fn read_block(&mut self) -> Result<bool> {
-        let start = self.offset;
-        let mut header = [0; BLOCK_HEADER_LEN];
-        read_exactly(&mut self.input, &mut header, start)?;
+        let start = self.input.offset();
+        let header = self.input.array::<BLOCK_HEADER_LEN>()?;
         let header =
             BlockHeader::decode(&header).map_err(|error| Damaged::new(start + error.offset as u64, error.reason))?;
         self.stored.resize(header.stored_len as usize, 0);
-        read_exactly(&mut self.input, &mut self.stored, start + BLOCK_HEADER_LEN as u64)?;
-        self.offset = start + (BLOCK_HEADER_LEN + self.stored.len()) as u64;
+        self.input.fill(&mut self.stored)?;
         let damaged = |reason: &str| Damaged::new(start, format!("block: {reason}"));
         if !header.is_intact(&self.stored) {
             return Err(damaged("it does not have its checksum").into());
@@ -107,8 +102,8 @@ impl<R: Read> TraceReader<R> {
                 if totals != self.totals || self.is_open {
                     return Err(damaged("the trace does not hold what its end says").into());
                 }
-                if self.input.read(&mut [0]).context("read a trace")? != 0 {
-                    return Err(Damaged::new(self.offset, "bytes after the end").into());
+                if !self.input.has_ended()? {
+                    return Err(Damaged::new(self.input.offset(), "bytes after the end").into());
                 }
                 Ok(false)
             }
@@ -148,18 +143,4 @@ impl<R: Read> Events for TraceReader<R> {
             }
         }
     }
-}
-
-/// Fills `bytes`, which begin at `offset` of the file.
-fn read_exactly(input: &mut impl Read, bytes: &mut [u8], offset: u64) -> Result<()> {
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match input.read(rest) {
-            Ok(0) => return Err(Damaged::new(offset + filled as u64, "the trace ends too early").into()),
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).context("read a trace"),
-        }
-    }
-    Ok(())
 }

@@ -4,8 +4,8 @@ use std::io::BufRead;
 
 use anyhow::Result;
 
-use crate::trace::foreign::input::Input;
 use crate::trace::foreign::{FOREIGN_HASH_LEN_MAX, chunk_of, hash_of_hex, len_of_decimal};
+use crate::trace::input::Input;
 use crate::trace::{Event, Events};
 
 const LINE_LEN_MAX: usize = 2 * FOREIGN_HASH_LEN_MAX + 64;

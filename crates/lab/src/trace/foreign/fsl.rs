@@ -9,8 +9,8 @@ use std::ops::Range;
 use anyhow::Result;
 
 use crate::trace::block::NAME_LEN_MAX;
-use crate::trace::foreign::input::Input;
 use crate::trace::foreign::{FOREIGN_HASH_LEN_MAX, chunk_of};
+use crate::trace::input::Input;
 use crate::trace::{Event, Events};
 
 const MAGIC: u32 = 0xdead_dead;

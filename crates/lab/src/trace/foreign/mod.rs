@@ -9,7 +9,6 @@ pub mod destor;
 #[cfg(test)]
 mod foreign_tests;
 pub mod fsl;
-pub mod input;
 pub mod raw;
 
 use sha1::{Digest, Sha1};

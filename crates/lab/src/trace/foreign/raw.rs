@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use anyhow::Result;
 
-use crate::trace::foreign::input::Input;
+use crate::trace::input::Input;
 use crate::trace::{Event, Events, HASH_LEN, TraceChunk};
 
 /// Reads such a file as one stream. The format has no lengths: all chunks get the same.

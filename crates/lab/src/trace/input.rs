@@ -1,4 +1,4 @@
-//! Bytes of a foreign trace, with their offsets.
+//! Bytes of a trace, with their offsets.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -13,7 +13,7 @@ pub struct Input<R> {
     offset: u64,
 }
 
-impl<R: BufRead> Input<R> {
+impl<R: Read> Input<R> {
     /// Starts at the first byte.
     pub fn new(inner: R) -> Self {
         Self { inner, offset: 0 }
@@ -27,17 +27,6 @@ impl<R: BufRead> Input<R> {
     /// Returns the error for damaged bytes from `start` on.
     pub fn damaged(start: u64, reason: impl Into<String>) -> anyhow::Error {
         Damaged::new(start, reason).into()
-    }
-
-    /// Returns true at the end.
-    pub fn is_at_end(&mut self) -> Result<bool> {
-        loop {
-            match self.inner.fill_buf() {
-                Ok(bytes) => return Ok(bytes.is_empty()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("read a trace"),
-            }
-        }
     }
 
     /// Fills `bytes`.
@@ -69,6 +58,24 @@ impl<R: BufRead> Input<R> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Reads one more byte; returns true if there is none.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.inner.read(&mut [0]).context("read a trace")? == 0)
+    }
+}
+
+impl<R: BufRead> Input<R> {
+    /// Returns true at the end.
+    pub fn is_at_end(&mut self) -> Result<bool> {
+        loop {
+            match self.inner.fill_buf() {
+                Ok(bytes) => return Ok(bytes.is_empty()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("read a trace"),
+            }
+        }
     }
 
     /// Takes a line of at most `len_max` bytes without its end (`\n` or `\r\n`); `None` if nothing is left. The last line
