@@ -243,17 +243,17 @@ impl Command {
     /// Sets the host where the command has one and none was typed. `check` follows all snapshots unless told otherwise.
     pub(crate) fn default_host(&mut self, host: &str) {
         let selection = match self {
-            Self::Backup(typed) => {
-                typed.host.get_or_insert_with(|| host.to_owned());
+            Self::Backup(args) => {
+                args.host.get_or_insert_with(|| host.to_owned());
                 return;
             }
-            Self::Restore(typed) => &mut typed.selection,
-            Self::Snapshots(typed) => &mut typed.selection,
-            Self::Ls(typed) => &mut typed.selection,
-            Self::Dump(typed) => &mut typed.selection,
-            Self::Find(typed) => &mut typed.selection,
-            Self::Diff(typed) => &mut typed.selection,
-            Self::Stats(typed) => &mut typed.selection,
+            Self::Restore(args) => &mut args.selection,
+            Self::Snapshots(args) => &mut args.selection,
+            Self::Ls(args) => &mut args.selection,
+            Self::Dump(args) => &mut args.selection,
+            Self::Find(args) => &mut args.selection,
+            Self::Diff(args) => &mut args.selection,
+            Self::Stats(args) => &mut args.selection,
             Self::Init(_) | Self::Cat(_) | Self::Check(_) | Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,

@@ -68,9 +68,9 @@ impl Dialect {
     }
 
     /// Returns what was typed, with restic's `-o` written out: it has another meaning here.
-    pub(crate) fn arguments(self, typed: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    pub(crate) fn arguments(self, args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         let mut is_over = self == Self::Onefold;
-        let written_out = typed.map(|argument| {
+        let written_out = args.map(|argument| {
             is_over |= argument == "--";
             match argument.as_bytes().strip_prefix(b"-o") {
                 Some(b"") if !is_over => "--option".into(),
@@ -104,9 +104,9 @@ impl Dialect {
     }
 
     /// Refuses options of restic that have no meaning here, or returns a note for each.
-    pub(crate) fn notes(self, typed: &[&str], environment: &Environment<'_>) -> Result<Vec<String>> {
+    pub(crate) fn notes(self, args: &[&str], environment: &Environment<'_>) -> Result<Vec<String>> {
         if self == Self::Onefold {
-            return match typed.first() {
+            return match args.first() {
                 Some(option) => {
                     bail!("{option}: this option of restic has no meaning here; {VARIABLE}=restic accepts it")
                 }
@@ -115,7 +115,7 @@ impl Dialect {
         }
         let set = |name: &&&str| environment(name).is_some_and(|value| !value.is_empty());
         let variables = IGNORED_VARIABLES.iter().filter(set);
-        let options = typed.iter().filter(|option| **option != INSECURE_NO_PASSWORD);
+        let options = args.iter().filter(|option| **option != INSECURE_NO_PASSWORD);
         Ok(options.chain(variables).map(|name| format!("{name} has no meaning here and is ignored")).collect())
     }
 
@@ -192,14 +192,14 @@ mod tests {
 
     #[test]
     fn an_extended_option_is_written_out_for_restic_only() {
-        let arguments = |dialect: Dialect, typed: &[&str]| -> Vec<String> {
-            let typed = typed.iter().map(OsString::from);
-            dialect.arguments(typed).into_iter().map(|argument| argument.into_string().unwrap()).collect()
+        let arguments = |dialect: Dialect, args: &[&str]| -> Vec<String> {
+            let args = args.iter().map(OsString::from);
+            dialect.arguments(args).into_iter().map(|argument| argument.into_string().unwrap()).collect()
         };
-        let typed = ["restic", "-o", "a=b", "-oc=d", "--option=e", "--", "-o"];
-        assert_eq!(arguments(Dialect::Onefold, &typed), typed);
+        let args = ["restic", "-o", "a=b", "-oc=d", "--option=e", "--", "-o"];
+        assert_eq!(arguments(Dialect::Onefold, &args), args);
         let written_out = ["restic", "--option", "a=b", "--option=c=d", "--option=e", "--", "-o"];
-        assert_eq!(arguments(Dialect::Restic, &typed), written_out);
+        assert_eq!(arguments(Dialect::Restic, &args), written_out);
     }
 
     #[test]

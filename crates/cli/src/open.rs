@@ -106,12 +106,12 @@ pub(crate) struct OpenedSnapshot {
 
 impl OpenedSnapshot {
     /// Finds the snapshot that was named, as `SNAPSHOT` or `SNAPSHOT:PATH`.
-    pub(crate) fn open(settings: &Settings, output: &Output, name: &str, typed: &SelectionArgs) -> Result<Self> {
+    pub(crate) fn open(settings: &Settings, output: &Output, name: &str, args: &SelectionArgs) -> Result<Self> {
         let opened = open(settings, output)?;
         let interrupt = Interrupt::listen()?;
         let name = SnapshotName::parse(name);
         let commits = trust::read_commits(settings, output, &opened.store)?;
-        let (session, snapshot) = find(&commits, typed, &name)?;
+        let (session, snapshot) = find(&commits, args, &name)?;
         let snapshot = snapshot.clone();
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
         Ok(Self { opened, cache, interrupt, session, snapshot, path: name.path.unwrap_or_default() })
@@ -157,14 +157,14 @@ pub(crate) fn metadata_reader(settings: &Settings, store: &Store, cache: &Opened
 /// Returns the named snapshots. Without names, returns all selected ones, oldest first.
 pub(crate) fn find_all<'a>(
     commits: &'a Commits,
-    typed: &SelectionArgs,
+    args: &SelectionArgs,
     names: &[String],
 ) -> Result<Vec<(SessionId, &'a Snapshot)>> {
     if names.is_empty() {
-        let selection = selection(typed)?;
+        let selection = selection(args)?;
         return Ok(commits.snapshots().into_iter().filter(|(_, snapshot)| selection.admits(snapshot)).collect());
     }
-    names.iter().map(|name| find(commits, typed, &SnapshotName::parse(name))).collect()
+    names.iter().map(|name| find(commits, args, &SnapshotName::parse(name))).collect()
 }
 
 /// This host's cache for one repository, or a temporary directory that is removed at the end.
@@ -280,10 +280,10 @@ fn prepare_for(directory: &Path, name: &Path) -> io::Result<()> {
 }
 
 /// Returns the selection of snapshots. An empty host means any host, even if the environment names one.
-pub(crate) fn selection(typed: &SelectionArgs) -> Result<Selection> {
-    let tags = typed.tag.iter().map(|list| list.split(',').map(str::to_owned).collect()).collect();
-    let paths = typed.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;
-    let hosts = typed.host.iter().filter(|host| !host.is_empty()).cloned().collect();
+pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection> {
+    let tags = args.tag.iter().map(|list| list.split(',').map(str::to_owned).collect()).collect();
+    let paths = args.path.iter().map(|path| absolute(path).map(sources::bytes_of)).collect::<Result<_>>()?;
+    let hosts = args.host.iter().filter(|host| !host.is_empty()).cloned().collect();
     Ok(Selection { hosts, tags, paths })
 }
 
@@ -303,8 +303,8 @@ pub(crate) fn find_by_id<'a, T>(
 /// Finds the snapshot that a name means.
 pub(crate) fn find<'a>(
     commits: &'a Commits,
-    typed: &SelectionArgs,
+    args: &SelectionArgs,
     name: &SnapshotName,
 ) -> Result<(SessionId, &'a Snapshot)> {
-    Ok(selection(typed)?.find(commits, &name.name)?)
+    Ok(selection(args)?.find(commits, &name.name)?)
 }

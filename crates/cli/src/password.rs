@@ -35,14 +35,13 @@ impl std::fmt::Debug for PasswordSource {
 
 impl PasswordSource {
     /// Decides between options and environment.
-    pub(crate) fn decide(typed: &GlobalArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
+    pub(crate) fn decide(args: &GlobalArgs, variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let command = |command: OsString| Self::Command(command);
         let file = |path: OsString| Self::File(path.into());
-        typed
-            .password_command
+        args.password_command
             .clone()
             .map(command)
-            .or_else(|| typed.password_file.clone().map(Self::File))
+            .or_else(|| args.password_file.clone().map(Self::File))
             .or_else(|| variable("ONEFOLD_PASSWORD_COMMAND").map(command))
             .or_else(|| variable("ONEFOLD_PASSWORD_FILE").map(file))
             .or_else(|| variable("ONEFOLD_PASSWORD").map(Self::Given))

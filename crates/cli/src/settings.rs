@@ -122,10 +122,10 @@ pub(crate) struct Settings {
 }
 
 impl CacheLocation {
-    fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Self {
-        let named = typed.cache_dir.clone().or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from));
+    fn decide(args: &GlobalArgs, variable: &Environment<'_>) -> Self {
+        let named = args.cache_dir.clone().or_else(|| variable("ONEFOLD_CACHE_DIR").map(PathBuf::from));
         let directory = named.or_else(|| os_identity::cache_directory(variable));
-        match (typed.no_cache, directory) {
+        match (args.no_cache, directory) {
             (true, directory) => Self::Unwanted(directory),
             (false, Some(directory)) => Self::Directory(directory),
             (false, None) => Self::Unknown,
@@ -160,10 +160,10 @@ enum NamedBy {
 
 impl NamedBy {
     /// Decides: a name or a file that was typed, or the same from the environment.
-    fn decide(typed: &GlobalArgs, variable: &Environment<'_>) -> Option<Self> {
-        let typed_name = typed.repo.clone().map(Self::Name);
+    fn decide(args: &GlobalArgs, variable: &Environment<'_>) -> Option<Self> {
+        let typed_name = args.repo.clone().map(Self::Name);
         typed_name
-            .or_else(|| typed.repository_file.clone().map(Self::File))
+            .or_else(|| args.repository_file.clone().map(Self::File))
             .or_else(|| variable("ONEFOLD_REPOSITORY").map(Self::Name))
             .or_else(|| variable("ONEFOLD_REPOSITORY_FILE").map(|file| Self::File(file.into())))
     }
@@ -180,7 +180,7 @@ fn read_concurrency(text: &str) -> Result<u8> {
 
 impl Settings {
     /// Decides. `environment` looks up a variable; an empty one is as none.
-    pub(crate) fn decide(dialect: Dialect, typed: &GlobalArgs, environment: &Environment<'_>) -> Result<Self> {
+    pub(crate) fn decide(dialect: Dialect, args: &GlobalArgs, environment: &Environment<'_>) -> Result<Self> {
         let variable = |name: &str| dialect.variable(environment, name).filter(|value| !value.is_empty());
         let text = |name: &str| -> Result<Option<String>> {
             variable(name)
@@ -190,7 +190,7 @@ impl Settings {
         let either = |option: &Option<String>, name: &str| -> Result<Option<String>> {
             option.clone().map_or_else(|| text(name), |option| Ok(Some(option)))
         };
-        let memory = match either(&typed.memory, "ONEFOLD_MEMORY")? {
+        let memory = match either(&args.memory, "ONEFOLD_MEMORY")? {
             Some(text) => parse_size(&text).context("memory budget")?,
             None => Budget::BYTES_DEFAULT as u64,
         };
@@ -199,26 +199,26 @@ impl Settings {
             "a memory budget of {memory} bytes is too small: the smallest that works is {}M",
             Budget::BYTES_MIN >> 20
         );
-        let compression = match either(&typed.compression, "ONEFOLD_COMPRESSION")? {
+        let compression = match either(&args.compression, "ONEFOLD_COMPRESSION")? {
             Some(text) => text.parse()?,
             None => Compression::default(),
         };
         let io = text("ONEFOLD_IO")?.map(|text| text.parse()).transpose().context("ONEFOLD_IO")?.unwrap_or_default();
-        let key_memory = typed.key_memory_max.as_deref().map(parse_size).transpose().context("--key-memory-max")?;
+        let key_memory = args.key_memory_max.as_deref().map(parse_size).transpose().context("--key-memory-max")?;
         let memory_kib_max = u32::try_from(key_memory.unwrap_or(memory) >> 10).unwrap_or(u32::MAX);
         let memory_bytes = usize::try_from(memory).context("memory budget")?;
-        let verbosity = match (typed.quiet, Talk::level(&typed.verbose)) {
+        let verbosity = match (args.quiet, Talk::level(&args.verbose)) {
             (true, _) => Verbosity::Quiet,
             (false, 0) => Verbosity::Normal,
             (false, 1) => Verbosity::Verbose,
             (false, _) => Verbosity::EveryFile,
         };
         Ok(Self {
-            repository: NamedBy::decide(typed, &variable),
-            password: PasswordSource::decide(typed, &variable),
-            slots: SlotPolicy { memory_kib_max, hint: either(&typed.key_hint, "ONEFOLD_KEY_HINT")? },
-            cache: CacheLocation::decide(typed, &variable),
-            cleans_cache: typed.cleanup_cache,
+            repository: NamedBy::decide(args, &variable),
+            password: PasswordSource::decide(args, &variable),
+            slots: SlotPolicy { memory_kib_max, hint: either(&args.key_hint, "ONEFOLD_KEY_HINT")? },
+            cache: CacheLocation::decide(args, &variable),
+            cleans_cache: args.cleanup_cache,
             dialect,
             read_concurrency: text("ONEFOLD_READ_CONCURRENCY")?.map(|text| read_concurrency(&text)).transpose()?,
             host: text("ONEFOLD_HOST")?,
@@ -226,14 +226,14 @@ impl Settings {
             threads: Budget::threads(memory_bytes, os_identity::processors()),
             compression,
             io,
-            retry_lock: typed.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,
-            progress_interval: match &typed.progress_interval {
+            retry_lock: args.retry_lock.as_deref().map_or(Ok(RETRY_LOCK_DEFAULT), parse_duration)?,
+            progress_interval: match &args.progress_interval {
                 Some(text) => Some(parse_duration(text)?),
                 None => dialect.progress_interval(environment),
             },
-            new_repository: if typed.accept_new_repository { Change::Accept } else { Change::Refuse },
-            lost_heads: if typed.accept_rollback { LostHeads::Accept } else { LostHeads::Report },
-            json: typed.json,
+            new_repository: if args.accept_new_repository { Change::Accept } else { Change::Refuse },
+            lost_heads: if args.accept_rollback { LostHeads::Accept } else { LostHeads::Report },
+            json: args.json,
             verbosity,
         })
     }
@@ -267,17 +267,17 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn decide(typed: &GlobalArgs, variables: &[(&str, &str)]) -> Result<Settings> {
-        Settings::decide(Dialect::Onefold, typed, &|name| {
+    fn decide(args: &GlobalArgs, variables: &[(&str, &str)]) -> Result<Settings> {
+        Settings::decide(Dialect::Onefold, args, &|name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
         })
     }
 
     #[test]
     fn options_come_before_the_environment_and_that_before_defaults() {
-        let typed = GlobalArgs { memory: Some("100M".into()), ..GlobalArgs::default() };
+        let args = GlobalArgs { memory: Some("100M".into()), ..GlobalArgs::default() };
         let variables = [("ONEFOLD_MEMORY", "1G"), ("ONEFOLD_REPOSITORY", "/r"), ("HOME", "/home/me")];
-        let settings = decide(&typed, &variables).unwrap();
+        let settings = decide(&args, &variables).unwrap();
         assert_eq!(settings.memory_bytes, 100 << 20);
         assert_eq!(settings.repository().unwrap(), PathBuf::from("/r"));
         assert_eq!(settings.cache, CacheLocation::Directory("/home/me/.cache/onefold".into()));
@@ -303,18 +303,18 @@ mod tests {
 
     #[test]
     fn durations_of_nothing_are_zero_and_not_the_default() {
-        let typed = |text: &str| GlobalArgs {
+        let args = |text: &str| GlobalArgs {
             retry_lock: Some(text.into()),
             progress_interval: Some(text.into()),
             ..GlobalArgs::default()
         };
         for zero in ["0", "0s"] {
-            let settings = decide(&typed(zero), &[]).unwrap();
+            let settings = decide(&args(zero), &[]).unwrap();
             assert_eq!((settings.retry_lock, settings.progress_interval), (Duration::ZERO, Some(Duration::ZERO)));
         }
         let settings = decide(&GlobalArgs::default(), &[]).unwrap();
         assert_eq!((settings.retry_lock, settings.progress_interval), (Duration::from_mins(10), None));
-        assert!(decide(&typed("soon"), &[]).is_err());
+        assert!(decide(&args("soon"), &[]).is_err());
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub(crate) struct Left {
 /// the second ignores it.
 pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Patterns>, Vec<String>)> {
     let (mut compiled, mut texts) = (Vec::new(), Vec::new());
-    for ((typed, lists), case) in groups.into_iter().zip([Case::Sensitive, Case::Insensitive]) {
-        let mut patterns: Vec<Vec<u8>> = typed.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
+    for ((args, lists), case) in groups.into_iter().zip([Case::Sensitive, Case::Insensitive]) {
+        let mut patterns: Vec<Vec<u8>> = args.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
         for list in lists {
             patterns.extend(read_patterns(&files::read_list(list)?, &|name| std::env::var_os(name)));
         }
@@ -62,23 +62,23 @@ pub(crate) fn compile(groups: [(&[OsString], &[PathBuf]); 2]) -> Result<(Vec<Pat
 }
 
 /// Compiles the patterns to exclude; also returns their texts.
-pub(crate) fn exclude_patterns(typed: &ExcludePatterns) -> Result<(Vec<Patterns>, Vec<String>)> {
-    compile([(&typed.exclude, &typed.exclude_file), (&typed.iexclude, &typed.iexclude_file)])
+pub(crate) fn exclude_patterns(args: &ExcludePatterns) -> Result<(Vec<Patterns>, Vec<String>)> {
+    compile([(&args.exclude, &args.exclude_file), (&args.iexclude, &args.iexclude_file)])
 }
 
 /// Collects the exclusions. `own` are directories of this program that must not be backed up.
-pub(crate) fn excludes(typed: &ExcludeArgs, own: &[&Path]) -> Result<Left> {
-    let mut excludes = Excludes { one_file_system: typed.one_file_system, ..Excludes::default() };
-    let (patterns, texts) = exclude_patterns(&typed.patterns)?;
+pub(crate) fn excludes(args: &ExcludeArgs, own: &[&Path]) -> Result<Left> {
+    let mut excludes = Excludes { one_file_system: args.one_file_system, ..Excludes::default() };
+    let (patterns, texts) = exclude_patterns(&args.patterns)?;
     excludes.patterns = patterns;
-    if typed.exclude_caches {
+    if args.exclude_caches {
         excludes.tags.push(Tag::cache_directory());
     }
-    for mark in &typed.exclude_if_present {
+    for mark in &args.exclude_if_present {
         excludes.tags.push(Tag::parse(mark)?);
     }
     excludes.file_bytes_max =
-        typed.exclude_larger_than.as_deref().map(parse_size).transpose().context("--exclude-larger-than")?;
+        args.exclude_larger_than.as_deref().map(parse_size).transpose().context("--exclude-larger-than")?;
     excludes.skip.extend(identities(own));
     Ok(Left { excludes, texts })
 }
@@ -102,10 +102,10 @@ pub(crate) struct Sources {
 }
 
 /// Finds the paths that were named, on the command line and in lists. Paths that do not exist are reported and skipped.
-pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> {
+pub(crate) fn files(args: &BackupArgs, progress: &Progress) -> Result<Sources> {
     let tree = OsSource::new();
-    let mut named = typed.paths.clone();
-    for list in &typed.files_from {
+    let mut named = args.paths.clone();
+    for list in &args.files_from {
         for pattern in files_from::parse_patterns(&files::read_list(list)?) {
             let Expanded { found, unknown } = files_from::expand(&tree, &pattern)?;
             ensure!(
@@ -120,10 +120,10 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
             named.extend(found);
         }
     }
-    for list in &typed.files_from_verbatim {
+    for list in &args.files_from_verbatim {
         named.extend(files_from::parse_verbatim(&files::read_list(list)?));
     }
-    for list in &typed.files_from_raw {
+    for list in &args.files_from_raw {
         let paths = files_from::parse_raw(&files::read_list(list)?);
         named.extend(paths.with_context(|| list.display().to_string())?);
     }
@@ -151,25 +151,25 @@ pub(crate) fn files(typed: &BackupArgs, progress: &Progress) -> Result<Sources> 
 }
 
 /// Returns the path of the file in the snapshot of a stream.
-pub(crate) fn stream_path(typed: &BackupArgs) -> Result<PathBuf> {
-    let name = &typed.stdin_filename;
+pub(crate) fn stream_path(args: &BackupArgs) -> Result<PathBuf> {
+    let name = &args.stdin_filename;
     let path = source::absolute(Path::new("/"), Path::new(name));
     ensure!(path != Path::new("/"), "--stdin-filename: {} is not the name of a file", name.display());
     Ok(path)
 }
 
 /// Makes a tree of one file from a stream: standard input, or the output of the command that was typed.
-pub(crate) fn stream(typed: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
-    let path = stream_path(typed)?;
+pub(crate) fn stream(args: &BackupArgs, interrupt: &Interrupt) -> Result<Sources> {
+    let path = stream_path(args)?;
     let found_empty = Arc::default();
-    let emptiness = if typed.stream.allow_empty { Emptiness::Allowed } else { Emptiness::Refused };
-    let reader: Box<dyn Read + Send> = if typed.stdin {
+    let emptiness = if args.stream.allow_empty { Emptiness::Allowed } else { Emptiness::Refused };
+    let reader: Box<dyn Read + Send> = if args.stdin {
         Box::new(Checked::new(StandardInput::new(interrupt), emptiness, &found_empty))
-    } else if typed.dry_run {
+    } else if args.dry_run {
         // Nothing is read of it.
         Box::new(io::empty())
     } else {
-        let mut words = typed.paths.iter().map(|word| word.clone().into_os_string());
+        let mut words = args.paths.iter().map(|word| word.clone().into_os_string());
         let program = words.next().context("--stdin-from-command: a command follows --")?;
         let output = CommandOutput::start(&program, &words.collect::<Vec<_>>(), interrupt)?;
         Box::new(Checked::new(output, emptiness, &found_empty))

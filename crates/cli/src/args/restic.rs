@@ -36,7 +36,7 @@ pub(crate) const INSECURE_NO_PASSWORD: &str = "--insecure-no-password";
 /// Those of these options that were typed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IgnoredArgs {
-    pub(crate) typed: Vec<&'static str>,
+    pub(crate) args: Vec<&'static str>,
 }
 
 impl Args for IgnoredArgs {
@@ -56,7 +56,7 @@ impl Args for IgnoredArgs {
 impl FromArgMatches for IgnoredArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let is_typed = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        Ok(Self { typed: WITH_VALUES.into_iter().chain(SWITCHES).filter(is_typed).collect() })
+        Ok(Self { args: WITH_VALUES.into_iter().chain(SWITCHES).filter(is_typed).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -95,8 +95,8 @@ pub(crate) struct AbsentCommand {
 }
 
 impl AbsentCommand {
-    fn named(typed: &str) -> Option<Self> {
-        ABSENT.iter().find(|(name, _)| *name == typed).map(|&(name, answer)| Self { name, answer })
+    fn named(args: &str) -> Option<Self> {
+        ABSENT.iter().find(|(name, _)| *name == args).map(|&(name, answer)| Self { name, answer })
     }
 }
 

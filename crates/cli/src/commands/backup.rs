@@ -37,15 +37,14 @@ use crate::trust;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Makes a snapshot.
-pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
-    let activity = if typed.is_stream() { Activity::Stream(sources::stream_path(typed)?) } else { Activity::Files };
+    let activity = if args.is_stream() { Activity::Stream(sources::stream_path(args)?) } else { Activity::Files };
     let progress = Progress::new(output, &interrupt, activity);
-    let sources =
-        if typed.is_stream() { sources::stream(typed, &interrupt)? } else { sources::files(typed, &progress)? };
-    if !typed.dry_run {
+    let sources = if args.is_stream() { sources::stream(args, &interrupt)? } else { sources::files(args, &progress)? };
+    if !args.dry_run {
         for name in opened.store.complete_directories()? {
             let path = opened.directory.join(name);
             output.warn(&format!(
@@ -54,8 +53,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
             ));
         }
     }
-    let options = plan(settings, output, typed, &opened, &cache, &sources)?;
-    if typed.dry_run {
+    let options = plan(settings, output, args, &opened, &cache, &sources)?;
+    if args.dry_run {
         return try_out(output, &opened.store, &sources, &options, &progress);
     }
     let request = BackupRequest {
@@ -63,7 +62,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
         index: settings.index(),
         source: Arc::clone(&sources.tree),
         options,
-        driver: typed.compare.read_concurrency.or(settings.read_concurrency).map_or_else(
+        driver: args.compare.read_concurrency.or(settings.read_concurrency).map_or_else(
             || Driver::threads(settings.threads),
             |readers| Driver::threads_and_readers(settings.threads, readers.into()),
         ),
@@ -72,7 +71,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
     };
     let outcome = {
         let _shown = progress.show();
-        if progress.is_watched() && !typed.no_scan && !typed.is_stream() {
+        if progress.is_watched() && !args.no_scan && !args.is_stream() {
             count_ahead(&sources, &request.options.excludes, &progress);
         }
         with_retries(settings, output, &progress, || repo::backup(&opened.store, &request))
@@ -89,15 +88,15 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &BackupArgs)
 fn plan(
     settings: &Settings,
     output: &Output,
-    typed: &BackupArgs,
+    args: &BackupArgs,
     opened: &Opened,
     cache: &OpenedCache,
     sources: &Sources,
 ) -> Result<BackupOptions> {
-    let Left { excludes, texts } = sources::excludes(&typed.excludes, &[&opened.directory, &cache.directory])?;
-    let hostname = typed.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(host_name);
-    let time = typed.time.as_deref().map(text::parse_time).transpose()?;
-    let parent = parent(&opened.store, typed, &hostname, &sources.paths, time)?;
+    let Left { excludes, texts } = sources::excludes(&args.excludes, &[&opened.directory, &cache.directory])?;
+    let hostname = args.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(host_name);
+    let time = args.time.as_deref().map(text::parse_time).transpose()?;
+    let parent = parent(&opened.store, args, &hostname, &sources.paths, time)?;
     match &parent {
         Some((session, _)) => output.note(&format!("using parent snapshot {}", short_id(*session))),
         None => output.note("no parent snapshot, all files are read"),
@@ -108,31 +107,31 @@ fn plan(
         paths: sources.paths.clone(),
         excludes: Arc::new(excludes),
         exclude_texts: texts,
-        tags: typed.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
+        tags: args.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
         hostname,
         username: user_name(),
         uid,
         gid,
         time,
         parent,
-        comparison: comparison(typed),
-        unchanged: if typed.compare.skip_if_unchanged { Unchanged::Skip } else { Unchanged::Make },
-        compression: compression(settings, typed)?,
+        comparison: comparison(args),
+        unchanged: if args.compare.skip_if_unchanged { Unchanged::Skip } else { Unchanged::Make },
+        compression: compression(settings, args)?,
         program: PROGRAM.to_owned(),
         budget: settings.budget(),
         scratch: cache.scratch(),
     })
 }
 
-fn compression(settings: &Settings, typed: &BackupArgs) -> Result<Compression> {
-    if !typed.pad {
+fn compression(settings: &Settings, args: &BackupArgs) -> Result<Compression> {
+    if !args.pad {
         return Ok(settings.compression);
     }
     settings.compression.padded().context("--pad: what LZ4 compresses cannot be padded; use zstd or off")
 }
 
-fn comparison(typed: &BackupArgs) -> Comparison {
-    match (typed.ignore_inode, typed.compare.ignore_ctime) {
+fn comparison(args: &BackupArgs) -> Comparison {
+    match (args.ignore_inode, args.compare.ignore_ctime) {
         (true, _) => Comparison::IgnoreInode,
         (false, true) => Comparison::IgnoreCtime,
         (false, false) => Comparison::Full,
@@ -142,23 +141,23 @@ fn comparison(typed: &BackupArgs) -> Comparison {
 /// Finds the parent: the one that was named, else the newest snapshot of the same group.
 fn parent(
     store: &Store,
-    typed: &BackupArgs,
+    args: &BackupArgs,
     hostname: &str,
     paths: &[Vec<u8>],
     time: Option<Timestamp>,
 ) -> Result<Option<(SessionId, Snapshot)>> {
     // A stream has nothing that could tell that it is the same.
-    if typed.force || typed.is_stream() {
+    if args.force || args.is_stream() {
         return Ok(None);
     }
     let commits = store.read_commits()?;
-    if let Some(name) = &typed.parent {
+    if let Some(name) = &args.parent {
         let (session, snapshot) = Selection::default().find(&commits, &SnapshotName::parse(name).name)?;
         return Ok(Some((session, snapshot.clone())));
     }
     let newest = commits.snapshots().into_iter().rev().find(|(_, snapshot)| {
         time.is_none_or(|time| snapshot.time <= time)
-            && typed.compare.group_by.admits(snapshot, hostname, paths, &typed.tag)
+            && args.compare.group_by.admits(snapshot, hostname, paths, &args.tag)
     });
     Ok(newest.map(|(session, snapshot)| (session, snapshot.clone())))
 }

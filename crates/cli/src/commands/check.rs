@@ -20,15 +20,15 @@ use crate::text;
 use crate::trust;
 
 /// Verifies the repository.
-pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) -> Result<()> {
-    let read = how_much(typed)?;
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &CheckArgs) -> Result<()> {
+    let read = how_much(args)?;
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let progress = Progress::new(output, &interrupt, Activity::Check);
     let request = CheckRequest {
         read,
-        snapshots: snapshots(&opened, typed)?,
+        snapshots: snapshots(&opened, args)?,
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
@@ -46,23 +46,23 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &CheckArgs) 
 }
 
 /// Returns the snapshots whose references are followed.
-fn snapshots(opened: &Opened, typed: &CheckArgs) -> Result<CheckedSnapshots> {
-    let SelectionArgs { host, tag, path } = &typed.selection;
+fn snapshots(opened: &Opened, args: &CheckArgs) -> Result<CheckedSnapshots> {
+    let SelectionArgs { host, tag, path } = &args.selection;
     // An empty host means any host.
     let any_host = host.iter().all(String::is_empty);
-    if typed.snapshots.is_empty() && any_host && tag.is_empty() && path.is_empty() {
+    if args.snapshots.is_empty() && any_host && tag.is_empty() && path.is_empty() {
         return Ok(CheckedSnapshots::All);
     }
     let commits = opened.store.read_commits()?;
-    let found = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
+    let found = open::find_all(&commits, &args.selection, &args.snapshots)?;
     ensure!(!found.is_empty(), "no snapshot matches, so that there is nothing to check");
     Ok(CheckedSnapshots::Selected(found.into_iter().map(|(session, _)| session).collect()))
 }
 
 /// Reads `n/m`, `N%` or a size.
-fn how_much(typed: &CheckArgs) -> Result<ReadData> {
-    let Some(text) = &typed.read_data_subset else {
-        return Ok(if typed.read_data { ReadData::All } else { ReadData::None });
+fn how_much(args: &CheckArgs) -> Result<ReadData> {
+    let Some(text) = &args.read_data_subset else {
+        return Ok(if args.read_data { ReadData::All } else { ReadData::None });
     };
     let wrong = || format!("--read-data-subset {text}: write n/m, as 1/10, N%, as 2.5%, or a size, as 500M");
     if let Some(percent) = text.strip_suffix('%') {

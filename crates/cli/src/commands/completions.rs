@@ -17,17 +17,17 @@ use crate::settings::ENVIRONMENT;
 const NAME: &str = "onefold";
 
 /// Writes a shell's completions to standard output.
-pub(crate) fn write(output: &Output, typed: &CompletionsArgs) -> Result<()> {
-    Ok(output.bytes(&script(typed.shell))?)
+pub(crate) fn write(output: &Output, args: &CompletionsArgs) -> Result<()> {
+    Ok(output.bytes(&script(args.shell))?)
 }
 
 /// Writes completions and manual pages where the options say.
-pub(crate) fn generate(output: &Output, typed: &GenerateArgs) -> Result<()> {
+pub(crate) fn generate(output: &Output, args: &GenerateArgs) -> Result<()> {
     let shells = [
-        (Shell::Bash, &typed.bash_completion),
-        (Shell::Fish, &typed.fish_completion),
-        (Shell::Zsh, &typed.zsh_completion),
-        (Shell::PowerShell, &typed.powershell_completion),
+        (Shell::Bash, &args.bash_completion),
+        (Shell::Fish, &args.fish_completion),
+        (Shell::Zsh, &args.zsh_completion),
+        (Shell::PowerShell, &args.powershell_completion),
     ];
     for (shell, path) in shells {
         match path.as_deref() {
@@ -40,7 +40,7 @@ pub(crate) fn generate(output: &Output, typed: &GenerateArgs) -> Result<()> {
             }
         }
     }
-    typed.man.as_deref().map_or(Ok(()), |directory| write_pages(output, directory))
+    args.man.as_deref().map_or(Ok(()), |directory| write_pages(output, directory))
 }
 
 fn script(shell: Shell) -> Vec<u8> {

@@ -18,14 +18,14 @@ use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Lists the differences between two snapshots.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, args: &DiffArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let (before, old) = side(&mut reader, &commits, typed, &typed.before)?;
-    let (after, new) = side(&mut reader, &commits, typed, &typed.after)?;
+    let (before, old) = side(&mut reader, &commits, args, &args.before)?;
+    let (after, new) = side(&mut reader, &commits, args, &args.after)?;
     if !output.json && Verbosity::Normal <= output.verbosity {
         output.line(format!("comparing snapshot {} to {}:\n", short_id(before), short_id(after)))?;
     }
-    let mut diff = Diff::new(&reader, (old, new), typed.metadata, &cache.scratch(), settings.memory_bytes / 8)?;
+    let mut diff = Diff::new(&reader, (old, new), args.metadata, &cache.scratch(), settings.memory_bytes / 8)?;
     while let Some(change) = diff.next(&mut reader, &interrupt)? {
         let mut path = change.path.clone();
         if change.kind == EntryKind::Directory {
@@ -58,11 +58,11 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DiffArgs) -> Res
 fn side(
     reader: &mut MetadataReader,
     commits: &Commits,
-    typed: &DiffArgs,
+    args: &DiffArgs,
     name: &str,
 ) -> Result<(SessionId, Fingerprint)> {
     let name = SnapshotName::parse(name);
-    let (session, snapshot) = open::find(commits, &typed.selection, &name)?;
+    let (session, snapshot) = open::find(commits, &args.selection, &name)?;
     let path = name.path.unwrap_or_default();
     let (node, _) = descend(reader, snapshot.tree, path.as_bytes()).with_context(|| short_id(session))?;
     Ok((session, node))

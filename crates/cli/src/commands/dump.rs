@@ -23,11 +23,11 @@ use crate::output::Output;
 use crate::settings::Settings;
 
 /// Writes a file of a snapshot, or a directory as an archive.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, args: &DumpArgs) -> Result<()> {
     let OpenedSnapshot { opened, cache, interrupt, snapshot, path: base, .. } =
-        OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
+        OpenedSnapshot::open(settings, output, &args.snapshot, &args.selection)?;
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;
-    let path = Path::new(&base).join(typed.file.strip_prefix("/").unwrap_or(&typed.file));
+    let path = Path::new(&base).join(args.file.strip_prefix("/").unwrap_or(&args.file));
     let found = find_entry(&mut reader, snapshot.tree, &path)?;
     let containers = Arc::new(opened.store.list_containers()?);
     let driver = Driver::threads(settings.threads);
@@ -38,11 +38,11 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
         Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,
     });
     ensure!(
-        root.is_none() || typed.target.is_some() || !output.is_terminal(),
+        root.is_none() || args.target.is_some() || !output.is_terminal(),
         "{}: a directory, which is written as an archive; send the output elsewhere than to a terminal, or give --target",
         path.display()
     );
-    let mut target = match &typed.target {
+    let mut target = match &args.target {
         Some(path) => Some(Target::create(path).with_context(|| format!("create {}", path.display()))?),
         None => None,
     };
@@ -57,7 +57,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
         let sources = Sources { output, interrupt: &interrupt, reader: &mut reader, fetcher: &mut fetcher, links };
         let base: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         let base = base.as_os_str().as_bytes();
-        match typed.archive {
+        match args.archive {
             ArchiveFormat::Tar => dump_tar::write(out, sources, (root, base))?,
             ArchiveFormat::Zip => dump_zip::write(out, sources, (root, base))?,
         }
@@ -67,7 +67,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &DumpArgs) -> Res
         write_contents(out, &interrupt, &mut reader, &mut fetcher, &file)?;
     }
     out.flush().context(WRITING)?;
-    match (target, &typed.target) {
+    match (target, &args.target) {
         (Some(target), Some(path)) => target.finish().with_context(|| format!("write {}", path.display())),
         _ => Ok(()),
     }

@@ -22,15 +22,15 @@ use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Searches snapshots, the newest first unless typed otherwise.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Result<()> {
-    let options = options(typed)?;
+pub(crate) fn run(settings: &Settings, output: &Output, args: &FindArgs) -> Result<()> {
+    let options = options(args)?;
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let mut snapshots = open::find_all(&commits, &typed.selection, &typed.snapshot)?;
+    let mut snapshots = open::find_all(&commits, &args.selection, &args.snapshot)?;
     let mut search = Search::new(&reader, options, &cache.scratch(), settings.memory_bytes / 8)?;
-    let look = Look { long: typed.long, human_readable: typed.human_readable };
+    let look = Look { long: args.long, human_readable: args.human_readable };
     let mut results = Results { output, look, snapshots: 0, hits: 0 };
     results.begin()?;
-    if !typed.reverse {
+    if !args.reverse {
         snapshots.reverse();
     }
     for (session, snapshot) in snapshots {
@@ -42,19 +42,19 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &FindArgs) -> Res
     output.fail_on(reader.findings().iter().chain(&search.failures).chain(unread), "not everything could be searched")
 }
 
-fn options(typed: &FindArgs) -> Result<SearchOptions> {
-    let case = if typed.ignore_case { Case::Insensitive } else { Case::Sensitive };
-    if let Some(pattern) = typed.patterns.iter().find(|pattern| pattern.is_empty() || pattern.as_bytes() == b"!") {
+fn options(args: &FindArgs) -> Result<SearchOptions> {
+    let case = if args.ignore_case { Case::Insensitive } else { Case::Sensitive };
+    if let Some(pattern) = args.patterns.iter().find(|pattern| pattern.is_empty() || pattern.as_bytes() == b"!") {
         bail!("`{}`: not a pattern", pattern.display());
     }
-    let patterns = Patterns::parse(typed.patterns.iter().map(|pattern| pattern.as_bytes()), case)?;
-    let time = |name: &'static str, typed: &Option<String>| -> Result<Option<Timestamp>> {
-        typed.as_deref().map(text::parse_time).transpose().context(name)
+    let patterns = Patterns::parse(args.patterns.iter().map(|pattern| pattern.as_bytes()), case)?;
+    let time = |name: &'static str, args: &Option<String>| -> Result<Option<Timestamp>> {
+        args.as_deref().map(text::parse_time).transpose().context(name)
     };
     Ok(SearchOptions {
         patterns: vec![patterns],
-        newest: time("--newest", &typed.newest)?,
-        oldest: time("--oldest", &typed.oldest)?,
+        newest: time("--newest", &args.newest)?,
+        oldest: time("--oldest", &args.oldest)?,
     })
 }
 

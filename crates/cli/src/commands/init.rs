@@ -27,11 +27,11 @@ pub(crate) enum Encryption {
 }
 
 /// Creates a repository.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryption: Encryption) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encryption: Encryption) -> Result<()> {
     let directory = &settings.repository()?;
-    let adjustments = adjustments(typed)?;
+    let adjustments = adjustments(args)?;
     adjustments.validate()?;
-    let cost = cost(&typed.cost)?;
+    let cost = cost(&args.cost)?;
     ensure!(
         encryption == Encryption::Password || !settings.password.is_given(),
         "--no-encryption and a password exclude each other"
@@ -70,9 +70,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &InitArgs, encryp
 }
 
 /// Returns the cost of trying a password: never less than the default.
-pub(super) fn cost(typed: &KeyCostArgs) -> Result<PasswordCost> {
+pub(super) fn cost(args: &KeyCostArgs) -> Result<PasswordCost> {
     let floor = PasswordCost::default();
-    let Some(text) = &typed.key_memory else { return Ok(floor) };
+    let Some(text) = &args.key_memory else { return Ok(floor) };
     let memory_kib = parse_size(text).context("--key-memory")? >> 10;
     let memory_kib = u32::try_from(memory_kib).ok().filter(|kib| *kib <= SLOT_MEMORY_KIB_MAX);
     let memory_kib =
@@ -91,16 +91,16 @@ pub(super) fn too_costly(cost: PasswordCost) -> String {
     format!("This password needs more memory than commands allow: give --key-memory-max {memory}M with each of them.")
 }
 
-fn adjustments(typed: &InitArgs) -> Result<Adjustments> {
+fn adjustments(args: &InitArgs) -> Result<Adjustments> {
     let size = |name: &'static str, text: &Option<String>| -> Result<Option<u32>> {
         let Some(text) = text else { return Ok(None) };
         let bytes = parse_size(text).context(name)?;
         u32::try_from(bytes).map(Some).with_context(|| format!("{name} {text}: too large"))
     };
     Ok(Adjustments {
-        chunk_bytes: size("--chunk-size", &typed.chunk_size)?,
-        fixed_bytes: size("--fixed-chunk-size", &typed.fixed_chunk_size)?,
-        region_bytes: size("--region-size", &typed.region_size)?,
-        container_bytes: size("--container-size", &typed.container_size)?,
+        chunk_bytes: size("--chunk-size", &args.chunk_size)?,
+        fixed_bytes: size("--fixed-chunk-size", &args.fixed_chunk_size)?,
+        region_bytes: size("--region-size", &args.region_size)?,
+        container_bytes: size("--container-size", &args.container_size)?,
     })
 }

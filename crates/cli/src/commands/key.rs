@@ -42,14 +42,14 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     let unlocked = Unlocked { output, policy: &settings.slots, opened, key, slot, label };
     match command {
         KeyCommand::List => list(output, &unlocked),
-        KeyCommand::Add(typed) => {
-            let slot = add(&unlocked, typed, CurrentSlot::Keep)?;
+        KeyCommand::Add(args) => {
+            let slot = add(&unlocked, args, CurrentSlot::Keep)?;
             output.note(&format!("added key slot {}", hex(&slot.id)));
             Ok(())
         }
         KeyCommand::Remove { id } => remove(output, &unlocked, id),
-        KeyCommand::Passwd(typed) => {
-            let slot = add(&unlocked, typed, CurrentSlot::Remove)?;
+        KeyCommand::Passwd(args) => {
+            let slot = add(&unlocked, args, CurrentSlot::Remove)?;
             output.note(&format!("key slot {} replaces {}", hex(&slot.id), hex(&unlocked.slot.id)));
             output.note(REMOVED);
             Ok(())
@@ -93,20 +93,20 @@ enum CurrentSlot {
     Remove,
 }
 
-fn add(unlocked: &Unlocked<'_>, typed: &NewKeyArgs, current: CurrentSlot) -> Result<Slot> {
-    let cost = cost(&typed.cost)?;
+fn add(unlocked: &Unlocked<'_>, args: &NewKeyArgs, current: CurrentSlot) -> Result<Slot> {
+    let cost = cost(&args.cost)?;
     if !unlocked.policy.allows(cost) {
         unlocked.output.note(&too_costly(cost));
     }
-    let source = typed.new_password_file.clone().map_or(PasswordSource::Ask, PasswordSource::File);
+    let source = args.new_password_file.clone().map_or(PasswordSource::Ask, PasswordSource::File);
     let password = source.read_new("new password: ").map_err(|error| match &source {
         PasswordSource::Ask => error.context("give --new-password-file FILE to read the new password from a file"),
         PasswordSource::Command(_) | PasswordSource::File(_) | PasswordSource::Given(_) => error,
     })?;
     let store = &unlocked.opened.store;
     let label = SlotLabel {
-        user: typed.user.clone().unwrap_or_else(user_name),
-        host: typed.host.clone().unwrap_or_else(host_name),
+        user: args.user.clone().unwrap_or_else(user_name),
+        host: args.host.clone().unwrap_or_else(host_name),
     };
     let new = NewSlot { password: &password, cost, label: &label };
     let (disk, host, repository) = (&store.disk, &*store.host, store.config.repository);

@@ -20,15 +20,15 @@ use crate::settings::Settings;
 use crate::text;
 
 /// Lists what is in a snapshot.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Result<()> {
-    let found = OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
+pub(crate) fn run(settings: &Settings, output: &Output, args: &LsArgs) -> Result<()> {
+    let found = OpenedSnapshot::open(settings, output, &args.snapshot, &args.selection)?;
     let (session, snapshot) = (found.session, &found.snapshot);
     let mut reader = found.reader(settings)?;
-    let filters = typed.directories.iter().map(|directory| Filter::parse(directory, typed.recursive));
+    let filters = args.directories.iter().map(|directory| Filter::parse(directory, args.recursive));
     let filters = filters.collect::<Result<Vec<_>>>()?;
     if output.json {
         output.message(&LsSnapshot::of(session, snapshot))?;
-    } else if typed.ncdu {
+    } else if args.ncdu {
         ncdu::begin(output, session, snapshot)?;
     } else {
         output.note(&format!(
@@ -44,8 +44,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     for filter in &filters {
         filter.note(&base);
     }
-    let look = Look { long: typed.long, human_readable: typed.human_readable };
-    let form = match (typed.ncdu, typed.sort, typed.reverse) {
+    let look = Look { long: args.long, human_readable: args.human_readable };
+    let form = match (args.ncdu, args.sort, args.reverse) {
         (true, _, _) => Form::Ncdu,
         (false, SortArg::Name, false) => Form::AsWalked,
         (false, _, _) => Form::Sorted,
@@ -53,7 +53,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
     let mut listing = Listing { output, look, form, filters, interrupt: &found.interrupt, held: Vec::new() };
     let result = listing.walk(&mut reader, root, &base);
     if form == Form::Sorted {
-        listing.show_sorted(typed.sort, typed.reverse)?;
+        listing.show_sorted(args.sort, args.reverse)?;
     }
     if form == Form::Ncdu && result.is_ok() {
         ncdu::end(output)?;
@@ -63,7 +63,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &LsArgs) -> Resul
         output.warn(&format!("error: {error}"));
     }
     result?;
-    for (filter, directory) in listing.filters.iter().zip(&typed.directories) {
+    for (filter, directory) in listing.filters.iter().zip(&args.directories) {
         ensure!(filter.is_found.get(), "{}: not in the snapshot", directory.display());
     }
     Ok(())

@@ -39,7 +39,7 @@ pub(crate) use version::PROGRAM;
 pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
     let environment: &Environment<'_> = &|name| std::env::var_os(name);
     let Arguments { global, mut command } = arguments;
-    let notes = dialect.notes(&global.ignored.typed, environment)?;
+    let notes = dialect.notes(&global.ignored.args, environment)?;
     let settings = Settings::decide(dialect, &global, environment)?;
     #[cfg(feature = "lab")]
     let names_repository = global.repo.is_some();
@@ -51,29 +51,29 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         command.default_host(host);
     }
     match command {
-        Command::Init(typed) => {
-            let is_open = typed.no_encryption || global.ignored.typed.contains(&INSECURE_NO_PASSWORD);
+        Command::Init(args) => {
+            let is_open = args.no_encryption || global.ignored.args.contains(&INSECURE_NO_PASSWORD);
             let encryption = if is_open { init::Encryption::None } else { init::Encryption::Password };
-            init::run(&settings, &output, &typed, encryption)
+            init::run(&settings, &output, &args, encryption)
         }
-        Command::Backup(typed) => backup::run(&settings, &output, &typed),
-        Command::Restore(typed) => restore::run(&settings, &output, &typed),
-        Command::Snapshots(typed) => snapshots::run(&settings, &output, &typed),
-        Command::Ls(typed) => ls::run(&settings, &output, &typed),
-        Command::Dump(typed) => dump::run(&settings, &output, &typed),
-        Command::Find(typed) => find::run(&settings, &output, &typed),
-        Command::Diff(typed) => diff::run(&settings, &output, &typed),
-        Command::Stats(typed) => stats::run(&settings, &output, &typed),
-        Command::Cat(typed) => cat::run(&settings, &output, &typed),
-        Command::Check(typed) => check::run(&settings, &output, &typed),
-        Command::Key(typed) => key::run(&settings, &output, &typed),
-        Command::List(typed) => list::run(&settings, &output, typed.objects),
-        Command::Unlock(typed) => unlock::run(&settings, &output, &typed),
+        Command::Backup(args) => backup::run(&settings, &output, &args),
+        Command::Restore(args) => restore::run(&settings, &output, &args),
+        Command::Snapshots(args) => snapshots::run(&settings, &output, &args),
+        Command::Ls(args) => ls::run(&settings, &output, &args),
+        Command::Dump(args) => dump::run(&settings, &output, &args),
+        Command::Find(args) => find::run(&settings, &output, &args),
+        Command::Diff(args) => diff::run(&settings, &output, &args),
+        Command::Stats(args) => stats::run(&settings, &output, &args),
+        Command::Cat(args) => cat::run(&settings, &output, &args),
+        Command::Check(args) => check::run(&settings, &output, &args),
+        Command::Key(args) => key::run(&settings, &output, &args),
+        Command::List(args) => list::run(&settings, &output, args.objects),
+        Command::Unlock(args) => unlock::run(&settings, &output, &args),
         #[cfg(feature = "lab")]
-        Command::Lab(typed) => lab::run(&settings, &output, names_repository, &typed),
-        Command::Completions(typed) => completions::write(&output, &typed),
-        Command::Man(typed) => completions::write_pages(&output, &typed.directory),
-        Command::Generate(typed) => completions::generate(&output, &typed),
+        Command::Lab(args) => lab::run(&settings, &output, names_repository, &args),
+        Command::Completions(args) => completions::write(&output, &args),
+        Command::Man(args) => completions::write_pages(&output, &args.directory),
+        Command::Generate(args) => completions::generate(&output, &args),
         Command::Version => version::run(dialect, &output),
         Command::Features => Ok(output.line("there are no feature flags")?),
         Command::Options => Ok(output.line("there are no extended options")?),
@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn lab_says_that_this_build_leaves_it_out_whatever_was_typed_after_it() {
-        for typed in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
-            let arguments = Arguments::try_parse_from([&["onefold"], typed].concat()).expect("accepts all of it");
+        for args in [&["lab"][..], &["lab", "run", "--preset", "x", "--help"], &["lab", "--help"]] {
+            let arguments = Arguments::try_parse_from([&["onefold"], args].concat()).expect("accepts all of it");
             let error = run(Dialect::Onefold, arguments).expect_err("there is no laboratory");
-            assert!(error.to_string().starts_with("lab: this onefold was built without the laboratory"), "{typed:?}");
+            assert!(error.to_string().starts_with("lab: this onefold was built without the laboratory"), "{args:?}");
         }
     }
 }

@@ -31,27 +31,27 @@ use crate::sources;
 use crate::text;
 
 /// Restores a snapshot, or a part of it.
-pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs) -> Result<()> {
-    let when = typed.overwrite.or(settings.dialect.overwrite());
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &RestoreArgs) -> Result<()> {
+    let when = args.overwrite.or(settings.dialect.overwrite());
     // A file that is kept is not that of the snapshot: comparing it would report damage where there is none.
     ensure!(
-        !typed.verify || matches!(typed.overwrite, None | Some(OverwriteArg::Always)),
+        !args.verify || matches!(args.overwrite, None | Some(OverwriteArg::Always)),
         "--verify compares every file with the snapshot, and --overwrite {} leaves some as they are; use --overwrite \
          always, or no --verify",
-        typed.overwrite.and_then(|when| when.to_possible_value()).map_or_else(String::new, |v| v.get_name().to_owned())
+        args.overwrite.and_then(|when| when.to_possible_value()).map_or_else(String::new, |v| v.get_name().to_owned())
     );
-    let filter = filter(typed)?;
-    if typed.delete {
-        ensure_delete_makes_sense(typed, when, &filter)?;
+    let filter = filter(args)?;
+    if args.delete {
+        ensure_delete_makes_sense(args, when, &filter)?;
     }
-    let found = OpenedSnapshot::open(settings, output, &typed.snapshot, &typed.selection)?;
-    if typed.delete {
+    let found = OpenedSnapshot::open(settings, output, &args.snapshot, &args.selection)?;
+    if args.delete {
         // Before anything is written.
         let entry = find_entry(&mut found.reader(settings)?, found.snapshot.tree, Path::new(&found.path))?;
         ensure!(
             entry.is_none_or(|found| found.entry.kind == EntryKind::Directory),
             "{}: not a directory, so that there is nothing for --delete to remove",
-            typed.snapshot
+            args.snapshot
         );
     }
     let OpenedSnapshot { opened, cache, interrupt, session, snapshot, path } = &found;
@@ -60,23 +60,23 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
     if is_whole {
         progress.set_total(snapshot.summary.files_processed, snapshot.summary.bytes_processed);
     }
-    if let Some(target) = &typed.destination.target {
+    if let Some(target) = &args.destination.target {
         let read = [(&*found.opened.directory, "repository"), (&*found.cache.directory, "index")];
         ensure_apart(&OsSource::new(), target, &read).context("--target")?;
     }
-    let target = target(typed, when)?;
-    let shown = typed.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
+    let target = target(args, when)?;
+    let shown = args.destination.target.as_ref().map_or("nowhere".into(), |target| target.display().to_string());
     output.note(&format!("restoring snapshot {} to {shown}", short_id(*session)));
     let request = RestoreRequest {
         tree: snapshot.tree,
         path: Path::new(path),
         filter: filter.clone(),
         target,
-        effect: if typed.dry_run { Effect::DryRun } else { Effect::Write },
+        effect: if args.dry_run { Effect::DryRun } else { Effect::Write },
         overwrite: overwrite(when),
-        full_directories: full_directories(typed, &found),
-        verify: typed.verify,
-        trust: trust(typed, opened),
+        full_directories: full_directories(args, &found),
+        verify: args.verify,
+        trust: trust(args, opened),
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
@@ -90,10 +90,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, typed: &RestoreArgs
         let restored = restore(&opened.store, &request)?;
         let partials = if restored.files_incomplete == 0 { PartialFiles::Delete } else { PartialFiles::Keep };
         let deleted =
-            if typed.delete { delete_others(settings, typed, &found, &filter, partials, &progress)? } else { 0 };
+            if args.delete { delete_others(settings, args, &found, &filter, partials, &progress)? } else { 0 };
         Outcome { restored, deleted: deleted + restored.deleted }
     };
-    print(output, typed, &report, &progress)?;
+    print(output, args, &report, &progress)?;
     let report = report.restored;
     let failures = report.failures.max(progress.failures());
     ensure!(failures == 0, "the restore is incomplete: {}, reported above", text::count(failures, "error"));
@@ -125,7 +125,7 @@ struct Outcome {
     deleted: u64,
 }
 
-fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, filter: &Filter) -> Result<()> {
+fn ensure_delete_makes_sense(args: &RestoreArgs, when: Option<OverwriteArg>, filter: &Filter) -> Result<()> {
     match when {
         None => bail!(
             "--delete removes what stands in the target, which without --overwrite must be empty; say with --overwrite \
@@ -138,7 +138,7 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, fi
         Some(OverwriteArg::Always | OverwriteArg::IfChanged | OverwriteArg::IfNewer) => {}
     }
     // However the root is spelled.
-    let is_root = os_identity::canonical(directory(typed)?) == Path::new("/");
+    let is_root = os_identity::canonical(directory(args)?) == Path::new("/");
     let has_filter = !filter.include.is_empty() || !filter.exclude.is_empty();
     ensure!(
         !is_root || has_filter,
@@ -151,16 +151,16 @@ fn ensure_delete_makes_sense(typed: &RestoreArgs, when: Option<OverwriteArg>, fi
 /// Deletes what the snapshot does not have, or says what would be. Returns how many entries.
 fn delete_others(
     settings: &Settings,
-    typed: &RestoreArgs,
+    args: &RestoreArgs,
     found: &OpenedSnapshot,
     filter: &Filter,
     partials: PartialFiles,
     progress: &Arc<Progress>,
 ) -> Result<u64> {
-    let target = match OsTarget::open(directory(typed)?) {
+    let target = match OsTarget::open(directory(args)?) {
         Ok(target) => target,
         // A dry run: the restore would create it, and it would be empty.
-        Err(error) if typed.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
+        Err(error) if args.dry_run && error.io_kind() == Some(io::ErrorKind::NotFound) => return Ok(0),
         Err(error) => return Err(error.into()),
     };
     let monitor: Arc<dyn Monitor> = Arc::clone(progress) as Arc<dyn Monitor>;
@@ -169,18 +169,18 @@ fn delete_others(
         path: Path::new(&found.path),
         filter,
         target: &target,
-        trust: trust(typed, &found.opened),
+        trust: trust(args, &found.opened),
         keep: &sources::identities(&[&found.opened.directory, &found.cache.directory]),
         partials,
-        dry_run: typed.dry_run,
+        dry_run: args.dry_run,
         monitor: &monitor,
     };
     Ok(delete(&mut found.reader(settings)?, &request)?.deleted)
 }
 
 /// Returns the treatment of a directory that is no directory in the snapshot.
-fn full_directories(typed: &RestoreArgs, found: &OpenedSnapshot) -> FullDirectories {
-    if typed.delete {
+fn full_directories(args: &RestoreArgs, found: &OpenedSnapshot) -> FullDirectories {
+    if args.delete {
         FullDirectories::Delete {
             keep: Arc::new(sources::identities(&[&found.opened.directory, &found.cache.directory])),
         }
@@ -190,18 +190,18 @@ fn full_directories(typed: &RestoreArgs, found: &OpenedSnapshot) -> FullDirector
 }
 
 /// Returns the directory that is restored into.
-fn directory(typed: &RestoreArgs) -> Result<&Path> {
-    typed.destination.target.as_deref().context("no --target is given")
+fn directory(args: &RestoreArgs) -> Result<&Path> {
+    args.destination.target.as_deref().context("no --target is given")
 }
 
 /// Opens the target; a dry run makes and changes nothing. The engine refuses a directory that is not empty as well, but
 /// does not know what it is called.
-fn target(typed: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn TargetTree>> {
-    if typed.destination.discard {
+fn target(args: &RestoreArgs, when: Option<OverwriteArg>) -> Result<Arc<dyn TargetTree>> {
+    if args.destination.discard {
         return Ok(Arc::new(DiscardTarget::default()));
     }
-    let directory = directory(typed)?;
-    let target = if typed.dry_run {
+    let directory = directory(args)?;
+    let target = if args.dry_run {
         match OsTarget::open_read_only(directory) {
             // The restore would create it, and it would be empty.
             Err(error) if error.io_kind() == Some(io::ErrorKind::NotFound) => {
@@ -229,8 +229,8 @@ fn would_fold_case(directory: &Path) -> Result<bool> {
     Ok(above.map_or(Ok(false), |above| above.folds_case())?)
 }
 
-fn overwrite(typed: Option<OverwriteArg>) -> Overwrite {
-    match typed {
+fn overwrite(args: Option<OverwriteArg>) -> Overwrite {
+    match args {
         None => Overwrite::Refuse,
         Some(OverwriteArg::Always) => Overwrite::Always,
         Some(OverwriteArg::IfChanged) => Overwrite::IfChanged,
@@ -240,16 +240,15 @@ fn overwrite(typed: Option<OverwriteArg>) -> Overwrite {
 }
 
 /// Returns the trust in the repository: without a key, anyone may have written to it. Discarded data does no harm.
-fn trust(typed: &RestoreArgs, opened: &Opened) -> Trust {
-    let is_trusted = opened.password.is_some() || typed.trusted || typed.destination.discard;
-    if typed.untrusted || !is_trusted { Trust::Untrusted } else { Trust::Full }
+fn trust(args: &RestoreArgs, opened: &Opened) -> Trust {
+    let is_trusted = opened.password.is_some() || args.trusted || args.destination.discard;
+    if args.untrusted || !is_trusted { Trust::Untrusted } else { Trust::Full }
 }
 
-fn filter(typed: &RestoreArgs) -> Result<Filter> {
-    let (include, _) =
-        sources::compile([(&typed.include, &typed.include_file), (&typed.iinclude, &typed.iinclude_file)])?;
-    let (exclude, _) = sources::exclude_patterns(&typed.excludes)?;
-    let lists = [&typed.include_file, &typed.iinclude_file];
+fn filter(args: &RestoreArgs) -> Result<Filter> {
+    let (include, _) = sources::compile([(&args.include, &args.include_file), (&args.iinclude, &args.iinclude_file)])?;
+    let (exclude, _) = sources::exclude_patterns(&args.excludes)?;
+    let lists = [&args.include_file, &args.iinclude_file];
     ensure!(
         !include.is_empty() || lists.iter().all(|lists| lists.is_empty()),
         "the files with patterns to include hold none, so that nothing would be restored"
@@ -262,7 +261,7 @@ fn entries(count: u64) -> String {
     if count == 1 { "1 file/dir".to_owned() } else { format!("{count} files/dirs") }
 }
 
-fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Progress) -> Result<()> {
+fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Progress) -> Result<()> {
     let Outcome { restored: report, deleted } = outcome;
     let elapsed = progress.elapsed();
     let restored = report.files + report.directories + report.others;
@@ -277,7 +276,7 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
             total_bytes: report.bytes + report.bytes_skipped,
             bytes_restored: report.bytes,
             bytes_skipped: report.bytes_skipped,
-            dry_run: typed.dry_run,
+            dry_run: args.dry_run,
             files_verified: report.files_verified,
             regions_read: report.regions_read,
             chunks_recovered: report.chunks_recovered,
@@ -292,7 +291,7 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     if output.verbosity == Verbosity::Quiet {
         return Ok(());
     }
-    let verb = match (typed.dry_run, typed.destination.discard) {
+    let verb = match (args.dry_run, args.destination.discard) {
         (true, _) => "Would restore",
         (false, true) => "Read and discarded",
         (false, false) => "Restored",
@@ -322,12 +321,12 @@ fn print(output: &Output, typed: &RestoreArgs, outcome: &Outcome, progress: &Pro
     for line in unprivileged(report.unprivileged) {
         output.line(line)?;
     }
-    if typed.delete {
-        let verb = if typed.dry_run { "Would delete" } else { "Deleted" };
+    if args.delete {
+        let verb = if args.dry_run { "Would delete" } else { "Deleted" };
         let are = if *deleted == 1 { "that is" } else { "that are" };
         output.line(format!("{verb} {} {are} not in the snapshot", entries(*deleted)))?;
     }
-    if typed.verify {
+    if args.verify {
         output.line(format!("Verified {}", text::count(report.files_verified, "file")))?;
     }
     Ok(output.flush()?)

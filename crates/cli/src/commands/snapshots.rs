@@ -17,12 +17,12 @@ use crate::text;
 use crate::trust;
 
 /// Lists snapshots, oldest first.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, args: &SnapshotsArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let commits = trust::read_commits(settings, output, &opened.store)?;
-    let listed = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
-    let latest = if typed.last { Some(1) } else { typed.latest };
-    let by = typed.group_by.unwrap_or_default();
+    let listed = open::find_all(&commits, &args.selection, &args.snapshots)?;
+    let latest = if args.last { Some(1) } else { args.latest };
+    let by = args.group_by.unwrap_or_default();
     let is_grouped = by != Grouping::default();
     let groups = if is_grouped {
         let groups = grouped(listed, by).into_iter();
@@ -30,7 +30,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &SnapshotsArgs) -
     } else {
         vec![(None, keep_latest(listed, latest, |snapshot| (snapshot.hostname.clone(), sorted(&snapshot.paths))))]
     };
-    let table = Table { output, compact: typed.compact, long_ids: typed.long_ids };
+    let table = Table { output, compact: args.compact, long_ids: args.long_ids };
     let objects = |group: &Group<'_>| -> Vec<_> {
         group.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect()
     };

@@ -12,16 +12,16 @@ use crate::settings::{Settings, Verbosity};
 use crate::text;
 
 /// Counts what snapshots hold.
-pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Result<()> {
     let OpenedMetadata { commits, cache, interrupt, mut reader } = OpenedMetadata::open(settings, output)?;
-    let snapshots = open::find_all(&commits, &typed.selection, &typed.snapshots)?;
+    let snapshots = open::find_all(&commits, &args.selection, &args.snapshots)?;
     let roots: Vec<Fingerprint> = snapshots.iter().map(|(_, snapshot)| snapshot.tree).collect();
     let scratch = cache.scratch();
     let memory_bytes = settings.memory_bytes / 2;
     let request = StatsRequest { roots: &roots, scratch: &scratch, memory_bytes, monitor: &interrupt };
     let mut lines = vec![("Snapshots processed:", roots.len().to_string())];
     let snapshots_count = roots.len();
-    let message = match typed.mode {
+    let message = match args.mode {
         StatsMode::RestoreSize => {
             let counted = restore_stats(&mut reader, &request)?;
             counts(&mut lines, snapshots_count, counted.entries, counted.bytes)
@@ -42,7 +42,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, typed: &StatsArgs) -> Re
     if output.json {
         output.message(&message)?;
     } else {
-        print(output, typed.mode, &lines)?;
+        print(output, args.mode, &lines)?;
     }
     output.fail_on(commits.findings.iter().map(|(_, error)| error), "not all snapshots can be read and are counted")
 }

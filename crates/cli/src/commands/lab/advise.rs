@@ -48,17 +48,17 @@ const COLUMNS: [Column; 14] = [
 const FILTER_BITS_SHOWN: f64 = 999.0;
 
 /// Estimates the cost of each chunk size.
-pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, typed: &AdviseArgs) -> Result<()> {
-    let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
+pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArgs) -> Result<()> {
+    let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
     let options = AdviseOptions {
-        roots: typed.paths.clone(),
+        roots: args.paths.clone(),
         excludes: Arc::new(excludes),
-        sample: sample(&typed.sample).context("--sample")?,
+        sample: sample(&args.sample).context("--sample")?,
         compression: settings.compression,
         memory_bytes: settings.memory_bytes,
         threads: settings.threads,
     };
-    if let Some(path) = &typed.findings {
+    if let Some(path) = &args.findings {
         ensure!(!files::exists(path), "write {}: it exists", path.display());
     }
     let interrupt = Interrupt::listen()?;
@@ -87,8 +87,8 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, typed: &AdviseAr
     } else {
         print(output, &advised, &whole)?;
     }
-    if let Some(path) = &typed.findings {
-        let findings = advised.findings(command(typed, settings), origin());
+    if let Some(path) = &args.findings {
+        let findings = advised.findings(command(args, settings), origin());
         write_new(path, &serde_json::to_vec_pretty(&findings)?)?;
     }
     ensure!(scanned.reading.failures == 0, Unreadable::NotAdvisedOn);
@@ -106,9 +106,9 @@ fn sample(text: &str) -> Result<Sample> {
 }
 
 /// Returns the command that makes the findings again, but for what is left out.
-fn command(typed: &AdviseArgs, settings: &Settings) -> String {
-    let paths: Vec<String> = typed.paths.iter().map(|path| path.display().to_string()).collect();
-    let (sample, memory) = (&typed.sample, settings.memory_bytes >> 20);
+fn command(args: &AdviseArgs, settings: &Settings) -> String {
+    let paths: Vec<String> = args.paths.iter().map(|path| path.display().to_string()).collect();
+    let (sample, memory) = (&args.sample, settings.memory_bytes >> 20);
     format!("onefold lab advise --sample {sample} --memory {memory}M {}", paths.join(" "))
 }
 

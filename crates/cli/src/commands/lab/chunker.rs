@@ -9,10 +9,10 @@ use onefold_lab::chunkers::{Algorithm, Chunker, Sizes};
 use crate::args::lab::chunker::ChunkerArgs;
 
 /// Returns the chunker that was asked for.
-pub(crate) fn chunker_of(typed: &ChunkerArgs) -> Result<Chunker> {
-    let (algorithm, option, size) = match &typed.fixed_chunk_size {
+pub(crate) fn chunker_of(args: &ChunkerArgs) -> Result<Chunker> {
+    let (algorithm, option, size) = match &args.fixed_chunk_size {
         Some(size) => (Algorithm::Fixed, "--fixed-chunk-size", size),
-        None => (typed.chunker, "--chunk-size", &typed.chunk_size),
+        None => (args.chunker, "--chunk-size", &args.chunk_size),
     };
     let average = within(option, size, &algorithm.averages())?;
     let name = algorithm.name();
@@ -25,8 +25,8 @@ pub(crate) fn chunker_of(typed: &ChunkerArgs) -> Result<Chunker> {
         algorithm.check_bound(len).with_context(|| option.to_owned())?;
         Ok(len)
     };
-    let min = sized("--min-chunk-size", &typed.min_chunk_size, own.min, algorithm.minima(average))?;
-    let max = sized("--max-chunk-size", &typed.max_chunk_size, own.max, algorithm.maxima(average))?;
+    let min = sized("--min-chunk-size", &args.min_chunk_size, own.min, algorithm.minima(average))?;
+    let max = sized("--max-chunk-size", &args.max_chunk_size, own.max, algorithm.maxima(average))?;
     Chunker::new(algorithm, Sizes { min, average, max })
 }
 

@@ -55,20 +55,20 @@ const WITHOUT_EFFECT: [&str; 2] = ["--output", "-o"];
 /// Returns the command as it was typed, without what does not change what is found.
 fn command() -> String {
     let mut words = vec!["onefold".to_owned()];
-    let mut typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    while let Some(word) = typed.next() {
+    let mut args = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = args.next() {
         let option = word.split_once('=').map_or(&*word, |(option, _)| option);
         if !WITHOUT_EFFECT.contains(&option) {
             words.push(word);
         } else if option.len() == word.len() {
-            typed.next();
+            args.next();
         }
     }
     words.join(" ")
 }
 
-fn scratch(typed: Option<&PathBuf>) -> PathBuf {
-    typed.cloned().unwrap_or_else(std::env::temp_dir)
+fn scratch(args: Option<&PathBuf>) -> PathBuf {
+    args.cloned().unwrap_or_else(std::env::temp_dir)
 }
 
 /// Adds a remedy to the error of a full disk: a run keeps nothing, in contrast to a backup.
@@ -92,22 +92,22 @@ fn print(output: &Output, as_csv: bool, findings: &Findings) -> Result<()> {
 }
 
 /// Runs points on a trace.
-pub(crate) fn run(output: &Output, typed: &RunArgs) -> Result<()> {
-    let points = typed.presets.iter().map(|name| Ok((name.clone(), Preset::named(name)?.with(&typed.set)?)));
-    let devices = typed.devices.iter().map(|name| Device::named(name));
+pub(crate) fn run(output: &Output, args: &RunArgs) -> Result<()> {
+    let points = args.presets.iter().map(|name| Ok((name.clone(), Preset::named(name)?.with(&args.set)?)));
+    let devices = args.devices.iter().map(|name| Device::named(name));
     let trial = Trial {
-        trace: typed.trace.clone(),
+        trace: args.trace.clone(),
         points: points.collect::<Result<_>>()?,
         devices: devices.collect::<Result<_>>()?,
-        scratch: scratch(typed.scratch.as_ref()),
+        scratch: scratch(args.scratch.as_ref()),
     };
     let findings = try_out(&trial, origin(), command(), &watch(output)?).map_err(advised)?;
-    print(output, typed.csv, &findings)
+    print(output, args.csv, &findings)
 }
 
 /// Lists presets, or dimensions.
-pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
-    if typed.dimensions {
+pub(crate) fn presets(output: &Output, args: &PresetsArgs) -> Result<()> {
+    if args.dimensions {
         for dimension in DIMENSIONS {
             if output.json {
                 output.message(&DimensionListed::from(dimension))?;
@@ -131,18 +131,18 @@ pub(crate) fn presets(output: &Output, typed: &PresetsArgs) -> Result<()> {
 }
 
 /// Returns the experiments that were named; of all, those that have a data set that was named.
-fn experiments(typed: &PaperArgs) -> Result<Vec<Experiment>> {
-    let is_all = typed.names.iter().any(|name| name == "all");
-    ensure!(!is_all || typed.names.len() == 1, "all stands for all experiments: name no other experiment with it");
-    typed.data_sets.iter().try_for_each(|name| DataSet::named(name).map(drop))?;
+fn experiments(args: &PaperArgs) -> Result<Vec<Experiment>> {
+    let is_all = args.names.iter().any(|name| name == "all");
+    ensure!(!is_all || args.names.len() == 1, "all stands for all experiments: name no other experiment with it");
+    args.data_sets.iter().try_for_each(|name| DataSet::named(name).map(drop))?;
     let names: Vec<&str> =
-        if is_all { catalog::names().collect() } else { typed.names.iter().map(String::as_str).collect() };
+        if is_all { catalog::names().collect() } else { args.names.iter().map(String::as_str).collect() };
     let mut experiments = Vec::new();
     for name in names {
         let mut experiment = Experiment::named(name)?;
-        if !typed.data_sets.is_empty() {
+        if !args.data_sets.is_empty() {
             let has = experiment.data_sets().join(", ");
-            experiment.keep_data_sets(&typed.data_sets);
+            experiment.keep_data_sets(&args.data_sets);
             if experiment.data_sets().is_empty() {
                 let has = if has.is_empty() { "none".to_owned() } else { has };
                 ensure!(is_all, "--data-set: {name} has none of those; it has {has}");
@@ -155,9 +155,9 @@ fn experiments(typed: &PaperArgs) -> Result<Vec<Experiment>> {
 }
 
 /// Runs experiments.
-pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
-    if typed.names.is_empty() {
-        let PaperArgs { quick, fraction, data_sets, device, output: dir, .. } = typed;
+pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
+    if args.names.is_empty() {
+        let PaperArgs { quick, fraction, data_sets, device, output: dir, .. } = args;
         let is_bare = !quick && fraction.is_none() && data_sets.is_empty() && device.is_none() && dir.is_none();
         ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
@@ -170,23 +170,23 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
         }
         return Ok(());
     }
-    let experiments = experiments(typed)?;
-    let size = match (typed.quick, typed.fraction) {
+    let experiments = experiments(args)?;
+    let size = match (args.quick, args.fraction) {
         (true, _) => Size::Quick,
         (false, Some(fraction)) => Size::Fraction(fraction),
         (false, None) => Size::Own,
     };
-    let device = typed.device.as_ref().map(|name| Device::named(name)).transpose()?;
-    if let Some(dir) = &typed.output {
+    let device = args.device.as_ref().map(|name| Device::named(name)).transpose()?;
+    if let Some(dir) = &args.output {
         report::prepare(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
     }
     let watch = watch(output)?;
-    let mut laboratory = Laboratory::new(scratch(typed.scratch.as_ref()), size, device);
+    let mut laboratory = Laboratory::new(scratch(args.scratch.as_ref()), size, device);
     let mut all = Vec::new();
     for experiment in &experiments {
         let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
-        print(output, typed.csv, &findings)?;
-        if let Some(dir) = &typed.output {
+        print(output, args.csv, &findings)?;
+        if let Some(dir) = &args.output {
             let write = |ending: &str, text: &str| {
                 write_new(&dir.join(format!("{}.{ending}", experiment.name())), text.as_bytes())
             };
@@ -195,7 +195,7 @@ pub(crate) fn paper(output: &Output, typed: &PaperArgs) -> Result<()> {
         }
         all.push(findings);
     }
-    if let Some(dir) = &typed.output {
+    if let Some(dir) = &args.output {
         write_new(&dir.join(report::REPORT_NAME), report::html::to_html(&all)?.as_bytes())?;
     }
     Ok(())

@@ -22,14 +22,14 @@ pub(crate) fn run(
     command: &LabCommand,
 ) -> Result<()> {
     match command {
-        LabCommand::Record(typed) => trace::record(settings, output, names_repository, typed),
-        LabCommand::Synth(typed) => trace::synth(output, typed),
-        LabCommand::Import(typed) => trace::import(output, typed),
-        LabCommand::Describe(typed) => trace::describe_trace(output, typed),
-        LabCommand::Run(typed) => experiment::run(output, typed),
-        LabCommand::Presets(typed) => experiment::presets(output, typed),
-        LabCommand::Paper(typed) => experiment::paper(output, typed),
-        LabCommand::Report(typed) => report::report(output, typed),
-        LabCommand::Advise(typed) => advise::advise(settings, output, typed),
+        LabCommand::Record(args) => trace::record(settings, output, names_repository, args),
+        LabCommand::Synth(args) => trace::synth(output, args),
+        LabCommand::Import(args) => trace::import(output, args),
+        LabCommand::Describe(args) => trace::describe_trace(output, args),
+        LabCommand::Run(args) => experiment::run(output, args),
+        LabCommand::Presets(args) => experiment::presets(output, args),
+        LabCommand::Paper(args) => experiment::paper(output, args),
+        LabCommand::Report(args) => report::report(output, args),
+        LabCommand::Advise(args) => advise::advise(settings, output, args),
     }
 }

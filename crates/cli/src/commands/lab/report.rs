@@ -10,10 +10,10 @@ use crate::output::Output;
 use crate::text;
 
 /// Makes a page of findings.
-pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
-    let findings = report::read::read(&typed.files)?;
+pub(crate) fn report(output: &Output, args: &ReportArgs) -> Result<()> {
+    let findings = report::read::read(&args.files)?;
     let page = report::html::to_html(&findings)?;
-    write_new(&typed.output, page.as_bytes())?;
+    write_new(&args.output, page.as_bytes())?;
     let plots = findings.iter().map(|each| each.plots.len()).sum();
     let written = ReportWritten { experiments: findings.len(), plots, bytes: page.len() as u64 };
     if output.json {
@@ -22,7 +22,7 @@ pub(crate) fn report(output: &Output, typed: &ReportArgs) -> Result<()> {
     let ReportWritten { experiments, plots, bytes, .. } = written;
     Ok(output.line(format!(
         "wrote {}: {}, {}, {}",
-        typed.output.display(),
+        args.output.display(),
         text::count(experiments as u64, "experiment"),
         text::count(plots as u64, "plot"),
         text::bytes(bytes)

@@ -29,24 +29,24 @@ pub(crate) fn record(
     settings: &Settings,
     output: &Arc<Output>,
     names_repository: bool,
-    typed: &RecordArgs,
+    args: &RecordArgs,
 ) -> Result<()> {
-    let Left { excludes, .. } = sources::excludes(&typed.excludes, &[])?;
+    let Left { excludes, .. } = sources::excludes(&args.excludes, &[])?;
     let (rule, what) = if names_repository {
         let opened = open(settings, output)?;
         (Rule::OfRepository(opened.store), "as in a repository".to_owned())
     } else {
-        let (hash, chunker) = (typed.hash, chunker_of(&typed.chunker)?);
+        let (hash, chunker) = (args.hash, chunker_of(&args.chunker)?);
         (Rule::Open(chunker, hash), format!("{chunker}, {hash:?}"))
     };
     let interrupt = Interrupt::listen()?;
     let progress = Progress::new(output, &interrupt, Activity::Files);
-    let paths = &typed.paths;
+    let paths = &args.paths;
     let description = format!("lab record, {} paths, {what}", paths.len());
     let work = (&Driver::threads(settings.threads), settings.budget());
     let recorded = {
         let _shown = progress.show();
-        record_paths(&typed.trace, &description, paths, &Arc::new(excludes), &rule, work, &*progress)
+        record_paths(&args.trace, &description, paths, &Arc::new(excludes), &rule, work, &*progress)
     };
     let (totals, failures) = recorded?;
     written(output, totals)?;
@@ -55,31 +55,31 @@ pub(crate) fn record(
 }
 
 /// Generates a trace.
-pub(crate) fn synth(output: &Output, typed: &SynthArgs) -> Result<()> {
-    let spec = SynthSpec { lengths: lengths(typed)?, ..typed.spec };
-    let totals = file::write_events(&typed.trace, &format!("lab synth {spec:?}"), &mut Synth::new(spec)?)?;
+pub(crate) fn synth(output: &Output, args: &SynthArgs) -> Result<()> {
+    let spec = SynthSpec { lengths: lengths(args)?, ..args.spec };
+    let totals = file::write_events(&args.trace, &format!("lab synth {spec:?}"), &mut Synth::new(spec)?)?;
     written(output, totals)
 }
 
-fn lengths(typed: &SynthArgs) -> Result<Lengths> {
-    if let Some(size) = &typed.fixed_chunk_size {
+fn lengths(args: &SynthArgs) -> Result<Lengths> {
+    if let Some(size) = &args.fixed_chunk_size {
         return Ok(Lengths::Fixed(chunk_len(size)?));
     }
-    let mean = chunk_len(&typed.chunk_size)?;
+    let mean = chunk_len(&args.chunk_size)?;
     Ok(Lengths::Exponential { min: mean.div_ceil(4), mean, max: mean.saturating_mul(8) })
 }
 
 /// Imports traces of others.
-pub(crate) fn import(output: &Output, typed: &ImportArgs) -> Result<()> {
-    let (name, format) = match typed.format {
+pub(crate) fn import(output: &Output, args: &ImportArgs) -> Result<()> {
+    let (name, format) = match args.format {
         ImportFormat::Fsl => ("fsl", Foreign::Fsl),
         ImportFormat::Destor => ("destor", Foreign::Destor),
-        ImportFormat::Raw => ("raw", Foreign::Raw(chunk_len(&typed.chunk_size)?)),
+        ImportFormat::Raw => ("raw", Foreign::Raw(chunk_len(&args.chunk_size)?)),
         ImportFormat::Csv => ("csv", Foreign::Csv),
     };
-    let sources = (0..).zip(&typed.files).map(|(version, path)| file::open_foreign(path, format, version));
-    let description = format!("lab import --format {name}, {}", text::count(typed.files.len() as u64, "file"));
-    written(output, file::write(&typed.trace, &description, sources)?)
+    let sources = (0..).zip(&args.files).map(|(version, path)| file::open_foreign(path, format, version));
+    let description = format!("lab import --format {name}, {}", text::count(args.files.len() as u64, "file"));
+    written(output, file::write(&args.trace, &description, sources)?)
 }
 
 fn written(output: &Output, totals: Totals) -> Result<()> {
@@ -96,9 +96,9 @@ fn written(output: &Output, totals: Totals) -> Result<()> {
 }
 
 /// Describes a trace.
-pub(crate) fn describe_trace(output: &Output, typed: &DescribeArgs) -> Result<()> {
-    let (description, mut events) = file::open(&typed.trace)?;
-    let scratch = typed.scratch.clone().unwrap_or_else(std::env::temp_dir);
+pub(crate) fn describe_trace(output: &Output, args: &DescribeArgs) -> Result<()> {
+    let (description, mut events) = file::open(&args.trace)?;
+    let scratch = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let summary = describe(&mut events, &scratch)?;
     if output.json {
         return Ok(output.message(&TraceDescribed::of(description, &summary))?);
