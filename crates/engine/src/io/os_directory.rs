@@ -1,8 +1,9 @@
-//! A directory of the real file system that is read, reached by handles.
+//! A directory of the real file system, opened for reading through handles.
 //!
-//! A path is resolved once, at the top; from there each directory is opened by its name in the directory above it, with
-//! `O_NOFOLLOW`. A tree may be deeper than a process may have files open, so that only so many handles stay open: the
-//! others are opened again the same way when they are needed, and must then be the same directory.
+//! A path is resolved once, at the top. Below it, each directory is opened by its name in its parent, with
+//! `O_NOFOLLOW`. A tree may be deeper than the number of files that a process can open, so only a limited number of
+//! handles stay open. The others are reopened in the same way when they are needed, and must then be the same
+//! directory.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +34,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens for reading without touching the access time, if the kernel lets us. Never waits for the writer of a pipe.
+/// Opens for reading without a change of the access time, if the kernel allows it. Never waits for the writer of a
+/// pipe.
 pub(super) fn open_for_reading(at: BorrowedFd<'_>, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = |flags| retry(|| rustix::fs::openat(at, name, flags, Mode::empty()));
@@ -157,8 +159,8 @@ impl Pool {
         Self { open_max, open: Mutex::default() }
     }
 
-    /// Counts a directory as open, and closes the one that was opened longest ago and was not used since the last time that
-    /// one had to be closed (the clock algorithm).
+    /// Counts a directory as open. If there are too many, closes the oldest one that was not used since the last
+    /// closing (the clock algorithm).
     fn count(&self, directory: &Arc<Inner>) {
         let mut open = lock(&self.open);
         let mut spared = 0;
@@ -252,7 +254,7 @@ impl Drop for Inner {
 pub(super) struct OsDirectory(Arc<Inner>);
 
 impl OsDirectory {
-    /// Takes a directory that was opened by a path of the user.
+    /// Wraps a directory that was opened by a path of the user.
     pub(crate) fn of(handle: Handle, path: &Path) -> Result<Self> {
         Self::new(handle, path.to_path_buf(), None, Arc::new(Pool::of_process()))
     }

@@ -1,5 +1,4 @@
-//! What the kernel says of an entry: metadata, extended attributes, bytes; shared by the tree that is read and the tree
-//! that is written.
+//! Metadata, extended attributes and bytes of an entry, for sources and targets.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,7 +12,7 @@ use rustix::io::Errno;
 use crate::io::tree::{EntryKind, Metadata, Xattr};
 use crate::types::Timestamp;
 
-/// Longest path in bytes that the kernel takes in one call: `PATH_MAX` less the closing NUL.
+/// Maximum length of a path in one system call, in bytes: `PATH_MAX` without the final NUL.
 pub(super) const PATH_LEN_MAX: usize = 4095;
 
 /// First try at the size of a list of names or a value; nearly all attributes fit.
@@ -94,7 +93,7 @@ fn kind_of(file_type: FileType) -> Result<EntryKind, Errno> {
     }
 }
 
-/// Returns the path under which the kernel reaches the entry of a handle, or a name below it, whatever its own path is.
+/// Returns a path in `/proc` through which the kernel reaches the entry of a handle, or a name below it.
 ///
 /// Calls that know no handle (those of attributes, and `chmod` of one opened with `O_PATH`) take it.
 pub(super) fn handle_path(handle: BorrowedFd<'_>, name: &Path) -> PathBuf {
@@ -155,7 +154,7 @@ fn collect_xattrs(
     Ok(attributes)
 }
 
-/// Reads with a larger buffer for as long as the kernel says that it is too small, up to the kernel's own limit.
+/// Repeats a read with a larger buffer while the kernel reports that it is too small, up to the kernel's limit.
 fn grow(mut read: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut capacity = ATTRIBUTE_LEN_FIRST;
     loop {
@@ -210,7 +209,7 @@ pub(super) fn read_at(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> Result<
     Ok(filled)
 }
 
-/// Repeats a call for as long as a signal interrupts it.
+/// Repeats a call while signals interrupt it.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

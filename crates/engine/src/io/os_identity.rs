@@ -1,4 +1,4 @@
-//! Who runs this program, on which host, and where this user's caches lie.
+//! Names of the user and the host, and the directory of the user's caches.
 #![expect(clippy::disallowed_methods, reason = "the door")]
 
 use std::ffi::OsString;

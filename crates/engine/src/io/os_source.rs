@@ -1,4 +1,4 @@
-//! The real file system as a tree that is read.
+//! The real file system as a source.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,9 @@
-//! A directory of the real file system that is written into, never out of.
+//! A directory of the real file system as a target: no write leaves it.
 //!
 //! Every path is resolved by `openat2` from the root's handle with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and
-//! `RESOLVE_NO_MAGICLINKS`, so that the kernel itself refuses whatever is planted on the way. Handles of parents are
-//! not kept between calls: one call resolves a whole path, and a kept handle would follow a directory that has been
-//! moved out of the root meanwhile.
+//! `RESOLVE_NO_MAGICLINKS`, so the kernel refuses links that somebody has put in the way. Handles of parents are not
+//! kept between calls: one call resolves a whole path, and a kept handle would follow a directory that somebody moves
+//! out of the root.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -77,7 +77,7 @@ impl OsTarget {
         Ok(target)
     }
 
-    /// The same, of which nothing is ever changed: a dry run looks at what stands in it.
+    /// Opens an existing directory for a dry run, which changes nothing in it.
     pub fn open_read_only(root: &Path) -> Result<Self> {
         Ok(Self { probes: Probes::Read, ..Self::open(root)? })
     }
@@ -175,8 +175,8 @@ impl OsTarget {
         Ok(Box::new(self.file(path, file)))
     }
 
-    /// Finds out about case from the names that stand in the directory, or from its own name; `None` if these have no
-    /// letters. Changes nothing.
+    /// Determines from the existing names in the directory, or from its own name, whether it folds case. Returns `None`
+    /// if they have no letters. Changes nothing.
     fn folds_case_of_names(&self) -> Result<Option<bool>> {
         let names = self.list(Path::new(""))?;
         for name in &names {
@@ -203,8 +203,7 @@ fn with_other_case(name: &OsStr) -> Option<OsString> {
     Some(OsString::from(OsStr::from_bytes(&bytes)))
 }
 
-/// Renames, unless something stands at the new name. Where the file system cannot do that in one step, the name is looked up
-/// before.
+/// Renames unless the new name exists. If the file system cannot do that in one step, looks up the name first.
 fn rename_to_nothing(old: (BorrowedFd<'_>, &OsStr), new: (BorrowedFd<'_>, &OsStr)) -> Result<Renamed, Errno> {
     match retry(|| rustix::fs::renameat_with(old.0, old.1, new.0, new.1, RenameFlags::NOREPLACE)) {
         Ok(()) => return Ok(Renamed::Done),
@@ -219,7 +218,7 @@ fn rename_to_nothing(old: (BorrowedFd<'_>, &OsStr), new: (BorrowedFd<'_>, &OsStr
     }
 }
 
-/// Opens a path below a directory handle, beneath it and through no link.
+/// Opens a path below a directory handle, without following links.
 fn resolve_once(directory: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };

@@ -1,4 +1,4 @@
-//! Trees of files as a user has them: the side that backup reads and the side that restore writes.
+//! Trees of files of a user: sources that a backup reads, and targets that a restore writes.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ pub enum EntryKind {
     BlockDevice,
 }
 
-/// What the file system says of an entry, symbolic links not followed.
+/// Metadata of an entry in the file system. Symbolic links are not followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Metadata {
     /// Kind of the entry.
@@ -56,7 +56,8 @@ pub struct Metadata {
     pub rdev: u64,
 }
 
-/// Which file or directory it is, whatever its names: while it exists, no other one of this host has the same identity.
+/// Identity of a file or directory, independent of its names. While it exists, no other one of this host has the same
+/// identity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
     /// Device that holds it.
@@ -164,12 +165,12 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
 }
 
-/// An entry without bytes of its own, as it was at one moment: a symbolic link, a pipe, a socket, a device.
+/// The state of an entry without contents at one moment: a symbolic link, a pipe, a socket, a device.
 #[derive(Debug)]
 pub struct ClosedEntry {
     /// What the file system says of it.
     pub(crate) metadata: Metadata,
-    /// Where it points, if it is a symbolic link.
+    /// Target of a symbolic link.
     pub(crate) link_target: Option<PathBuf>,
     /// Its extended attributes, sorted by name, or why they cannot be read.
     pub(crate) xattrs: Result<Vec<Xattr>>,
@@ -251,13 +252,13 @@ pub enum Onto {
 /// Handles of files that are kept open in a target that does not know the limit.
 const OPEN_FILES_DEFAULT: usize = 256;
 
-/// A directory that is written into, never out of.
+/// A directory that a restore writes to. No write leaves it.
 ///
 /// Every path is relative to the target's root and made of plain names: an empty path is the root itself; `.`, `..`,
 /// empty names, `/` and NUL inside a name are refused. No component is resolved through a symbolic link, a mount's magic
 /// link or out of the root, whatever is planted there. Methods may be called from any thread.
 pub trait TargetTree: Debug + Send + Sync {
-    /// Returns what stands at the path, `None` if nothing does.
+    /// Returns the metadata of the entry at the path, or `None` if there is none.
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>>;
     /// Lists a directory, sorted by bytes.
     fn list(&self, path: &Path) -> Result<Vec<OsString>>;
@@ -282,12 +283,12 @@ pub trait TargetTree: Debug + Send + Sync {
     /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is. If an identity
     /// is expected, what stands at `from` must have it.
     fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed>;
-    /// Removes what stands at the path: a file, link, special, or a directory that holds nothing.
+    /// Removes the entry at the path: a file, link, special, or an empty directory.
     fn remove(&self, path: &Path) -> Result<()>;
     /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time
     /// (also as access time). Returns what could not be set; that is not an error.
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
-    /// Says whether names that differ only in case are the same name here.
+    /// Returns true if names that differ only in case are the same name in this directory.
     fn folds_case(&self) -> Result<bool>;
     /// Returns how messages name the path.
     fn display(&self, path: &Path) -> String {
