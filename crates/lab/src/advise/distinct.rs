@@ -62,9 +62,7 @@ impl Distinct {
         }
         let slot = self.slot_of(hash);
         let flag = if in_half { IN_HALF } else { 0 };
-        let (Some(held), Some(length)) = (self.hashes.get_mut(slot), self.lengths.get_mut(slot)) else {
-            return Novelty::NotKept;
-        };
+        let (held, length) = (&mut self.hashes[slot], &mut self.lengths[slot]);
         if *held == hash {
             *length |= flag;
             return Novelty::Known;
@@ -136,11 +134,8 @@ impl Distinct {
         for (hash, length) in hashes.into_iter().zip(lengths) {
             if hash != 0 && self.keeps(hash) {
                 let slot = self.slot_of(hash);
-                if let (Some(held), Some(kept)) = (self.hashes.get_mut(slot), self.lengths.get_mut(slot)) {
-                    *held = hash;
-                    *kept = length;
-                    self.kept += 1;
-                }
+                (self.hashes[slot], self.lengths[slot]) = (hash, length);
+                self.kept += 1;
             }
         }
     }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::counts::float;
-use crate::experiment::tables::names;
+use crate::experiment::tables::wanted;
 use crate::experiment::{Results, RunId, spec};
 use crate::findings::{Axis, Plot, PlotKind, Series};
 use crate::measure::Measured;
@@ -12,11 +12,7 @@ use crate::measure::Measured;
 pub(super) fn plots(results: &Results<'_>) -> Result<Vec<Plot>> {
     let mut plots = Vec::new();
     for plot in &results.spec.plots {
-        let is_wanted = |id: &RunId| {
-            names(&plot.points, &results.spec.points[id.point].name)
-                && names(&plot.devices, &results.spec.devices[id.device])
-        };
-        let ids: Vec<_> = results.ids().into_iter().filter(is_wanted).collect();
+        let ids = wanted(results, &plot.points, &plot.devices);
         match (plot.kind, plot.over_data) {
             (PlotKind::Lines, _) => {
                 for data_set in 0..results.data_sets.len() {

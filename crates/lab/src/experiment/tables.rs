@@ -9,11 +9,7 @@ use crate::findings::{Cell, Table};
 pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for table in &results.spec.tables {
-        let is_wanted = |id: &RunId| {
-            names(&table.points, &results.spec.points[id.point].name)
-                && names(&table.devices, &results.spec.devices[id.device])
-        };
-        let ids: Vec<_> = results.ids().into_iter().filter(is_wanted).collect();
+        let ids = wanted(results, &table.points, &table.devices);
         let mut columns = heads(results);
         columns.push("way".to_owned());
         let mut stated = Vec::new();
@@ -77,6 +73,14 @@ pub(super) fn divided(above: Option<f64>, below: Option<f64>) -> Option<f64> {
 /// Returns true if a list contains a name; an empty list contains all.
 pub(super) fn names(list: &[String], name: &str) -> bool {
     list.is_empty() || list.iter().any(|other| other == name)
+}
+
+/// Returns the runs of these points on these devices; of all if none is named.
+pub(super) fn wanted(results: &Results<'_>, points: &[String], devices: &[String]) -> Vec<RunId> {
+    let is_wanted = |id: &RunId| {
+        names(points, &results.spec.points[id.point].name) && names(devices, &results.spec.devices[id.device])
+    };
+    results.ids().into_iter().filter(is_wanted).collect()
 }
 
 /// Titles of the columns that say which runs a row is about.
