@@ -12,7 +12,7 @@ use std::path::Path;
 use onefold_engine::Error;
 use onefold_engine::backup::Budget;
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::index::Schedule;
+use onefold_engine::index::{IndexState, Schedule};
 use onefold_engine::io::{Access, Disk};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::DIRECTORIES;
@@ -347,6 +347,29 @@ fn the_index_syncs_containers_before_pages_that_name_them_and_all_before_a_check
         }
     }
     assert!(20 < pages && 2 <= checkpoints, "{pages} writes of pages, {checkpoints} checkpoints");
+}
+
+/// Background jobs write most of these files, and nobody waits for the error.
+#[test]
+fn a_failed_write_or_sync_of_the_index_is_reported() {
+    let life = Life::new(2);
+    let files = ["containers", "table", "log"].map(|name| Path::new("cache/index").join(name));
+    let is_tried = |call: &TraceEntry| files.contains(&call.path) && ["write", "sync"].contains(&call.operation);
+    let calls: Vec<TraceEntry> = life.trace().into_iter().filter(is_tried).collect();
+    assert!(50 < calls.len(), "{calls:?}");
+    for call in calls {
+        let world = life.world();
+        world.disk.fail_at(call.number, Fault::Error(ErrorKind::Other));
+        world.create(SMALL).unwrap();
+        let mut is_reported = false;
+        for source in [&life.sources.first, &life.sources.second] {
+            let store = world.open().unwrap();
+            let outcome = world.backup(&store, source, &life.ask);
+            let (state, degraded) = outcome.map(|outcome| (outcome.index_state, outcome.index_degraded)).unwrap();
+            is_reported |= degraded.is_some() || matches!(state, IndexState::Rebuilt(_));
+        }
+        assert!(is_reported, "{call:?}");
+    }
 }
 
 /// Backs up the second source onto the first, on a disk that fails at a call, and returns what came of it and the calls
