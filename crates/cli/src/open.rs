@@ -8,6 +8,8 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
 use onefold_engine::io::os::{IoBackend, OsDisk, OsHost};
 use onefold_engine::io::{Access, Disk, Host};
+use onefold_engine::object::ObjectStore;
+use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::repo::{Cache, Selection, SnapshotName};
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::commits::Commits;
@@ -43,22 +45,23 @@ pub(crate) struct Opened {
     pub(crate) password: Option<Password>,
 }
 
-/// Returns the disk of a repository's directory, and the host.
-pub(crate) fn disk_and_host(directory: &Path, settings: &Settings) -> (Arc<dyn Disk>, Arc<dyn Host>) {
-    (Arc::new(OsDisk::with_backend(directory.to_path_buf(), settings.io)), Arc::new(OsHost::new()))
+/// Returns the objects of a repository's directory, and the host.
+pub(crate) fn objects_and_host(directory: &Path, settings: &Settings) -> (Arc<dyn ObjectStore>, Arc<dyn Host>) {
+    let disk = Arc::new(OsDisk::with_backend(directory.to_path_buf(), settings.io));
+    (Arc::new(DirectoryStore::new(disk)), Arc::new(OsHost::new()))
 }
 
 /// Opens the repository that was named.
 pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     let directory = settings.repository()?;
-    let (disk, host) = disk_and_host(&directory, settings);
-    let copies = read_configs(&*disk).map_err(|error| not_a_directory(&directory, error))?;
+    let (objects, host) = objects_and_host(&directory, settings);
+    let copies = read_configs(&*objects).map_err(|error| not_a_directory(&directory, error))?;
     let pinned = Pinned::read(settings, output, &directory);
     let copies = pinned.admit(copies)?;
     let is_encrypted = copies.iter().any(|(_, _, config)| config.clear_key.is_none());
     if !is_encrypted && !settings.password.is_given() {
         output.note("the repository is not encrypted");
-        let store = open_copies(&disk, &host, Unlock::Unencrypted, &copies)?;
+        let store = open_copies(&objects, &host, Unlock::Unencrypted, &copies)?;
         pinned.remember(output, &store);
         clean_if_asked(settings, output, &store);
         return Ok(Opened { store, directory, password: None });
@@ -66,7 +69,8 @@ pub(crate) fn open(settings: &Settings, output: &Output) -> Result<Opened> {
     let tries = if settings.password.is_given() || !io::stdin().is_terminal() { 1 } else { TRIES_MAX };
     for left in (0..tries).rev() {
         let password = settings.password.read("password: ")?;
-        match open_copies(&disk, &host, Unlock::PasswordOn { password: &password, policy: &settings.slots }, &copies) {
+        match open_copies(&objects, &host, Unlock::PasswordOn { password: &password, policy: &settings.slots }, &copies)
+        {
             Ok(store) => {
                 pinned.remember(output, &store);
                 clean_if_asked(settings, output, &store);

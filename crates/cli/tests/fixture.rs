@@ -12,6 +12,8 @@ use onefold_engine::index::IndexOptions;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::ObjectStore;
+use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupRequest, Cache, backup};
@@ -65,10 +67,11 @@ impl Fixture {
     /// Backs up `/` of a tree in memory, which can hold what no file system lets a test prepare, into the unencrypted
     /// repository.
     pub(crate) fn back_up(&self, tree: &MemTree) {
-        let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(self.path("repository")));
+        let objects: Arc<dyn ObjectStore> =
+            Arc::new(DirectoryStore::new(Arc::new(OsDisk::new(self.path("repository")))));
         let cache: Arc<dyn Disk> = Arc::new(OsDisk::new(self.path("tmp")));
         let host: Arc<dyn Host> = Arc::new(OsHost::new());
-        let store = open(&disk, &host, Unlock::Unencrypted).unwrap();
+        let store = open(&objects, &host, Unlock::Unencrypted).unwrap();
         let request = BackupRequest {
             cache: &Cache { disk: Arc::clone(&cache), dir: PathBuf::new() },
             index: IndexOptions::for_memory(8 << 20),

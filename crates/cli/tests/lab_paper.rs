@@ -6,9 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::inspect::read_chunk;
+use onefold_engine::io::Host;
 use onefold_engine::io::os::{OsDisk, OsHost};
-use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
+use onefold_engine::object::ObjectStore;
+use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::store::{self, Unlock};
 use onefold_engine::types::ChunkKind;
 use onefold_lab::trace::{Event, Events, file};
@@ -85,9 +87,9 @@ fn names_in_trace(trace: &Path) -> BTreeSet<[u8; 20]> {
 
 /// Returns the names of the chunks of files that the containers of an unencrypted repository hold, cut to 20 bytes.
 fn names_in_repository(directory: &Path) -> BTreeSet<[u8; 20]> {
-    let disk: Arc<dyn Disk> = Arc::new(OsDisk::new(directory.to_path_buf()));
+    let objects: Arc<dyn ObjectStore> = Arc::new(DirectoryStore::new(Arc::new(OsDisk::new(directory.to_path_buf()))));
     let host: Arc<dyn Host> = Arc::new(OsHost::new());
-    let store = store::open(&disk, &host, Unlock::Unencrypted).unwrap();
+    let store = store::open(&objects, &host, Unlock::Unencrypted).unwrap();
     let mut names = BTreeSet::new();
     for container in store.list_containers().unwrap().containers {
         for chunk in store.open_container(&container).unwrap().directory.chunks {

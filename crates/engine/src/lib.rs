@@ -22,7 +22,7 @@
 //! [`Repository`] is the way in. The engine is synchronous, prints nothing and knows no JSON. The feature `internals` opens
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
-//! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom`, L1 `io monitor`, L2 `chunk
+//! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
 //! `pipeline backup restore check inspect`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
@@ -54,6 +54,7 @@ cfg_if::cfg_if! {
         pub mod inspect;
         pub mod io;
         pub mod kv;
+        mod lru;
         pub mod monitor;
         pub mod object;
         pub mod pipeline;
@@ -81,6 +82,7 @@ cfg_if::cfg_if! {
         mod inspect;
         mod io;
         mod kv;
+        mod lru;
         mod monitor;
         mod object;
         mod pipeline;

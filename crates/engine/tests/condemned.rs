@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex};
 use onefold_engine::Error;
 use onefold_engine::Result;
 use onefold_engine::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
-use onefold_engine::object::names::ContainerKind;
+use onefold_engine::object::names::{CollectionStep, ContainerKind};
 use onefold_engine::object::{ObjectType, seal_small};
-use onefold_engine::snapshot::{CollectionBody, CollectionStep};
+use onefold_engine::snapshot::CollectionBody;
 use onefold_engine::snapshot::{CommitBody, CommitKind};
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{ChunkKind, ContainerId, SessionId};
 
-use crate::integration::support::{Ask, OpenContainer, PASSWORD, SMALL, World, containers, noise, stored_twice, tree};
+use crate::integration::support::{
+    Ask, OpenContainer, PASSWORD, SMALL, World, containers, directory_store, noise, stored_twice, tree,
+};
 
 fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) {
     let file = disk.create(path).unwrap();
@@ -33,7 +35,7 @@ fn read(disk: &dyn Disk, path: &Path) -> Vec<u8> {
 }
 
 /// Writes a step of a collection.
-fn collect(store: &Store, number: u32, step: CollectionStep, containers: &[ContainerId]) {
+fn collect((world, store): (&World, &Store), number: u32, step: CollectionStep, containers: &[ContainerId]) {
     let name = match step {
         CollectionStep::Begin => "begin",
         CollectionStep::Condemn => "condemn",
@@ -43,7 +45,7 @@ fn collect(store: &Store, number: u32, step: CollectionStep, containers: &[Conta
     let identity = (store.config.repository, SessionId([9; 16]), number);
     let body = CollectionBody { step, marked: None, containers: containers.to_vec() }.encode();
     let bytes = seal_small(&store.keys, &*store.host, ObjectType::Collection, identity, &body).unwrap();
-    write(&*store.disk, &directory(number).join(name), &bytes);
+    write(&*world.repo(), &directory(number).join(name), &bytes);
 }
 
 fn directory(number: u32) -> PathBuf {
@@ -51,10 +53,10 @@ fn directory(number: u32) -> PathBuf {
 }
 
 /// Does what a collection does first: says which containers are about to go.
-fn condemn(store: &Store, number: u32, condemned: &[ContainerId]) {
-    store.disk.create_dir(&directory(number)).unwrap();
-    store.disk.sync_dir(Path::new("gc")).unwrap();
-    collect(store, number, CollectionStep::Condemn, condemned);
+fn condemn((world, store): (&World, &Store), number: u32, condemned: &[ContainerId]) {
+    world.repo().create_dir(&directory(number)).unwrap();
+    world.repo().sync_dir(Path::new("gc")).unwrap();
+    collect((world, store), number, CollectionStep::Condemn, condemned);
 }
 
 /// A repository with a snapshot, and its source.
@@ -83,14 +85,14 @@ fn condemned_containers_count_as_absent_until_their_collection_is_done() {
             condemned.extend(some_of(&all, ContainerKind::Metadata, metadata_every));
             let ids: Vec<ContainerId> = condemned.iter().map(|container| container.name.id).collect();
             // Two collections at once, each with a part.
-            condemn(&store, 1, &ids[..ids.len() / 2]);
-            condemn(&store, 0x2a, &ids[ids.len() / 2..]);
+            condemn((&world, &store), 1, &ids[..ids.len() / 2]);
+            condemn((&world, &store), 0x2a, &ids[ids.len() / 2..]);
 
             // Done, and the containers are still there: they count again.
             let done = world.on(world.disk.fork());
             let done_store = done.open().unwrap();
             for number in [1, 0x2a] {
-                collect(&done_store, number, CollectionStep::Done, &[]);
+                collect((&done, &done_store), number, CollectionStep::Done, &[]);
             }
             let report = done.backup(&done_store, &source, &ask).unwrap().report;
             assert_eq!((report.chunks.data_unique, report.chunks.metadata_unique), (0, 0), "{case}");
@@ -104,7 +106,7 @@ fn condemned_containers_count_as_absent_until_their_collection_is_done() {
             let expected = (count(|kind| kind == ChunkKind::Data), count(|kind| kind != ChunkKind::Data));
             assert_eq!((report.chunks.data_unique, report.chunks.metadata_unique), expected, "{case}");
             for container in &condemned {
-                store.disk.remove(&container.name.path()).unwrap();
+                world.repo().remove(&container.name.path()).unwrap();
             }
             let (restored, restore) = world.restore(&store, &report.snapshot).unwrap();
             assert_eq!((restore.failures, source.diff(&restored)), (0, Vec::new()), "{case}");
@@ -112,13 +114,13 @@ fn condemned_containers_count_as_absent_until_their_collection_is_done() {
 
             // Done, and they are gone: nothing is missed.
             // A `done` that proves nothing does not count: another collection's, copied, or an empty file.
-            let copied = read(&*done_store.disk, &directory(1).join("done"));
-            write(&*store.disk, &directory(0x2a).join("done"), &copied);
+            let copied = read(&*done.repo(), &directory(1).join("done"));
+            write(&*world.repo(), &directory(0x2a).join("done"), &copied);
             let (_, still) = store.read_condemned().unwrap();
             assert_eq!(still.len(), ids.len(), "{case}");
-            store.disk.remove(&directory(0x2a).join("done")).unwrap();
+            world.repo().remove(&directory(0x2a).join("done")).unwrap();
             for number in [1, 0x2a] {
-                collect(&store, number, CollectionStep::Done, &[]);
+                collect((&world, &store), number, CollectionStep::Done, &[]);
             }
             let report = world.backup(&store, &source, &ask).unwrap().report;
             assert_eq!((report.chunks.data_unique, report.chunks.metadata_unique), (0, 0), "{case}");
@@ -129,8 +131,8 @@ fn condemned_containers_count_as_absent_until_their_collection_is_done() {
 #[test]
 fn a_condemned_set_that_cannot_be_read_stops_the_backup() {
     let (world, store, source) = world();
-    condemn(&store, 1, &[]);
-    store.disk.open(Path::new("gc/00000001/condemn"), Access::ReadWrite).unwrap().write_at(70, b"?").unwrap();
+    condemn((&world, &store), 1, &[]);
+    world.repo().open(Path::new("gc/00000001/condemn"), Access::ReadWrite).unwrap().write_at(70, b"?").unwrap();
     let outcome = world.backup(&store, &source, &Ask::default());
     assert!(matches!(outcome, Err(Error::Damaged { .. })), "{outcome:?}");
     assert_eq!(store.read_commits().unwrap().snapshots().len(), 1);
@@ -204,7 +206,7 @@ fn a_fenced_backup_starts_again_and_gives_up_after_three() {
             fenced: Mutex::new(Vec::new()),
         });
         let disk: Arc<dyn Disk> = Arc::clone(&fencing) as Arc<dyn Disk>;
-        let fenced_store = open(&disk, &world.host, Unlock::Password(PASSWORD)).unwrap();
+        let fenced_store = open(&directory_store(disk), &world.host, Unlock::Password(PASSWORD)).unwrap();
         let outcome = world.backup(&fenced_store, &source, &Ask { with_parent: true, ..Ask::default() });
         let fenced: BTreeSet<SessionId> = fencing.fenced.lock().unwrap().iter().copied().collect();
         let commits = store.read_commits().unwrap();

@@ -12,16 +12,16 @@ use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::inspect::list_chunks;
 use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::io::{Access, Disk};
-use onefold_engine::object::names::{ContainerKind, ContainerName};
+use onefold_engine::object::names::{CollectionStep, ContainerKind, ContainerName};
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
 use onefold_engine::restore::fetch::Fetcher;
 use onefold_engine::restore::{dump, find_entry};
-use onefold_engine::snapshot::{CollectionBody, CollectionStep, Snapshot};
+use onefold_engine::snapshot::{CollectionBody, Snapshot};
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
-use onefold_engine::store::{MetadataReader, Store, read_object};
+use onefold_engine::store::{MetadataReader, Store, read_file};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::SessionId;
 
@@ -53,9 +53,9 @@ fn base(seed: u64) -> Base {
     println!("seed {seed}");
     let world = World::new(seed);
     let store = world.create(SMALL).unwrap();
-    let (key, _, _) = unlock(&*world.repo(), store.config.repository, PASSWORD, &SlotPolicy::default()).unwrap();
+    let (key, _, _) = unlock(&*world.objects(), store.config.repository, PASSWORD, &SlotPolicy::default()).unwrap();
     let new = NewSlot { password: b"another", cost: CHEAP, label: &SlotLabel::default() };
-    add_slot(&world.repo(), &*world.host, store.config.repository, &key, new).unwrap();
+    add_slot(&*world.objects(), &*world.host, store.config.repository, &key, new).unwrap();
     let source = tree(FILES);
     let mut snapshots = Vec::new();
     for round in 0..3 {
@@ -81,7 +81,7 @@ impl Base {
     fn damaged(&self, path: &Path, damage: &Damage) -> World {
         let world = self.world.on(self.world.disk.fork());
         let repo = world.repo();
-        let read = |path: &Path| read_object(&*repo, path, LEN_MAX).unwrap();
+        let read = |path: &Path| read_file(&*repo, path, LEN_MAX).unwrap();
         let write = |path: &Path, bytes: &[u8]| {
             repo.remove(path).unwrap();
             repo.create(path).unwrap().write_at(0, bytes).unwrap();
@@ -258,7 +258,7 @@ fn lengths(len: usize) -> [Damage; 5] {
 }
 
 fn object_len(base: &Base, path: &Path) -> usize {
-    read_object(&*base.world.repo(), path, LEN_MAX).unwrap().len()
+    read_file(&*base.world.repo(), path, LEN_MAX).unwrap().len()
 }
 
 /// Damage of every sort: lengths, and one bit in every `stride` bytes.
@@ -274,7 +274,7 @@ fn one_sound_copy_of_config_and_key_slot_is_enough_and_the_other_is_named() {
     let base = base(1);
     let other = World::new(99);
     other.create(SMALL).unwrap();
-    let foreign = |path: &str| read_object(&*other.repo(), Path::new(path), LEN_MAX).unwrap();
+    let foreign = |path: &str| read_file(&*other.repo(), Path::new(path), LEN_MAX).unwrap();
     let newest = base.snapshots.last().unwrap();
     for path in ["config", "config.copy"].map(Path::new) {
         let mut all = damages(object_len(&base, path), 7);
@@ -402,7 +402,7 @@ fn a_vanished_newest_snapshot_is_told_by_a_host_that_has_seen_it() {
 
 /// Damage to all parts of a container but its regions: a check names it without reading these.
 fn directory_damages(base: &Base, name: &ContainerName, random: &mut SplitMix64) -> Vec<Damage> {
-    let bytes = read_object(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
+    let bytes = read_file(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
     let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let trailer = bytes.len() - 64;
     let (front_len, back, back_len) = (field(trailer + 4), field(trailer + 8), field(trailer + 12));
@@ -459,7 +459,7 @@ fn flipped_bits_anywhere_in_a_container_are_named_by_reading_the_data() {
     let (mut hits, mut quiet) = (0, 0);
     for _ in 0..100 {
         let name = containers[random.index(containers.len())];
-        let bytes = read_object(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
+        let bytes = read_file(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
         let front_len = u32::from_le_bytes(bytes[112..116].try_into().unwrap()) as usize;
         let trailer = bytes.len() - 64;
         let back = u32::from_le_bytes(bytes[trailer + 8..trailer + 12].try_into().unwrap()) as usize;
@@ -483,7 +483,7 @@ fn a_damaged_container_that_is_moved_away_is_healed_by_the_next_backup() {
     let data = containers(&base).into_iter().find(|name| name.kind == ContainerKind::Data).unwrap();
     let path = data.path();
     let front = 128
-        + u32::from_le_bytes(read_object(&*base.world.repo(), &path, LEN_MAX).unwrap()[112..116].try_into().unwrap())
+        + u32::from_le_bytes(read_file(&*base.world.repo(), &path, LEN_MAX).unwrap()[112..116].try_into().unwrap())
             as usize;
     let world = base.names(&path, &Damage::Flip(front + 5), &[ReadData::All]);
     let quarantined = PathBuf::from(format!("{}.bad", path.display()));

@@ -14,8 +14,9 @@ use onefold_engine::io::discard::DiscardTarget;
 use onefold_engine::io::os_source::OsSource;
 use onefold_engine::io::os_target::OsTarget;
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust};
-use onefold_engine::object::names::{self, ContainerKind, SlotCopy};
+use onefold_engine::object::names::{ContainerKind, ObjectCopy, ObjectName};
 use onefold_engine::object::slot::encode_slot;
+use onefold_engine::object::store::Created;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::recipe::{MetadataSink, Recipe, RecipeItem};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
@@ -25,7 +26,7 @@ use onefold_engine::store::slots::{NewSlot, SLOTS_MAX, SlotPolicy, add_slot, rea
 use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::tree::{Child, Content, Entry, Link};
-use onefold_engine::types::{Chunk, ChunkKind, Fingerprint, Sequence, Timestamp};
+use onefold_engine::types::{Chunk, ChunkKind, Fingerprint, Sequence, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 
 use crate::integration::support::{CHEAP, Notes, PASSWORD, SMALL, World};
@@ -43,7 +44,6 @@ struct Forger {
 impl Forger {
     fn new(store: &Store) -> Self {
         let session = Session::begin(store, SessionKind::Backup, "mallory").unwrap();
-        session.create_container_dir().unwrap();
         let packer = Packer::new(session.id, ContainerKind::Metadata, store.config.container_bytes, Compression::Off);
         let (region, compressor) = (Region::default(), Compressor::default());
         Self { store: store.clone(), session, ordinals: 0, compressor, region, packer }
@@ -60,8 +60,8 @@ impl Forger {
         self.store.host.random(&mut random).unwrap();
         let (keys, repository) = (&self.store.keys, self.store.config.repository);
         let sealed = Sealer::default().seal(keys, repository, builder, &random, AlignedBuffer::default()).unwrap();
-        let quarantined = self.session.writer().write_temporary(&sealed.bytes).unwrap();
-        self.session.writer().publish(&quarantined, &sealed.name.path()).unwrap();
+        let put = self.session.put(sealed.name, &sealed.bytes).unwrap();
+        self.store.objects.barrier(vec![put]).unwrap();
     }
 
     fn end_region(&mut self) {
@@ -569,8 +569,9 @@ fn plant(store: &Store, id: u8, cost: PasswordCost) {
         sealed: vec![id; 100],
     };
     let bytes = encode_slot(store.config.repository, &slot);
-    for copy in [SlotCopy::First, SlotCopy::Second] {
-        store.disk.create(&names::slot(&slot.id, copy)).unwrap().write_at(0, &bytes).unwrap();
+    for copy in ObjectCopy::BOTH {
+        let created = store.objects.create(SessionId(slot.id), ObjectName::Slot(slot.id, copy), &bytes).unwrap();
+        assert_eq!(created, Created::New);
     }
 }
 
@@ -583,7 +584,7 @@ fn planted_key_slots_are_not_tried_where_they_cost_more_than_is_allowed() {
         plant(&store, id, whole);
     }
     world.open().unwrap();
-    let repo = world.repo();
+    let repo = world.objects();
     let wrong = open(&repo, &world.host, Unlock::Password(b"wrong")).unwrap_err();
     let Error::SlotsNotTried { too_costly, memory_mib, too_many } = wrong else { panic!("{wrong}") };
     assert_eq!((too_costly, memory_mib, too_many), (256, 4096, 0));
@@ -597,11 +598,11 @@ fn planted_key_slots_are_not_tried_where_they_cost_more_than_is_allowed() {
 fn at_most_so_many_slots_are_tried_and_a_hint_finds_one_behind_them() {
     let world = World::new(2);
     let store = world.create(SMALL).unwrap();
-    let own = read_slots(&*world.repo(), store.config.repository).unwrap().slots.remove(0);
+    let own = read_slots(&*world.objects(), store.config.repository).unwrap().slots.remove(0);
     for id in 0..40 {
         plant(&store, id, PasswordCost { memory_kib: 32, passes: 1, lanes: 1 });
     }
-    let (repo, password) = (world.repo(), PASSWORD);
+    let (repo, password) = (world.objects(), PASSWORD);
     let refused = world.open().unwrap_err();
     assert!(matches!(refused, Error::SlotsNotTried { too_many: 9, .. }), "{refused}");
     let policy = SlotPolicy { hint: Some(hex(&own.id)[..6].to_owned()), ..SlotPolicy::default() };
@@ -612,14 +613,14 @@ fn at_most_so_many_slots_are_tried_and_a_hint_finds_one_behind_them() {
 fn no_more_slots_are_made_than_are_tried() {
     let world = World::new(3);
     let store = world.create(SMALL).unwrap();
-    let (repo, repository) = (world.repo(), store.config.repository);
+    let (repo, repository) = (world.objects(), store.config.repository);
     let (key, slot, label) = unlock(&*repo, repository, PASSWORD, &SlotPolicy::default()).unwrap();
     let new = NewSlot { password: b"another", cost: CHEAP, label: &label };
     for _ in 1..SLOTS_MAX {
-        add_slot(&repo, &*world.host, repository, &key, new).unwrap();
+        add_slot(&*repo, &*world.host, repository, &key, new).unwrap();
     }
-    let refused = add_slot(&repo, &*world.host, repository, &key, new).unwrap_err().to_string();
+    let refused = add_slot(&*repo, &*world.host, repository, &key, new).unwrap_err().to_string();
     assert!(refused.contains("32 key slots"), "{refused}");
-    replace_slot(&repo, &*world.host, repository, (&key, &slot), new).unwrap();
+    replace_slot(&*repo, &*world.host, repository, (&key, &slot), new).unwrap();
     assert_eq!(read_slots(&*repo, repository).unwrap().slots.len(), SLOTS_MAX);
 }

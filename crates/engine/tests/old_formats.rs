@@ -15,7 +15,7 @@ use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 
-use crate::integration::support::restore_to;
+use crate::integration::support::{directory_store, restore_to};
 
 /// Formats that were ever released; `testdata/formats` has a repository of each.
 const FORMATS: [&str; 1] = ["v1"];
@@ -70,5 +70,5 @@ fn open_kept(format: &str) -> Store {
     let password = std::fs::read(directory.join("password")).unwrap();
     let repo: Arc<dyn Disk> = Arc::new(OsDisk::new(directory.join("repo")));
     let host: Arc<dyn Host> = Arc::new(OsHost::new());
-    open(&repo, &host, Unlock::Password(password.trim_ascii_end())).unwrap()
+    open(&directory_store(repo), &host, Unlock::Password(password.trim_ascii_end())).unwrap()
 }

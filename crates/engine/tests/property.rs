@@ -20,7 +20,8 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 
 use crate::integration::support::{
-    Ask, CHEAP, Draw, JobTotals, PASSWORD, SMALL, World, back_up, copy, newest, noise, restore_to, stored_twice,
+    Ask, CHEAP, Draw, JobTotals, PASSWORD, SMALL, World, back_up, copy, directory_store, newest, noise, restore_to,
+    stored_twice,
 };
 
 const SEEDS_IN_MEMORY: u64 = if cfg!(feature = "slow") { 200 } else { 40 };
@@ -449,7 +450,7 @@ fn random_trees_come_back_from_the_file_system() {
         let cache: Arc<dyn Disk> = Arc::new(OsDisk::new(cache.to_path_buf()));
         let options =
             CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments: SMALL };
-        let store = create(&disk, &host, &options).unwrap();
+        let store = create(&directory_store(disk), &host, &options).unwrap();
         for (session, driver) in [Driver::threads(2), Driver::inline(seed)].into_iter().enumerate() {
             let case = format!("seed {seed}, session {session}");
             let ask = Ask { driver, with_parent: session > 0, ..Ask::default() };

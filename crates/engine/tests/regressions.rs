@@ -22,7 +22,7 @@ fn a_container_that_is_cut_short_is_not_referred_to_by_a_new_index() {
     world.backup(&store, &source, &Ask::default()).unwrap();
     let all = containers(&store);
     let data = all.iter().find(|container| container.name.kind == ContainerKind::Data).unwrap();
-    let file = store.disk.open(&data.name.path(), Access::ReadWrite).unwrap();
+    let file = world.repo().open(&data.name.path(), Access::ReadWrite).unwrap();
     file.set_len(file.len().unwrap() / 2).unwrap();
     file.sync().unwrap();
     let index = Path::new("index");
@@ -33,8 +33,8 @@ fn a_container_that_is_cut_short_is_not_referred_to_by_a_new_index() {
     let monitor = Arc::clone(&notes) as Arc<dyn Monitor>;
     world.backup(&store, &source, &Ask { with_parent: true, monitor, ..Ask::default() }).unwrap();
     let said = notes.failures.lock().unwrap().join("\n");
-    assert!(said.contains(&store.disk.display(&data.name.path())), "{said}");
-    store.disk.rename(&data.name.path(), &PathBuf::from(format!("{}.bad", data.name.path().display()))).unwrap();
+    assert!(said.contains(&store.display(data.name)), "{said}");
+    world.repo().rename(&data.name.path(), &PathBuf::from(format!("{}.bad", data.name.path().display()))).unwrap();
     let (_, snapshot) = newest(&store).unwrap().unwrap();
     let (restored, report) = world.restore(&store, &snapshot).unwrap();
     assert_eq!(report.failures, 0);

@@ -24,7 +24,6 @@ const FOREIGN: &[Exception] = &[
     ("crates/cli/src/json/inspect.rs", "lane", "a parameter of Argon2"),
     ("crates/engine/src/crypto/seal.rs", "place", "`seal_in_place` of the library ring"),
     ("crates/engine/src/crypto/slot.rs", "lane", "a parameter of Argon2"),
-    ("crates/engine/src/object/names.rs", "gc", "a directory of the format"),
 ];
 
 /// Words that names below a path still contain and that are to be replaced. Words leave this list; none enters.

@@ -45,7 +45,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     let progress = Progress::new(output, &interrupt, activity);
     let sources = if args.is_stream() { sources::stream(args, &interrupt)? } else { sources::files(args, &progress)? };
     if !args.dry_run {
-        for name in opened.store.complete_directories()? {
+        for name in opened.store.objects.complete()? {
             let path = opened.directory.join(name);
             output.warn(&format!(
                 "warning: {} was missing and is made again; `onefold check` reports what was lost with it",

@@ -55,7 +55,7 @@ fn key(settings: &Settings, output: &Output, id: &str) -> Result<()> {
     if opened.password.is_none() {
         bail!("the repository is not encrypted: it has no key slots");
     }
-    let found = read_slots(&*opened.store.disk, opened.store.config.repository)?;
+    let found = read_slots(&*opened.store.objects, opened.store.config.repository)?;
     pretty(output, &CatKey::of(find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?))
 }
 

@@ -12,7 +12,7 @@ use onefold_engine::store::{self, CreateOptions};
 use crate::args::InitArgs;
 use crate::args::key::KeyCostArgs;
 use crate::json::Initialized;
-use crate::open::disk_and_host;
+use crate::open::objects_and_host;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::trust::Pinned;
@@ -42,10 +42,10 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encrypt
     };
     let absolute = os_identity::absolute(directory)?;
     create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
-    let (disk, host) = disk_and_host(directory, settings);
+    let (objects, host) = objects_and_host(directory, settings);
     let label = SlotLabel { user: user_name(), host: host_name() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
-    let store = store::create(&disk, &host, &options)?;
+    let store = store::create(&objects, &host, &options)?;
     // An earlier repository was deleted by a user with the right to do so: `create` refuses a directory with one.
     Pinned::read(settings, output, directory).remember(output, &store);
     let id = LongRepositoryId(store.config.repository).to_string();

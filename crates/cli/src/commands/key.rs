@@ -38,7 +38,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
     let Some(password) = &opened.password else {
         bail!("the repository is not encrypted: there are no passwords to manage");
     };
-    let (key, slot, label) = unlock(&*opened.store.disk, opened.store.config.repository, password, &settings.slots)?;
+    let (key, slot, label) = unlock(&*opened.store.objects, opened.store.config.repository, password, &settings.slots)?;
     let unlocked = Unlocked { output, policy: &settings.slots, opened, key, slot, label };
     match command {
         KeyCommand::List => list(output, &unlocked),
@@ -59,7 +59,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, command: &KeyCommand) ->
 
 fn list(output: &Output, unlocked: &Unlocked<'_>) -> Result<()> {
     let store = &unlocked.opened.store;
-    let mut found = read_slots(&*store.disk, store.config.repository)?;
+    let mut found = read_slots(&*store.objects, store.config.repository)?;
     found.slots.sort_by_key(|slot| (slot.created, slot.id));
     let keys = found.slots.iter().map(|slot| {
         let current = slot.id == unlocked.slot.id;
@@ -109,23 +109,23 @@ fn add(unlocked: &Unlocked<'_>, args: &NewKeyArgs, current: CurrentSlot) -> Resu
         host: args.host.clone().unwrap_or_else(host_name),
     };
     let new = NewSlot { password: &password, cost, label: &label };
-    let (disk, host, repository) = (&store.disk, &*store.host, store.config.repository);
+    let (objects, host, repository) = (&*store.objects, &*store.host, store.config.repository);
     Ok(match current {
-        CurrentSlot::Keep => add_slot(disk, host, repository, &unlocked.key, new)?,
-        CurrentSlot::Remove => replace_slot(disk, host, repository, (&unlocked.key, &unlocked.slot), new)?,
+        CurrentSlot::Keep => add_slot(objects, host, repository, &unlocked.key, new)?,
+        CurrentSlot::Remove => replace_slot(objects, host, repository, (&unlocked.key, &unlocked.slot), new)?,
     })
 }
 
 fn remove(output: &Output, unlocked: &Unlocked<'_>, id: &str) -> Result<()> {
     let store = &unlocked.opened.store;
-    let found = read_slots(&*store.disk, store.config.repository)?;
+    let found = read_slots(&*store.objects, store.config.repository)?;
     let slot = find_by_id("key slot", id, &found.slots, |slot| hex(&slot.id))?;
     ensure!(
         slot.id != unlocked.slot.id,
         "key slot `{id}` is in use by this command: unlock the repository with another password to remove it, or replace it \
          with `onefold key passwd`"
     );
-    remove_slot(&*store.disk, slot)?;
+    remove_slot(&*store.objects, slot)?;
     output.note(&format!("removed key slot {}", hex(&slot.id)));
     output.note(REMOVED);
     Ok(())

@@ -24,7 +24,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
         ListedObjects::Snapshots => snapshots(settings, output, &opened),
         ListedObjects::Keys if opened.password.is_none() => Ok(()),
         ListedObjects::Keys => {
-            let found = read_slots(&*store.disk, store.config.repository)?;
+            let found = read_slots(&*store.objects, store.config.repository)?;
             found.slots.iter().try_for_each(|slot| output.line(hex(&slot.id)))?;
             output.flush()?;
             output.fail_on(found.findings, UNREAD_SLOTS)

@@ -1,17 +1,17 @@
 //! Writing containers: sealing, temporary files, and publication at barriers.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backup::Budget;
 use crate::container::{ContainerBuilder, SealedContainer, Sealer};
 use crate::error::Result;
 use crate::io::AlignedBuffer;
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::object::names::ContainerKind;
+use crate::object::store::PendingPut;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{BufferPool, Task, TaskQueue};
-use crate::store::{ObjectWriter, Session, Store};
+use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
 /// A durable container whose chunks are to be recorded.
@@ -44,38 +44,37 @@ impl Task for Seal {
     }
 }
 
-struct WriteTemporary {
-    writer: Arc<ObjectWriter>,
+struct Put {
+    session: Arc<Session>,
     buffers: Arc<BufferPool<AlignedBuffer>>,
 }
 
-impl Task for WriteTemporary {
+impl Task for Put {
     type In = SealedContainer;
     type Out = Result<Written>;
 
     fn run(&self, container: SealedContainer) -> Self::Out {
         let SealedContainer { name, bytes, chunks } = container;
-        let temporary = self.writer.write_container_temporary(&bytes)?;
+        let put = self.session.put(name, &bytes)?;
         let unit = StoredUnit { container: name.id, len: bytes.len() as u64, chunks };
         self.buffers.put(bytes.into_buffer());
-        Ok(Written { temporary, name, unit })
+        Ok(Written { put, kind: name.kind, unit })
     }
 }
 
-/// A container whose bytes are durable in a temporary file.
+/// A container that is not known to be durable.
 #[derive(Debug)]
 struct Written {
-    temporary: PathBuf,
-    name: ContainerName,
+    put: PendingPut,
+    kind: ContainerKind,
     unit: StoredUnit,
 }
 
 /// Seals and writes the containers of a session, and makes them durable in groups.
 pub(super) struct ContainerWriter {
     store: Store,
-    session: Arc<Session>,
     seal: TaskQueue<Seal>,
-    write: TaskQueue<WriteTemporary>,
+    write: TaskQueue<Put>,
     written: VecDeque<Written>,
     /// Containers closed so far.
     closed: usize,
@@ -89,12 +88,10 @@ pub(super) struct ContainerWriter {
 }
 
 impl Drop for ContainerWriter {
-    /// Removes the temporary files that were not published, which exist only after the session failed.
+    /// Gives up the containers that were not made durable, of which there are some only after the session failed.
     fn drop(&mut self) {
-        let unpublished: Vec<Written> = self.write.drain().flatten().collect();
-        for written in unpublished.iter().chain(&self.written) {
-            self.session.writer().discard(&written.temporary);
-        }
+        let pending = self.write.drain().flatten().chain(self.written.drain(..));
+        self.store.objects.discard(pending.map(|written| written.put).collect());
     }
 }
 
@@ -103,10 +100,9 @@ impl ContainerWriter {
     pub(crate) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, budget: &Budget) -> Self {
         let buffers = Arc::default();
         let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers) };
-        let write = WriteTemporary { writer: Arc::clone(session.writer()), buffers };
+        let write = Put { session: Arc::clone(session), buffers };
         Self {
             store: store.clone(),
-            session: Arc::clone(session),
             seal: driver.queue(seal, Pool::Compute, budget.containers_sealing),
             write: driver.queue(write, Pool::Wait, budget.containers_writing),
             written: VecDeque::new(),
@@ -156,23 +152,6 @@ impl ContainerWriter {
         Ok(())
     }
 
-    /// Publishes containers under their names: data first, so that a metadata container never outlives the data closed
-    /// before it.
-    fn publish(&self, ready: &[Written]) -> Result<()> {
-        self.session.create_container_dir()?;
-        for kind in [ContainerKind::Data, ContainerKind::Metadata] {
-            let mut any = false;
-            for written in ready.iter().filter(|written| written.name.kind == kind) {
-                self.session.writer().publish(&written.temporary, &written.name.path())?;
-                any = true;
-            }
-            if any {
-                self.session.sync_containers()?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes the first `count` containers durable under their names (steps D2 and D3).
     fn make_durable(&mut self, count: usize) -> Result<()> {
         while self.durable + self.written.len() < count {
@@ -184,12 +163,24 @@ impl ContainerWriter {
             }
         }
         let Some(ready) = count.checked_sub(self.durable).filter(|&ready| ready > 0) else { return Ok(()) };
-        let ready: Vec<Written> = self.written.drain(..ready).collect();
-        self.publish(&ready)
-            .inspect_err(|_| ready.iter().for_each(|written| self.session.writer().discard(&written.temporary)))?;
-        self.durable += ready.len();
-        self.stored_bytes += ready.iter().map(|written| written.unit.len).sum::<u64>();
-        self.stored.extend(ready.into_iter().map(|written| written.unit));
+        let (mut data, mut metadata, mut units) = (Vec::new(), Vec::new(), Vec::with_capacity(ready));
+        for Written { put, kind, unit } in self.written.drain(..ready) {
+            match kind {
+                ContainerKind::Data => data.push(put),
+                ContainerKind::Metadata => metadata.push(put),
+            }
+            units.push(unit);
+        }
+        // Data first, so that a metadata container never outlives the data closed before it.
+        let objects = &*self.store.objects;
+        if let Err(error) = objects.barrier(data) {
+            objects.discard(metadata);
+            return Err(error);
+        }
+        objects.barrier(metadata)?;
+        self.durable += units.len();
+        self.stored_bytes += units.iter().map(|unit| unit.len).sum::<u64>();
+        self.stored.extend(units);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::store::lru::Lru;
+use crate::lru::Lru;
 use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Memory that a chunk of a directory takes here.

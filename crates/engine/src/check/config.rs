@@ -1,13 +1,12 @@
 //! Checks what opens a repository: both copies of its config and of each key slot.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use crate::check::findings::Findings;
 use crate::check::objects::list;
 use crate::error::{Error, Result};
 use crate::object::Config;
-use crate::object::names::{self, CONFIG, CONFIG_COPY, KEYS, SlotCopy};
+use crate::object::names::{ObjectCopy, ObjectName, Prefix};
 use crate::object::slot::{SLOT_LEN_MAX, decode_slot};
 use crate::store::Store;
 
@@ -16,7 +15,7 @@ const CONFIG_LEN_MAX: usize = 64 << 10;
 
 /// Checks both copies of the config.
 pub(super) fn check_config(store: &Store, findings: &mut Findings) {
-    let copies = [CONFIG, CONFIG_COPY].map(|name| (store.display(Path::new(name)), read_config(store, name)));
+    let copies = ObjectCopy::BOTH.map(ObjectName::Config).map(|name| (store.display(name), read_config(store, name)));
     check_copies(copies, "both copies are lost: restore one from a copy of the repository", findings);
 }
 
@@ -47,10 +46,9 @@ fn check_copies(copies: [(String, Result<Vec<u8>>); 2], advice: &str, findings: 
     true
 }
 
-fn read_config(store: &Store, name: &str) -> Result<Vec<u8>> {
-    let path = Path::new(name);
-    let object = store.display(path);
-    let bytes = store.read(path, CONFIG_LEN_MAX)?;
+fn read_config(store: &Store, name: ObjectName) -> Result<Vec<u8>> {
+    let object = store.display(name);
+    let bytes = store.read(name, CONFIG_LEN_MAX)?;
     Config::decode(&object, &bytes)?;
     Config::authenticate(&object, &bytes, &store.keys)?;
     Ok(bytes)
@@ -58,25 +56,24 @@ fn read_config(store: &Store, name: &str) -> Result<Vec<u8>> {
 
 /// Checks both copies of every key slot.
 pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
-    let mut slots: BTreeMap<[u8; 16], Vec<SlotCopy>> = BTreeMap::new();
-    for entry in list(store, Path::new(KEYS), findings) {
-        match names::parse_slot(&entry.name) {
-            Some((id, copy)) => slots.entry(id).or_default().push(copy),
-            None => {
-                findings.unknown_file(store.display(&Path::new(KEYS).join(&entry.name)), "is no key slot");
-            }
+    let mut slots = BTreeSet::new();
+    for name in list(store, Prefix::Keys, "is no key slot", findings) {
+        if let ObjectName::Slot(id, _) = name {
+            slots.insert(id);
         }
     }
     let mut opens = 0;
-    for id in slots.keys() {
-        let copies = [SlotCopy::First, SlotCopy::Second];
-        let copies = copies.map(|copy| (store.display(&names::slot(id, copy)), read_slot(store, id, copy)));
+    for id in slots {
+        let copies = ObjectCopy::BOTH.map(|copy| {
+            let name = ObjectName::Slot(id, copy);
+            (store.display(name), read_slot(store, name, id))
+        });
         let advice = "its password is lost: remove both copies and add a new key slot with another password";
         opens += usize::from(check_copies(copies, advice, findings));
     }
     let is_encrypted = store.config.clear_key.is_none();
     if is_encrypted && opens == 0 {
-        let object = store.display(Path::new(KEYS));
+        let object = store.display(Prefix::Keys);
         findings.add(
             object,
             "no key slot can be read: whoever does not have the repository open cannot open it any more",
@@ -85,15 +82,14 @@ pub(super) fn check_slots(store: &Store, findings: &mut Findings) {
     }
 }
 
-fn read_slot(store: &Store, id: &[u8; 16], copy: SlotCopy) -> Result<Vec<u8>> {
-    let path = names::slot(id, copy);
-    let object = store.display(&path);
-    let bytes = store.read(&path, SLOT_LEN_MAX)?;
+fn read_slot(store: &Store, name: ObjectName, id: [u8; 16]) -> Result<Vec<u8>> {
+    let object = store.display(name);
+    let bytes = store.read(name, SLOT_LEN_MAX)?;
     let (owner, slot) = decode_slot(&object, &bytes)?;
     if owner != store.config.repository {
         return Err(Error::damaged(object, "belongs to another repository"));
     }
-    if slot.id != *id {
+    if slot.id != id {
         return Err(Error::damaged(object, "stands under a wrong name"));
     }
     Ok(bytes)

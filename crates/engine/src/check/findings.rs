@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::error::Error;
 use crate::store::Store;
@@ -158,8 +158,8 @@ pub(super) fn object_of(store: &Store, error: &Error) -> Option<String> {
     match error {
         Error::Damaged { object, .. } | Error::Missing { object } | Error::NewerFormat { object, .. } => {
             // The lower layers know a container by its path within the repository.
-            let is_relative = object.starts_with(crate::object::names::CONTAINERS);
-            Some(if is_relative { store.display(Path::new(object)) } else { object.clone() })
+            let is_relative = object.starts_with(crate::object::names::Prefix::Containers.directory());
+            Some(if is_relative { store.display(object) } else { object.clone() })
         }
         Error::Io { path, .. } => Some(path.display().to_string()),
         _ => None,

@@ -1,19 +1,19 @@
 //! Every container, and every chunk that is in one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::check::CheckRequest;
 use crate::check::condition::Conditions;
 use crate::check::findings::Findings;
-use crate::check::objects::{History, list};
+use crate::check::objects::{ADVICE_DIRECTORY, History};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
 use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
-use crate::object::names::{self, CONTAINERS, ContainerKind, ContainerName};
+use crate::object::names::{ContainerKind, ContainerName, ObjectName, Prefix};
+use crate::object::store::{Detail, Listed};
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
@@ -149,7 +149,7 @@ impl<'a> Inventory<'a> {
     fn take(&mut self, Examined { name, contents }: Examined, monitor: &dyn Monitor) -> Result<()> {
         self.counts.containers += 1;
         monitor.advance(0, 1);
-        let object = || self.store.display(&name.path());
+        let object = || self.store.display(name);
         let extent = self.sessions.entry(name.id.session).or_default();
         if !extent.ordinals.insert(name.id.ordinal) {
             self.findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
@@ -223,7 +223,7 @@ impl<'a> Inventory<'a> {
                     extent.bytes,
                     extent.ordinals.last().map_or(0, |last| last + 1)
                 );
-                let object = self.store.display(&names::container_dir(*session));
+                let object = self.store.display(format_args!("{}/{session}", Prefix::Containers));
                 let number = self.findings.add(object, problem, ADVICE_LOST);
                 self.gone.push(number);
                 self.suspects.insert(number);
@@ -270,14 +270,14 @@ impl<'a> Inventory<'a> {
         }
         let number = match hint {
             None => self.findings.add(
-                self.store.display(Path::new(CONTAINERS)),
+                self.store.display(Prefix::Containers),
                 "chunks that snapshots refer to are in none of the containers that can be read",
                 ADVICE_LOST,
             ),
             Some(id) => match (self.conditions.lost_by(id), self.live.find(id)) {
                 (Some(number), _) => number,
                 (None, Some(name)) => self.findings.add(
-                    self.store.display(&name.path()),
+                    self.store.display(name),
                     "does not hold chunks that snapshots expect there or elsewhere",
                     ADVICE_LOST,
                 ),
@@ -305,7 +305,7 @@ impl<'a> Inventory<'a> {
     }
 
     fn add_missing(&mut self, id: ContainerId) -> usize {
-        let object = self.store.display(&Path::new(CONTAINERS).join(id.to_string()));
+        let object = self.store.display(format_args!("{}/{id}", Prefix::Containers));
         self.findings.add(object, "missing", ADVICE_LOST)
     }
 
@@ -315,7 +315,7 @@ impl<'a> Inventory<'a> {
         match (suspects.next(), suspects.next()) {
             (Some(only), None) => *only,
             _ => self.findings.add(
-                self.store.display(Path::new(CONTAINERS)),
+                self.store.display(Prefix::Containers),
                 "trees or recipes that snapshots refer to are in none of the containers that can be read",
                 ADVICE_LOST,
             ),
@@ -341,27 +341,30 @@ fn list_containers(
     quarantined: &mut BTreeMap<ContainerName, usize>,
 ) -> Listing {
     let mut listing = Listing::default();
-    for directory in list(store, Path::new(CONTAINERS), findings) {
-        let path = Path::new(CONTAINERS).join(&directory.name);
-        let Some(session) = SessionId::parse(&directory.name).filter(|_| directory.is_dir) else {
-            findings.unknown_file(store.display(&path), "is no session's directory");
-            continue;
-        };
-        sessions.insert(session);
-        for entry in list(store, &path, findings) {
-            if let Some(name) = ContainerName::parse(session, &entry.name) {
-                listing.containers.push(name);
-                continue;
+    let mut unknown = Vec::new();
+    let listed = store.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
+        for Listed { name, .. } in page {
+            match name {
+                Ok(ObjectName::Container(name)) => listing.containers.push(name),
+                Ok(other) => unknown.push(other.to_string()),
+                Err(name) => unknown.push(name),
             }
-            let object = store.display(&path.join(&entry.name));
-            let stem = entry.name.strip_suffix(QUARANTINED);
-            match stem.and_then(|name| ContainerName::parse(session, name)) {
-                Some(name) => {
-                    quarantined.insert(name, findings.unknown_file(object, "was set aside as damaged"));
-                }
-                None => {
-                    findings.unknown_file(object, "has no container's name");
-                }
+        }
+        Ok(())
+    });
+    if let Err(error) = listed {
+        findings.add_error(store.display(Prefix::Containers), &error, ADVICE_DIRECTORY);
+    }
+    sessions.extend(listing.containers.iter().map(|name| name.id.session));
+    for key in unknown {
+        let object = store.display(&key);
+        match key.strip_suffix(QUARANTINED).and_then(ObjectName::parse) {
+            Some(ObjectName::Container(name)) => {
+                sessions.insert(name.id.session);
+                quarantined.insert(name, findings.unknown_file(object, "was set aside as damaged"));
+            }
+            _ => {
+                findings.unknown_file(object, "has no container's name");
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::io::{Disk, Host};
 use crate::snapshot::Head;
 use crate::store::commits::Commits;
 use crate::store::host_file::{checked, replace_file};
-use crate::store::{Store, read_object};
+use crate::store::{Store, read_file};
 use crate::types::{RepositoryId, SessionId};
 
 /// Name of the file in the cache directory.
@@ -32,7 +32,7 @@ const FILE_LEN_MAX: usize = 64 + HEADS_MAX * HEAD_LEN;
 /// after which nothing is remembered.
 pub(crate) fn read_heads(disk: &dyn Disk, dir: &Path, repository: RepositoryId) -> Result<Vec<Head>> {
     let path = dir.join(HEADS);
-    let bytes = match read_object(disk, &path, FILE_LEN_MAX) {
+    let bytes = match read_file(disk, &path, FILE_LEN_MAX) {
         Ok(bytes) => bytes,
         Err(Error::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),

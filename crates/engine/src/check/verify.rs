@@ -1,7 +1,5 @@
 //! Reads containers: either their directories, or every byte.
 
-use std::path::Path;
-
 use crate::check::findings::problem_of;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
@@ -65,7 +63,7 @@ impl Task for Inspect {
 }
 
 fn inspect_one(store: &Store, name: &ContainerName) -> Result<Contents> {
-    let len = store.open_file(name)?.len()?;
+    let len = store.container_len(name)?;
     let whole = store.inspect_container(name)?;
     let problems = whole.findings.iter().map(|finding| without_object(name, finding)).collect();
     let mut contents = Contents { len, problems, ..Contents::default() };
@@ -125,7 +123,7 @@ fn verify(store: &Store, name: &ContainerName, bytes: &[u8]) -> Result<Contents>
         Ok(whole) => whole,
         Err(error) => {
             problems.insert(0, problem_of(&error));
-            return Err(Error::damaged(store.display(&name.path()), problems.join("; ")));
+            return Err(Error::damaged(store.display(name), problems.join("; ")));
         }
     };
     problems.extend(whole.findings.iter().map(|finding| without_object(name, finding)));
@@ -208,8 +206,6 @@ fn is_padding_empty(reader: &ContainerReader, bytes: &[u8]) -> bool {
 
 /// Returns a sentence of the container reader without the container's path, which the finding has already.
 fn without_object(name: &ContainerName, finding: &str) -> String {
-    let path = name.path();
-    let path: &Path = &path;
-    let prefix = format!("{}: ", path.display());
+    let prefix = format!("{name}: ");
     finding.strip_prefix(&prefix).unwrap_or(finding).to_owned()
 }

@@ -3,14 +3,12 @@
 //! Header, sealed front directory, regions (each compressed and sealed as one message), padding, sealed back directory,
 //! trailer. Data and metadata are kept in containers of their own. See `docs/format.md`.
 
-pub(crate) mod buffer;
 pub(crate) mod builder;
 pub mod directory;
 pub(crate) mod reader;
 pub(crate) mod seal;
 pub mod trailer;
 
-pub use buffer::ContainerBytes;
 pub(crate) use builder::Packer;
 pub use builder::{ContainerBuilder, Region, RegionChunk};
 pub use directory::{Directory, DirectoryChunk, RegionEntry};

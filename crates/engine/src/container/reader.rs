@@ -62,7 +62,7 @@ pub(crate) fn open_header(
     name: &ContainerName,
     bytes: &[u8],
 ) -> Result<OpenHeader> {
-    let object = name.path().display().to_string();
+    let object = name.to_string();
     let Some(bytes) = bytes.first_chunk::<HEADER_LEN>() else {
         return Err(Error::damaged(object, "ends inside its header"));
     };
@@ -94,7 +94,7 @@ impl ContainerReader {
         sealed: &[u8],
         region_bytes_limit: u32,
     ) -> Result<Self> {
-        let object = || name.path().display().to_string();
+        let object = || name.to_string();
         let mut sealed = sealed.to_vec();
         let domain = match side {
             Side::Front => Domain::FrontDirectory,
@@ -257,7 +257,7 @@ impl ContainerReader {
     }
 
     fn wrong_region(&self, region: u32, what: &str) -> Error {
-        Error::damaged(self.name.path().display(), format!("region {region}: {what}"))
+        Error::damaged(self.name, format!("region {region}: {what}"))
     }
 }
 
@@ -279,7 +279,7 @@ pub(crate) fn inspect(
     region_bytes_limit: u32,
     (len, head, tail): (u64, &[u8], &[u8]),
 ) -> Result<WholeContainer> {
-    let object = name.path().display().to_string();
+    let object = name.to_string();
     let mut findings = Vec::new();
     let trailer = tail
         .len()
@@ -329,7 +329,7 @@ fn open_back(
     (len, tail): (u64, &[u8]),
     region_bytes_limit: u32,
 ) -> Result<ContainerReader> {
-    let wrong = |what: &str| Error::damaged(name.path().display(), what);
+    let wrong = |what: &str| Error::damaged(name, what);
     let tail_start = len.checked_sub(tail.len() as u64).ok_or_else(|| wrong("is shorter than its end"))?;
     let start = u64::from(trailer.back_offset).checked_sub(tail_start).and_then(|start| usize::try_from(start).ok());
     let start = start.ok_or_else(|| wrong("its back directory lies outside it"))?;

@@ -2,7 +2,6 @@
 
 use crate::codec::len_u32;
 use crate::compress::{Algorithm, Compressor};
-use crate::container::buffer::ContainerBytes;
 use crate::container::builder::{ContainerBuilder, RegionChunk};
 use crate::container::directory::{Directory, DirectoryChunk, RegionEntry, Side, sealed_len};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
@@ -10,6 +9,7 @@ use crate::crypto::{Domain, Keys, ObjectKey, TAG_LEN};
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::io::AlignedBuffer;
+use crate::object::bytes::ObjectBytes;
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::types::{Chunk, ContainerId, RepositoryId};
@@ -20,7 +20,7 @@ pub struct SealedContainer {
     /// Its name, which contains the checksum of its bytes.
     pub(crate) name: ContainerName,
     /// All its bytes.
-    pub bytes: ContainerBytes,
+    pub bytes: ObjectBytes,
     /// Its chunks in order, to be recorded once it is durable.
     pub(crate) chunks: Vec<Chunk>,
 }
@@ -77,7 +77,7 @@ impl Sealer {
 
         let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
         let back_offset = len - TRAILER_LEN - back_len;
-        let mut bytes = ContainerBytes::within(buffer, len);
+        let mut bytes = ObjectBytes::within(buffer, len);
         let mut layout = Layout::of(bytes.bytes_mut());
         layout.append(&header, 0);
         let front = layout.append(&directory.encode(builder.kind, Side::Front), TAG_LEN);

@@ -14,7 +14,9 @@ use crate::facade::Repository;
 use crate::facade::cache::CacheDirectory;
 use crate::index::IndexOptions;
 use crate::io::os::{OsDisk, OsHost};
-use crate::io::{Disk, Host, os_identity};
+use crate::io::{Host, os_identity};
+use crate::object::ObjectStore;
+use crate::object::directory::DirectoryStore;
 use crate::store::create::{Adjustments, create_directory, open_copies, read_configs};
 use crate::store::pin::{Pin, admit, read_pin, write_pin};
 use crate::store::slots::SlotPolicy;
@@ -196,10 +198,10 @@ impl RepositoryOptions {
         self.adjustments.validate()?;
         let absolute = os_identity::absolute(&self.directory)?;
         create_directory(&OsDisk::new("/".into()), absolute.strip_prefix("/").unwrap_or(&absolute))?;
-        let (disk, host) = self.disk_and_host();
+        let (objects, host) = self.objects_and_host();
         let label = SlotLabel { user: os_identity::user_name(), host: os_identity::host_name() };
         let options = CreateOptions { password, cost: PasswordCost::default(), label, adjustments: self.adjustments };
-        self.finish(store::create(&disk, &host, &options)?)
+        self.finish(store::create(&objects, &host, &options)?)
     }
 
     /// Opens the repository. Nothing is written to it.
@@ -210,7 +212,7 @@ impl RepositoryOptions {
     /// another repository at the path, and [`Error::Invalid`] if a password is given to a repository that is not encrypted.
     pub fn open(&self) -> Result<Repository> {
         self.validate()?;
-        let (disk, host) = self.disk_and_host();
+        let (objects, host) = self.objects_and_host();
         let memory_kib_max = u32::try_from(self.resources.memory_bytes >> 10).unwrap_or(u32::MAX);
         let policy = SlotPolicy { memory_kib_max, hint: None };
         let unlock = match &self.unlocking {
@@ -222,12 +224,13 @@ impl RepositoryOptions {
             Replaced::Refuse => read_pin(&OsDisk::new(self.cache()?), &self.pinned()).unwrap_or_default(),
             Replaced::Accept => None,
         };
-        let copies = admit(&self.directory.display().to_string(), seen.as_ref(), read_configs(&*disk)?)?;
-        self.finish(open_copies(&disk, &host, unlock, &copies)?)
+        let copies = admit(&self.directory.display().to_string(), seen.as_ref(), read_configs(&*objects)?)?;
+        self.finish(open_copies(&objects, &host, unlock, &copies)?)
     }
 
-    fn disk_and_host(&self) -> (Arc<dyn Disk>, Arc<dyn Host>) {
-        (Arc::new(OsDisk::new(self.directory.clone())), Arc::new(OsHost::new()))
+    fn objects_and_host(&self) -> (Arc<dyn ObjectStore>, Arc<dyn Host>) {
+        let disk = Arc::new(OsDisk::new(self.directory.clone()));
+        (Arc::new(DirectoryStore::new(disk)), Arc::new(OsHost::new()))
     }
 
     fn validate(&self) -> Result<()> {

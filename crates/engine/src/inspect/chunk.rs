@@ -69,7 +69,7 @@ pub fn list_chunks(
         }
         if 0 < unnamed {
             let reason = format!("the names of {unnamed} chunks are lost with the front directory and a region");
-            unreadable.push(Error::damaged(store.display(&name.path()), reason));
+            unreadable.push(Error::damaged(store.display(name), reason));
         }
     }
     Ok(unreadable)
@@ -77,13 +77,12 @@ pub fn list_chunks(
 
 /// Shows a container's bytes as they are stored, from the beginning, in parts of at most 1 MiB.
 pub fn read_container(store: &Store, name: &ContainerName, show: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let file = store.open_file(name)?;
-    let (mut offset, len) = (0, file.len()?);
+    let (mut offset, len) = (0, store.container_len(name)?);
     let mut buffer = vec![0; PART_LEN];
     while offset < len {
         let part_len = usize::try_from(len - offset).map_or(PART_LEN, |left| left.min(PART_LEN));
         let part = buffer.get_mut(..part_len).expect("a part fits the buffer");
-        file.read_at(offset, part)?;
+        store.objects.read_exact((*name).into(), offset, part)?;
         show(part)?;
         offset += part_len as u64;
     }
@@ -99,8 +98,7 @@ fn read_from(
     container: &crate::container::ContainerReader,
     fingerprint: Fingerprint,
 ) -> Result<ReadChunk> {
-    let wrong =
-        || Error::damaged(store.display(&name.path()), format!("chunk {fingerprint} is not what its name says"));
+    let wrong = || Error::damaged(store.display(name), format!("chunk {fingerprint} is not what its name says"));
     let position = container.find(&fingerprint).ok_or_else(wrong)?;
     let plain = store.read_region(container, position.region, &mut Compressor::default())?;
     let start = position.offset as usize;

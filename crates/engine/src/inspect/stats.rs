@@ -334,7 +334,7 @@ impl Referenced {
                 stats.unreadable_containers += 1;
                 continue;
             };
-            stats.container_bytes += store.open_file(name)?.len()?;
+            stats.container_bytes += store.container_len(name)?;
             let mut chunks = container.directory.chunks.iter();
             for region in &container.directory.regions {
                 for chunk in chunks.by_ref().take(region.chunk_count as usize) {

@@ -105,8 +105,12 @@ pub struct DiskEntry {
 pub struct SizedEntry {
     /// The name, without its directory.
     pub(crate) name: String,
+    /// True if it is a directory.
+    pub(crate) is_dir: bool,
     /// Bytes of the file; 0 for a directory or a special file.
     pub(crate) len: u64,
+    /// Time of the last change of its inode by the clock of the file system, if the disk reports one.
+    pub(crate) changed: Option<Timestamp>,
 }
 
 /// One positioned read of a batch. It fills the buffer, or its outcome is an error.
@@ -196,7 +200,7 @@ pub trait Disk: Debug + Send + Sync {
             let len =
                 if is_dir { Ok(0) } else { self.open(&path.join(&name), Access::Read).and_then(|file| file.len()) };
             match len {
-                Ok(len) => sized.push(SizedEntry { name, len }),
+                Ok(len) => sized.push(SizedEntry { name, is_dir, len, changed: None }),
                 Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }

@@ -3,7 +3,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -178,13 +178,19 @@ fn list_sized_sorted(path: &Path) -> io::Result<Vec<SizedEntry>> {
             Ok(metadata) if metadata.is_symlink() => std::fs::metadata(entry.path()),
             metadata => metadata,
         };
-        let len = match metadata {
-            Ok(metadata) if metadata.is_file() => metadata.len(),
-            Ok(_) => 0,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+        match metadata {
+            Ok(metadata) => entries.push(SizedEntry {
+                name,
+                is_dir: metadata.is_dir(),
+                len: if metadata.is_file() { metadata.len() } else { 0 },
+                changed: Some(Timestamp {
+                    seconds: metadata.ctime(),
+                    nanoseconds: u32::try_from(metadata.ctime_nsec()).unwrap_or(0),
+                }),
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
-        };
-        entries.push(SizedEntry { name, len });
+        }
     }
     entries.sort_unstable();
     Ok(entries)

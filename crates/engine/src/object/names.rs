@@ -1,63 +1,231 @@
-//! Names of objects in a repository directory.
+//! Names of the objects of a repository.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use crate::types::{ContainerId, SessionId, parse_hex};
+use crate::types::{ContainerId, Fingerprint, SessionId, parse_hex};
+
+/// Prefixes of names, which are directories in a directory, in the order in which they are made.
+pub const DIRECTORIES: [&str; 7] = ["keys", "containers", "sessions", "commits", "forget", "gc", "tmp"];
 
 /// The repository's parameters.
 pub(crate) const CONFIG: &str = "config";
 /// Their second copy.
 pub(crate) const CONFIG_COPY: &str = "config.copy";
-/// Directory of key slots.
-pub(crate) const KEYS: &str = "keys";
-/// Directory of containers, one directory a session below.
-pub(crate) const CONTAINERS: &str = "containers";
-/// Directory of started sessions.
-pub(crate) const SESSIONS: &str = "sessions";
-/// Directory of ended sessions: the snapshots.
-pub(crate) const COMMITS: &str = "commits";
-/// Directory of forgotten snapshots.
-pub(crate) const FORGET: &str = "forget";
-/// Directory of garbage collections, one directory each below.
-pub(crate) const GC: &str = "gc";
-/// Directory of files on their way to a name; whatever stands here without a running session is left over.
-pub(crate) const TMP: &str = "tmp";
 
-/// All directories of a repository, in the order they are made.
-pub(crate) const DIRECTORIES: [&str; 7] = [KEYS, CONTAINERS, SESSIONS, COMMITS, FORGET, GC, TMP];
+/// Groups of objects that are listed together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Prefix {
+    /// The repository's parameters.
+    Root,
+    /// Key slots.
+    Keys,
+    /// Containers, in a group for each session.
+    Containers,
+    /// Started sessions.
+    Sessions,
+    /// Ended sessions: the snapshots.
+    Commits,
+    /// Forgotten snapshots.
+    Forget,
+    /// Garbage collections, in a group each.
+    Collections,
+}
 
-/// Which of the two copies of a key slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlotCopy {
-    /// `.1`
+impl Prefix {
+    /// Returns what the names of the group begin with, without a slash at its end.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Root => "",
+            Self::Keys => "keys",
+            Self::Containers => "containers",
+            Self::Sessions => "sessions",
+            Self::Commits => "commits",
+            Self::Forget => "forget",
+            Self::Collections => "gc",
+        }
+    }
+
+    /// Returns true if the names have another level, which names a session or a collection.
+    pub fn has_groups(self) -> bool {
+        matches!(self, Self::Containers | Self::Collections)
+    }
+
+    /// Returns true if a text names a session's or collection's group.
+    pub fn is_group(self, name: &str) -> bool {
+        match self {
+            Self::Containers => SessionId::parse(name).is_some(),
+            Self::Collections => parse_number(name).is_some(),
+            Self::Root | Self::Keys | Self::Sessions | Self::Commits | Self::Forget => false,
+        }
+    }
+
+    /// Returns true if the group is empty for most of a repository's life. Programs that copy repositories leave such directories
+    /// out.
+    pub fn may_be_absent(self) -> bool {
+        matches!(self, Self::Forget | Self::Collections)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.directory())
+    }
+}
+
+/// The two copies of a small object without which a repository cannot be opened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ObjectCopy {
+    /// The one that is read first.
     First,
-    /// `.2`
+    /// The other.
     Second,
 }
 
-/// Returns the name of a key slot's copy.
-pub fn slot(id: &[u8; 16], copy: SlotCopy) -> PathBuf {
-    let digit = match copy {
-        SlotCopy::First => 1,
-        SlotCopy::Second => 2,
-    };
-    PathBuf::from(format!("{KEYS}/{}.{digit}", SessionId(*id)))
+impl ObjectCopy {
+    /// Both, in the order in which they are read and written.
+    pub const BOTH: [Self; 2] = [Self::First, Self::Second];
 }
 
-/// Parses the name of a key slot's copy within its directory.
-pub(crate) fn parse_slot(name: &str) -> Option<([u8; 16], SlotCopy)> {
-    let (id, digit) = name.split_once('.')?;
-    let copy = match digit {
-        "1" => SlotCopy::First,
-        "2" => SlotCopy::Second,
-        _ => return None,
-    };
-    Some((parse_hex(id)?, copy))
+/// A step of a garbage collection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CollectionStep {
+    /// It has begun.
+    Begin,
+    /// These containers are about to go: nothing new may refer to them.
+    Condemn,
+    /// These containers go.
+    Final,
+    /// They are gone.
+    Done,
 }
 
-/// Returns the directory of a session's containers.
-pub(crate) fn container_dir(session: SessionId) -> PathBuf {
-    PathBuf::from(format!("{CONTAINERS}/{session}"))
+impl CollectionStep {
+    /// All steps, in their order.
+    pub const ALL: [Self; 4] = [Self::Begin, Self::Condemn, Self::Final, Self::Done];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Condemn => "condemn",
+            Self::Final => "final",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// The name of an object. Its text, by `Display`, is the object's path in a directory and its key in an object store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ObjectName {
+    /// A copy of the repository's parameters.
+    Config(ObjectCopy),
+    /// A copy of a key slot.
+    Slot([u8; 16], ObjectCopy),
+    /// A container.
+    Container(ContainerName),
+    /// A session's start.
+    Session(SessionId),
+    /// A session's end.
+    Commit(SessionId),
+    /// A snapshot's forgetting.
+    Forget(SessionId),
+    /// A step of a collection.
+    Collection(u32, CollectionStep),
+}
+
+impl From<ContainerName> for ObjectName {
+    fn from(name: ContainerName) -> Self {
+        Self::Container(name)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directory = self.prefix().directory();
+        match self {
+            Self::Config(ObjectCopy::First) => f.write_str(CONFIG),
+            Self::Config(ObjectCopy::Second) => f.write_str(CONFIG_COPY),
+            Self::Slot(id, copy) => {
+                let digit = match copy {
+                    ObjectCopy::First => 1,
+                    ObjectCopy::Second => 2,
+                };
+                write!(f, "{directory}/{}.{digit}", SessionId(*id))
+            }
+            Self::Container(name) => name.fmt(f),
+            Self::Session(session) | Self::Commit(session) | Self::Forget(session) => {
+                write!(f, "{directory}/{session}")
+            }
+            Self::Collection(number, step) => write!(f, "{directory}/{number:08x}/{}", step.name()),
+        }
+    }
+}
+
+impl ObjectName {
+    /// Returns the group of the object.
+    pub fn prefix(&self) -> Prefix {
+        match self {
+            Self::Config(_) => Prefix::Root,
+            Self::Slot(..) => Prefix::Keys,
+            Self::Container(_) => Prefix::Containers,
+            Self::Session(_) => Prefix::Sessions,
+            Self::Commit(_) => Prefix::Commits,
+            Self::Forget(_) => Prefix::Forget,
+            Self::Collection(..) => Prefix::Collections,
+        }
+    }
+
+    /// Returns the session of an object that is one session's.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Container(name) => Some(name.id.session),
+            Self::Session(session) | Self::Commit(session) | Self::Forget(session) => Some(*session),
+            Self::Config(_) | Self::Slot(..) | Self::Collection(..) => None,
+        }
+    }
+
+    /// Returns the object's path in a directory.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(self.to_string())
+    }
+
+    /// Parses the text that `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (directory, rest) = match text.split_once('/') {
+            Some(split) => split,
+            None if text == CONFIG => return Some(Self::Config(ObjectCopy::First)),
+            None if text == CONFIG_COPY => return Some(Self::Config(ObjectCopy::Second)),
+            None => return None,
+        };
+        match directory {
+            "keys" => {
+                let (id, digit) = rest.split_once('.')?;
+                let copy = match digit {
+                    "1" => ObjectCopy::First,
+                    "2" => ObjectCopy::Second,
+                    _ => return None,
+                };
+                Some(Self::Slot(parse_hex(id)?, copy))
+            }
+            "containers" => {
+                let (session, name) = rest.split_once('/')?;
+                ContainerName::parse(SessionId::parse(session)?, name).map(Self::Container)
+            }
+            "sessions" => SessionId::parse(rest).map(Self::Session),
+            "commits" => SessionId::parse(rest).map(Self::Commit),
+            "forget" => SessionId::parse(rest).map(Self::Forget),
+            "gc" => {
+                let (number, step) = rest.split_once('/')?;
+                let step = CollectionStep::ALL.into_iter().find(|candidate| candidate.name() == step)?;
+                Some(Self::Collection(parse_number(number)?, step))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn parse_number(text: &str) -> Option<u32> {
+    parse_hex(text).map(u32::from_be_bytes)
 }
 
 /// Contents of a container, which its name shows.
@@ -80,15 +248,22 @@ pub struct ContainerName {
     pub(crate) checksum: [u8; 32],
 }
 
-impl ContainerName {
-    /// Returns the container's path in the repository.
-    pub(crate) fn path(&self) -> PathBuf {
+impl fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.kind {
             ContainerKind::Data => 'd',
             ContainerKind::Metadata => 'm',
         };
-        let checksum = crate::types::Fingerprint(self.checksum);
-        PathBuf::from(format!("{CONTAINERS}/{}/{letter}{:08x}-{checksum}", self.id.session, self.id.ordinal))
+        let directory = Prefix::Containers.directory();
+        write!(f, "{directory}/{}/{letter}{:08x}-{}", self.id.session, self.id.ordinal, Fingerprint(self.checksum))
+    }
+}
+
+impl ContainerName {
+    /// Returns the container's path in a directory.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(self.to_string())
     }
 
     /// Parses a name within a session's directory.
@@ -104,21 +279,6 @@ impl ContainerName {
     }
 }
 
-/// Returns the path of a session's start.
-pub(crate) fn session(id: SessionId) -> PathBuf {
-    PathBuf::from(format!("{SESSIONS}/{id}"))
-}
-
-/// Returns the path of a session's end.
-pub(crate) fn commit(id: SessionId) -> PathBuf {
-    PathBuf::from(format!("{COMMITS}/{id}"))
-}
-
-/// Returns the path of a file on its way to a name.
-pub(crate) fn tmp(session: SessionId, number: u32) -> PathBuf {
-    PathBuf::from(format!("{TMP}/{session}-{number:08x}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +290,7 @@ mod tests {
         let path = name.path();
         let file = path.file_name().unwrap().to_str().unwrap();
         assert_eq!(ContainerName::parse(id.session, file), Some(name));
+        assert_eq!(ObjectName::parse(path.to_str().unwrap()), Some(name.into()));
         assert_eq!(ContainerName::parse(id.session, &file[1..]), None);
         assert_eq!(ContainerName::parse(id.session, "d+0000000-00"), None);
     }

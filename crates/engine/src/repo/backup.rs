@@ -71,8 +71,8 @@ const SESSIONS_MAX: usize = 3;
 /// Backs up.
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
-    for name in store.complete_directories()? {
-        let path = store.display(Path::new(name));
+    for name in store.objects.complete()? {
+        let path = store.display(name);
         request
             .monitor
             .note(&format!("{path} was missing and is made again; `onefold check` reports what was lost with it"));
@@ -203,7 +203,7 @@ pub(crate) fn bring_up_to_date(
                 index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
             }
             Err(error) => {
-                monitor.failure(Path::new(&store.display(&name.path())), &error);
+                monitor.failure(Path::new(&store.display(name)), &error);
                 unreadable.push(name.id);
             }
         }
@@ -227,7 +227,7 @@ fn make_durable(store: &Store, index: &Index, session: &Session, monitor: &dyn M
     monitor.note(&format!("{} containers of interrupted backups are written again", in_doubt.len()));
     let unreadable = session.make_durable(&in_doubt, &|| monitor.is_interrupted())?;
     for (name, error) in &unreadable {
-        monitor.failure(Path::new(&store.display(&name.path())), error);
+        monitor.failure(Path::new(&store.display(name)), error);
     }
     Ok(unreadable.into_iter().map(|(name, _)| name.id).collect())
 }
@@ -238,7 +238,7 @@ fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monit
     let mut cut = Vec::new();
     for (name, len) in session.live.containers.iter().zip(&session.lengths) {
         let Some(recorded) = index.stored_len(name.id).filter(|recorded| recorded != len) else { continue };
-        let object = store.display(&name.path());
+        let object = store.display(name);
         monitor.failure(Path::new(&object), &wrong_length(&object, *len, recorded));
         cut.push(name.id);
     }
@@ -248,8 +248,8 @@ fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monit
 /// Refuses a container that ends too early, as an interrupted copy of a repository leaves them: its directory would promise
 /// chunks that are not there. What is there still is what a restore may take.
 fn is_as_long_as_it_says(store: &Store, name: &ContainerName, container: ContainerReader) -> Result<ContainerReader> {
-    let (len, wanted) = (store.open_file(name)?.len()?, container.stored_len());
-    if len == wanted { Ok(container) } else { Err(wrong_length(&store.display(&name.path()), len, wanted)) }
+    let (len, wanted) = (store.container_len(name)?, container.stored_len());
+    if len == wanted { Ok(container) } else { Err(wrong_length(&store.display(name), len, wanted)) }
 }
 
 fn wrong_length(object: &str, len: u64, wanted: u64) -> Error {

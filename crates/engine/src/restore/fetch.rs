@@ -1,10 +1,10 @@
 //! Fetching chunks: a window of references reads each of its regions once, several at a time.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
-use crate::io::DiskFile;
+use crate::lru::Lru;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
 use crate::restore::locate::{Locator, Near};
@@ -13,19 +13,13 @@ use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::containers::Listing;
 use crate::store::cursor::HintedChunk;
-use crate::store::lru::Lru;
 use crate::store::metadata::Scratch;
 use crate::types::{Chunk, ContainerId};
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
-/// Files of containers that are open at a time, unless fewer may be.
-const FILES_MAX: usize = 256;
 /// Windows under way.
 const WINDOWS_MAX: usize = 2;
-
-/// A container and its file.
-type Opened = (Arc<ContainerReader>, Arc<dyn DiskFile>);
 
 /// Fetches data chunks.
 pub struct Fetcher {
@@ -35,9 +29,6 @@ pub struct Fetcher {
     queue: TaskQueue<OpenRegion>,
     /// Windows of which regions are under way.
     windows: usize,
-    /// Files of containers that regions under way are read from, and the most of them.
-    files: Vec<Weak<dyn DiskFile>>,
-    files_max: usize,
     /// Regions read from disk.
     pub(crate) regions_read: u64,
     /// Chunks whose first copy is damaged, and which were fetched from another container.
@@ -69,16 +60,9 @@ impl Fetcher {
             queue: driver.queue(task.clone(), Pool::Compute, depth),
             task,
             windows: 0,
-            files: Vec::new(),
-            files_max: FILES_MAX,
             regions_read: 0,
             chunks_recovered: 0,
         }
-    }
-
-    /// Keeps at most so many files of containers open, in the long run.
-    pub(crate) fn limit_files(&mut self, files_max: usize) {
-        self.files_max = files_max.clamp(1, FILES_MAX);
     }
 
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
@@ -97,7 +81,6 @@ impl Fetcher {
         let (window, located): (_, Arc<[Located]>) = (Arc::new(Window { wanted, sink }), located.into());
         while WINDOWS_MAX <= self.windows && self.wait() {}
         self.windows += usize::from(!located.is_empty());
-        let mut last: Option<Opened> = None;
         let mut start = 0;
         for of_region in located.chunk_by(|before, after| before.key == after.key) {
             let Some(key) = of_region.first().map(|located| located.key) else { continue };
@@ -107,10 +90,7 @@ impl Fetcher {
             let range = start..start + of_region.len();
             start = range.end;
             let (window, is_last) = (Arc::clone(&window), start == located.len());
-            if last.as_ref().is_none_or(|(container, _)| container.name.id != key.0) {
-                self.limit_open();
-            }
-            match self.source_closing_others(key, &mut last, &*window.sink) {
+            match self.source(key) {
                 Ok((container, source)) => {
                     let located = Arc::clone(&located);
                     self.submit(RegionJob { window, located, range, container, source, is_last });
@@ -131,36 +111,6 @@ impl Fetcher {
             }
         }
         Ok(())
-    }
-
-    /// Waits for regions under way until the file of one more container may be open.
-    fn limit_open(&mut self) {
-        while self.files_max <= self.files.len() {
-            self.files.retain(|file| file.strong_count() != 0);
-            if self.files.len() < self.files_max || !self.wait() {
-                break;
-            }
-        }
-    }
-
-    /// Returns the origin of a region's bytes. If no more files can be opened, it closes others first.
-    fn source_closing_others(
-        &mut self,
-        key: RegionKey,
-        last: &mut Option<Opened>,
-        sink: &dyn Sink,
-    ) -> Result<(Arc<ContainerReader>, Source)> {
-        match self.source(key, last) {
-            Err(error) if error.is_out_of_handles() => {
-                // Each region under way has its container open until it is read.
-                *last = None;
-                self.files_max = (self.files_max / 2).max(1);
-                while self.wait() {}
-                sink.relieve();
-                self.source(key, last)
-            }
-            outcome => outcome,
-        }
     }
 
     /// Waits for everything under way.
@@ -184,26 +134,17 @@ impl Fetcher {
         }
     }
 
-    /// Returns the origin of a region's bytes. `last` is the container that was read last, and its file.
-    fn source(&mut self, key: RegionKey, last: &mut Option<Opened>) -> Result<(Arc<ContainerReader>, Source)> {
-        let (id, region) = key;
-        if let Some(plain) = self.regions.get(&key) {
-            return Ok((self.locator.container(id)?, Source::Held(plain)));
+    /// Returns the origin of a region's bytes.
+    fn source(&mut self, (id, region): RegionKey) -> Result<(Arc<ContainerReader>, Source)> {
+        let container = self.locator.container(id)?;
+        if let Some(plain) = self.regions.get(&(id, region)) {
+            return Ok((container, Source::Held(plain)));
         }
-        let (container, file) = match last {
-            Some(opened) if opened.0.name.id == id => opened,
-            _ => {
-                let container = self.locator.container(id)?;
-                let file = self.locator.open_file(&container)?;
-                self.files.push(Arc::downgrade(&file));
-                last.insert((container, file))
-            }
-        };
         if let Some((offset, len)) = container.region_range(region) {
-            self.task.announce(file, offset, len);
+            self.task.announce(container.name, offset..offset + u64::from(len));
         }
         self.regions_read += 1;
-        Ok((Arc::clone(container), Source::Stored(Arc::clone(file))))
+        Ok((container, Source::Stored))
     }
 
     fn take_done(&mut self, done: RegionDone) {
@@ -245,7 +186,7 @@ impl Fetcher {
     fn fetch_copy(&mut self, window: &Arc<Window>, number: usize, wanted: &Chunk, id: ContainerId) -> Result<Failures> {
         let position = self.locator.find_in(id, wanted)?;
         let key = (id, position.region);
-        let (container, source) = self.source(key, &mut None)?;
+        let (container, source) = self.source(key)?;
         let located: Arc<[Located]> = Arc::from([Located { key, number, position }]);
         let window = Arc::clone(window);
         let job = RegionJob { window, located, range: 0..1, container, source, is_last: false };

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::container::ContainerReader;
 use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
-use crate::io::DiskFile;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::store::Store;
 use crate::store::containers::Listing;
@@ -51,11 +50,6 @@ impl Locator {
     /// Returns a container by its number.
     pub(super) fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
         self.directories.get(id)
-    }
-
-    /// Opens a container's file.
-    pub(super) fn open_file(&self, container: &ContainerReader) -> Result<Arc<dyn DiskFile>> {
-        self.store.open_file(&container.name)
     }
 
     /// Opens the containers that a window's hints name, together.

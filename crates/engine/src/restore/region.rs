@@ -13,7 +13,7 @@ use crate::container::ContainerReader;
 use crate::container::reader::ChunkPlace;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
-use crate::io::DiskFile;
+use crate::object::names::ContainerName;
 use crate::pipeline::{BufferPool, Task};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
@@ -44,7 +44,7 @@ pub(super) struct Located {
 /// Origin of a region's bytes.
 pub(super) enum Source {
     /// From the container, sealed.
-    Stored(Arc<dyn DiskFile>),
+    Stored,
     /// From the cache.
     Held(Arc<[u8]>),
 }
@@ -117,9 +117,8 @@ struct Ahead {
 }
 
 struct Read {
-    file: Arc<dyn DiskFile>,
-    offset: u64,
-    len: u32,
+    name: ContainerName,
+    range: Range<u64>,
 }
 
 impl OpenRegion {
@@ -140,37 +139,50 @@ impl OpenRegion {
     }
 
     /// Announces a region that a job will read.
-    pub(super) fn announce(&self, file: &Arc<dyn DiskFile>, offset: u64, len: u32) {
+    pub(super) fn announce(&self, name: ContainerName, range: Range<u64>) {
         let Ok(mut ahead) = self.ahead.lock() else { return };
-        ahead.unannounced.push_back(Read { file: Arc::clone(file), offset, len });
+        ahead.unannounced.push_back(Read { name, range });
         let next = ahead.next();
         drop(ahead);
-        advise(next);
+        self.advise(next);
+    }
+
+    fn advise(&self, read: Option<Read>) {
+        if let Some(Read { name, range }) = read {
+            self.store.objects.will_read(name.into(), range);
+        }
     }
 
     /// Reads a region that was announced.
-    fn read(&self, job: &RegionJob, file: &dyn DiskFile, sealed: &mut Vec<u8>) -> Result<()> {
+    fn read(&self, job: &RegionJob, sealed: &mut Vec<u8>) -> Result<()> {
         if let Ok(mut ahead) = self.ahead.lock() {
             ahead.announced = ahead.announced.saturating_sub(1);
             let next = ahead.next();
             drop(ahead);
-            advise(next);
+            self.advise(next);
         }
-        let object = || job.container.name.path().display().to_string();
+        let object = || job.container.name.to_string();
         let (offset, len) = job
             .container
             .region_range(job.region())
             .ok_or_else(|| Error::damaged(object(), "region that does not exist"))?;
         // Bytes that are there are overwritten, not set to zero first.
         sealed.resize(len as usize, 0);
-        file.read_at(offset, sealed)
+        let name = job.container.name.into();
+        match self.store.objects.read_exact(name, offset, sealed) {
+            Err(error) if error.is_out_of_handles() => {
+                job.window.sink.relieve();
+                self.store.objects.read_exact(name, offset, sealed)
+            }
+            outcome => outcome,
+        }
     }
 
     fn open<'a>(&self, job: &'a RegionJob, buffers: &'a mut Buffers) -> Result<&'a [u8]> {
         match &job.source {
             Source::Held(plain) => Ok(plain),
-            Source::Stored(file) => {
-                self.read(job, &**file, &mut buffers.sealed)?;
+            Source::Stored => {
+                self.read(job, &mut buffers.sealed)?;
                 let Buffers { sealed, scratch, compressor } = buffers;
                 job.container.plaintext_of_region(job.region(), sealed, compressor, scratch)
             }
@@ -191,8 +203,7 @@ impl OpenRegion {
             if wanted == Some(found) {
                 sound.push((located.number, range(&located.position)));
             } else if let Some(wanted) = wanted {
-                let object = job.container.name.path();
-                let error = Error::damaged(object.display(), format!("chunk {wanted} is not what its name says"));
+                let error = Error::damaged(job.container.name, format!("chunk {wanted} is not what its name says"));
                 lost.push((located.number, error));
             }
         }
@@ -223,7 +234,7 @@ impl Task for OpenRegion {
                 plain_kept = match &job.source {
                     Source::Held(held) => Some(Arc::clone(held)),
                     // What is wanted whole is seldom wanted again.
-                    Source::Stored(_) => {
+                    Source::Stored => {
                         let taken: usize = job.chunks().iter().map(|located| located.position.len as usize).sum();
                         let kept = if taken < plain.len() { self.keep(plain) } else { None };
                         kept_bytes = kept.as_ref().map_or(0, |kept| kept.len());
@@ -251,12 +262,6 @@ impl Ahead {
         let next = self.unannounced.pop_front();
         self.announced += usize::from(next.is_some());
         next
-    }
-}
-
-fn advise(read: Option<Read>) {
-    if let Some(Read { file, offset, len }) = read {
-        file.will_need(offset, len.into());
     }
 }
 

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::{DecodeError, Decoded, Reader, put_container_id, put_string, put_timestamp, put_varint};
+use crate::object::names::CollectionStep;
 use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
@@ -412,19 +413,6 @@ impl SessionBody {
             None => Err(DecodeError { offset: body.len(), reason: "session without a kind" }),
         }
     }
-}
-
-/// A step of a garbage collection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CollectionStep {
-    /// It has begun.
-    Begin,
-    /// These containers are about to go: nothing new may refer to them.
-    Condemn,
-    /// These containers go.
-    Final,
-    /// They are gone.
-    Done,
 }
 
 /// The body of a step of a collection. The step stands in it, so that none passes for another.

@@ -5,7 +5,5 @@
 
 pub(crate) mod format;
 
-pub(crate) use format::{
-    CollectionBody, CollectionStep, CommitBody, CommitKind, SessionBody, SessionKind, decode_commit,
-};
+pub(crate) use format::{CollectionBody, CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
 pub use format::{Head, Snapshot, Summary};

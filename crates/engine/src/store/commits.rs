@@ -1,11 +1,10 @@
 //! Reading commits: which snapshots there are, and where the log of commits ends.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::object::ObjectType;
-use crate::object::names::{self, COMMITS, FORGET};
+use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, Snapshot, decode_commit};
 use crate::store::Store;
@@ -38,20 +37,23 @@ pub struct Commits {
 impl Store {
     /// Lists the sessions that have ended, one way or the other.
     pub(crate) fn list_ended(&self) -> Result<BTreeSet<SessionId>> {
-        let entries = self.disk.list(Path::new(COMMITS))?;
-        Ok(entries.iter().filter_map(|entry| SessionId::parse(&entry.name)).collect())
+        self.list_sessions(Prefix::Commits)
+    }
+
+    /// Lists the sessions that have an object under a prefix.
+    pub(crate) fn list_sessions(&self, prefix: Prefix) -> Result<BTreeSet<SessionId>> {
+        Ok(self.list(prefix)?.iter().filter_map(ObjectName::session).collect())
     }
 
     /// Reads a commit.
     pub(crate) fn read_commit(&self, session: SessionId) -> Result<Commit> {
-        let path = names::commit(session);
-        let bytes = self.read(&path, SMALL_LEN_MAX)?;
+        let bytes = self.read(ObjectName::Commit(session), SMALL_LEN_MAX)?;
         self.parse_commit(session, bytes)
     }
 
     /// Reads a commit's bytes.
     pub(crate) fn parse_commit(&self, session: SessionId, bytes: Vec<u8>) -> Result<Commit> {
-        let object = self.display(&names::commit(session));
+        let object = self.display(ObjectName::Commit(session));
         let checksum = *blake3::hash(&bytes).as_bytes();
         let identity = (self.config.repository, Some(session));
         let (_, body) = open_small(&self.keys, &object, ObjectType::Commit, identity, bytes)?;
@@ -68,7 +70,7 @@ impl Store {
                 Err(error) => all.findings.push((session, error)),
             }
         }
-        for session in self.list_if_there(Path::new(FORGET))?.iter().filter_map(|entry| SessionId::parse(&entry.name)) {
+        for session in self.list_sessions(Prefix::Forget)? {
             match self.read_forget(session) {
                 Ok(()) => {
                     all.forgotten.insert(session);
@@ -81,10 +83,10 @@ impl Store {
 
     /// Checks that a snapshot's forgetting is this repository's. A name alone would let anybody hide a snapshot.
     pub(crate) fn read_forget(&self, session: SessionId) -> Result<()> {
-        let path = Path::new(FORGET).join(session.to_string());
-        let bytes = self.read(&path, SMALL_LEN_MAX)?;
+        let name = ObjectName::Forget(session);
+        let bytes = self.read(name, SMALL_LEN_MAX)?;
         let identity = (self.config.repository, Some(session));
-        open_small(&self.keys, &self.display(&path), ObjectType::Forget, identity, bytes).map(|_| ())
+        open_small(&self.keys, &self.display(name), ObjectType::Forget, identity, bytes).map(|_| ())
     }
 }
 

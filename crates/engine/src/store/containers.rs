@@ -1,7 +1,6 @@
 //! Finding and opening containers.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
@@ -9,14 +8,14 @@ use crate::container::directory::{Side, sealed_len};
 use crate::container::reader::{WholeContainer, inspect, open_header};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
-use crate::io::{AlignedBuffer, BatchRead, DiskFile};
 use crate::object::ObjectType;
 use crate::object::header::HEADER_LEN;
-use crate::object::names::{self, CONTAINERS, ContainerName, GC};
+use crate::object::names::{CollectionStep, ContainerName, ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
-use crate::snapshot::{CollectionBody, CollectionStep};
-use crate::store::{Store, open_object};
-use crate::types::{ContainerId, SessionId, parse_hex};
+use crate::object::store::{Detail, Listed, RangeRead};
+use crate::snapshot::CollectionBody;
+use crate::store::Store;
+use crate::types::ContainerId;
 
 /// Bytes read from the front of a container in the hope that its directory ends there.
 const HEAD_LEN: usize = 64 << 10;
@@ -53,32 +52,30 @@ impl Store {
     /// Lists all containers.
     pub fn list_containers(&self) -> Result<Listing> {
         let mut listing = Listing::default();
-        for directory in self.disk.list(Path::new(CONTAINERS))? {
-            let Some(session) = SessionId::parse(&directory.name) else {
-                listing.unknown_files.push(format!("{CONTAINERS}/{}", directory.name));
-                continue;
-            };
-            for entry in self.disk.list(&names::container_dir(session))? {
-                match ContainerName::parse(session, &entry.name) {
-                    Some(name) => listing.containers.push(name),
-                    None => listing.unknown_files.push(format!("{CONTAINERS}/{session}/{}", entry.name)),
+        self.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
+            for Listed { name, .. } in page {
+                match name {
+                    Ok(ObjectName::Container(name)) => listing.containers.push(name),
+                    Ok(other) => listing.unknown_files.push(other.to_string()),
+                    Err(unknown) => listing.unknown_files.push(unknown),
                 }
             }
-        }
+            Ok(())
+        })?;
         listing.containers.sort_unstable();
         Ok(listing)
     }
 
-    /// Lists all containers with the lengths of their files, sorted by session and number.
+    /// Lists all containers with their lengths, sorted by session and number.
     pub(crate) fn list_sized_containers(&self) -> Result<Vec<SizedContainer>> {
         let mut containers = Vec::new();
-        let directories = self.disk.list(Path::new(CONTAINERS))?;
-        for session in directories.iter().filter_map(|directory| SessionId::parse(&directory.name)) {
-            let entries = self.disk.list_sized(&names::container_dir(session))?;
-            containers.extend(entries.into_iter().filter_map(|entry| {
-                Some(SizedContainer { name: ContainerName::parse(session, &entry.name)?, len: entry.len })
+        self.objects.list(Prefix::Containers, Detail::Lengths, &mut |page| {
+            containers.extend(page.into_iter().filter_map(|listed| match listed.name {
+                Ok(ObjectName::Container(name)) => Some(SizedContainer { name, len: listed.len }),
+                _ => None,
             }));
-        }
+            Ok(())
+        })?;
         containers.sort_unstable();
         Ok(containers)
     }
@@ -87,10 +84,17 @@ impl Store {
     /// newest collection.
     pub(crate) fn read_condemned(&self) -> Result<(u32, BTreeSet<ContainerId>)> {
         let (mut newest, mut condemned) = (0, BTreeSet::new());
-        for entry in self.list_if_there(Path::new(GC))? {
-            let Some(number) = parse_hex(&entry.name).map(u32::from_be_bytes) else { continue };
-            newest = newest.max(number);
-            let read = |step| self.read_collection(&entry.name, number, step);
+        let mut steps: BTreeMap<u32, Vec<CollectionStep>> = BTreeMap::new();
+        for name in self.list(Prefix::Collections)? {
+            if let ObjectName::Collection(number, step) = name {
+                newest = newest.max(number);
+                steps.entry(number).or_default().push(step);
+            }
+        }
+        for (number, steps) in steps {
+            let read = |step| -> Result<Option<CollectionBody>> {
+                steps.contains(&step).then(|| self.read_collection(number, step)).transpose()
+            };
             // A `done` that does not open proves nothing: what was condemned stays so.
             if matches!(read(CollectionStep::Done), Ok(Some(_))) {
                 continue;
@@ -102,39 +106,24 @@ impl Store {
         Ok((newest, condemned))
     }
 
-    /// Reads a step of a collection; `None` where it was not taken. `name` is the collection's directory, which tells
-    /// its number.
-    pub(crate) fn read_collection(
-        &self,
-        name: &str,
-        number: u32,
-        step: CollectionStep,
-    ) -> Result<Option<CollectionBody>> {
-        let file = match step {
-            CollectionStep::Begin => "begin",
-            CollectionStep::Condemn => "condemn",
-            CollectionStep::Final => "final",
-            CollectionStep::Done => "done",
-        };
-        let path = Path::new(GC).join(name).join(file);
-        if !self.disk.exists(&path)? {
-            return Ok(None);
-        }
-        let object = self.display(&path);
-        let bytes = self.read(&path, SMALL_LEN_MAX)?;
+    /// Reads a step of a collection.
+    pub(crate) fn read_collection(&self, number: u32, step: CollectionStep) -> Result<CollectionBody> {
+        let name = ObjectName::Collection(number, step);
+        let object = self.display(name);
+        let bytes = self.read(name, SMALL_LEN_MAX)?;
         let identity = (self.config.repository, None);
         let (header, body) = open_small(&self.keys, &object, ObjectType::Collection, identity, bytes)?;
         let body = CollectionBody::decode(&body).map_err(|error| error.of(&object))?;
         if body.step != step || header.ordinal != number {
             return Err(Error::damaged(object, "stands under the name of another step or collection"));
         }
-        Ok(Some(body))
+        Ok(body)
     }
 
     /// Opens a container by its front directory, or, where that is damaged, by its back directory and contents.
     pub fn open_container(&self, name: &ContainerName) -> Result<ContainerReader> {
         let mut opened = self.open_batch(std::slice::from_ref(name));
-        opened.pop().unwrap_or_else(|| Err(Error::Missing { object: self.display(&name.path()) }))
+        opened.pop().unwrap_or_else(|| Err(Error::Missing { object: self.display(name) }))
     }
 
     /// Opens containers in the order of their names. Reads a batch of directories together when the first of them is wanted.
@@ -146,46 +135,32 @@ impl Store {
     }
 
     fn open_batch(&self, names: &[ContainerName]) -> Vec<Result<ContainerReader>> {
-        let mut slots: Vec<Result<BatchRead>> = names.iter().map(|name| self.head_read(name)).collect();
-        let mut reads: Vec<BatchRead> = Vec::with_capacity(names.len());
-        let opened: Vec<Result<()>> = slots.drain(..).map(|slot| slot.map(|read| reads.push(read))).collect();
-        self.disk.read_batch(&mut reads);
-        let mut reads = reads.into_iter();
-        names
-            .iter()
-            .zip(opened)
-            .map(|(name, opened)| {
-                opened?;
-                let read = reads.next().ok_or_else(|| Error::Missing { object: self.display(&name.path()) })?;
-                read.outcome?;
-                self.open_front(name, &*read.file, &read.buffer).or_else(|error| self.open_by_contents(name, error))
-            })
-            .collect()
+        let mut reads: Vec<RangeRead> = names.iter().map(|name| RangeRead::new((*name).into(), 0, HEAD_LEN)).collect();
+        self.objects.read(&mut reads);
+        let opened = names.iter().zip(reads).map(|(name, read)| {
+            let len = read.outcome?;
+            self.open_front(name, len, &read.buffer).or_else(|error| self.open_by_contents(name, error))
+        });
+        opened.collect()
     }
 
-    fn head_read(&self, name: &ContainerName) -> Result<BatchRead> {
-        let file = self.open_file(name)?;
-        let len = usize::try_from(file.len()?).unwrap_or(usize::MAX).min(HEAD_LEN);
-        Ok(BatchRead { file, offset: 0, buffer: AlignedBuffer::new_zeroed(len), outcome: Ok(()) })
+    /// Returns the length of a container as it is stored.
+    pub(crate) fn container_len(&self, name: &ContainerName) -> Result<u64> {
+        self.objects.len((*name).into())?.ok_or_else(|| Error::Missing { object: self.display(name) })
     }
 
-    /// Opens a container's file.
-    pub(crate) fn open_file(&self, name: &ContainerName) -> Result<std::sync::Arc<dyn DiskFile>> {
-        open_object(&*self.disk, &name.path())
-    }
-
-    fn open_front(&self, name: &ContainerName, file: &dyn DiskFile, head: &[u8]) -> Result<ContainerReader> {
+    fn open_front(&self, name: &ContainerName, len: u64, head: &[u8]) -> Result<ContainerReader> {
         let header = open_header(&self.keys, self.config.repository, name, head)?;
         let end = HEADER_LEN.saturating_add(header.front_len as usize);
         let limit = self.config.region_bytes_limit();
         if let Some(sealed) = head.get(HEADER_LEN..end) {
             return ContainerReader::open(*name, header, Side::Front, sealed, limit);
         }
-        if u64::from(self.config.container_bytes) < end as u64 || file.len()? < end as u64 {
-            return Err(Error::damaged(self.display(&name.path()), "its directory reaches past its end"));
+        if u64::from(self.config.container_bytes) < end as u64 || len < end as u64 {
+            return Err(Error::damaged(self.display(name), "its directory reaches past its end"));
         }
         let mut sealed = vec![0; header.front_len as usize];
-        file.read_at(HEADER_LEN as u64, &mut sealed)?;
+        self.objects.read_exact((*name).into(), HEADER_LEN as u64, &mut sealed)?;
         ContainerReader::open(*name, header, Side::Front, &sealed, limit)
     }
 
@@ -218,10 +193,10 @@ impl Store {
     }
 
     fn open_back(&self, name: &ContainerName, whole: &[u8]) -> Result<ContainerReader> {
-        let wrong = || Error::damaged(self.display(&name.path()), "its back directory lies outside it");
+        let wrong = || Error::damaged(self.display(name), "its back directory lies outside it");
         let header = open_header(&self.keys, self.config.repository, name, whole)?;
         let trailer = whole.len().checked_sub(TRAILER_LEN).and_then(|start| whole.get(start..)).ok_or_else(wrong)?;
-        let trailer = Trailer::decode(trailer).map_err(|error| error.of(self.display(&name.path())))?;
+        let trailer = Trailer::decode(trailer).map_err(|error| error.of(self.display(name)))?;
         let start = trailer.back_offset as usize;
         let sealed = whole.get(start..start.saturating_add(trailer.back_len as usize)).ok_or_else(wrong)?;
         ContainerReader::open(*name, header, Side::Back, sealed, self.config.region_bytes_limit())
@@ -234,17 +209,23 @@ impl Store {
         region: u32,
         compressor: &mut Compressor,
     ) -> Result<Vec<u8>> {
-        let missing = || Error::damaged(container.name.path().display(), "region that does not exist");
+        let missing = || Error::damaged(container.name, "region that does not exist");
         let (offset, len) = container.region_range(region).ok_or_else(missing)?;
         let (mut sealed, mut plain) = (vec![0; len as usize], Vec::new());
-        self.open_file(&container.name)?.read_at(offset, &mut sealed)?;
+        self.objects.read_exact(container.name.into(), offset, &mut sealed)?;
         container.open_region(region, &mut sealed, compressor, &mut plain)?;
         Ok(plain)
     }
 
     /// Reads a container whole.
     pub fn read_container(&self, name: &ContainerName) -> Result<Vec<u8>> {
-        self.read(&name.path(), self.config.container_bytes as usize)
+        let len = usize::try_from(self.container_len(name)?).unwrap_or(usize::MAX);
+        if (self.config.container_bytes as usize) < len {
+            return Err(Error::damaged(self.display(name), "longer than a container can be"));
+        }
+        let mut bytes = vec![0; len];
+        self.objects.read_exact((*name).into(), 0, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Reads a container whole and compares it with the checksum in its name.
@@ -253,31 +234,31 @@ impl Store {
         if *blake3::hash(&bytes).as_bytes() == name.checksum {
             Ok(bytes)
         } else {
-            Err(Error::damaged(self.display(&name.path()), "its bytes do not match the checksum in its name"))
+            Err(Error::damaged(self.display(name), "its bytes do not match the checksum in its name"))
         }
     }
 
     /// Checks all of a container but the contents of its regions.
     pub(crate) fn inspect_container(&self, name: &ContainerName) -> Result<WholeContainer> {
-        let file = self.open_file(name)?;
-        let len = file.len()?;
+        let len = self.container_len(name)?;
+        let read = |offset, bytes: &mut [u8]| self.objects.read_exact((*name).into(), offset, bytes);
         if u64::from(self.config.container_bytes) < len {
-            return Err(Error::damaged(self.display(&name.path()), "longer than a container can be"));
+            return Err(Error::damaged(self.display(name), "longer than a container can be"));
         }
         let ends = |len: usize| len.min(HEAD_LEN);
         let whole = usize::try_from(len).unwrap_or(usize::MAX);
         let mut head = vec![0; ends(whole)];
-        file.read_at(0, &mut head)?;
+        read(0, &mut head)?;
         let front_len = open_header(&self.keys, self.config.repository, name, &head)?.front_len as usize;
         let head_len = HEADER_LEN.saturating_add(front_len).min(whole);
         if head.len() < head_len {
             head.resize(head_len, 0);
-            file.read_at(0, &mut head)?;
+            read(0, &mut head)?;
         }
         // The back directory is never longer than the front one.
         let tail_len = TRAILER_LEN.saturating_add(front_len).max(sealed_len(name.kind, Side::Back, 0, 0)).min(whole);
         let mut tail = vec![0; tail_len];
-        file.read_at(len - tail_len as u64, &mut tail)?;
+        read(len - tail_len as u64, &mut tail)?;
         let limit = self.config.region_bytes_limit();
         let mut whole = inspect(&self.keys, self.config.repository, *name, limit, (len, &head, &tail))?;
         // Padding lies between the regions and the back directory.
@@ -285,9 +266,9 @@ impl Store {
         let back_len = sealed_len(name.kind, Side::Back, directory.regions.len(), directory.chunks.len());
         let (start, end) = (whole.reader.regions_end(), len.saturating_sub((back_len + TRAILER_LEN) as u64));
         let mut padding = vec![0; usize::try_from(end.saturating_sub(start)).unwrap_or(0)];
-        file.read_at(start, &mut padding)?;
+        read(start, &mut padding)?;
         if padding.iter().any(|byte| *byte != 0) {
-            whole.findings.push(format!("{}: damaged: its padding is not empty", self.display(&name.path())));
+            whole.findings.push(format!("{}: damaged: its padding is not empty", self.display(name)));
         }
         Ok(whole)
     }

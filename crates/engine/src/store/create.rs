@@ -7,12 +7,13 @@ use crate::chunk::{CHUNK_BYTES_AVERAGE, ChunkSizes, Chunking};
 use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::crypto::{Keys, MasterKey};
 use crate::error::{Error, Result};
-use crate::io::{Access, Disk, DiskFile, Host, Linked};
+use crate::io::{Disk, Host};
 use crate::object::Config;
 use crate::object::config::{CHUNK_BYTES, CONFIG_LEN, CONTAINER_BYTES, CutRule, REGION_BYTES};
-use crate::object::names::{self, COMMITS, CONFIG, CONFIG_COPY, CONTAINERS, DIRECTORIES, KEYS, SESSIONS};
+use crate::object::names::{CONFIG, CONFIG_COPY, ObjectCopy, ObjectName, Prefix};
+use crate::object::store::{Created, Detail, ObjectStore};
 use crate::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
-use crate::store::{ObjectWriter, Store, read_object};
+use crate::store::{Store, list_names, read_whole};
 use crate::types::{RepositoryId, SessionId, Timestamp};
 
 /// A later version's config may be longer; its version is what must be told then.
@@ -134,8 +135,7 @@ pub fn create_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
 }
 
 /// Makes a repository in an existing directory. It exists once `config` does.
-pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
-    let root = Path::new("");
+pub fn create(objects: &Arc<dyn ObjectStore>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
     options.adjustments.validate()?;
     let mut id = [0; 16];
     host.random(&mut id)?;
@@ -145,145 +145,88 @@ pub fn create(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, options: &CreateOption
     let mut config = Config::with_defaults(repository, host.now(), clear_key);
     options.adjustments.apply(&mut config);
 
-    refuse_existing(&**disk)?;
-    for name in DIRECTORIES {
-        disk.create_dir(Path::new(name))?;
-        disk.sync_dir(Path::new(name))?;
-    }
-    disk.sync_dir(root)?;
-    let _lock = lock_creation(&**disk)?;
-    refuse_existing(&**disk)?;
-    remove_unfinished(&**disk)?;
+    refuse_existing(&**objects)?;
     host.random(&mut id)?;
-    let writer = ObjectWriter::new(Arc::clone(disk), SessionId(id));
-    probe(&**disk, &writer, SessionId(id))?;
+    let session = SessionId(id);
+    let lock = objects.begin_creation(session)?;
+    refuse_existing(&**objects)?;
+    remove_unfinished(&**objects)?;
     if let Some(password) = options.password {
         let new = NewSlot { password, cost: options.cost, label: &options.label };
-        add_slot(disk, &**host, repository, &master, new)?;
+        add_slot(&**objects, &**host, repository, &master, new)?;
     }
     let keys = Keys::derive(&master, repository);
     let bytes = config.encode(&keys);
     // Key slots before the config: without one of these a config is of no use. The copy before the config itself, whose
-    // name is what makes the directory a repository.
-    for name in [CONFIG_COPY, CONFIG] {
-        if writer.create(Path::new(name), &bytes)? == Linked::Existed {
-            return Err(Error::RepositoryExists { path: disk.display(root).into() });
+    // name is what makes the store a repository.
+    for copy in [ObjectCopy::Second, ObjectCopy::First] {
+        if objects.create(session, ObjectName::Config(copy), &bytes)? == Created::Existed {
+            return Err(Error::RepositoryExists { path: objects.display("").into() });
         }
-        disk.sync_dir(root)?;
     }
-    writer.discard(Path::new(CREATION_LOCK));
-    Ok(Store { disk: Arc::clone(disk), host: Arc::clone(host), config: Arc::new(config), keys: Arc::new(keys) })
+    objects.end_creation(lock);
+    let (objects, host) = (Arc::clone(objects), Arc::clone(host));
+    Ok(Store { objects, host, config: Arc::new(config), keys: Arc::new(keys) })
 }
 
-/// Held while a repository is made, so that two makers do not take each other for a run that was interrupted.
-const CREATION_LOCK: &str = "tmp/init";
-
-fn lock_creation(disk: &dyn Disk) -> Result<Arc<dyn DiskFile>> {
-    let path = Path::new(CREATION_LOCK);
-    let file = match disk.create(path) {
-        Err(error) if error.io_kind() == Some(std::io::ErrorKind::AlreadyExists) => {
-            disk.open(path, Access::ReadWrite)?
-        }
-        created => created?,
-    };
-    if file.try_lock()? { Ok(file) } else { Err(Error::CreationBusy { root: disk.display(Path::new("")) }) }
-}
-
-/// Refuses a directory that is a repository, or was one: nothing of it may be lost to a new one.
-fn refuse_existing(disk: &dyn Disk) -> Result<()> {
-    let root = disk.display(Path::new(""));
-    if disk.exists(Path::new(CONFIG))? {
+/// Refuses a store that holds a repository, or has held one: nothing of it may be lost to a new one.
+fn refuse_existing(objects: &dyn ObjectStore) -> Result<()> {
+    let root = objects.display("");
+    if objects.len(ObjectName::Config(ObjectCopy::First))?.is_some() {
         return Err(Error::RepositoryExists { path: root.into() });
     }
-    for name in [SESSIONS, COMMITS, CONTAINERS] {
-        let directory = Path::new(name);
-        if disk.exists(directory)? && !disk.list(directory)?.is_empty() {
+    for prefix in [Prefix::Sessions, Prefix::Commits, Prefix::Containers] {
+        if !is_empty(objects, prefix)? {
             return Err(Error::ConfigMissing { root, config: CONFIG, copy: CONFIG_COPY });
         }
     }
     Ok(())
 }
 
-/// Takes away what an interrupted run left, which nothing was ever sealed with: no session has begun.
-fn remove_unfinished(disk: &dyn Disk) -> Result<()> {
-    let copy = Path::new(CONFIG_COPY);
-    if disk.exists(copy)? {
-        disk.remove(copy)?;
-        disk.sync_dir(Path::new(""))?;
-    }
-    for entry in disk.list(Path::new(names::TMP))? {
-        let path = Path::new(names::TMP).join(&entry.name);
-        if path != Path::new(CREATION_LOCK) && !entry.is_dir {
-            disk.remove(&path)?;
-        }
-    }
-    let keys = Path::new(KEYS);
-    let mut any = false;
-    for entry in disk.list(keys)?.iter().filter(|entry| names::parse_slot(&entry.name).is_some()) {
-        disk.remove(&keys.join(&entry.name))?;
-        any = true;
-    }
-    if any { disk.sync_dir(keys) } else { Ok(()) }
-}
-
-/// Tries what commits rely on: that a name can be given to a file once and never again.
-fn probe(disk: &dyn Disk, writer: &ObjectWriter, session: SessionId) -> Result<()> {
-    let target = Path::new(names::TMP).join(format!("{session}-probe"));
-    let probed = probe_at(disk, writer, &target);
-    let removed = match disk.exists(&target) {
-        Ok(true) => disk.remove(&target),
-        Ok(false) => Ok(()),
-        Err(error) => Err(error),
-    };
-    probed.and(removed)
-}
-
-fn probe_at(disk: &dyn Disk, writer: &ObjectWriter, target: &Path) -> Result<()> {
-    let refuse = |reason| Err(Error::UnfitFileSystem { root: disk.display(Path::new("")), reason });
-    match writer.create(target, b"probe") {
-        Ok(Linked::Created) => {}
-        Ok(Linked::Existed) => return refuse("a name that was just drawn stands already"),
-        Err(error) if is_unsupported(&error) => {
-            return refuse("it has no hard links (link(2)), which create a snapshot at once or not at all");
-        }
-        Err(error) => return Err(error),
-    }
-    match writer.create(target, b"again")? {
-        Linked::Existed => Ok(()),
-        Linked::Created => refuse("it lets link(2) replace a file that stands already"),
+/// Returns true if nothing has a name under a prefix.
+fn is_empty(objects: &dyn ObjectStore, prefix: Prefix) -> Result<bool> {
+    let mut is_empty = true;
+    let listed = objects.list(prefix, Detail::Names, &mut |page| {
+        is_empty &= page.is_empty();
+        Ok(())
+    });
+    match listed {
+        Err(error) if error.io_kind() == Some(std::io::ErrorKind::NotFound) => Ok(true),
+        listed => listed.map(|()| is_empty),
     }
 }
 
-fn is_unsupported(error: &Error) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, Unsupported};
-    // Linux file systems without hard links answer EPERM or EOPNOTSUPP.
-    matches!(error, Error::Io { operation: "link", .. })
-        && matches!(error.io_kind(), Some(Unsupported | PermissionDenied))
+/// Removes the objects of an interrupted run, which nothing was ever sealed with: no session has begun.
+fn remove_unfinished(objects: &dyn ObjectStore) -> Result<()> {
+    let mut unfinished = vec![ObjectName::Config(ObjectCopy::Second)];
+    unfinished.extend(list_names(objects, Prefix::Keys)?);
+    objects.delete(&unfinished)?;
+    objects.leftovers(&|_| true).map(drop)
 }
 
 /// Opens a repository. Needs no writing and repairs nothing: one sound copy of the config and of a key slot is enough.
-pub fn open(disk: &Arc<dyn Disk>, host: &Arc<dyn Host>, unlocking: Unlock<'_>) -> Result<Store> {
-    open_copies(disk, host, unlocking, &read_configs(&**disk)?)
+pub fn open(objects: &Arc<dyn ObjectStore>, host: &Arc<dyn Host>, unlocking: Unlock<'_>) -> Result<Store> {
+    open_copies(objects, host, unlocking, &read_configs(&**objects)?)
 }
 
 /// Opens a repository by one of these copies of its config, the first that works.
 pub fn open_copies(
-    disk: &Arc<dyn Disk>,
+    objects: &Arc<dyn ObjectStore>,
     host: &Arc<dyn Host>,
     unlocking: Unlock<'_>,
     copies: &[ConfigCopy],
 ) -> Result<Store> {
     let mut first_error = None;
     // Without `config` and without any session, an init was interrupted: it is to be run again.
-    if !disk.exists(Path::new(CONFIG))? && !has_sessions(&**disk)? {
+    if objects.len(ObjectName::Config(ObjectCopy::First))?.is_none() && is_empty(&**objects, Prefix::Sessions)? {
         let reason = "an init did not come to its end; run it again".to_owned();
-        return Err(Error::NoRepository { path: disk.display(Path::new("")).into(), reason });
+        return Err(Error::NoRepository { path: objects.display("").into(), reason });
     }
     for (name, bytes, config) in copies {
-        match open_config(&**disk, (name, bytes, config), unlocking) {
+        match open_config(&**objects, (name, bytes, config), unlocking) {
             Ok(keys) => {
                 let (config, keys) = (Arc::new(config.clone()), Arc::new(keys));
-                return Ok(Store { disk: Arc::clone(disk), host: Arc::clone(host), config, keys });
+                return Ok(Store { objects: Arc::clone(objects), host: Arc::clone(host), config, keys });
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }
@@ -291,26 +234,25 @@ pub fn open_copies(
     Err(first_error.unwrap_or(Error::WrongPassword))
 }
 
-fn has_sessions(disk: &dyn Disk) -> Result<bool> {
-    let sessions = Path::new(SESSIONS);
-    Ok(disk.exists(sessions)? && !disk.list(sessions)?.is_empty())
-}
-
-fn open_config(disk: &dyn Disk, (name, bytes, config): (&str, &[u8], &Config), unlocking: Unlock<'_>) -> Result<Keys> {
+fn open_config(
+    objects: &dyn ObjectStore,
+    (name, bytes, config): (&str, &[u8], &Config),
+    unlocking: Unlock<'_>,
+) -> Result<Keys> {
     let master = match (&config.clear_key, unlocking) {
         (Some(key), Unlock::Unencrypted) => key.clone(),
-        (None, Unlock::Password(password)) => unlock(disk, config.repository, password, &SlotPolicy::default())?.0,
-        (None, Unlock::PasswordOn { password, policy }) => unlock(disk, config.repository, password, policy)?.0,
+        (None, Unlock::Password(password)) => unlock(objects, config.repository, password, &SlotPolicy::default())?.0,
+        (None, Unlock::PasswordOn { password, policy }) => unlock(objects, config.repository, password, policy)?.0,
         (None, Unlock::Unencrypted) => return Err(Error::WrongPassword),
         (Some(_), Unlock::Password(_) | Unlock::PasswordOn { .. }) => {
             return Err(Error::invalid(format!(
                 "the repository at {} is not encrypted although a password was given; if that is right, open it without",
-                disk.display(Path::new(""))
+                objects.display("")
             )));
         }
     };
     let keys = Keys::derive(&master, config.repository);
-    Config::authenticate(&disk.display(Path::new(name)), bytes, &keys)?;
+    Config::authenticate(&objects.display(name), bytes, &keys)?;
     Ok(keys)
 }
 
@@ -319,13 +261,12 @@ pub type ConfigCopy = (&'static str, Vec<u8>, Config);
 
 /// Reads the copies of the config that are whole: both only if they differ, at least one. A copy that claims to be of a
 /// later version does not hide the other: a flipped bit can make that claim.
-pub fn read_configs(disk: &dyn Disk) -> Result<Vec<ConfigCopy>> {
+pub fn read_configs(objects: &dyn ObjectStore) -> Result<Vec<ConfigCopy>> {
     let mut copies: Vec<ConfigCopy> = Vec::new();
     let mut first_error = None;
-    for name in [CONFIG, CONFIG_COPY] {
-        let path = Path::new(name);
-        let read = read_object(disk, path, CONFIG_LEN_READ_MAX);
-        match read.and_then(|bytes| Ok((Config::decode(&disk.display(path), &bytes)?, bytes))) {
+    for (name, copy) in [CONFIG, CONFIG_COPY].into_iter().zip(ObjectCopy::BOTH) {
+        let read = read_whole(objects, ObjectName::Config(copy), CONFIG_LEN_READ_MAX);
+        match read.and_then(|bytes| Ok((Config::decode(&objects.display(name), &bytes)?, bytes))) {
             Ok((config, bytes)) if copies.iter().all(|(_, held, _)| *held != bytes) => {
                 copies.push((name, bytes, config));
             }
@@ -336,7 +277,7 @@ pub fn read_configs(disk: &dyn Disk) -> Result<Vec<ConfigCopy>> {
     match first_error {
         _ if !copies.is_empty() => Ok(copies),
         Some(Error::Missing { .. }) | None => {
-            let path = disk.display(Path::new("")).into();
+            let path = objects.display("").into();
             Err(Error::NoRepository { path, reason: format!("there is no `{CONFIG}` in it") })
         }
         Some(error) => Err(error),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
+use crate::lru::Lru;
 use crate::store::Store;
 use crate::store::containers::Listing;
-use crate::store::lru::Lru;
 use crate::types::ContainerId;
 
 /// Opens containers by name and keeps what was used last, within a number of bytes.

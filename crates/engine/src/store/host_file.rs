@@ -42,6 +42,21 @@ fn remove_leftovers(disk: &dyn Disk, parent: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Reads a file of the host whole, refusing one that is longer than `len_max` before anything is allocated.
+pub(crate) fn read_file(disk: &dyn Disk, path: &Path, len_max: usize) -> Result<Vec<u8>> {
+    let file = disk.open(path, Access::Read).map_err(|error| match error.io_kind() {
+        Some(std::io::ErrorKind::NotFound) => Error::Missing { object: disk.display(path) },
+        _ => error,
+    })?;
+    let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    if len_max < len {
+        return Err(Error::damaged(disk.display(path), "longer than such a file can be"));
+    }
+    let mut bytes = vec![0; len];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Splits a file into its contents and the BLAKE3 behind them, and compares.
 pub(crate) fn checked<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
     let Some((body, checksum)) = bytes.split_last_chunk::<32>() else {
@@ -56,7 +71,7 @@ pub(crate) fn checked<'a>(object: &str, bytes: &'a [u8]) -> Result<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::read_object;
+    use crate::store::read_file;
     use crate::testing::sim::{Fault, SimDisk, SimHost};
 
     const FILE: &str = "dir/file";
@@ -79,7 +94,7 @@ mod tests {
                 disk.fail_at(call, fault);
                 let replaced = replace_file(&disk, &host, Path::new(FILE), b"new");
                 let disk = disk.reopen();
-                let found = read_object(&disk, Path::new(FILE), 100).unwrap();
+                let found = read_file(&disk, Path::new(FILE), 100).unwrap();
                 assert!(found == b"new" || (replaced.is_err() && found == b"old"), "{fault:?} at {call}");
                 replace_file(&disk, &host, Path::new(FILE), b"next").unwrap();
                 assert_eq!(names(&disk), ["file"], "{fault:?} at {call}");

@@ -11,6 +11,7 @@ use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::io::{Disk, Host};
+use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::spill::SpillMap;
@@ -18,7 +19,6 @@ use crate::store::Store;
 use crate::store::containers::Listing;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
-use crate::store::lru::Lru;
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
@@ -143,17 +143,13 @@ impl MetadataReader {
         let container = self.directories.get(id)?;
         let position = container.find(&fingerprint).ok_or_else(missing)?;
         let region = self.region(&container, position.region)?;
-        let wrong =
-            || Error::damaged(container.name.path().display(), format!("chunk {fingerprint} is not in its place"));
+        let wrong = || Error::damaged(container.name, format!("chunk {fingerprint} is not in its place"));
         let start = position.offset as usize;
         let stored = region.get(start..start + position.len as usize).ok_or_else(wrong)?;
         let split = stored.len().checked_sub(position.hints_len as usize).ok_or_else(wrong)?;
         let (contents, hints) = stored.split_at_checked(split).ok_or_else(wrong)?;
         if self.store.keys.fingerprint(kind, contents) != fingerprint {
-            return Err(Error::damaged(
-                container.name.path().display(),
-                format!("chunk {fingerprint} is not what its name says"),
-            ));
+            return Err(Error::damaged(container.name, format!("chunk {fingerprint} is not what its name says")));
         }
         Ok(MetadataChunk { contents: contents.to_vec(), hints: hints.to_vec() })
     }

@@ -17,7 +17,7 @@ use crate::io::{Disk, Host};
 use crate::object::Config;
 use crate::store::create::ConfigCopy;
 use crate::store::host_file::{checked, replace_file};
-use crate::store::read_object;
+use crate::store::read_file;
 use crate::types::RepositoryId;
 
 /// Directory of the pins in the cache directory.
@@ -86,7 +86,7 @@ fn file_of(path: &[u8]) -> PathBuf {
 /// path counts as unseen.
 pub fn read_pin(disk: &dyn Disk, path: &[u8]) -> Result<Option<Pin>> {
     let file = file_of(path);
-    let bytes = match read_object(disk, &file, PIN_LEN_MAX) {
+    let bytes = match read_file(disk, &file, PIN_LEN_MAX) {
         Ok(bytes) => bytes,
         Err(Error::Missing { .. }) => return Ok(None),
         Err(error) => return Err(error),

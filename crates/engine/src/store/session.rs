@@ -3,17 +3,20 @@
 //! The order of durable effects is that of `docs/durability.md`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::io::Linked;
-use crate::object::names::{self, COMMITS, CONTAINERS, ContainerName, SESSIONS};
+use crate::object::bytes::ObjectBytes;
+use crate::object::names::{ContainerName, ObjectName};
+use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, SessionBody, SessionKind};
+use crate::store::Store;
 use crate::store::containers::Listing;
-use crate::store::{ObjectWriter, Store};
 use crate::types::{ContainerId, SessionId};
+
+/// Containers that are made durable together.
+const PUTS_MAX: usize = 64;
 
 /// A session that has begun.
 #[derive(Debug)]
@@ -27,39 +30,27 @@ pub struct Session {
     /// Sessions of containers that have not ended.
     pub(crate) unended: BTreeSet<SessionId>,
     store: Store,
-    writer: Arc<ObjectWriter>,
-    has_directory: std::sync::OnceLock<()>,
 }
 
 impl Session {
     /// Begins a session. (Rule 13: what collections have condemned is read, the session is made known, and what they
     /// have condemned is read again; a collection does it the other way round, so that one of the two sees the other.)
     pub(crate) fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
-        store.complete_directories()?;
+        store.objects.complete()?;
         let (collections_seen, _) = store.read_condemned()?;
         let mut id = [0; 16];
         store.host.random(&mut id)?;
         let id = SessionId(id);
-        let writer = Arc::new(ObjectWriter::new(Arc::clone(&store.disk), id));
         let body = SessionBody { kind, collections_seen, time: store.host.now(), hostname: hostname.to_owned() };
         let identity = (store.config.repository, id, 0);
         let bytes = seal_small(&store.keys, &*store.host, ObjectType::Session, identity, &body.encode())?;
-        let path = names::session(id);
-        if writer.create(&path, &bytes)? == Linked::Existed {
-            return Err(Error::damaged(store.display(&path), "stands already under a name just drawn"));
+        let name = ObjectName::Session(id);
+        if store.objects.create(id, name, &bytes)? == Created::Existed {
+            return Err(Error::damaged(store.display(name), "stands already under a name just drawn"));
         }
-        writer.sync_dir(Path::new(SESSIONS))?;
         let (_, condemned) = store.read_condemned()?;
         let (live, lengths, unended) = Self::live(store, &condemned)?;
-        Ok(Self {
-            id,
-            live: Arc::new(live),
-            lengths,
-            unended,
-            store: store.clone(),
-            writer,
-            has_directory: std::sync::OnceLock::new(),
-        })
+        Ok(Self { id, live: Arc::new(live), lengths, unended, store: store.clone() })
     }
 
     /// Lists what may be referred to, and which sessions have not ended: their containers may have names that a power cut
@@ -83,75 +74,54 @@ impl Session {
         containers: &[ContainerName],
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<Vec<(ContainerName, Error)>> {
-        let mut unreadable = Vec::new();
-        let mut directories = BTreeSet::new();
+        let (mut unreadable, mut puts) = (Vec::new(), Vec::new());
         for name in containers {
             if is_interrupted() {
+                self.store.objects.discard(puts);
                 return Err(Error::Interrupted);
             }
             match self.store.read_verified(name) {
-                Ok(bytes) => {
-                    self.writer.rewrite(name, &bytes)?;
-                    directories.insert(name.id.session);
-                }
+                Ok(bytes) => puts.push(self.put(*name, &ObjectBytes::copy_of(&bytes))?),
                 Err(error) => unreadable.push((*name, error)),
             }
+            if PUTS_MAX <= puts.len() {
+                self.store.objects.barrier(std::mem::take(&mut puts))?;
+            }
         }
-        for session in directories {
-            self.store.disk.sync_dir(&names::container_dir(session))?;
-        }
+        self.store.objects.barrier(puts)?;
         Ok(unreadable)
     }
 
-    /// Returns what writes this session's objects.
-    pub(crate) fn writer(&self) -> &Arc<ObjectWriter> {
-        &self.writer
-    }
-
-    /// Makes the directory of this session's containers, once.
-    pub(crate) fn create_container_dir(&self) -> Result<()> {
-        if self.has_directory.get().is_none() {
-            self.store.disk.create_dir(&names::container_dir(self.id))?;
-            self.store.disk.sync_dir(Path::new(CONTAINERS))?;
-            let _set_once = self.has_directory.set(());
-        }
-        Ok(())
-    }
-
-    /// Makes the names of this session's containers durable (step D3).
-    pub(crate) fn sync_containers(&self) -> Result<()> {
-        self.store.disk.sync_dir(&names::container_dir(self.id))
+    /// Starts to store a container.
+    pub(crate) fn put(&self, name: ContainerName, bytes: &ObjectBytes) -> Result<PendingPut> {
+        self.store.objects.put(self.id, name.into(), bytes)
     }
 
     /// Ends the session. Everything the commit refers to must be durable. Returns the commit's checksum once it is
     /// durable too.
     ///
-    /// The linearization point is `link(2)` onto `commits/<session>`: a collection that has given up on this session
+    /// The linearization point is the creation of `commits/<session>`: a collection that has given up on this session
     /// creates a fence under the same name, and whoever comes first wins.
     pub(crate) fn commit(&self, body: &CommitBody) -> Result<[u8; 32]> {
         let identity = (self.store.config.repository, self.id, 0);
         let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
-        let path = names::commit(self.id);
-        let created = self.writer.create(&path, &bytes);
-        // A link that failed may have been made all the same, where the disk is at the other end of a network.
-        if let Err(error) = &created
-            && self.store.disk.exists(&path).unwrap_or(true)
-        {
-            return Err(Error::UnknownState { session: self.id, reason: error.to_string() });
+        let name = ObjectName::Commit(self.id);
+        match self.store.objects.create(self.id, name, &bytes) {
+            Ok(Created::New) => {}
+            Ok(Created::Existed) => {
+                return match self.store.read_commit(self.id)?.body.kind {
+                    CommitKind::Fence => Err(Error::Fenced { session: self.id }),
+                    CommitKind::Snapshot | CommitKind::Done => {
+                        Err(Error::damaged(self.store.display(name), "stands already and is not this session's"))
+                    }
+                };
+            }
+            // The object may have been created all the same: an error then no longer means that the snapshot does not exist.
+            Err(error) if self.store.objects.len(name).map_or(true, |len| len.is_some()) => {
+                return Err(Error::UnknownState { session: self.id, reason: error.to_string() });
+            }
+            Err(error) => return Err(error),
         }
-        if created? == Linked::Existed {
-            let standing = self.store.read_commit(self.id)?;
-            return match standing.body.kind {
-                CommitKind::Fence => Err(Error::Fenced { session: self.id }),
-                CommitKind::Snapshot | CommitKind::Done => {
-                    Err(Error::damaged(self.store.display(&path), "stands already and is not this session's"))
-                }
-            };
-        }
-        // Past this line the snapshot may survive: an error no longer means that it does not exist.
-        self.writer
-            .sync_dir(Path::new(COMMITS))
-            .map_err(|error| Error::UnknownState { session: self.id, reason: error.to_string() })?;
         Ok(*blake3::hash(&bytes).as_bytes())
     }
 }

@@ -1,16 +1,15 @@
 //! The key slots of a repository: listing, opening, adding, removing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
 use crate::crypto::MasterKey;
 use crate::crypto::slot::{PasswordCost, Slot, SlotLabel, hex};
 use crate::error::{Error, Result};
-use crate::io::{Disk, Host, Linked};
-use crate::object::names::{self, KEYS, SlotCopy};
+use crate::io::Host;
+use crate::object::names::{ObjectCopy, ObjectName, Prefix};
 use crate::object::slot::{SLOT_LEN_MAX, decode_slot, encode_slot};
-use crate::store::{ObjectWriter, read_object};
+use crate::object::store::{Created, Detail, ObjectStore};
+use crate::store::read_whole;
 use crate::types::{RepositoryId, SessionId, Timestamp};
 
 /// The slots found in a repository.
@@ -25,26 +24,30 @@ pub struct Slots {
 }
 
 /// Reads all key slots of a repository.
-pub fn read_slots(disk: &dyn Disk, repository: RepositoryId) -> Result<Slots> {
+pub fn read_slots(objects: &dyn ObjectStore, repository: RepositoryId) -> Result<Slots> {
     let mut found = Slots::default();
-    let mut copies: BTreeMap<[u8; 16], Vec<SlotCopy>> = BTreeMap::new();
-    for entry in disk.list(Path::new(KEYS))? {
-        match names::parse_slot(&entry.name) {
-            Some((id, copy)) => copies.entry(id).or_default().push(copy),
-            None => found.findings.push(format!("{KEYS}/{}: not a key slot", entry.name)),
+    let mut copies: BTreeMap<[u8; 16], Vec<ObjectCopy>> = BTreeMap::new();
+    objects.list(Prefix::Keys, Detail::Names, &mut |page| {
+        for listed in page {
+            match listed.name {
+                Ok(ObjectName::Slot(id, copy)) => copies.entry(id).or_default().push(copy),
+                Ok(other) => found.findings.push(format!("{other}: not a key slot")),
+                Err(unknown) => found.findings.push(format!("{unknown}: not a key slot")),
+            }
         }
-    }
+        Ok(())
+    })?;
     for (id, copies) in copies {
         let mut slot = None;
         let mut foreign = 0;
-        for copy in [SlotCopy::First, SlotCopy::Second] {
-            let path = names::slot(&id, copy);
-            let object = disk.display(&path);
+        for copy in ObjectCopy::BOTH {
+            let name = ObjectName::Slot(id, copy);
+            let object = objects.display(&name.to_string());
             if !copies.contains(&copy) {
                 found.findings.push(format!("{object}: missing"));
                 continue;
             }
-            match read_object(disk, &path, SLOT_LEN_MAX).and_then(|bytes| decode_slot(&object, &bytes)) {
+            match read_whole(objects, name, SLOT_LEN_MAX).and_then(|bytes| decode_slot(&object, &bytes)) {
                 Ok((owner, _)) if owner != repository => foreign += 1,
                 Ok((_, read)) if read.id == id => slot = slot.or(Some(read)),
                 Ok(_) => found.findings.push(format!("{object}: damaged: stands under a wrong name")),
@@ -57,7 +60,7 @@ pub fn read_slots(disk: &dyn Disk, repository: RepositoryId) -> Result<Slots> {
             }
         }
         if foreign > 0 {
-            found.findings.push(format!("{KEYS}/{}: belongs to another repository", SessionId(id)));
+            found.findings.push(format!("{}/{}: belongs to another repository", Prefix::Keys, SessionId(id)));
         }
         found.slots.extend(slot);
     }
@@ -120,12 +123,12 @@ fn plan<'a>(slots: &'a [Slot], policy: &SlotPolicy) -> SlotPlan<'a> {
 
 /// Finds the slot that the password opens.
 pub fn unlock(
-    disk: &dyn Disk,
+    objects: &dyn ObjectStore,
     repository: RepositoryId,
     password: &[u8],
     policy: &SlotPolicy,
 ) -> Result<(MasterKey, Slot, SlotLabel)> {
-    let found = read_slots(disk, repository)?;
+    let found = read_slots(objects, repository)?;
     let plan = plan(&found.slots, policy);
     let mut damage = None;
     for slot in plan.slots {
@@ -160,36 +163,36 @@ pub struct NewSlot<'a> {
 
 /// Adds a slot, both copies durable when this returns. Refused where as many exist as are tried.
 pub fn add_slot(
-    disk: &Arc<dyn Disk>,
+    objects: &dyn ObjectStore,
     host: &dyn Host,
     repository: RepositoryId,
     key: &MasterKey,
     new: NewSlot<'_>,
 ) -> Result<Slot> {
-    let count = read_slots(&**disk, repository)?.slots.len();
+    let count = read_slots(objects, repository)?.slots.len();
     if SLOTS_MAX <= count {
         return Err(Error::invalid(format!(
             "the repository has {count} key slots, and {SLOTS_MAX} at most are tried: remove one first"
         )));
     }
-    create_slot(disk, host, repository, key, new)
+    create_slot(objects, host, repository, key, new)
 }
 
 /// Replaces a slot: the new one is durable before the old one goes.
 pub fn replace_slot(
-    disk: &Arc<dyn Disk>,
+    objects: &dyn ObjectStore,
     host: &dyn Host,
     repository: RepositoryId,
     (key, old): (&MasterKey, &Slot),
     new: NewSlot<'_>,
 ) -> Result<Slot> {
-    let slot = create_slot(disk, host, repository, key, new)?;
-    remove_slot(&**disk, old)?;
+    let slot = create_slot(objects, host, repository, key, new)?;
+    remove_slot(objects, old)?;
     Ok(slot)
 }
 
 fn create_slot(
-    disk: &Arc<dyn Disk>,
+    objects: &dyn ObjectStore,
     host: &dyn Host,
     repository: RepositoryId,
     key: &MasterKey,
@@ -202,26 +205,18 @@ fn create_slot(
     let unsealed = Slot { id, created, cost: new.cost, salt, commitment: [0; 32], key_epoch: 0, sealed: Vec::new() };
     let slot = Slot::wrap(unsealed, repository, new.password, key, new.label)?;
     let bytes = encode_slot(repository, &slot);
-    let writer = ObjectWriter::new(Arc::clone(disk), SessionId(id));
-    for copy in [SlotCopy::First, SlotCopy::Second] {
-        let path = names::slot(&id, copy);
-        if writer.create(&path, &bytes)? == Linked::Existed {
-            return Err(Error::damaged(disk.display(&path), "stands already under a name just drawn"));
+    for copy in ObjectCopy::BOTH {
+        let name = ObjectName::Slot(id, copy);
+        if objects.create(SessionId(id), name, &bytes)? == Created::Existed {
+            return Err(Error::damaged(objects.display(&name.to_string()), "stands already under a name just drawn"));
         }
     }
-    writer.sync_dir(Path::new(KEYS))?;
     Ok(slot)
 }
 
 /// Removes a slot. The caller has made sure that another one is left.
-pub fn remove_slot(disk: &dyn Disk, slot: &Slot) -> Result<()> {
-    for copy in [SlotCopy::First, SlotCopy::Second] {
-        let path = names::slot(&slot.id, copy);
-        if disk.exists(&path)? {
-            disk.remove(&path)?;
-        }
-    }
-    disk.sync_dir(Path::new(KEYS))
+pub fn remove_slot(objects: &dyn ObjectStore, slot: &Slot) -> Result<()> {
+    objects.delete(&ObjectCopy::BOTH.map(|copy| ObjectName::Slot(slot.id, copy)))
 }
 
 #[cfg(test)]

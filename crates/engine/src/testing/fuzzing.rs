@@ -14,7 +14,7 @@ use crate::container::seal::region_aad;
 use crate::container::trailer::Trailer;
 use crate::crypto::{Domain, Keys, MasterKey, ObjectKey, TAG_LEN};
 use crate::object::header::{HEADER_LEN, Header, ObjectType};
-use crate::object::names::{ContainerKind, ContainerName, parse_slot};
+use crate::object::names::{ContainerKind, ContainerName, ObjectName};
 use crate::object::slot::{decode_slot, encode_slot};
 use crate::object::{Config, open_small};
 use crate::recipe::{HintTable, decode_hints, decode_segment};
@@ -300,10 +300,12 @@ fn collection(bytes: &[u8]) {
     }
 }
 
-/// A name in a directory of sessions' containers, or of key slots.
+/// A name of an object, or in a directory of a session's containers.
 fn names(bytes: &[u8]) {
     let Ok(name) = std::str::from_utf8(bytes) else { return };
-    let _either = (parse_slot(name), SessionId::parse(name));
+    if let Some(object) = ObjectName::parse(name) {
+        assert_eq!(object.to_string(), name, "a name comes back");
+    }
     if let Some(container) = ContainerName::parse(session_id(), name) {
         assert!(container.path().ends_with(name), "a name comes back");
     }

@@ -13,6 +13,8 @@ use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::index::{IndexOptions, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Disk, Host};
+use onefold_engine::object::ObjectStore;
+use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::object::names::ContainerName;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
@@ -172,6 +174,11 @@ impl World {
         Arc::new(self.disk.subdir("repo"))
     }
 
+    /// The repository's objects.
+    pub(super) fn objects(&self) -> Arc<dyn ObjectStore> {
+        directory_store(self.repo())
+    }
+
     /// The host's cache.
     pub(super) fn cache(&self) -> Arc<dyn Disk> {
         Arc::new(self.disk.subdir("cache"))
@@ -180,12 +187,12 @@ impl World {
     /// Makes an encrypted repository.
     pub(super) fn create(&self, adjustments: Adjustments) -> Result<Store> {
         let options = CreateOptions { password: Some(PASSWORD), cost: CHEAP, label: SlotLabel::default(), adjustments };
-        create(&self.repo(), &self.host, &options)
+        create(&self.objects(), &self.host, &options)
     }
 
     /// Opens the repository.
     pub(super) fn open(&self) -> Result<Store> {
-        open(&self.repo(), &self.host, Unlock::Password(PASSWORD))
+        open(&self.objects(), &self.host, Unlock::Password(PASSWORD))
     }
 
     /// Where files spill.
@@ -422,4 +429,9 @@ impl Draw {
     pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
+}
+
+/// The objects of a repository on a disk.
+pub(super) fn directory_store(disk: Arc<dyn Disk>) -> Arc<dyn ObjectStore> {
+    Arc::new(DirectoryStore::new(disk))
 }

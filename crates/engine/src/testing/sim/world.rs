@@ -325,8 +325,12 @@ impl World {
 
     pub(super) fn list_sized(&self, path: &Path) -> io::Result<Vec<SizedEntry>> {
         let names = &self.dir(self.resolve(path)?)?.live;
-        let len = |inode| self.file(inode).map_or(0, |file| file.live().len());
-        Ok(names.iter().map(|(name, inode)| SizedEntry { name: name.to_string(), len: len(*inode) }).collect())
+        let sized = names.iter().map(|(name, inode)| {
+            let file = self.file(*inode);
+            let (is_dir, len) = (file.is_err(), file.map_or(0, |file| file.live().len()));
+            SizedEntry { name: name.to_string(), is_dir, len, changed: None }
+        });
+        Ok(sized.collect())
     }
 
     pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
