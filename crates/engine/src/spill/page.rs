@@ -54,13 +54,14 @@ impl Sealer {
         self.next_counter
     }
 
-    fn seal(&mut self, page: &mut Vec<u8>) {
+    /// Seals a page in its buffer and appends the tag.
+    pub(super) fn seal(&mut self, page: &mut Vec<u8>) {
         self.key.seal(Domain::Spill, self.next_counter, self.name.as_bytes(), page, 0);
         self.next_counter = self.next_counter.checked_add(1).expect("2^64 pages are never written");
     }
 
     /// Opens a page in its buffer; returns false if it was not sealed with this counter.
-    fn is_opened(&self, counter: u64, sealed: &mut [u8]) -> bool {
+    pub(super) fn is_opened(&self, counter: u64, sealed: &mut [u8]) -> bool {
         self.key.open(Domain::Spill, counter, self.name.as_bytes(), sealed).is_ok()
     }
 }

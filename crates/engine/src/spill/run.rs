@@ -26,7 +26,7 @@ impl ScratchDir {
 
     /// Creates a file and unlinks it at once, so that it vanishes with the process. Returns it with its former name, for
     /// messages.
-    fn create(&self, host: &dyn Host) -> Result<(Arc<dyn DiskFile>, String)> {
+    pub(super) fn create(&self, host: &dyn Host) -> Result<(Arc<dyn DiskFile>, String)> {
         let mut random = [0; 16];
         host.random(&mut random)?;
         let path = self.path.join(format!("spill-{}", hex(&random)));

@@ -3,16 +3,18 @@
 //! Exact, in memory that does not depend on the trace: chunks are sorted by name on temporary files (32 bytes for each
 //! chunk), then duplicates by position (20 bytes for each).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::spill::Partitions;
 use serde::Serialize;
 
 use crate::trace::block::Totals;
-use crate::trace::external::Records;
 use crate::trace::{Event, Events, HASH_LEN};
 
-/// Memory for sorting, without the buffers of files.
+/// Memory of records that are sorted. At most two lists of them exist at a time.
 const SORT_BYTES: usize = 32 << 20;
 /// Most versions that are distinguished: each takes memory.
 const VERSIONS_MAX: usize = 1 << 17;
@@ -93,9 +95,15 @@ type Named = [u8; HASH_LEN + 8 + 4];
 /// A duplicate by position: position, position of its last occurrence, length.
 type DuplicateRecord = [u8; 8 + 8 + 4];
 
+/// Starts a list of records to be sorted, in a temporary file in `dir`.
+fn records<const N: usize>(dir: &Path) -> Result<Partitions<N>> {
+    let (disk, host) = (Arc::new(OsDisk::new(dir.to_path_buf())), Arc::new(OsHost::new()));
+    Ok(Partitions::new(Some(disk), PathBuf::new(), host, "records of the trace", SORT_BYTES)?)
+}
+
 /// Reads a trace to its end, with temporary files in `dir`.
 pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
-    let mut named = Records::<{ size_of::<Named>() }>::new(dir)?;
+    let mut named = records::<{ size_of::<Named>() }>(dir)?;
     // Each version, and the position of the first chunk after it.
     let mut versions: Vec<(VersionSummary, u64)> = Vec::new();
     let mut position = 0_u64;
@@ -120,9 +128,10 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
         }
     }
     let mut lags = Histogram([0; CLASSES]);
-    let mut duplicates = Records::<{ size_of::<DuplicateRecord>() }>::new(dir)?;
+    let mut duplicates = records::<{ size_of::<DuplicateRecord>() }>(dir)?;
     let mut last: Option<([u8; HASH_LEN], u64)> = None;
-    named.sorted(SORT_BYTES, &mut |record| {
+    for record in named.finish()?.sorted() {
+        let record = record?;
         let (hash, rest) = record.split_first_chunk::<HASH_LEN>().expect("a record begins with a hash");
         let (position, _) = rest.split_first_chunk::<8>().expect("the position follows");
         let at = u64::from_be_bytes(*position);
@@ -134,14 +143,15 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
             duplicate[16..].copy_from_slice(&record[HASH_LEN + 8..]);
             duplicates.push(&duplicate)?;
         }
-        Ok(())
-    })?;
+    }
     let (mut runs, mut run_count) = (Histogram([0; CLASSES]), 0);
     // Place and last occurrence of the duplicate before, and how many are in its run.
     let mut run: Option<(u64, u64, u64)> = None;
     let mut remaining = versions.iter_mut();
     let mut version = remaining.next();
-    duplicates.sorted(SORT_BYTES, &mut |duplicate| {
+    let duplicates = duplicates.finish()?;
+    for duplicate in duplicates.sorted() {
+        let duplicate = duplicate?;
         let [at, before] =
             [0, 8].map(|start| u64::from_be_bytes(duplicate[start..start + 8].try_into().expect("eight bytes")));
         let len = u32::from_be_bytes(duplicate[16..].try_into().expect("four bytes"));
@@ -158,8 +168,7 @@ pub fn describe(events: &mut dyn Events, dir: &Path) -> Result<TraceSummary> {
         }
         run_count += u64::from(goes_on.is_none());
         run = Some((at, before, goes_on.map_or(1, |(.., len)| len + 1)));
-        Ok(())
-    })?;
+    }
     if let Some((.., len)) = run {
         runs.add(len);
     }

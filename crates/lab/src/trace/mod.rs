@@ -6,7 +6,6 @@
 
 pub mod block;
 pub mod describe;
-pub mod external;
 pub mod file;
 pub mod foreign;
 pub mod input;
