@@ -24,7 +24,7 @@
 //!
 //! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
-//! `pipeline backup restore check inspect`, L6 `repo`, L7 `facade`.
+//! `pipeline backup restore check inspect forget`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "internals"),
@@ -50,6 +50,7 @@ cfg_if::cfg_if! {
         pub mod container;
         pub mod crypto;
         pub mod fingerprint;
+        pub mod forget;
         pub mod index;
         pub mod inspect;
         pub mod io;
@@ -78,6 +79,7 @@ cfg_if::cfg_if! {
         mod container;
         mod crypto;
         mod fingerprint;
+        mod forget;
         mod index;
         mod inspect;
         mod io;
