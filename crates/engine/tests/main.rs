@@ -18,6 +18,7 @@ mod regressions;
 mod rehearsing;
 mod replacing;
 mod restore_faults;
+mod sessions;
 mod sources;
 mod standing;
 mod support;

@@ -111,7 +111,6 @@ pub fn backup(
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
     let pack = PackStage::new(store, session, driver, options.compression, &options.budget);
     let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
-    let heads = store.read_commits()?.heads();
     let files = FileReader::new(store.config.entry_bytes_max());
     let reader = open_reader(store, session, source, files, options)?;
     let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
@@ -119,7 +118,7 @@ pub fn backup(
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
     let ingest = Ingest::new(driver, reader, files, rule, depth);
-    let built = flow(options, ingest, &mut identify, assembler, &**monitor)?;
+    let built = flow((options, session), ingest, &mut identify, assembler, &**monitor)?;
     // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
     identify.finish()?;
     let counts = identify.counts;
@@ -143,7 +142,11 @@ pub fn backup(
     if is_skipped {
         return Ok(report);
     }
-    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(report.snapshot.clone()), heads };
+    let body = CommitBody {
+        kind: CommitKind::Snapshot,
+        snapshot: Some(report.snapshot.clone()),
+        heads: session.heads.clone(),
+    };
     session.commit(&body)?;
     Ok(report)
 }
@@ -194,7 +197,7 @@ fn snapshot_of(
 
 /// Moves chunks, references and events from the source through the identifier to the assembler, in stream order.
 fn flow(
-    options: &BackupOptions,
+    (options, session): (&BackupOptions, &Session),
     ingest: Ingest,
     identify: &mut IdentifyStage<'_>,
     assembler: Assembler,
@@ -202,7 +205,10 @@ fn flow(
 ) -> Result<BuiltTree> {
     let waiting_max = options.budget.steps_waiting + options.budget.references_in_flight;
     let mut sequencer = Sequencer { assembler, waiting: VecDeque::new(), waiting_max };
-    ingest.run(monitor, &mut |block| sequencer.take(block, identify))?;
+    ingest.run(monitor, &mut |block| {
+        session.beat();
+        sequencer.take(block, identify)
+    })?;
     identify.resolve_all()?;
     sequencer.advance(identify)?;
     sequencer.assembler.finish(identify)

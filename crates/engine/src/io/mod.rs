@@ -185,6 +185,12 @@ pub trait Disk: Debug + Send + Sync {
     fn create_dir(&self, path: &Path) -> Result<()>;
     /// Renames `from` to `to` and replaces an existing `to`.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Exchanges two files that both exist, so that each has the other's name. Fails with kind `Unsupported` where the file system
+    /// cannot, which is the default.
+    fn exchange(&self, from: &Path, to: &Path) -> Result<()> {
+        let _ = from;
+        Err(Error::io("exchange", to, std::io::ErrorKind::Unsupported.into()))
+    }
     /// Gives the file `existing` the further name `new`, never replacing: the create-only primitive of commits.
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked>;
     /// Removes a name of a file; fails if there is none.

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use onefold_sys::Ring;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::rand::GetRandomFlags;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -84,6 +86,18 @@ impl Disk for OsDisk {
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let from = self.full(from);
         std::fs::rename(&from, self.full(to)).map_err(|error| Error::io("rename", &from, error))
+    }
+
+    fn exchange(&self, from: &Path, to: &Path) -> Result<()> {
+        let (from, to) = (self.full(from), self.full(to));
+        renameat_with(CWD, &from, CWD, &to, RenameFlags::EXCHANGE).map_err(|error| {
+            let error = match error {
+                // File systems without the flag answer EINVAL, kernels without it ENOSYS.
+                Errno::INVAL | Errno::NOSYS => ErrorKind::Unsupported.into(),
+                error => error.into(),
+            };
+            Error::io("exchange", &to, error)
+        })
     }
 
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked, SizedEntry};
@@ -23,6 +23,8 @@ use crate::types::{SessionId, Timestamp};
 
 /// Directory of temporary files. A file here whose session has ended is left over.
 pub const TMP: &str = "tmp";
+/// Ending of the names of files that are removed right after they were created. Listings leave them out.
+const PROBE: &str = ".probe";
 /// Held while a repository is created.
 const CREATION_LOCK: &str = "tmp/init";
 /// Files of containers that stay open between reads.
@@ -109,7 +111,7 @@ impl DirectoryStore {
         Ok(())
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, BTreeSet<PathBuf>> {
+    fn made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,27 +127,32 @@ impl DirectoryStore {
         Ok(stored == bytes)
     }
 
-    /// Opens an object. The files of containers stay open, within a limit.
+    /// Opens an object, or returns the file of a container that was opened lately. It may have been removed since.
     fn open(&self, name: ObjectName) -> Result<Arc<dyn DiskFile>> {
-        let cached = || self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_container = matches!(name, ObjectName::Container(_));
-        if is_container && let Some(file) = cached().get(&name) {
-            return Ok(file);
-        }
+        let cached = self.open_files().get(&name);
+        cached.map_or_else(|| self.open_again(name), Ok)
+    }
+
+    /// Opens an object that exists. The files of containers stay open, within a limit.
+    fn open_again(&self, name: ObjectName) -> Result<Arc<dyn DiskFile>> {
         let path = name.path();
         let mut opened = self.disk.open(&path, Access::Read);
         if opened.as_ref().is_err_and(Error::is_out_of_handles) {
-            *cached() = Lru::new(OPEN_FILES);
+            *self.open_files() = Lru::new(OPEN_FILES);
             opened = self.disk.open(&path, Access::Read);
         }
         let file = opened.map_err(|error| match error.io_kind() {
             Some(ErrorKind::NotFound) => Error::Missing { object: self.disk.display(&path) },
             _ => error,
         })?;
-        if is_container {
-            cached().insert(name, Arc::clone(&file), 1);
+        if matches!(name, ObjectName::Container(_)) {
+            self.open_files().insert(name, Arc::clone(&file), 1);
         }
         Ok(file)
+    }
+
+    fn open_files(&self) -> MutexGuard<'_, Lru<ObjectName, Arc<dyn DiskFile>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the object of a read and shortens its buffer to what the object has.
@@ -181,6 +188,9 @@ impl DirectoryStore {
         let mut directories = Vec::new();
         for DiskEntry { name, is_dir } in self.disk.list(Path::new(prefix.directory()))? {
             let path = Path::new(prefix.directory()).join(&name);
+            if !is_dir && name.ends_with(PROBE) {
+                continue;
+            }
             if is_dir && prefix.is_group(&name) {
                 directories.push(path);
             } else {
@@ -196,8 +206,31 @@ impl DirectoryStore {
         if prefix == Prefix::Root && entry.is_dir && names::DIRECTORIES.contains(&path.as_str()) {
             return None;
         }
+        if !entry.is_dir && path.ends_with(PROBE) {
+            return None;
+        }
         let object = ObjectName::parse(&path).filter(|name| !entry.is_dir && name.prefix() == prefix);
         Some(Listed { name: object.ok_or(path), len: entry.len, changed: entry.changed })
+    }
+
+    /// Gives a temporary file its name.
+    fn publish(&self, put: &PendingPut, path: &Path) -> Result<()> {
+        let from = temporary(put.session, put.ticket);
+        if put.is_again {
+            // Both files exist at every moment: a name that was removed meanwhile does not come back.
+            self.disk.exchange(&from, path)?;
+            self.remove_temporary(&from);
+            return Ok(());
+        }
+        self.make_directory_of(path)?;
+        self.disk.rename(&from, path)
+    }
+
+    /// Changes a directory, so that a network file system's client reads it again when it is listed.
+    fn touch(&self, session: SessionId, directory: &Path) -> Result<()> {
+        let path = directory.join(format!("{session}{PROBE}"));
+        drop(self.disk.create(&path)?);
+        self.disk.remove(&path)
     }
 
     fn lock_creation(&self) -> Result<Arc<dyn DiskFile>> {
@@ -211,7 +244,7 @@ impl DirectoryStore {
 
     /// Tries what commits rely on: that a name can be given to a file once and never again.
     fn probe(&self, session: SessionId) -> Result<()> {
-        let target = Path::new(TMP).join(format!("{session}-probe"));
+        let target = Path::new(TMP).join(format!("{session}{PROBE}"));
         let probed = self.probe_at(session, &target);
         let removed = match self.disk.exists(&target) {
             Ok(true) => self.disk.remove(&target),
@@ -278,7 +311,16 @@ impl ObjectStore for DirectoryStore {
 
     fn put(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
         let ticket = self.write_temporary(session, |path| self.write_direct(path, bytes))?;
-        Ok(PendingPut { name, session, ticket })
+        Ok(PendingPut { name, session, ticket, is_again: false })
+    }
+
+    fn put_again(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut> {
+        Ok(PendingPut { is_again: true, ..self.put(session, name, bytes)? })
+    }
+
+    fn confirm(&self, names: &[ObjectName]) -> Result<()> {
+        let directories: BTreeSet<PathBuf> = names.iter().map(|name| parent_of(&name.path()).to_owned()).collect();
+        directories.iter().try_for_each(|directory| self.disk.sync_dir(directory))
     }
 
     fn barrier(&self, puts: Vec<PendingPut>) -> Result<()> {
@@ -286,10 +328,7 @@ impl ObjectStore for DirectoryStore {
         let mut puts = puts.into_iter();
         while let Some(put) = puts.next() {
             let path = put.name.path();
-            let renamed = self
-                .make_directory_of(&path)
-                .and_then(|()| self.disk.rename(&temporary(put.session, put.ticket), &path));
-            if let Err(error) = renamed {
+            if let Err(error) = self.publish(&put, &path) {
                 self.discard(std::iter::once(put).chain(puts).collect());
                 return Err(error);
             }
@@ -336,7 +375,7 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn len(&self, name: ObjectName) -> Result<Option<u64>> {
-        match self.open(name).and_then(|file| file.len()) {
+        match self.open_again(name).and_then(|file| file.len()) {
             Ok(len) => Ok(Some(len)),
             Err(Error::Missing { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -381,10 +420,17 @@ impl ObjectStore for DirectoryStore {
         Ok(())
     }
 
-    fn refresh(&self, session: SessionId, prefix: Prefix) -> Result<()> {
-        let target = Path::new(prefix.directory()).join(format!("{session}.probe"));
-        self.disk.create(&target)?;
-        self.disk.remove(&target)
+    fn refresh_collections(&self, session: SessionId) -> Result<()> {
+        let root = Path::new(Prefix::Collections.directory());
+        self.touch(session, root)?;
+        for DiskEntry { name, is_dir } in self.disk.list(root)? {
+            let directory = root.join(&name);
+            let number = Prefix::Collections.is_group(&name) && is_dir;
+            if number && !self.disk.exists(&directory.join("done"))? {
+                self.touch(session, &directory)?;
+            }
+        }
+        Ok(())
     }
 
     fn abilities(&self) -> Abilities {

@@ -125,6 +125,8 @@ pub enum ObjectName {
     Container(ContainerName),
     /// A session's start.
     Session(SessionId),
+    /// A heartbeat of a session, by its number.
+    Heartbeat(SessionId, u32),
     /// A session's end.
     Commit(SessionId),
     /// A snapshot's forgetting.
@@ -156,6 +158,7 @@ impl fmt::Display for ObjectName {
             Self::Session(session) | Self::Commit(session) | Self::Forget(session) => {
                 write!(f, "{directory}/{session}")
             }
+            Self::Heartbeat(session, count) => write!(f, "{directory}/{session}.{count:08x}"),
             Self::Collection(number, step) => write!(f, "{directory}/{number:08x}/{}", step.name()),
         }
     }
@@ -168,7 +171,7 @@ impl ObjectName {
             Self::Config(_) => Prefix::Root,
             Self::Slot(..) => Prefix::Keys,
             Self::Container(_) => Prefix::Containers,
-            Self::Session(_) => Prefix::Sessions,
+            Self::Session(_) | Self::Heartbeat(..) => Prefix::Sessions,
             Self::Commit(_) => Prefix::Commits,
             Self::Forget(_) => Prefix::Forget,
             Self::Collection(..) => Prefix::Collections,
@@ -180,7 +183,7 @@ impl ObjectName {
         match self {
             Self::Container(name) => Some(name.id.session),
             Self::Session(session) | Self::Commit(session) | Self::Forget(session) => Some(*session),
-            Self::Config(_) | Self::Slot(..) | Self::Collection(..) => None,
+            Self::Config(_) | Self::Slot(..) | Self::Heartbeat(..) | Self::Collection(..) => None,
         }
     }
 
@@ -211,7 +214,10 @@ impl ObjectName {
                 let (session, name) = rest.split_once('/')?;
                 ContainerName::parse(SessionId::parse(session)?, name).map(Self::Container)
             }
-            "sessions" => SessionId::parse(rest).map(Self::Session),
+            "sessions" => match rest.split_once('.') {
+                Some((session, count)) => Some(Self::Heartbeat(SessionId::parse(session)?, parse_number(count)?)),
+                None => SessionId::parse(rest).map(Self::Session),
+            },
             "commits" => SessionId::parse(rest).map(Self::Commit),
             "forget" => SessionId::parse(rest).map(Self::Forget),
             "gc" => {

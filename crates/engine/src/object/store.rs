@@ -32,6 +32,8 @@ pub struct PendingPut {
     pub(super) session: SessionId,
     /// Number by which the store knows it.
     pub(super) ticket: u32,
+    /// True if the object must exist already.
+    pub(super) is_again: bool,
 }
 
 /// One read of a batch.
@@ -101,13 +103,18 @@ pub type CreationLock = Box<dyn Debug>;
 /// parallel.
 ///
 /// Consistency: a listing or a read that begins after a `create`, `barrier` or `delete` has returned, in any process on any
-/// host, shows its effect. [`ObjectStore::refresh`] restores this property where a client caches listings.
+/// host, shows its effect. [`ObjectStore::refresh_collections`] restores this property where a client caches listings.
 pub trait ObjectStore: Debug + Send + Sync {
     /// Creates an object exactly once. Durable when this returns. After an error the object may exist.
     fn create(&self, session: SessionId, name: ObjectName, bytes: &[u8]) -> Result<Created>;
-    /// Starts to store an object under a name that no other writer can choose. Storing the same bytes again replaces the object
-    /// and makes it durable. The object may become visible before the barrier.
+    /// Starts to store an object under a name that no other writer can choose. The object may become visible before the
+    /// barrier.
     fn put(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut>;
+    /// Starts to store the bytes of an object that exists once more, so that the barrier makes it durable. The barrier fails
+    /// if the object is gone by then: a name that was deleted never comes back.
+    fn put_again(&self, session: SessionId, name: ObjectName, bytes: &ObjectBytes) -> Result<PendingPut>;
+    /// Makes the names of objects durable that exist and that another process may have created.
+    fn confirm(&self, names: &[ObjectName]) -> Result<()>;
     /// Makes objects visible and durable. After an error some of them may be.
     fn barrier(&self, puts: Vec<PendingPut>) -> Result<()>;
     /// Gives up objects that were not made durable. Frees their space where that is possible.
@@ -127,8 +134,8 @@ pub trait ObjectStore: Debug + Send + Sync {
     fn list(&self, prefix: Prefix, detail: Detail, page: &mut dyn FnMut(Vec<Listed>) -> Result<()>) -> Result<()>;
     /// Deletes objects durably. A name without an object is fine.
     fn delete(&self, names: &[ObjectName]) -> Result<()>;
-    /// Makes the next listing of a prefix show what others have done, on a client that caches listings.
-    fn refresh(&self, session: SessionId, prefix: Prefix) -> Result<()>;
+    /// Makes the next listing of collections show the steps that others have taken, on a client that caches listings.
+    fn refresh_collections(&self, session: SessionId) -> Result<()>;
     /// Returns what the store can do.
     fn abilities(&self) -> Abilities;
     /// Finds what interrupted writers left that is no object, and removes it if `removes` returns true for the session that

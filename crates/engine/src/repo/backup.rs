@@ -170,10 +170,21 @@ fn too_small(filter: &FilterState) -> String {
 fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {
     let options = &request.options;
     let mut session = Session::begin(store, SessionKind::Backup, &options.hostname)?;
-    let live = bring_up_to_date(store, index, &session, &*request.monitor)?;
+    let live = match bring_up_to_date(store, index, &session, &*request.monitor) {
+        Ok(live) => live,
+        Err(error) => return Err(session.abandon(error)),
+    };
     session.live = Arc::new(live);
     let session = Arc::new(session);
-    backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor)
+    match backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor) {
+        Ok(report) if report.is_skipped => {
+            // A session that cannot be ended is fenced by a collection later.
+            let _ended = session.end();
+            Ok(report)
+        }
+        Ok(report) => Ok(report),
+        Err(error) => Err(session.abandon(error)),
+    }
 }
 
 /// Makes the index know every live container, reading the directories of those it misses; returns those that may be
@@ -219,7 +230,7 @@ pub(crate) fn bring_up_to_date(
 /// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container
 /// only once that is durable. Reports and returns those that cannot be read.
 fn make_durable(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Result<Vec<ContainerId>> {
-    let is_in_doubt = |name: &&ContainerName| session.unended.contains(&name.id.session) && !index.knows(name.id);
+    let is_in_doubt = |name: &&ContainerName| session.in_doubt.contains(&name.id.session) && !index.knows(name.id);
     let in_doubt: Vec<ContainerName> = session.live.containers.iter().filter(is_in_doubt).copied().collect();
     if in_doubt.is_empty() {
         return Ok(Vec::new());

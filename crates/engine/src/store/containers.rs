@@ -1,19 +1,14 @@
 //! Finding and opening containers.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::directory::{Side, sealed_len};
 use crate::container::reader::{WholeContainer, inspect, open_header};
 use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
-use crate::object::ObjectType;
 use crate::object::header::HEADER_LEN;
-use crate::object::names::{CollectionStep, ContainerName, ObjectName, Prefix};
-use crate::object::sealed::{SMALL_LEN_MAX, open_small};
+use crate::object::names::{ContainerName, ObjectName, Prefix};
 use crate::object::store::{Detail, Listed, RangeRead};
-use crate::snapshot::CollectionBody;
 use crate::store::Store;
 use crate::types::ContainerId;
 
@@ -78,46 +73,6 @@ impl Store {
         })?;
         containers.sort_unstable();
         Ok(containers)
-    }
-
-    /// Reads what running collections have condemned: these containers count as absent. Also returns the number of the
-    /// newest collection.
-    pub(crate) fn read_condemned(&self) -> Result<(u32, BTreeSet<ContainerId>)> {
-        let (mut newest, mut condemned) = (0, BTreeSet::new());
-        let mut steps: BTreeMap<u32, Vec<CollectionStep>> = BTreeMap::new();
-        for name in self.list(Prefix::Collections)? {
-            if let ObjectName::Collection(number, step) = name {
-                newest = newest.max(number);
-                steps.entry(number).or_default().push(step);
-            }
-        }
-        for (number, steps) in steps {
-            let read = |step| -> Result<Option<CollectionBody>> {
-                steps.contains(&step).then(|| self.read_collection(number, step)).transpose()
-            };
-            // A `done` that does not open proves nothing: what was condemned stays so.
-            if matches!(read(CollectionStep::Done), Ok(Some(_))) {
-                continue;
-            }
-            if let Some(body) = read(CollectionStep::Condemn)? {
-                condemned.extend(body.containers);
-            }
-        }
-        Ok((newest, condemned))
-    }
-
-    /// Reads a step of a collection.
-    pub(crate) fn read_collection(&self, number: u32, step: CollectionStep) -> Result<CollectionBody> {
-        let name = ObjectName::Collection(number, step);
-        let object = self.display(name);
-        let bytes = self.read(name, SMALL_LEN_MAX)?;
-        let identity = (self.config.repository, None);
-        let (header, body) = open_small(&self.keys, &object, ObjectType::Collection, identity, bytes)?;
-        let body = CollectionBody::decode(&body).map_err(|error| error.of(&object))?;
-        if body.step != step || header.ordinal != number {
-            return Err(Error::damaged(object, "stands under the name of another step or collection"));
-        }
-        Ok(body)
     }
 
     /// Opens a container by its front directory, or, where that is damaged, by its back directory and contents.

@@ -3,41 +3,59 @@
 //! The order of durable effects is that of `docs/durability.md`.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::object::bytes::ObjectBytes;
 use crate::object::names::{ContainerName, ObjectName};
 use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
-use crate::snapshot::{CommitBody, CommitKind, SessionBody, SessionKind};
+use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
+use crate::store::commits::Commit;
 use crate::store::containers::Listing;
-use crate::types::{ContainerId, SessionId};
+use crate::types::SessionId;
 
 /// Containers that are made durable together.
 const PUTS_MAX: usize = 64;
+
+/// Time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(5);
 
 /// A session that has begun.
 #[derive(Debug)]
 pub struct Session {
     /// Its name, also that of the snapshot it will commit.
     pub(crate) id: SessionId,
-    /// Containers that it may refer to: listed and not condemned. Those of `unended` are not known to be durable.
+    /// Containers that it may refer to: listed and not absent by a collection. Those of `in_doubt` are not known to be durable.
     pub(crate) live: Arc<Listing>,
     /// The lengths of their files, in the order in which `live` listed them when the session began.
     pub(crate) lengths: Vec<u64>,
-    /// Sessions of containers that have not ended.
-    pub(crate) unended: BTreeSet<SessionId>,
+    /// Sessions of containers that have not ended with a snapshot. A session that was fenced may have died between the
+    /// publication of a container and the sync of its directory.
+    pub(crate) in_doubt: BTreeSet<SessionId>,
+    /// Commits that no other commit has seen when the session began.
+    pub(crate) heads: Vec<Head>,
     store: Store,
+    heartbeat: Mutex<Heartbeat>,
+}
+
+/// The last heartbeat.
+#[derive(Debug)]
+struct Heartbeat {
+    /// Its number; 0 if there was none yet.
+    count: u32,
+    /// Time of it, or of the session's start, by the monotonic clock.
+    at: Duration,
 }
 
 impl Session {
-    /// Begins a session. (Rule 13: what collections have condemned is read, the session is made known, and what they
-    /// have condemned is read again; a collection does it the other way round, so that one of the two sees the other.)
+    /// Begins a session (steps W1 to W3 of `docs/protocol.md`): creates its object, reads what collections have condemned,
+    /// lists containers. A collection does the opposite, so that one of the two sees the other.
     pub(crate) fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
         store.objects.complete()?;
-        let (collections_seen, _) = store.read_condemned()?;
+        let collections_seen = store.list_collections()?.into_keys().next_back().unwrap_or(0);
         let mut id = [0; 16];
         store.host.random(&mut id)?;
         let id = SessionId(id);
@@ -48,48 +66,134 @@ impl Session {
         if store.objects.create(id, name, &bytes)? == Created::Existed {
             return Err(Error::damaged(store.display(name), "stands already under a name just drawn"));
         }
-        let (_, condemned) = store.read_condemned()?;
-        let (live, lengths, unended) = Self::live(store, &condemned)?;
-        Ok(Self { id, live: Arc::new(live), lengths, unended, store: store.clone() })
+        let heartbeat = Mutex::new(Heartbeat { count: 0, at: store.host.monotonic() });
+        let mut session = Self {
+            id,
+            live: Arc::default(),
+            lengths: Vec::new(),
+            in_doubt: BTreeSet::new(),
+            heads: Vec::new(),
+            store: store.clone(),
+            heartbeat,
+        };
+        match session.list() {
+            Ok(()) => Ok(session),
+            Err(error) => Err(session.abandon(error)),
+        }
     }
 
-    /// Lists what may be referred to, and which sessions have not ended: their containers may have names that a power cut
-    /// would take back.
-    fn live(store: &Store, condemned: &BTreeSet<ContainerId>) -> Result<(Listing, Vec<u64>, BTreeSet<SessionId>)> {
-        let mut found = store.list_sized_containers()?;
-        found.retain(|container| !condemned.contains(&container.name.id));
-        let (containers, lengths) = found.into_iter().map(|container| (container.name, container.len)).unzip();
-        let listing = Listing { containers, unknown_files: Vec::new() };
-        let ended = store.list_ended()?;
-        let sessions = listing.containers.iter().map(|name| name.id.session);
-        let unended = sessions.filter(|session| !ended.contains(session)).collect();
-        Ok((listing, lengths, unended))
+    /// Lists what the session may refer to.
+    fn list(&mut self) -> Result<()> {
+        self.store.objects.refresh_collections(self.id)?;
+        let absent = self.store.read_absent()?.containers;
+        let mut found = self.store.list_sized_containers()?;
+        found.retain(|container| !absent.contains(&container.name.id));
+        let (containers, lengths): (Vec<_>, Vec<_>) =
+            found.into_iter().map(|container| (container.name, container.len)).unzip();
+        let commits = self.store.read_commits()?;
+        // A commit that cannot be read proves nothing.
+        let is_snapshot = |commit: &&Commit| commit.body.kind == CommitKind::Snapshot;
+        let durable: BTreeSet<SessionId> =
+            commits.commits.iter().filter(is_snapshot).map(|commit| commit.session).collect();
+        let sessions = containers.iter().map(|name| name.id.session);
+        self.in_doubt = sessions.filter(|session| !durable.contains(session)).collect();
+        self.live = Arc::new(Listing { containers, unknown_files: Vec::new() });
+        self.lengths = lengths;
+        self.heads = commits.heads();
+        Ok(())
     }
 
-    /// Makes containers durable that stand under their names and are not known to be: a sync of their directory may have
-    /// failed in the session that wrote them, and the kernel reports that once. So each is written again, then the
-    /// directories are synced. Returns those that cannot be read, with the reason.
+    /// Makes containers durable that exist and are not known to be durable. A sync of their directory may have failed in the
+    /// session that wrote them, and the kernel reports that once. So each is written again, then the directories are synced.
+    /// Returns those for which that was not possible, with the reason.
     pub(crate) fn make_durable(
         &self,
         containers: &[ContainerName],
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<Vec<(ContainerName, Error)>> {
-        let (mut unreadable, mut puts) = (Vec::new(), Vec::new());
-        for name in containers {
+        if self.store.objects.abilities().listed_is_durable {
+            return Ok(Vec::new());
+        }
+        let mut unusable = Vec::new();
+        for group in containers.chunks(PUTS_MAX) {
             if is_interrupted() {
-                self.store.objects.discard(puts);
                 return Err(Error::Interrupted);
             }
-            match self.store.read_verified(name) {
-                Ok(bytes) => puts.push(self.put(*name, &ObjectBytes::copy_of(&bytes))?),
-                Err(error) => unreadable.push((*name, error)),
+            let (mut names, mut puts) = (Vec::new(), Vec::new());
+            for name in group {
+                match self.store.read_verified(name) {
+                    Ok(bytes) => {
+                        puts.push(self.store.objects.put_again(
+                            self.id,
+                            (*name).into(),
+                            &ObjectBytes::copy_of(&bytes),
+                        )?);
+                        names.push(*name);
+                    }
+                    Err(error) => unusable.push((*name, error)),
+                }
             }
-            if PUTS_MAX <= puts.len() {
-                self.store.objects.barrier(std::mem::take(&mut puts))?;
+            match self.store.objects.barrier(puts) {
+                Err(error) if error.io_kind() == Some(std::io::ErrorKind::Unsupported) => {
+                    unusable.extend(names.into_iter().map(|name| (name, error.clone())));
+                }
+                outcome => outcome?,
             }
         }
-        self.store.objects.barrier(puts)?;
-        Ok(unreadable)
+        Ok(unusable)
+    }
+
+    /// Creates a heartbeat if the last one is older than [`HEARTBEAT_INTERVAL`]. A collection fences sessions that
+    /// show none for long. One that cannot be written is no error: a fenced session begins again.
+    pub(crate) fn beat(&self) {
+        let now = self.store.host.monotonic();
+        let Ok(mut last) = self.heartbeat.try_lock() else { return };
+        if now.saturating_sub(last.at) < HEARTBEAT_INTERVAL {
+            return;
+        }
+        last.at = now;
+        let objects = &self.store.objects;
+        if objects.create(self.id, ObjectName::Heartbeat(self.id, last.count + 1), &[]).is_ok() {
+            let _superseded = objects.delete(&[ObjectName::Heartbeat(self.id, last.count)]);
+            last.count += 1;
+        }
+    }
+
+    /// Ends a session that has failed, so that no collection waits for it. Returns the reason: `error`, or [`Error::Fenced`] if a
+    /// collection has ended the session, which then explains objects that are gone.
+    pub(crate) fn abandon(&self, error: Error) -> Error {
+        if matches!(error, Error::UnknownState { .. } | Error::Fenced { .. }) {
+            return error;
+        }
+        match self.end() {
+            Ok(Some(CommitKind::Fence)) => Error::Fenced { session: self.id },
+            // A session that cannot be ended is fenced by a collection later.
+            Ok(_) | Err(_) => error,
+        }
+    }
+
+    /// Ends the session without a snapshot. Returns the kind of the end that stood already, if one did.
+    pub(crate) fn end(&self) -> Result<Option<CommitKind>> {
+        let body = CommitBody { kind: CommitKind::Done, snapshot: None, heads: Vec::new() };
+        match self.create_commit(&body)?.0 {
+            Created::New => Ok(None),
+            Created::Existed => self.store.read_commit(self.id).map(|commit| Some(commit.body.kind)),
+        }
+    }
+
+    fn create_commit(&self, body: &CommitBody) -> Result<(Created, [u8; 32])> {
+        let identity = (self.store.config.repository, self.id, 0);
+        let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
+        let created = self.store.objects.create(self.id, ObjectName::Commit(self.id), &bytes)?;
+        self.remove_heartbeat();
+        Ok((created, *blake3::hash(&bytes).as_bytes()))
+    }
+
+    fn remove_heartbeat(&self) {
+        let count = self.heartbeat.lock().map_or(0, |last| last.count);
+        if 0 < count {
+            let _needless = self.store.objects.delete(&[ObjectName::Heartbeat(self.id, count)]);
+        }
     }
 
     /// Starts to store a container.
@@ -103,25 +207,20 @@ impl Session {
     /// The linearization point is the creation of `commits/<session>`: a collection that has given up on this session
     /// creates a fence under the same name, and whoever comes first wins.
     pub(crate) fn commit(&self, body: &CommitBody) -> Result<[u8; 32]> {
-        let identity = (self.store.config.repository, self.id, 0);
-        let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
         let name = ObjectName::Commit(self.id);
-        match self.store.objects.create(self.id, name, &bytes) {
-            Ok(Created::New) => {}
-            Ok(Created::Existed) => {
-                return match self.store.read_commit(self.id)?.body.kind {
-                    CommitKind::Fence => Err(Error::Fenced { session: self.id }),
-                    CommitKind::Snapshot | CommitKind::Done => {
-                        Err(Error::damaged(self.store.display(name), "stands already and is not this session's"))
-                    }
-                };
-            }
+        match self.create_commit(body) {
+            Ok((Created::New, checksum)) => Ok(checksum),
+            Ok((Created::Existed, _)) => match self.store.read_commit(self.id)?.body.kind {
+                CommitKind::Fence => Err(Error::Fenced { session: self.id }),
+                CommitKind::Snapshot | CommitKind::Done => {
+                    Err(Error::damaged(self.store.display(name), "stands already and is not this session's"))
+                }
+            },
             // The object may have been created all the same: an error then no longer means that the snapshot does not exist.
             Err(error) if self.store.objects.len(name).map_or(true, |len| len.is_some()) => {
-                return Err(Error::UnknownState { session: self.id, reason: error.to_string() });
+                Err(Error::UnknownState { session: self.id, reason: error.to_string() })
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-        Ok(*blake3::hash(&bytes).as_bytes())
     }
 }

@@ -271,6 +271,11 @@ impl Disk for SimDisk {
         self.call("rename", from, |state, from| state.world.rename(from, &to))
     }
 
+    fn exchange(&self, from: &Path, to: &Path) -> Result<()> {
+        let to = self.full(to);
+        self.call("exchange", from, |state, from| state.world.exchange(from, &to))
+    }
+
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {
         let existing = self.full(existing);
         let linked = self.call("link", new, |state, new| {

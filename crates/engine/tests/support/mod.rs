@@ -64,7 +64,7 @@ pub(super) struct World {
     /// The host.
     pub host: Arc<dyn Host>,
     /// The same host, for its counts of background jobs.
-    simulated: Arc<SimHost>,
+    pub(super) simulated: Arc<SimHost>,
 }
 
 /// Background jobs of the index.

@@ -282,6 +282,15 @@ impl World {
         Ok(())
     }
 
+    pub(super) fn exchange(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from_dir, from_name) = self.resolve_parent(from)?;
+        let (to_dir, to_name) = self.resolve_parent(to)?;
+        let first = self.child(from_dir, &from_name)?.ok_or(ErrorKind::NotFound)?;
+        let second = self.child(to_dir, &to_name)?.ok_or(ErrorKind::NotFound)?;
+        self.set_name(to_dir, to_name, first)?;
+        self.set_name(from_dir, from_name, second)
+    }
+
     pub(super) fn link(&mut self, existing: &Path, new: &Path) -> io::Result<Linked> {
         let inode = self.resolve(existing)?;
         let (parent, name) = self.resolve_parent(new)?;

@@ -1,0 +1,87 @@
+//! Collections as sessions see them: containers that nothing new may refer to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::{Error, Result};
+use crate::object::ObjectType;
+use crate::object::names::{CollectionStep, ObjectName, Prefix};
+use crate::object::sealed::{SMALL_LEN_MAX, open_small};
+use crate::snapshot::CollectionBody;
+use crate::store::Store;
+use crate::types::ContainerId;
+
+/// Containers that count as absent, and the newest collection.
+#[derive(Debug, Default)]
+pub(crate) struct Absent {
+    /// Number of the newest collection; 0 if there was none.
+    pub(crate) newest: u32,
+    /// The containers.
+    pub(crate) containers: BTreeSet<ContainerId>,
+}
+
+impl Store {
+    /// Lists the steps of each collection.
+    pub(crate) fn list_collections(&self) -> Result<BTreeMap<u32, BTreeSet<CollectionStep>>> {
+        let mut collections: BTreeMap<u32, BTreeSet<CollectionStep>> = BTreeMap::new();
+        for name in self.list(Prefix::Collections)? {
+            if let ObjectName::Collection(number, step) = name {
+                collections.entry(number).or_default().insert(step);
+            }
+        }
+        Ok(collections)
+    }
+
+    /// Reads which containers count as absent: for each collection those that its `final` names, for good; without a `final`
+    /// that can be read those that its `condemn` names, until `done`. A `condemn` that cannot be read, and that no `final`
+    /// replaces, is an error: its containers are unknown.
+    ///
+    /// A deleted container that a stale listing still shows is therefore absent, too.
+    pub(crate) fn read_absent(&self) -> Result<Absent> {
+        let mut absent = Absent::default();
+        for (number, steps) in self.list_collections()? {
+            absent.newest = absent.newest.max(number);
+            if let Some(containers) = self.read_absent_of(number, &steps)? {
+                absent.containers.extend(containers);
+            }
+        }
+        Ok(absent)
+    }
+
+    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<Option<Vec<ContainerId>>> {
+        let (has_final, has_condemn) =
+            (steps.contains(&CollectionStep::Final), steps.contains(&CollectionStep::Condemn));
+        if has_final {
+            match self.read_collection(number, CollectionStep::Final) {
+                Ok(body) => {
+                    // A power cut must not take the name back after a session has relied on a rescued container: another
+                    // collector could then publish a `final` that names it.
+                    self.objects.confirm(&[ObjectName::Collection(number, CollectionStep::Final)])?;
+                    return Ok(Some(body.containers));
+                }
+                // `condemn` names at least as much.
+                Err(_) if has_condemn => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // A `done` that does not open proves nothing.
+        let is_done = || self.read_collection(number, CollectionStep::Done).is_ok();
+        if !has_condemn || (steps.contains(&CollectionStep::Done) && is_done()) {
+            return Ok(None);
+        }
+        self.read_collection(number, CollectionStep::Condemn).map(|body| Some(body.containers))
+    }
+
+    /// Reads a step of a collection.
+    pub(crate) fn read_collection(&self, number: u32, step: CollectionStep) -> Result<CollectionBody> {
+        let name = ObjectName::Collection(number, step);
+        let object = self.display(name);
+        let bytes = self.read(name, SMALL_LEN_MAX)?;
+        let identity = (self.config.repository, None);
+        let (header, body) = open_small(&self.keys, &object, ObjectType::Collection, identity, bytes)?;
+        let body = CollectionBody::decode(&body).map_err(|error| error.of(&object))?;
+        if body.step != step || header.ordinal != number {
+            return Err(Error::damaged(object, "stands under the name of another step or collection"));
+        }
+        Ok(body)
+    }
+}

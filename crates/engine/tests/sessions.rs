@@ -1,0 +1,241 @@
+//! Ends of sessions: failed sessions end themselves, fenced ones begin again, and nothing relies on what they left.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use onefold_engine::Error;
+use onefold_engine::backup::Monitor;
+use onefold_engine::object::names::{CollectionStep, ObjectName, Prefix};
+use onefold_engine::object::store::Created;
+use onefold_engine::object::{ObjectType, seal_small};
+use onefold_engine::snapshot::{CollectionBody, CommitBody, CommitKind, SessionKind};
+use onefold_engine::store::{Session, Store};
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk};
+use onefold_engine::types::{ContainerId, SessionId};
+
+use crate::integration::support::{Ask, SMALL, World, containers, noise, tree};
+
+fn fence(store: &Store, session: SessionId) -> Created {
+    let body = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() }.encode();
+    let identity = (store.config.repository, session, 0);
+    let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body).unwrap();
+    store.objects.create(SessionId([9; 16]), ObjectName::Commit(session), &bytes).unwrap()
+}
+
+fn step(store: &Store, number: u32, step: CollectionStep, containers: &[ContainerId]) {
+    let body = CollectionBody { step, marked: None, containers: containers.to_vec() }.encode();
+    let identity = (store.config.repository, SessionId([9; 16]), number);
+    let bytes = seal_small(&store.keys, &*store.host, ObjectType::Collection, identity, &body).unwrap();
+    let created = store.objects.create(SessionId([9; 16]), ObjectName::Collection(number, step), &bytes).unwrap();
+    assert_eq!(created, Created::New);
+}
+
+fn kinds(store: &Store) -> Vec<CommitKind> {
+    store.read_commits().unwrap().commits.iter().map(|commit| commit.body.kind).collect()
+}
+
+fn unended(store: &Store) -> Vec<SessionId> {
+    let ended = store.list_sessions(Prefix::Commits).unwrap();
+    store.list_sessions(Prefix::Sessions).unwrap().difference(&ended).copied().collect()
+}
+
+fn small_source(seed: u64) -> MemTree {
+    let source = tree(12);
+    for number in 0..6 {
+        source.put_file(Path::new(&format!("/d/file{number}")), &noise(seed + number, 40_000));
+    }
+    source
+}
+
+/// A session that died right after it had published a container, and was fenced since, may have left a name that is not
+/// durable. Whoever refers to such a container makes it durable first.
+#[test]
+fn a_power_cut_takes_nothing_back_that_a_fenced_session_left() {
+    let world = World::new(3);
+    let store = world.create(SMALL).unwrap();
+    let source = small_source(10);
+    let before = world.disk.fork();
+    let whole = world.on(before.fork());
+    let first = whole.disk.calls();
+    whole.backup(&whole.open().unwrap(), &source, &Ask::default()).unwrap();
+    let calls = whole.disk.calls() - first;
+    let mut relied = 0;
+    for call in 1..=calls {
+        let died = world.on(before.fork());
+        let opened = died.open().unwrap();
+        died.disk.fail_at(died.disk.calls() + call, Fault::Die);
+        if died.backup(&opened, &source, &Ask::default()).is_ok() {
+            continue;
+        }
+        // The process is dead, the machine is not: nothing that was not synced is lost yet.
+        let next = died.on(died.disk.reopen());
+        let store = next.open().unwrap();
+        for session in unended(&store) {
+            assert_eq!(fence(&store, session), Created::New);
+        }
+        let left = containers(&store).len();
+        let report = next.backup(&store, &source, &Ask::default()).unwrap().report;
+        relied += u64::from(0 < left && report.chunks.data_unique < 6 * 5);
+        for mode in [CrashMode::LoseUnsynced, CrashMode::Subset(call)] {
+            let after = next.on(next.disk.crash(mode));
+            let (restored, restore) = after.restore(&after.open().unwrap(), &report.snapshot).unwrap();
+            assert_eq!((restore.failures, source.diff(&restored)), (0, Vec::new()), "call {call}, {mode:?}");
+        }
+    }
+    drop(store);
+    assert!(relied > 3, "{relied} backups met containers of a fenced session");
+}
+
+#[test]
+fn a_backup_that_fails_ends_its_session() {
+    let world = World::new(4);
+    world.create(SMALL).unwrap();
+    let source = small_source(20);
+    let before = world.disk.fork();
+    let whole = world.on(before.fork());
+    let store = whole.open().unwrap();
+    let first = whole.disk.calls();
+    whole.backup(&store, &source, &Ask::default()).unwrap();
+    let calls = whole.disk.calls() - first;
+    let (mut ended, mut known) = (0, 0);
+    for call in 1..=calls {
+        let run = world.on(before.fork());
+        let store = run.open().unwrap();
+        run.disk.fail_at(run.disk.calls() + call, Fault::Error(ErrorKind::StorageFull));
+        let outcome = run.backup(&store, &source, &Ask::default());
+        run.disk.clear_faults();
+        let unended = unended(&store);
+        match outcome {
+            // A session object whose creation failed may exist all the same; nothing was stored in it.
+            Err(_) if containers(&store).is_empty() => {}
+            Err(Error::UnknownState { .. }) => {}
+            Err(error) => {
+                assert_eq!(unended, [], "call {call}: {error}");
+                ended += 1;
+            }
+            Ok(_) => known += 1,
+        }
+        assert!(unended.len() <= 1);
+    }
+    assert!(10 < ended && 0 < known, "{ended} ended, {known} succeeded");
+}
+
+#[test]
+fn an_interrupted_backup_ends_its_session_and_the_next_one_uses_what_it_stored() {
+    #[derive(Debug)]
+    struct Stop(std::sync::atomic::AtomicU64);
+    impl Monitor for Stop {
+        fn is_interrupted(&self) -> bool {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 1
+        }
+    }
+    let world = World::new(5);
+    let store = world.create(SMALL).unwrap();
+    let source = tree(60);
+    source.put_file(Path::new("/d/large"), &noise(7, 900_000));
+    let ask = Ask { monitor: std::sync::Arc::new(Stop(0.into())), ..Ask::default() };
+    let outcome = world.backup(&store, &source, &ask);
+    assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
+    assert_eq!((kinds(&store), unended(&store)), (vec![CommitKind::Done], Vec::new()));
+    world.backup(&store, &source, &Ask::default()).unwrap();
+    assert_eq!(kinds(&store).len(), 2);
+}
+
+#[test]
+fn a_session_shows_heartbeats_and_removes_them() {
+    let world = World::new(6);
+    let store = world.create(SMALL).unwrap();
+    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
+    let signs = || {
+        let names = store.list(Prefix::Sessions).unwrap();
+        names.into_iter().filter(|name| matches!(name, ObjectName::Heartbeat(..))).collect::<Vec<_>>()
+    };
+    session.beat();
+    assert_eq!(signs(), []);
+    for count in 1..=3 {
+        world.simulated.set_step(Duration::from_secs(301));
+        session.beat();
+        world.simulated.set_step(Duration::ZERO);
+        session.beat();
+        assert_eq!(signs(), [ObjectName::Heartbeat(session.id, count)]);
+    }
+    // A sign is nobody's session.
+    assert_eq!(store.list_sessions(Prefix::Sessions).unwrap(), BTreeSet::from([session.id]));
+    assert_eq!(session.end().unwrap(), None);
+    assert_eq!(signs(), []);
+}
+
+#[test]
+fn what_a_final_leaves_out_counts_again_before_its_collection_is_done() {
+    let world = World::new(7);
+    let store = world.create(SMALL).unwrap();
+    let source = small_source(30);
+    world.backup(&store, &source, &Ask::default()).unwrap();
+    let all: Vec<ContainerId> = containers(&store).iter().map(|container| container.name.id).collect();
+    step(&store, 1, CollectionStep::Condemn, &all);
+    assert_eq!(store.read_absent().unwrap().containers.len(), all.len());
+    let (gone, rescued) = all.split_first().unwrap();
+    step(&store, 1, CollectionStep::Final, &[*gone]);
+    assert_eq!(store.read_absent().unwrap().containers, BTreeSet::from([*gone]));
+    // Relying on a rescued container makes the name durable that rescued it.
+    let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
+    let session = Session::begin(&after.open().unwrap(), SessionKind::Backup, "host").unwrap();
+    assert_eq!(session.live.containers.len(), rescued.len());
+    // A final that cannot be read counts as none: `condemn` names at least as much.
+    let path = Path::new("gc/00000001/final");
+    let file = world.repo().open(path, onefold_engine::io::Access::ReadWrite).unwrap();
+    file.write_at(70, b"?").unwrap();
+    assert_eq!(store.read_absent().unwrap().containers.len(), all.len());
+}
+
+/// A disk on which a collection fences a session and deletes a container while the session writes it again.
+#[test]
+fn a_container_that_is_deleted_while_it_is_written_again_does_not_come_back() {
+    let world = World::new(8);
+    let store = world.create(SMALL).unwrap();
+    let source = small_source(40);
+    drop(store);
+    let next = (1..)
+        .find_map(|call| {
+            let died = world.on(world.disk.fork());
+            let opened = died.open().unwrap();
+            died.disk.fail_at(died.disk.calls() + call, Fault::Die);
+            let failed = died.backup(&opened, &source, &Ask::default()).is_err();
+            let next = died.on(died.disk.reopen());
+            (failed && !containers(&next.open().unwrap()).is_empty()).then_some(next)
+        })
+        .unwrap();
+    let store = next.open().unwrap();
+    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
+    let name = session.live.containers[0];
+    let bytes = store.read_verified(&name).unwrap();
+    let again = store
+        .objects
+        .put_again(session.id, name.into(), &onefold_engine::object::bytes::ObjectBytes::copy_of(&bytes))
+        .unwrap();
+    store.objects.delete(&[name.into()]).unwrap();
+    assert_eq!(fence(&store, session.id), Created::New);
+    let error = store.objects.barrier(vec![again]).unwrap_err();
+    assert_eq!(store.objects.len(name.into()).unwrap(), None);
+    assert!(matches!(session.abandon(error), Error::Fenced { .. }));
+    let own = |name: &str| name.starts_with(&session.id.to_string());
+    assert!(next.repo().list(Path::new("tmp")).unwrap().iter().all(|entry| !own(&entry.name)));
+}
+
+#[test]
+fn a_fenced_session_whose_directory_is_gone_says_that_it_was_fenced() {
+    let world = World::new(9);
+    let store = world.create(SMALL).unwrap();
+    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
+    assert_eq!(fence(&store, session.id), Created::New);
+    let lost = Error::Missing { object: "containers".to_owned() };
+    assert!(matches!(session.abandon(lost), Error::Fenced { session: fenced } if fenced == session.id));
+    // A disk that is dead hides the fence: the first error is reported.
+    world.disk.fail_at(world.disk.calls() + 1, Fault::Die);
+    let lost = session.abandon(Error::Interrupted);
+    assert!(matches!(lost, Error::Interrupted), "{lost}");
+    assert!(!SimDisk::is_crash(&lost));
+}
