@@ -58,9 +58,9 @@ pub(crate) const SLOWLY: [&str; 10] = [
     "-o",
     "/dev/null",
     "-e",
-    "trace=openat,openat2",
+    "trace=openat,openat2,pread64",
     "-e",
-    "inject=openat,openat2:delay_enter=50000",
+    "inject=openat,openat2,pread64:delay_enter=50000",
 ];
 
 /// Makes a fixture with a snapshot of many files and a few containers.
