@@ -24,7 +24,7 @@
 //!
 //! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `chunk
 //! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
-//! `pipeline backup restore check inspect forget`, L6 `repo`, L7 `facade`.
+//! `pipeline backup restore check collect inspect forget`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "internals"),
@@ -46,6 +46,7 @@ cfg_if::cfg_if! {
         pub mod check;
         pub mod chunk;
         pub mod codec;
+        pub mod collect;
         pub mod compress;
         pub mod container;
         pub mod crypto;
@@ -75,6 +76,7 @@ cfg_if::cfg_if! {
         mod check;
         mod chunk;
         mod codec;
+        mod collect;
         mod compress;
         mod container;
         mod crypto;

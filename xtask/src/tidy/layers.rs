@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 9] = [
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
     &["index", "store"],
-    &["pipeline", "backup", "restore", "check", "inspect", "forget"],
+    &["pipeline", "backup", "restore", "check", "collect", "inspect", "forget"],
     &["repo"],
     &["facade"],
     &["testing"],
