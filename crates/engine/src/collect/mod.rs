@@ -2,4 +2,5 @@
 //!
 //! docs/protocol.md states the steps and the rules. Policies are functions that return values; nothing here deletes.
 
+pub mod plan;
 pub mod settle;
