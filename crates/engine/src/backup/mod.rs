@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_to_the_budget_and_leave_room_for_an_index() {
+    fn shares_add_up_to_the_budget_and_leave_memory_for_an_index() {
         for mebibytes in [64, 65, 96, 128, 200, 256, 512, 1024, 16_384] {
             for threads in [1, 2, 8, 64, 256] {
                 let budget = Budget::of(mebibytes * MIB, threads);

@@ -90,9 +90,9 @@ impl Parent {
             && (self.comparison == Comparison::IgnoreInode || metadata.inode == *inode);
         // A file changed within the tick in which the scan began may have been read before the change. The parent's ctime is the
         // one that the file had then.
-        let settled = if self.comparison == Comparison::Full { metadata.ctime } else { metadata.mtime.max(*ctime) };
-        let settled = settled < self.file_clock;
-        same && settled && self.is_live(parent).unwrap_or(false)
+        let is_stable = if self.comparison == Comparison::Full { metadata.ctime } else { metadata.mtime.max(*ctime) };
+        let is_stable = is_stable < self.file_clock;
+        same && is_stable && self.is_live(parent).unwrap_or(false)
     }
 
     fn is_live(&mut self, parent: &HintedEntry) -> Result<bool> {

@@ -4,7 +4,7 @@ use crate::check::findings::problem_of;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::container::reader::inspect;
-use crate::container::trailer::{DIGEST_OFFSET, TRAILER_LEN, Trailer};
+use crate::container::trailer::{CHECKSUM_OFFSET, TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
 use crate::object::names::ContainerName;
 use crate::pipeline::Task;
@@ -111,8 +111,8 @@ fn verify(store: &Store, name: &ContainerName, bytes: &[u8]) -> Result<Contents>
     if blake3::hash(bytes) != name.checksum {
         problems.push("damaged: its bytes are not those that it was named after".to_owned());
     }
-    let digest_at = bytes.len().checked_sub(TRAILER_LEN - DIGEST_OFFSET);
-    let split = digest_at.and_then(|at| bytes.split_at_checked(at));
+    let checksum_at = bytes.len().checked_sub(TRAILER_LEN - CHECKSUM_OFFSET);
+    let split = checksum_at.and_then(|at| bytes.split_at_checked(at));
     let is_right = |(body, rest): (&[u8], &[u8])| rest.starts_with(blake3::hash(body).as_bytes());
     if !split.is_some_and(is_right) {
         problems.push("damaged: its bytes are not those that its trailer was made for".to_owned());

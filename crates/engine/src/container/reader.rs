@@ -15,7 +15,7 @@ use crate::types::{Fingerprint, RepositoryId};
 
 /// Where a chunk stands in its container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ChunkPlace {
+pub(crate) struct ChunkPosition {
     /// Number of the region.
     pub(crate) region: u32,
     /// First byte in the region's plaintext.
@@ -165,8 +165,8 @@ impl ContainerReader {
     }
 
     /// Returns where a chunk stands.
-    pub(crate) fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPlace> {
-        self.place(self.number_of(fingerprint, 0)?)
+    pub(crate) fn find(&self, fingerprint: &Fingerprint) -> Option<ChunkPosition> {
+        self.position(self.number_of(fingerprint, 0)?)
     }
 
     /// Returns the number of a chunk. The chunk numbered `guess` is looked at first: what is referred to in the order
@@ -182,11 +182,11 @@ impl ContainerReader {
     }
 
     /// Returns where the chunk with this number stands.
-    pub(crate) fn place(&self, number: usize) -> Option<ChunkPlace> {
+    pub(crate) fn position(&self, number: usize) -> Option<ChunkPosition> {
         let region = self.region_chunks.partition_point(|&first| first <= number).checked_sub(1)?;
         let offset = *self.chunk_offsets.get(number)?;
         let chunk = self.directory.chunks.get(number)?;
-        Some(ChunkPlace { region: u32::try_from(region).ok()?, offset, len: chunk.len, hints_len: chunk.hints_len })
+        Some(ChunkPosition { region: u32::try_from(region).ok()?, offset, len: chunk.len, hints_len: chunk.hints_len })
     }
 
     /// Returns the chunks of a region, by number.

@@ -92,7 +92,7 @@ impl Sealer {
             let chunks = chunks.ok_or_else(|| faulty(builder.id, "changed a directory"))?;
             // Both while the region is in the processor's cache, and the digest first: what changes after it is noticed by
             // who compares the digest, what changed before by this reading.
-            layout.digest();
+            layout.hasher();
             let sealed = layout.last(stored.len() + TAG_LEN);
             self.verify(&reading, counter, entry, chunks, sealed).map_err(|what| faulty(builder.id, what))?;
         }
@@ -108,7 +108,7 @@ impl Sealer {
             back_len: len_u32(back_len),
             regions_len: len_u32(regions_len),
         };
-        let (trailer, checksum) = trailer.encode(layout.digest());
+        let (trailer, checksum) = trailer.encode(layout.hasher());
         layout.append(&trailer, 0);
         assert_eq!(layout.end, len, "the parts of a container add up");
         let name = ContainerName { id: builder.id, kind: builder.kind, checksum };
@@ -169,13 +169,13 @@ struct Layout<'a> {
     bytes: &'a mut [u8],
     end: usize,
     /// Of the bytes before `digested`.
-    digest: blake3::Hasher,
-    digested: usize,
+    hasher: blake3::Hasher,
+    hashed: usize,
 }
 
 impl<'a> Layout<'a> {
     fn of(bytes: &'a mut [u8]) -> Self {
-        Self { bytes, end: 0, digest: blake3::Hasher::new(), digested: 0 }
+        Self { bytes, end: 0, hasher: blake3::Hasher::new(), hashed: 0 }
     }
 
     /// Appends bytes and `buffer` free bytes; returns both.
@@ -198,10 +198,10 @@ impl<'a> Layout<'a> {
     }
 
     /// Takes what was appended, which does not change any more, into the digest; returns that of everything so far.
-    fn digest(&mut self) -> &blake3::Hasher {
-        self.digest.update(self.bytes.get(self.digested..self.end).unwrap_or_default());
-        self.digested = self.end;
-        &self.digest
+    fn hasher(&mut self) -> &blake3::Hasher {
+        self.hasher.update(self.bytes.get(self.hashed..self.end).unwrap_or_default());
+        self.hashed = self.end;
+        &self.hasher
     }
 
     /// Returns the last `len` bytes that were appended.

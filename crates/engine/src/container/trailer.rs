@@ -6,8 +6,8 @@ use crate::codec::{Decoded, Reader};
 pub(crate) const TRAILER_LEN: usize = 64;
 const MAGIC: [u8; 4] = *b"1FLT";
 /// Where the digest of all bytes before it stands.
-pub(crate) const DIGEST_OFFSET: usize = 24;
-const CHECKED_LEN: usize = DIGEST_OFFSET + 32;
+pub(crate) const CHECKSUM_OFFSET: usize = 24;
+const CHECKED_LEN: usize = CHECKSUM_OFFSET + 32;
 
 /// The trailer's fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,20 +24,20 @@ pub struct Trailer {
 
 impl Trailer {
     /// Returns the trailer of a container, and the checksum of all stored bytes; `digest` has taken everything before it.
-    pub(crate) fn encode(&self, digest: &blake3::Hasher) -> ([u8; TRAILER_LEN], [u8; 32]) {
+    pub(crate) fn encode(&self, hasher: &blake3::Hasher) -> ([u8; TRAILER_LEN], [u8; 32]) {
         let mut trailer = Vec::with_capacity(TRAILER_LEN);
         trailer.extend_from_slice(&MAGIC);
         for field in [self.front_len, self.back_offset, self.back_len, self.regions_len, 0] {
             trailer.extend_from_slice(&field.to_le_bytes());
         }
-        let mut digest = digest.clone();
-        digest.update(&trailer);
-        trailer.extend_from_slice(digest.finalize().as_bytes());
+        let mut hasher = hasher.clone();
+        hasher.update(&trailer);
+        trailer.extend_from_slice(hasher.finalize().as_bytes());
         // Lets a reader trust offsets and digest without reading the whole container.
         trailer.extend_from_slice(&crc32c::crc32c(&trailer).to_le_bytes());
         trailer.extend_from_slice(&[0; 4]);
-        digest.update(trailer.get(DIGEST_OFFSET..).unwrap_or_default());
-        (trailer.try_into().expect("the fields add up to a trailer"), *digest.finalize().as_bytes())
+        hasher.update(trailer.get(CHECKSUM_OFFSET..).unwrap_or_default());
+        (trailer.try_into().expect("the fields add up to a trailer"), *hasher.finalize().as_bytes())
     }
 
     /// Reads a trailer. The digest within is checked only by who reads the whole container.

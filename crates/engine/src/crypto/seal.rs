@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_and_opened_from_room_to_room_is_the_same_as_in_place() {
+    fn sealing_between_buffers_gives_the_same_bytes_as_within_one() {
         for len in [0, 1, 15, 16, 17, 1000, 70_000] {
             let message: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
             let mut in_place = message.clone();

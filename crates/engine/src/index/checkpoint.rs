@@ -50,7 +50,7 @@ pub(super) struct Checkpoint {
     /// Number of its containers.
     pub(crate) registered: u32,
     /// BLAKE3 of their records.
-    pub(crate) registry_digest: [u8; 32],
+    pub(crate) registry_checksum: [u8; 32],
     /// Pages of the arrival log.
     pub(crate) log_pages: u64,
     /// File of the duplicate-run log, 0 or 1.
@@ -80,12 +80,12 @@ pub(super) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
-    bytes.extend_from_slice(&checkpoint.registry_digest);
+    bytes.extend_from_slice(&checkpoint.registry_checksum);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for Seal { len, digest } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
+    for Seal { len, checksum } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
         bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(&digest);
+        bytes.extend_from_slice(&checksum);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
     let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
@@ -112,11 +112,11 @@ pub(super) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
         let object = "checkpoint of the index".to_owned();
         return Err(Error::NewerFormat { object, found: version, supported: VERSION });
     }
-    let (body, digest) = bytes.split_last_chunk::<32>().ok_or_else(|| damaged("ends early"))?;
+    let (body, checksum) = bytes.split_last_chunk::<32>().ok_or_else(|| damaged("ends early"))?;
     if version != VERSION {
         return Err(damaged("is of an earlier version"));
     }
-    if blake3::hash(body) != blake3::Hash::from(*digest) {
+    if blake3::hash(body) != blake3::Hash::from(*checksum) {
         return Err(damaged("checksum"));
     }
     decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
@@ -130,13 +130,13 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         repository: RepositoryId(fields.array()?),
         generation: fields.u64()?,
         registered: fields.u32()?,
-        registry_digest: fields.array()?,
+        registry_checksum: fields.array()?,
         log_pages: fields.u64()?,
         duplicate_runs_file,
         duplicate_run_pages: fields.u64()?,
-        manifest: Seal { len: fields.u64()?, digest: fields.array()? },
-        memtable: Seal { len: fields.u64()?, digest: fields.array()? },
-        filter: Seal { len: fields.u64()?, digest: fields.array()? },
+        manifest: Seal { len: fields.u64()?, checksum: fields.array()? },
+        memtable: Seal { len: fields.u64()?, checksum: fields.array()? },
+        filter: Seal { len: fields.u64()?, checksum: fields.array()? },
         incomplete: Vec::new(),
         covered: OrdinalSet::default(),
     };
@@ -159,12 +159,12 @@ mod tests {
     fn checkpoints_come_back_and_every_changed_bit_shows() {
         let mut covered = OrdinalSet::default();
         covered.insert(Ordinal(77));
-        let seal = |len| Seal { len, digest: [7; 32] };
+        let seal = |len| Seal { len, checksum: [7; 32] };
         let checkpoint = Checkpoint {
             repository: RepositoryId([3; 16]),
             generation: 1 << 50,
             registered: 78,
-            registry_digest: [9; 32],
+            registry_checksum: [9; 32],
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
@@ -196,7 +196,7 @@ mod tests {
             repository: RepositoryId([3; 16]),
             generation: 4,
             registered: 78,
-            registry_digest: [9; 32],
+            registry_checksum: [9; 32],
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,

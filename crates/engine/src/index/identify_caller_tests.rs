@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::index::options::{CycleRule, Prelookup, WindowRule};
-use crate::kv::memtable::STAGED_BYTES;
+use crate::kv::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 use crate::testing::sim::SimHost;
@@ -38,8 +38,8 @@ pub(super) fn tiny(schedule: Schedule) -> IndexOptions {
         filter_bytes: 1 << 10,
         filter_bytes_max: 1 << 10,
         filter_hashes: 4,
-        memtable_bytes: 300 * STAGED_BYTES,
-        merge_buffer_bytes: 300 * STAGED_BYTES,
+        memtable_bytes: 300 * MEMTABLE_ENTRY_BYTES,
+        merge_buffer_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         cache_bytes: 20_000,
         reads: None,
         runs_max: 3,

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::index::cache::BLOCK_BYTES;
 use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::io::os::OsHost;
-use crate::kv::memtable::STAGED_BYTES;
+use crate::kv::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::mem_disk::{MemDisk, fingerprint};
 
@@ -82,7 +82,7 @@ fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
             index.close().unwrap();
             // The next run has other parameters: a smaller memtable, another filter, another schedule.
             let mut options = tiny(schedule_of(seed + round));
-            options.memtable_bytes = 100 * STAGED_BYTES * (1 + usize::try_from(round).unwrap());
+            options.memtable_bytes = 100 * MEMTABLE_ENTRY_BYTES * (1 + usize::try_from(round).unwrap());
             options.filter_bytes <<= round % 2;
             let after_cut = disk.power_cut(seed);
             let (again, state, recorded) = caller.again(if round == 2 { &after_cut } else { &disk }, &options);
@@ -345,7 +345,7 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         filter_bytes,
         filter_bytes_max: filter_bytes << random.below(7),
         filter_hashes: count(random, 10),
-        memtable_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * STAGED_BYTES,
+        memtable_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * MEMTABLE_ENTRY_BYTES,
         merge_buffer_bytes: [10_000, 100_000, 1 << 20][usize::try_from(random.below(3)).unwrap()],
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
         reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
@@ -429,7 +429,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
         let options = IndexOptions {
             filter_bytes: 1 << 20,
             cache_bytes: 400_000,
-            memtable_bytes: 4_000 * STAGED_BYTES,
+            memtable_bytes: 4_000 * MEMTABLE_ENTRY_BYTES,
             pending_max: 4_096,
             pending_age_max: 1 << 20,
             window: WindowRule::Adaptive(2_048),
@@ -529,7 +529,7 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
     let options = IndexOptions {
         filter_bytes: 1 << 20,
         cache_bytes: 400_000,
-        memtable_bytes: 4_000 * STAGED_BYTES,
+        memtable_bytes: 4_000 * MEMTABLE_ENTRY_BYTES,
         pending_max: 4_096,
         pending_age_max: 1 << 20,
         window: WindowRule::Adaptive(2_048),

@@ -26,7 +26,7 @@ pub(super) const LOG_PAGE_RECORDS: usize = LogRecord::PER_FRAME;
 pub(super) const TAIL_PAGES: usize = 128;
 
 /// Buffers that are kept for the next windows: as many as one batch of long windows needs.
-const SPARE_BUFFERS_MAX: usize = 8;
+const FREE_BUFFERS_MAX: usize = 8;
 
 /// A recorded chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,11 +109,11 @@ pub(super) struct ArrivalLog {
     /// The pages before the tail, which are being written, and their bytes.
     writing: Option<(Arc<AlignedBuffer>, usize)>,
     /// Memory for the next tail.
-    spare_tail: Option<AlignedBuffer>,
+    free_tail: Option<AlignedBuffer>,
     /// Records of the page that is being filled.
     page: Vec<LogRecord>,
     pub(crate) counters: LogCounters,
-    spare_buffers: Vec<AlignedBuffer>,
+    free_buffers: Vec<AlignedBuffer>,
 }
 
 impl ArrivalLog {
@@ -128,10 +128,10 @@ impl ArrivalLog {
             tail: AlignedBuffer::new_zeroed(tail_pages.clamp(1, TAIL_PAGES) * FRAME_BYTES),
             tail_len: 0,
             writing: None,
-            spare_tail: None,
+            free_tail: None,
             page: Vec::with_capacity(LOG_PAGE_RECORDS),
             counters: LogCounters::default(),
-            spare_buffers: Vec::new(),
+            free_buffers: Vec::new(),
         })
     }
 
@@ -174,7 +174,7 @@ impl ArrivalLog {
     /// durable, and hands the outcome to [`ArrivalLog::finish_write`]. One write at a time.
     pub(super) fn start_write(&mut self) -> impl FnOnce() -> Result<()> + Send + use<> {
         assert!(self.writing.is_none(), "pages of the log are written in order");
-        let fresh = self.spare_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(self.tail.len()));
+        let fresh = self.free_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(self.tail.len()));
         let buffer = Arc::new(std::mem::replace(&mut self.tail, fresh));
         let len = std::mem::take(&mut self.tail_len);
         let (file, offset) = (Arc::clone(&self.file), self.written_pages * FRAME_BYTES as u64);
@@ -188,7 +188,7 @@ impl ArrivalLog {
         if let Some((buffer, len)) = self.writing.take() {
             self.counters.bytes_written += len as u64;
             self.written_pages += (len / FRAME_BYTES) as u64;
-            self.spare_tail = Arc::into_inner(buffer);
+            self.free_tail = Arc::into_inner(buffer);
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ impl ArrivalLog {
             let on_disk = end.min(self.written_pages).saturating_sub(first);
             let mut read = None;
             if let Some(pages) = usize::try_from(on_disk).ok().filter(|&pages| pages != 0) {
-                let mut buffer = self.spare_buffers.pop().unwrap_or_default();
+                let mut buffer = self.free_buffers.pop().unwrap_or_default();
                 buffer.resize(pages * FRAME_BYTES);
                 let offset = first * FRAME_BYTES as u64;
                 read = Some(reads.len());
@@ -268,8 +268,8 @@ impl ArrivalLog {
         self.counters.reads += done.buffers.len() as u64;
         self.counters.bytes_read += done.buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         self.counters.damaged_pages += done.damaged_pages;
-        self.spare_buffers.extend(done.buffers);
-        self.spare_buffers.truncate(SPARE_BUFFERS_MAX);
+        self.free_buffers.extend(done.buffers);
+        self.free_buffers.truncate(FREE_BUFFERS_MAX);
         done.extents
     }
 }

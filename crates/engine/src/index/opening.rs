@@ -123,10 +123,10 @@ impl Opening<'_> {
         let checkpoint = self.directory.load_checkpoint()?;
         let mut table = self.load_table(&checkpoint)?;
         let filter = self.load_filter(&checkpoint, &mut table);
-        let Checkpoint { registered, registry_digest, log_pages, duplicate_runs_file, .. } = checkpoint;
+        let Checkpoint { registered, registry_checksum, log_pages, duplicate_runs_file, .. } = checkpoint;
         let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
         let containers = self.directory.open("containers", Access::ReadWrite)?;
-        let registry = Registry::open(containers, self.directory.repository, registered, registry_digest, covered)?;
+        let registry = Registry::open(containers, self.directory.repository, registered, registry_checksum, covered)?;
         let log = ArrivalLog::open(
             self.directory.open("log", Access::Direct)?,
             table.epoch(),
@@ -155,7 +155,7 @@ impl Opening<'_> {
         }
         let manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
         let mut table = Table::open(self.directory.open("table", Access::Direct)?, spec, generation, manifest)?;
-        table.load_staged(disk, self.directory.open_sealed("staged", generation, checkpoint.memtable)?)?;
+        table.load_memtable(disk, self.directory.open_sealed("staged", generation, checkpoint.memtable)?)?;
         Ok(table)
     }
 

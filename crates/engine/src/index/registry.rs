@@ -2,7 +2,7 @@
 //!
 //! The file `containers` only grows. An ordinal always means the same container, even after a power cut: otherwise a stale
 //! entry would name a container that does not hold its chunk, and data would be lost. So a record becomes durable before
-//! anything on disk names its ordinal ([`Registry::begin_sync`]), and the checkpoint keeps a digest of its records.
+//! anything on disk names its ordinal ([`Registry::begin_sync`]), and the checkpoint keeps a checksum of its records.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -37,7 +37,7 @@ pub(super) struct Registry {
     file: Arc<dyn DiskFile>,
     /// Registered containers.
     pub(crate) count: u32,
-    digest: blake3::Hasher,
+    hasher: blake3::Hasher,
     synced: Arc<SyncedRecords>,
     /// Records in the file.
     written: u32,
@@ -141,7 +141,7 @@ impl Registry {
             file,
             synced: Arc::new(synced),
             count: 0,
-            digest: blake3::Hasher::new(),
+            hasher: blake3::Hasher::new(),
             written: 0,
             unwritten: Vec::new(),
             by_ordinal: BTreeMap::new(),
@@ -152,7 +152,7 @@ impl Registry {
         }
     }
 
-    /// Reads a registry. The checkpoint relies on the first `count` records, which must have that digest.
+    /// Reads a registry. The checkpoint relies on the first `count` records, which must have that checksum.
     ///
     /// Whole records after these are kept, since pages of an interrupted session may name them. The rest of the file is
     /// truncated, since nothing was allowed to name it.
@@ -160,7 +160,7 @@ impl Registry {
         file: Arc<dyn DiskFile>,
         repository: RepositoryId,
         count: u32,
-        digest: [u8; 32],
+        checksum: [u8; 32],
         covered: OrdinalSet,
     ) -> Result<Self> {
         let damaged = |reason: &str| Error::damaged("list of containers", reason);
@@ -182,9 +182,9 @@ impl Registry {
                 if registry.count == u32::MAX || registry.ordinal(known.container).is_some() {
                     break 'file;
                 }
-                registry.digest.update(record);
+                registry.hasher.update(record);
                 registry.add(known);
-                matches |= registry.count == count && registry.digest() == digest;
+                matches |= registry.count == count && registry.checksum() == checksum;
             }
         }
         if registry.count < count || !matches {
@@ -196,8 +196,8 @@ impl Registry {
     }
 
     /// Returns the BLAKE3 of all records.
-    pub(super) fn digest(&self) -> [u8; 32] {
-        self.digest.finalize().into()
+    pub(super) fn checksum(&self) -> [u8; 32] {
+        self.hasher.finalize().into()
     }
 
     /// Returns the ordinal of a container.
@@ -239,7 +239,7 @@ impl Registry {
         let ordinal = self.register_in_memory(container, len).ok_or_else(full)?;
         let record = encode_record(ordinal, Record { container, len });
         self.unwritten.extend_from_slice(&record);
-        self.digest.update(&record);
+        self.hasher.update(&record);
         Ok(ordinal)
     }
 
@@ -343,9 +343,9 @@ mod tests {
         ContainerId { session: SessionId([session; 16]), ordinal }
     }
 
-    fn open(disk: &MemDisk, count: u32, digest: [u8; 32]) -> Result<Registry> {
+    fn open(disk: &MemDisk, count: u32, checksum: [u8; 32]) -> Result<Registry> {
         let file = disk.open(Path::new(FILE), Access::ReadWrite).unwrap();
-        Registry::open(file, REPOSITORY, count, digest, OrdinalSet::default())
+        Registry::open(file, REPOSITORY, count, checksum, OrdinalSet::default())
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
             assert_eq!(known[ordinal.0 as usize], next);
         }
         registry.sync().unwrap();
-        let registry = open(&disk, registry.count, registry.digest()).unwrap();
+        let registry = open(&disk, registry.count, registry.checksum()).unwrap();
         for (ordinal, &container) in (0..).zip(&known) {
             assert_eq!(registry.container(Ordinal(ordinal)), Some(container));
             assert_eq!(registry.len_of(container), Some(1 << 20));
@@ -384,21 +384,21 @@ mod tests {
         for number in 0..10 {
             registry.register(container(1, number), 0).unwrap();
         }
-        let (count, digest) = (registry.count, registry.digest());
+        let (count, checksum) = (registry.count, registry.checksum());
         for number in 10..20 {
             registry.register(container(1, number), 0).unwrap();
         }
         registry.sync().unwrap();
-        assert_eq!(open(&disk, count, digest).unwrap().count, 20);
-        assert!(open(&disk, count + 1, digest).is_err());
+        assert_eq!(open(&disk, count, checksum).unwrap().count, 20);
+        assert!(open(&disk, count + 1, checksum).is_err());
         disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 16 + 3] ^= 1);
-        let kept = open(&disk, count, digest).unwrap();
+        let kept = open(&disk, count, checksum).unwrap();
         assert_eq!(kept.count, 15);
         assert_eq!(disk.bytes(FILE).len(), RECORD_BYTES * 16);
         disk.damage(FILE, |bytes| bytes[RECORD_BYTES * 5] ^= 1);
-        assert!(open(&disk, count, digest).is_err());
+        assert!(open(&disk, count, checksum).is_err());
         disk.damage(FILE, |bytes| bytes.truncate(3));
-        assert!(open(&disk, count, digest).is_err());
+        assert!(open(&disk, count, checksum).is_err());
     }
 
     #[test]

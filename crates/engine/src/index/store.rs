@@ -215,7 +215,7 @@ impl Store {
             repository: self.directory.repository,
             generation,
             registered: self.registry.count,
-            registry_digest: self.registry.digest(),
+            registry_checksum: self.registry.checksum(),
             log_pages: self.log.log.written_pages,
             duplicate_runs_file: self.duplicate_runs.file_number,
             duplicate_run_pages: self.duplicate_runs.pages(),

@@ -58,10 +58,10 @@ mod tests {
     #[test]
     fn a_hard_disk_prefers_the_bucket_from_fewer_pages_on_than_an_ssd() {
         // Returns the number of pages from which a bucket of 256 KiB, which has 64 pages, is read whole.
-        let turn = |device: DeviceProfile| (0..=64).find(|pages| device.prefers_whole_bucket(256 << 10, *pages));
-        assert_eq!(turn(HARD_DISK), Some(3));
-        assert_eq!(turn(SSD), Some(21));
-        assert_eq!(turn(NVME), Some(60));
+        let limit = |device: DeviceProfile| (0..=64).find(|pages| device.prefers_whole_bucket(256 << 10, *pages));
+        assert_eq!(limit(HARD_DISK), Some(3));
+        assert_eq!(limit(SSD), Some(21));
+        assert_eq!(limit(NVME), Some(60));
     }
 
     #[test]

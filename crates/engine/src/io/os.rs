@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn host_tells_time_and_draws_different_bytes() {
+    fn the_host_returns_the_time_and_different_random_bytes() {
         let host = OsHost::new();
         assert!(host.now().seconds > 1_600_000_000);
         let (earlier, stamped) = (host.file_clock(), host.now());

@@ -195,18 +195,18 @@ mod tests {
 
     /// What a batch of so many reads of a file of pages gives; every tenth read reaches beyond the end.
     fn read_pages(batches: &Batches, file: &Arc<dyn DiskFile>, pages: usize, count: usize) {
-        let place = |n: usize| if n % 10 == 7 { pages + n } else { n * 13 % pages };
+        let at = |n: usize| if n % 10 == 7 { pages + n } else { n * 13 % pages };
         let mut reads: Vec<BatchRead> = (0..count)
             .map(|n| {
-                let (offset, buffer) = ((place(n) * DIRECT_ALIGN) as u64, AlignedBuffer::new_zeroed(DIRECT_ALIGN));
+                let (offset, buffer) = ((at(n) * DIRECT_ALIGN) as u64, AlignedBuffer::new_zeroed(DIRECT_ALIGN));
                 BatchRead { file: Arc::clone(file), offset, buffer, outcome: Ok(()) }
             })
             .collect();
         batches.carry_out(Path::new("root"), &mut reads);
         for (n, read) in reads.into_iter().enumerate() {
-            if place(n) < pages {
+            if at(n) < pages {
                 read.outcome.unwrap();
-                assert!(read.buffer.iter().all(|byte| *byte == filling(place(n))), "read {n}");
+                assert!(read.buffer.iter().all(|byte| *byte == filling(at(n))), "read {n}");
             } else {
                 assert_eq!(read.outcome.unwrap_err().io_kind(), Some(ErrorKind::UnexpectedEof), "read {n}");
             }
@@ -260,9 +260,9 @@ mod tests {
         fn next(&mut self) -> Option<OwnedRead> {
             let number = self.ready.pop()?;
             self.flying += 1;
-            let place = if number % 10 == 7 { self.pages + number } else { number * 13 % self.pages };
+            let at = if number % 10 == 7 { self.pages + number } else { number * 13 % self.pages };
             let buffer = AlignedBuffer::new_zeroed(DIRECT_ALIGN);
-            Some(OwnedRead { number, offset: (place * DIRECT_ALIGN) as u64, buffer })
+            Some(OwnedRead { number, offset: (at * DIRECT_ALIGN) as u64, buffer })
         }
 
         fn end(&mut self, OwnedRead { number, buffer, .. }: OwnedRead, outcome: Result<()>) {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn who_insists_on_io_uring_is_told_that_there_is_none() {
+    fn a_missing_io_uring_is_an_error_only_if_it_is_required() {
         fn refuse() -> io::Result<Ring> {
             Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSYS.raw_os_error()))
         }

@@ -25,9 +25,9 @@ const SEQUENTIAL_BYTES: usize = 1 << 20;
 const SEQUENTIAL_READS_MAX: usize = 32;
 
 /// Number of random pages that are read in turn.
-const PLACES_MAX: usize = 4096;
+const POSITIONS_MAX: usize = 4096;
 /// Minimum number of pages for a measurement.
-const PLACES_MIN: usize = 256;
+const POSITIONS_MIN: usize = 256;
 
 /// The file, batches and clock that a measurement uses.
 pub(super) struct Measured<'a> {
@@ -48,12 +48,12 @@ pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> 
     if len < FILE_BYTES_MIN || !measured.file.is_direct() {
         return Ok(None);
     }
-    let places = places(measured, len / DIRECT_ALIGN as u64);
-    if places.len() < PLACES_MIN {
+    let positions = positions(measured, len / DIRECT_ALIGN as u64);
+    if positions.len() < POSITIONS_MIN {
         return Ok(None);
     }
-    let mut places = places.iter().copied().cycle();
-    let mut draw = || places.next().expect("a cyclic iterator never ends");
+    let mut positions = positions.iter().copied().cycle();
+    let mut draw = || positions.next().expect("a cyclic iterator never ends");
     let single = single(measured, &mut draw)?;
     let deep = deep(measured, &mut draw, single)?;
     let sequential = sequential(measured, draw(), len)?;
@@ -65,19 +65,19 @@ pub(super) fn measure(measured: &Measured<'_>) -> Result<Option<DeviceProfile>> 
 }
 
 /// Draws distinct written pages in random order.
-fn places(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
+fn positions(measured: &Measured<'_>, pages: u64) -> Vec<u64> {
     // Different pages each time: the device may still cache those of the last measurement.
     let mut random = SplitMix64::new(u64::try_from((measured.clock)().as_nanos()).unwrap_or(1));
     let mut seen = BTreeSet::new();
-    let mut places = Vec::with_capacity(PLACES_MAX);
-    for _ in 0..PLACES_MAX {
+    let mut positions = Vec::with_capacity(POSITIONS_MAX);
+    for _ in 0..POSITIONS_MAX {
         let Some(written) = (measured.written_from)(random.below(pages) * DIRECT_ALIGN as u64) else { continue };
         let page = written / DIRECT_ALIGN as u64;
         if page < pages && seen.insert(page) {
-            places.push(page * DIRECT_ALIGN as u64);
+            positions.push(page * DIRECT_ALIGN as u64);
         }
     }
-    places
+    positions
 }
 
 /// Repeats an action until a part's time is over and returns its rate per second, at least 1. The rate is that of the
@@ -130,12 +130,12 @@ fn deep(measured: &Measured<'_>, draw: &mut dyn FnMut() -> u64, single: u64) -> 
     Ok(if still_rising { reads_per_s.saturating_mul(DeviceProfile::DEPTH) / depth } else { reads_per_s })
 }
 
-fn sequential(measured: &Measured<'_>, place: u64, len: u64) -> Result<u64> {
+fn sequential(measured: &Measured<'_>, at: u64, len: u64) -> Result<u64> {
     let mut buffer = AlignedBuffer::new_zeroed(SEQUENTIAL_BYTES);
     let bytes = SEQUENTIAL_BYTES as u64;
     let reads_max = SEQUENTIAL_READS_MAX.min(usize::try_from(len / bytes).unwrap_or(usize::MAX));
     // The offset leaves space for all reads before the end of the file.
-    let mut offset = place.min(len - reads_max as u64 * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
+    let mut offset = at.min(len - reads_max as u64 * bytes) / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
     let reads = rate(measured.clock, 1..=reads_max, || {
         measured.file.read_at(offset, &mut buffer)?;
         offset += bytes;

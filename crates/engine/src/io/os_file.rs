@@ -173,7 +173,7 @@ mod tests {
 
     /// Reading from it through a ring waited for a writer, for ever.
     #[test]
-    fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+    fn a_pipe_instead_of_a_file_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();

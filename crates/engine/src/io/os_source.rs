@@ -30,17 +30,17 @@ impl OsSource {
 
 /// Where a path starts once its front has been walked: what is left fits one call.
 #[derive(Debug)]
-struct Place<'a> {
+struct Location<'a> {
     directory: Option<OwnedFd>,
     rest: &'a Path,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     /// Walks the front of a path until the rest fits one call. Links in the front are followed, as the kernel would.
     fn of(path: &'a Path) -> Result<Self, Errno> {
-        let mut place = Self { directory: None, rest: path };
+        let mut location = Self { directory: None, rest: path };
         loop {
-            let bytes = place.rest.as_os_str().as_bytes();
+            let bytes = location.rest.as_os_str().as_bytes();
             if bytes.len() <= PATH_LEN_MAX {
                 break;
             }
@@ -49,12 +49,12 @@ impl<'a> Place<'a> {
             let cut = front.iter().rposition(|byte| *byte == b'/').filter(|cut| 0 < *cut).ok_or(Errno::NAMETOOLONG)?;
             let (front, back) = bytes.split_at_checked(cut).ok_or(Errno::NAMETOOLONG)?;
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let directory = retry(|| rustix::fs::openat(place.fd(), front, flags, Mode::empty()))?;
+            let directory = retry(|| rustix::fs::openat(location.fd(), front, flags, Mode::empty()))?;
             let skip = back.iter().take_while(|byte| **byte == b'/').count();
             let rest = back.get(skip..).unwrap_or_default();
-            place = Self { directory: Some(directory), rest: Path::new(std::ffi::OsStr::from_bytes(rest)) };
+            location = Self { directory: Some(directory), rest: Path::new(std::ffi::OsStr::from_bytes(rest)) };
         }
-        Ok(place)
+        Ok(location)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -66,21 +66,21 @@ impl<'a> Place<'a> {
 fn at<'a, T>(
     operation: &'static str,
     path: &'a Path,
-    action: impl FnOnce(&Place<'a>) -> Result<T, Errno>,
+    action: impl FnOnce(&Location<'a>) -> Result<T, Errno>,
 ) -> Result<T> {
-    Place::of(path).and_then(|place| action(&place)).map_err(|error| Error::io(operation, path, error.into()))
+    Location::of(path).and_then(|location| action(&location)).map_err(|error| Error::io(operation, path, error.into()))
 }
 
 impl SourceTree for OsSource {
     fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>> {
-        let handle = at("open", path, |place| Handle::open(place.fd(), place.rest, Links::Followed))?;
+        let handle = at("open", path, |location| Handle::open(location.fd(), location.rest, Links::Followed))?;
         Ok(Arc::new(OsDirectory::of(handle, path)?))
     }
 
     fn canonical(&self, path: &Path) -> Result<PathBuf> {
-        at("resolve", path, |place| {
+        at("resolve", path, |location| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let handle = retry(|| rustix::fs::openat(place.fd(), place.rest, flags, Mode::empty()))?;
+            let handle = retry(|| rustix::fs::openat(location.fd(), location.rest, flags, Mode::empty()))?;
             let link = rustix::fs::readlinkat(CWD, handle_path(handle.as_fd(), Path::new("")), Vec::new())?;
             Ok(PathBuf::from(OsString::from_vec(link.into_bytes())))
         })

@@ -68,11 +68,11 @@ pub(super) fn choose(
     memtable: &Memtable,
     damaged: &DamagedBuckets,
 ) -> Vec<Change> {
-    let staged = |bucket: u32| memtable.bucket_count(bucket);
-    let mut fullest: Vec<u32> = buckets.numbers().filter(|bucket| staged(*bucket) != 0).collect();
+    let buffered = |bucket: u32| memtable.bucket_count(bucket);
+    let mut fullest: Vec<u32> = buckets.numbers().filter(|bucket| buffered(*bucket) != 0).collect();
     let count = (buckets.count() / FLUSH_SHARE as usize).max(FLUSH_BUCKETS_MIN);
     if count < fullest.len() {
-        fullest.select_nth_unstable_by_key(count, |bucket| std::cmp::Reverse(staged(*bucket)));
+        fullest.select_nth_unstable_by_key(count, |bucket| std::cmp::Reverse(buffered(*bucket)));
         fullest.truncate(count);
     }
     let mut names: Vec<_> = fullest.into_iter().map(|number| buckets.get(number).name).collect();
@@ -87,10 +87,10 @@ pub(super) fn choose(
         if is_last(name) {
             continue;
         }
-        let staged = staged(buckets.number(name));
+        let buffered = buffered(buckets.number(name));
         let may_reshape = reshaped < RESHAPED_MAX;
         let joined = || halves_to_join(buckets, name).filter(|[first, _]| !is_last(*first));
-        let change = if may_reshape && name.depth() < depth && staged != 0 {
+        let change = if may_reshape && name.depth() < depth && buffered != 0 {
             Change::Split(name)
         } else if may_reshape
             && depth < name.depth()
@@ -101,7 +101,7 @@ pub(super) fn choose(
             Change::Merge { bucket: name, kept: 0 }
         } else {
             let chain = &buckets.get(buckets.number(name)).runs;
-            Change::Merge { bucket: name, kept: kept_runs(name, spec.runs_max.max(1), staged.into(), chain) }
+            Change::Merge { bucket: name, kept: kept_runs(name, spec.runs_max.max(1), buffered.into(), chain) }
         };
         reshaped += usize::from(!matches!(change, Change::Merge { .. }));
         changes.push(change);
@@ -118,7 +118,7 @@ fn halves_to_join(buckets: &Buckets, name: BucketName) -> Option<[BucketName; 2]
 ///
 /// A short chain stays whole. Otherwise the newest runs are merged, back to a run that is more than f times the sum of
 /// all younger ones. f of 1..=4 and the longest chain are drawn per bucket, to spread merges over time.
-fn kept_runs(name: BucketName, runs_max: u32, staged: u64, chain: &[Run]) -> usize {
+fn kept_runs(name: BucketName, runs_max: u32, buffered: u64, chain: &[Run]) -> usize {
     let drawn = name.prefix().wrapping_mul(0x9e37_79b9); // 2^32 / golden ratio: neighbors draw differently
     let ratio = u64::from(drawn >> 30) + 1;
     let runs_max = (runs_max - (drawn >> 29 & 1).min(runs_max - 1)) as usize;
@@ -126,7 +126,7 @@ fn kept_runs(name: BucketName, runs_max: u32, staged: u64, chain: &[Run]) -> usi
         return chain.len();
     }
     let mut kept = chain.len();
-    let mut sum = staged;
+    let mut sum = buffered;
     while let Some(before) = kept.checked_sub(1) {
         let must = runs_max <= kept;
         if !must && sum.saturating_mul(ratio) < chain[before].entries {

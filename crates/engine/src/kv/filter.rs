@@ -322,7 +322,7 @@ mod tests {
             let mut all =
                 vec![0; usize::try_from(disk.open(&path, crate::io::Access::Read).unwrap().len().unwrap()).unwrap()];
             disk.open(&path, crate::io::Access::Read).unwrap().read_at(0, &mut all).unwrap();
-            let seal = crate::kv::sealed::Seal { len: all.len() as u64, digest: blake3::hash(&all).into() };
+            let seal = crate::kv::sealed::Seal { len: all.len() as u64, checksum: blake3::hash(&all).into() };
             assert!(load(&disk, &path, seal, 7, 1 << 20).is_err(), "{len}");
         }
     }

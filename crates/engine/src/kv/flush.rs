@@ -30,7 +30,7 @@ pub(crate) struct MergeTask {
     /// Runs to be merged, oldest first.
     sources: Vec<RunSource>,
     /// Entries of the memtable, in no particular order, younger than all runs.
-    staged: Vec<EntryBytes>,
+    buffered: Vec<EntryBytes>,
     /// Pages of the new runs: enough if no entry is dropped.
     extent: Extent,
     /// The new runs, in order of their buckets.
@@ -40,22 +40,22 @@ pub(crate) struct MergeTask {
 impl MergeTask {
     pub(super) fn new(
         sources: Vec<RunSource>,
-        staged: Vec<EntryBytes>,
+        buffered: Vec<EntryBytes>,
         extent: Extent,
         outputs: Vec<RunToWrite>,
     ) -> Self {
-        Self { sources, staged, extent, outputs }
+        Self { sources, buffered, extent, outputs }
     }
 
     /// Returns the bytes of all inputs.
     pub(super) fn bytes(&self) -> usize {
-        self.sources.iter().map(RunSource::bytes).sum::<usize>() + self.staged.len() * ENTRY_BYTES
+        self.sources.iter().map(RunSource::bytes).sum::<usize>() + self.buffered.len() * ENTRY_BYTES
     }
 
     fn start(self, file: &TableFile) -> Merge {
-        let Self { mut sources, mut staged, extent, outputs } = self;
-        sort_entries(&mut staged);
-        sources.push(RunSource::of_entries(staged));
+        let Self { mut sources, mut buffered, extent, outputs } = self;
+        sort_entries(&mut buffered);
+        sources.push(RunSource::of_entries(buffered));
         Merge { sources, writer: RunsWriter::new(file.clone(), extent, outputs) }
     }
 }

@@ -114,20 +114,20 @@ impl FlushState {
 
 fn start_change(change: Change, runs: &mut DiskRuns, memtable: &mut Memtable) -> (Pending, MergeTask) {
     let kept = change.kept();
-    let (mut frozen, mut staged, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut frozen, mut buffered, mut sources) = (Vec::new(), Vec::new(), Vec::new());
     let mut entries = 0;
     // Two halves that join have no key in common, so the order of their runs does not matter.
     for &bucket in change.sources() {
         let number = runs.buckets().number(bucket);
-        frozen.push((bucket, memtable.freeze(number, &mut staged)));
+        frozen.push((bucket, memtable.freeze(number, &mut buffered)));
         for run in &runs.buckets().get(number).runs[kept..] {
             entries += run.entries;
             sources.push(RunSource::of_run(run));
         }
     }
-    entries += staged.len() as u64;
+    entries += buffered.len() as u64;
     let (extent, outputs) = runs.allocate(change.outputs(), entries, kept != 0);
-    (Pending { change, frozen, extent }, MergeTask::new(sources, staged, extent, outputs))
+    (Pending { change, frozen, extent }, MergeTask::new(sources, buffered, extent, outputs))
 }
 
 impl Target<'_> {

@@ -31,7 +31,7 @@ const CAPACITY_MAX: usize = 1 << 28;
 
 /// Memory of one entry: the entry, its share of a line and of a slab, and of the copies that a flush makes of a
 /// twenty-fourth of the buckets (see `kv::change`).
-pub(crate) const STAGED_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
+pub(crate) const MEMTABLE_ENTRY_BYTES: usize = ENTRY_BYTES + size_of::<Line>() / LINE_ENTRIES + 1 + 3;
 
 /// Compares all slots at once. Returns one bit for each that equals `wanted` in the bits of `mask`.
 fn equal_slots(slots: &[u32; LINE_SLOTS + 1], wanted: u32, mask: u32) -> u32 {
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Memtable {
 impl Memtable {
     /// Makes an empty memtable for as many entries as fit into `bytes`, at least one slab.
     pub(crate) fn new(bytes: usize, buckets: usize) -> Self {
-        let slabs = (bytes / STAGED_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
+        let slabs = (bytes / MEMTABLE_ENTRY_BYTES).min(CAPACITY_MAX).div_ceil(SLAB_LEN).max(1);
         let capacity = slabs * SLAB_LEN;
         let mut memtable = Self {
             entries: vec![Entries([[0; ENTRY_BYTES]; SLAB_LEN]); slabs],

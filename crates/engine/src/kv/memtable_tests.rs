@@ -27,7 +27,7 @@ fn a_memtable_equals_a_map_while_buckets_are_frozen_dropped_and_thawed() {
     eprintln_seed(seed);
     let mut random = SplitMix64::new(seed);
     let boundaries: Vec<u64> = (1..5).map(|number| number << 61).collect();
-    let mut memtable = Memtable::new(300 * STAGED_BYTES, 5);
+    let mut memtable = Memtable::new(300 * MEMTABLE_ENTRY_BYTES, 5);
     let mut model: HashMap<Key, Entry> = HashMap::new();
     let mut frozen: Option<(u32, Vec<Entry>, Frozen)> = None;
     let (mut dropped, mut thawed, mut replaced) = (0, 0, 0);
@@ -79,7 +79,7 @@ fn a_memtable_equals_a_map_while_buckets_are_frozen_dropped_and_thawed() {
 
 #[test]
 fn lists_split_and_join_without_losing_an_entry() {
-    let mut memtable = Memtable::new(1_000 * STAGED_BYTES, 1);
+    let mut memtable = Memtable::new(1_000 * MEMTABLE_ENTRY_BYTES, 1);
     let key = |number: u64| Key::from(&crate::testing::mem_disk::fingerprint(number));
     let entry = |number| Entry { key: key(number), ordinal: Ordinal(1), position: Position(number) };
     (0..400).for_each(|number| memtable.insert(0, &entry(number)));
@@ -102,7 +102,7 @@ fn lists_split_and_join_without_losing_an_entry() {
 
 #[test]
 fn keys_that_share_their_line_are_all_found() {
-    let mut memtable = Memtable::new(200 * STAGED_BYTES, 1);
+    let mut memtable = Memtable::new(200 * MEMTABLE_ENTRY_BYTES, 1);
     let crowded = |number: u8| {
         let mut key = Key([7; 20]);
         key.0[1] = number;

@@ -70,11 +70,11 @@ fn merge_parts<'a>(
     let Some(newest) = parts.next() else { return &[] };
     let Some(older) = parts.next() else { return newest };
     // Runs mostly grow with age: this order copies the largest run once.
-    let (mut merged, mut spare) = (first, second);
+    let (mut merged, mut other) = (first, second);
     merge_two(older, newest, live, merged);
     for older in parts {
-        merge_two(older, merged, live, spare);
-        std::mem::swap(&mut merged, &mut spare);
+        merge_two(older, merged, live, other);
+        std::mem::swap(&mut merged, &mut other);
     }
     merged
 }

@@ -1,6 +1,6 @@
 //! Files that are written from front to back and verified as a whole.
 //!
-//! The checkpoint that refers to such a file holds its length and its BLAKE3 digest.
+//! The checkpoint that refers to such a file holds its length and its BLAKE3 checksum.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use crate::io::DiskFile;
 /// Bytes that one call reads or writes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Length and digest of a sealed file.
+/// Length and checksum of a sealed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seal {
     /// Length in bytes.
     pub(crate) len: u64,
-    /// BLAKE3 digest of all bytes.
-    pub(crate) digest: [u8; 32],
+    /// BLAKE3 checksum of all bytes.
+    pub(crate) checksum: [u8; 32],
 }
 
 impl Seal {
     /// Returns the seal of an empty file.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
-        Self { len: 0, digest: blake3::hash(&[]).into() }
+        Self { len: 0, checksum: blake3::hash(&[]).into() }
     }
 }
 
@@ -62,7 +62,7 @@ impl SealedWriter {
     pub(crate) fn finish(mut self) -> Result<Seal> {
         self.write_out()?;
         self.file.sync()?;
-        Ok(Seal { len: self.len, digest: self.hasher.finalize().into() })
+        Ok(Seal { len: self.len, checksum: self.hasher.finalize().into() })
     }
 }
 
@@ -125,12 +125,12 @@ impl SealedReader {
         Ok(())
     }
 
-    /// Checks that all bytes were read and that the digest is right.
+    /// Checks that all bytes were read and that the checksum is right.
     pub(crate) fn finish(self) -> Result<()> {
         if self.left() != 0 {
             return Err(Error::damaged(self.name.display(), "is longer than its contents"));
         }
-        if self.hasher.finalize() != blake3::Hash::from(self.seal.digest) {
+        if self.hasher.finalize() != blake3::Hash::from(self.seal.checksum) {
             return Err(Error::damaged(self.name.display(), "checksum"));
         }
         Ok(())

@@ -234,7 +234,7 @@ impl Table {
         &mut self,
         generation: u64,
         manifest: &mut SealedWriter,
-        staged: &mut SealedWriter,
+        buffered: &mut SealedWriter,
     ) -> Result<()> {
         assert!(!self.is_flushing(), "a flush ends before the table is saved");
         self.runs.save(generation, &mut |bytes| manifest.write(bytes))?;
@@ -242,7 +242,7 @@ impl Table {
         for bucket in self.runs.buckets().numbers() {
             entries.clear();
             self.memtable.list(bucket, &mut entries);
-            staged.write(entries.as_flattened())?;
+            buffered.write(entries.as_flattened())?;
         }
         self.runs.mark_saved();
         Ok(())
@@ -255,7 +255,7 @@ impl Table {
 
     /// Adds the entries that [`Table::save`] wrote from the memtable, and flushes if this memtable is smaller. After an
     /// error the table must not be used.
-    pub(crate) fn load_staged(&mut self, disk: &dyn Disk, mut from: SealedReader) -> Result<()> {
+    pub(crate) fn load_memtable(&mut self, disk: &dyn Disk, mut from: SealedReader) -> Result<()> {
         let mut bytes = [0; ENTRY_BYTES];
         while from.left() != 0 {
             from.read(&mut bytes)?;
@@ -272,7 +272,7 @@ impl Table {
     /// flush may be running.
     pub(crate) fn scan(&mut self, disk: &dyn Disk, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) {
         let mut buffers = self.flush.take_buffers();
-        let mut staged = Vec::new();
+        let mut buffered = Vec::new();
         let mut each = |entry: &EntryBytes| {
             let key = Key(*key_of(entry));
             if heads.contains(&key.head()) {
@@ -291,9 +291,9 @@ impl Table {
                     self.damaged.add(bucket.name);
                 }
             }
-            staged.clear();
-            self.memtable.list(number, &mut staged);
-            staged.iter().for_each(&mut each);
+            buffered.clear();
+            self.memtable.list(number, &mut buffered);
+            buffered.iter().for_each(&mut each);
         }
         self.counters.add(io.counters());
         self.flush.give_buffers(buffers);

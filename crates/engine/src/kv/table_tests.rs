@@ -60,7 +60,7 @@ fn reopen(disk: &MemDisk, spec: TableSpec, saved: &[(PathBuf, Seal); 2]) -> Resu
     let open = |name: &Path| disk.open(name, crate::io::Access::ReadWrite).unwrap();
     let [manifest, staged] = saved.each_ref().map(|(name, seal)| SealedReader::open(open(name), name.clone(), *seal));
     let mut table = Table::open(open(Path::new("table")), spec, 3, manifest?)?;
-    table.load_staged(disk, staged?)?;
+    table.load_memtable(disk, staged?)?;
     Ok(table)
 }
 
@@ -299,7 +299,7 @@ fn a_table_with_a_flush_in_flight_is_not_saved_and_pages_of_an_earlier_epoch_are
     let mut other = manifest;
     other[16] ^= 1;
     disk.damage("manifest", |bytes| bytes.clone_from(&other));
-    saved[0].1.digest = blake3::hash(&other).into();
+    saved[0].1.checksum = blake3::hash(&other).into();
     let mut table = reopen(&disk, spec(), &saved).unwrap();
     let mut out = Vec::new();
     let keys: Vec<_> = (0..5_000).map(key).collect();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_that_was_used_is_padded_with_zeros() {
+    fn a_buffer_that_was_used_is_padded_with_zeros() {
         let mut bytes = ObjectBytes::within(AlignedBuffer::default(), 3 * DIRECT_ALIGN);
         bytes.bytes_mut().fill(7);
         for len in [0, 1, DIRECT_ALIGN - 1, DIRECT_ALIGN, DIRECT_ALIGN + 1, 2 * DIRECT_ALIGN] {

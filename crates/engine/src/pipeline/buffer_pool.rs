@@ -15,13 +15,13 @@ impl<T> Default for BufferPool<T> {
 impl<T: Default> BufferPool<T> {
     /// Takes one that was put back, or a new one.
     pub(crate) fn take(&self) -> T {
-        self.0.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default()
+        self.0.lock().ok().and_then(|mut free| free.pop()).unwrap_or_default()
     }
 
     /// Puts one back.
     pub(crate) fn put(&self, used: T) {
-        if let Ok(mut spare) = self.0.lock() {
-            spare.push(used);
+        if let Ok(mut free) = self.0.lock() {
+            free.push(used);
         }
     }
 }

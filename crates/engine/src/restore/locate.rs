@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::container::ContainerReader;
-use crate::container::reader::ChunkPlace;
+use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::store::Store;
@@ -71,7 +71,7 @@ impl Locator {
     }
 
     /// Finds a chunk in the container that its hint names, else in any other.
-    pub(crate) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPlace)> {
+    pub(crate) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPosition)> {
         let HintedChunk { chunk, hint } = wanted;
         if let Some(id) = *hint
             && near.container.as_ref().is_none_or(|container| container.name.id != id)
@@ -80,7 +80,7 @@ impl Locator {
         }
         if let Some(container) = near.container.as_ref().filter(|container| *hint == Some(container.name.id))
             && let Some(number) = container.number_of(&chunk.fingerprint, near.number)
-            && let Some(position) = container.place(number).filter(|position| position.len == chunk.len)
+            && let Some(position) = container.position(number).filter(|position| position.len == chunk.len)
         {
             near.number = number + 1;
             return Ok((container.name.id, position));
@@ -96,7 +96,7 @@ impl Locator {
     }
 
     /// Finds a chunk in the container with this number.
-    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPlace> {
+    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPosition> {
         let position = self.directories.get(id)?.find(&chunk.fingerprint);
         position.filter(|position| position.len == chunk.len).ok_or_else(|| missing(chunk))
     }

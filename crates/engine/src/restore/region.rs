@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
-use crate::container::reader::ChunkPlace;
+use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::fingerprint::fingerprint_batch;
 use crate::object::names::ContainerName;
@@ -38,7 +38,7 @@ pub(super) struct Located {
     pub(super) key: RegionKey,
     /// Its number in the window.
     pub(super) number: usize,
-    pub(super) position: ChunkPlace,
+    pub(super) position: ChunkPosition,
 }
 
 /// Origin of a region's bytes.
@@ -191,7 +191,7 @@ impl OpenRegion {
 
     /// Hands on the chunks that match their fingerprints. Returns the others, and the chunks that the sink refused.
     fn check(&self, job: &RegionJob, plain: &[u8]) -> (Failures, Failures) {
-        let range = |position: &ChunkPlace| {
+        let range = |position: &ChunkPosition| {
             position.offset as usize..(position.offset as usize).saturating_add(position.len as usize)
         };
         let bytes_of = |located: &Located| plain.get(range(&located.position)).unwrap_or_default();

@@ -322,10 +322,10 @@ fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool
         }
         let value = reader.string(TEXT_LEN_MAX)?;
         let at = reader.offset() - value.len();
-        let place = move |error: DecodeError| DecodeError { offset: at + error.offset, ..error };
+        let at = move |error: DecodeError| DecodeError { offset: at + error.offset, ..error };
         let mut value = Reader::new(value);
-        if take(tag, &mut value).map_err(place)? {
-            value.finish().map_err(place)?;
+        if take(tag, &mut value).map_err(at)? {
+            value.finish().map_err(at)?;
         } else if tag < OPTIONAL_TAGS {
             return Err(reader.error("unknown field"));
         }

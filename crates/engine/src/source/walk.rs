@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_roots_keep_their_place_and_are_merged() {
+    fn absolute_roots_keep_their_positions_and_are_merged() {
         let tree = tree(&["/home/u/b", "/home/u/a/x", "/home/v/y", "/etc/conf", "/var/z"]);
         tree.edit(Path::new("/home"), |metadata| metadata.mode = 0o751);
         let nothing = Excludes::default();

@@ -77,8 +77,8 @@ pub fn admit(path: &str, seen: Option<&Pin>, copies: Vec<ConfigCopy>) -> Result<
 }
 
 fn file_of(path: &[u8]) -> PathBuf {
-    let digest = blake3::hash(path);
-    let (short, _) = digest.as_bytes().split_at(16);
+    let checksum = blake3::hash(path);
+    let (short, _) = checksum.as_bytes().split_at(16);
     Path::new(PINS).join(hex(short))
 }
 

@@ -174,7 +174,7 @@ fn remove_takes_one_name_of_a_file_and_nothing_else() {
 }
 
 #[test]
-fn list_is_sorted_by_bytes_and_tells_directories() {
+fn list_is_sorted_by_bytes_and_reports_directories() {
     on_every_disk(|disk| {
         for name in ["b", "a-", "a", "B", "a0"] {
             write(disk, name, b"");
@@ -190,7 +190,7 @@ fn list_is_sorted_by_bytes_and_tells_directories() {
 }
 
 #[test]
-fn exists_tells_names_from_none() {
+fn exists_is_true_for_names_only() {
     on_every_disk(|disk| {
         write(disk, "a", b"");
         disk.create_dir(path("d")).unwrap();

@@ -214,8 +214,8 @@ fn read_container(name: ContainerName, bytes: &[u8]) {
             continue;
         }
         for chunk in reader.chunks_of(number) {
-            let place = reader.place(chunk).expect("chunks of a region have a place");
-            let (start, len) = (place.offset as usize, place.len as usize);
+            let position = reader.position(chunk).expect("chunks of a region have a place");
+            let (start, len) = (position.offset as usize, position.len as usize);
             assert!(plain.get(start..start + len).is_some(), "a region holds the chunks that its directory lists");
         }
     }

@@ -27,7 +27,7 @@ pub(crate) use crash::CrashMode;
 pub(crate) use fault::{Fault, TraceEntry};
 pub(crate) use host::{JobCounts, SimHost};
 
-use fault::{Faults, Injected, Turn, WriteLanding};
+use fault::{CallOutcome, Faults, Injected, WriteLanding};
 use world::{Inode, World};
 
 /// How simulated paths begin in messages.
@@ -194,11 +194,11 @@ impl Shared {
     ) -> Result<T> {
         let mut state = self.state();
         let result = match state.faults.next_call(operation, path) {
-            Turn::Proceed => effect(&mut state, None),
-            Turn::Fail(injected) => effect(&mut state, Some(injected)),
-            Turn::ProceedThenFail(kind) => effect(&mut state, None).and_then(|_| Err(kind.into())),
-            Turn::Dead => Err(fault::crash_error()),
-            Turn::ProceedThenDie => {
+            CallOutcome::Proceed => effect(&mut state, None),
+            CallOutcome::Fail(injected) => effect(&mut state, Some(injected)),
+            CallOutcome::ProceedThenFail(kind) => effect(&mut state, None).and_then(|_| Err(kind.into())),
+            CallOutcome::Dead => Err(fault::crash_error()),
+            CallOutcome::ProceedThenDie => {
                 // How the call ended is of no interest to the dead.
                 let _ = effect(&mut state, None);
                 state.faults.die();
@@ -224,8 +224,8 @@ impl Shared {
 
 impl State {
     /// Fails if the name is new and the disk is full.
-    fn room_for_name(&self, path: &Path) -> io::Result<()> {
-        if self.world.exists(path)? { Ok(()) } else { self.faults.room() }
+    fn space_for_name(&self, path: &Path) -> io::Result<()> {
+        if self.world.exists(path)? { Ok(()) } else { self.faults.free_space() }
     }
 
     fn next_handle(&mut self) -> u64 {
@@ -242,7 +242,7 @@ fn display(path: &Path) -> PathBuf {
 impl Disk for SimDisk {
     fn create(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
         let (inode, handle) = self.call("create", path, |state, path| {
-            state.room_for_name(path)?;
+            state.space_for_name(path)?;
             Ok((state.world.create_file(path)?, state.next_handle()))
         })?;
         Ok(self.file(inode, handle, path, Access::ReadWrite))
@@ -256,7 +256,7 @@ impl Disk for SimDisk {
 
     fn create_dir(&self, path: &Path) -> Result<()> {
         let created = self.call("create directory", path, |state, path| {
-            state.room_for_name(path)?;
+            state.space_for_name(path)?;
             state.world.create_dir(path)
         });
         match created {
@@ -279,7 +279,7 @@ impl Disk for SimDisk {
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {
         let existing = self.full(existing);
         let linked = self.call("link", new, |state, new| {
-            state.room_for_name(new)?;
+            state.space_for_name(new)?;
             state.world.link(&existing, new)
         });
         match linked {
@@ -404,7 +404,7 @@ impl DiskFile for SimFile {
                 }
             };
             if state.world.file(self.inode)?.live().grows(offset, landing.len())? {
-                state.faults.room()?;
+                state.faults.free_space()?;
             }
             state.world.file_mut(self.inode)?.write(offset, landing)?;
             outcome
@@ -415,7 +415,7 @@ impl DiskFile for SimFile {
         self.call("resize", |state| {
             self.writable()?;
             if state.world.file(self.inode)?.live().len() < len {
-                state.faults.room()?;
+                state.faults.free_space()?;
             }
             state.world.file_mut(self.inode)?.set_len(len);
             Ok(())

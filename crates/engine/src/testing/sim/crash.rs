@@ -34,7 +34,7 @@ pub(super) fn crash(world: &World, mode: CrashMode) -> io::Result<World> {
     survivors.keep(ROOT)?;
     // A node is numbered before its children are known, so that a name that leads back up ends the walk.
     let nodes = survivors.nodes.into_iter().map(|node| Arc::new(node.unwrap_or(Node::Dir(DirNode::default()))));
-    Ok(World::settled(nodes.collect()))
+    Ok(World::durable_as(nodes.collect()))
 }
 
 /// The walk over the names that survive, from the root: what none of them reaches is lost.
@@ -55,13 +55,13 @@ impl Survivors<'_> {
         self.renumbered[inode] = Some(new);
         self.nodes.push(None);
         let node = match &*self.world.nodes()[inode] {
-            Node::File(file) => Node::File(FileNode::settled(settle_file(file, self.mode, inode)?)),
+            Node::File(file) => Node::File(FileNode::durable_as(surviving_file(file, self.mode, inode)?)),
             Node::Dir(dir) => {
-                let mut names = settle_names(dir, self.mode, inode);
+                let mut names = surviving_names(dir, self.mode, inode);
                 for child in names.values_mut() {
                     *child = self.keep(*child)?;
                 }
-                Node::Dir(DirNode::settled(names))
+                Node::Dir(DirNode::durable_as(names))
             }
         };
         self.nodes[new] = Some(node);
@@ -97,7 +97,7 @@ impl Fate {
     }
 }
 
-fn settle_names(dir: &DirNode, mode: CrashMode, inode: Inode) -> Names {
+fn surviving_names(dir: &DirNode, mode: CrashMode, inode: Inode) -> Names {
     let seed = match mode {
         CrashMode::LoseUnsynced => return dir.durable().clone(),
         CrashMode::KeepAll => return dir.live().clone(),
@@ -120,7 +120,7 @@ fn settle_names(dir: &DirNode, mode: CrashMode, inode: Inode) -> Names {
     names
 }
 
-fn settle_file(file: &FileNode, mode: CrashMode, inode: Inode) -> io::Result<Contents> {
+fn surviving_file(file: &FileNode, mode: CrashMode, inode: Inode) -> io::Result<Contents> {
     let (seed, torn) = match mode {
         CrashMode::LoseUnsynced => return Ok(file.durable().clone()),
         CrashMode::KeepAll => return file.synced(),

@@ -38,7 +38,7 @@ pub(crate) struct TraceEntry {
 }
 
 /// What becomes of a call.
-pub(super) enum Turn {
+pub(super) enum CallOutcome {
     /// It takes effect, as far as there is room.
     Proceed,
     /// It fails.
@@ -114,35 +114,37 @@ impl Faults {
     }
 
     /// Counts a call and returns what goes wrong with it.
-    pub(super) fn next_call(&mut self, operation: &'static str, path: &Path) -> Turn {
+    pub(super) fn next_call(&mut self, operation: &'static str, path: &Path) -> CallOutcome {
         self.calls += 1;
         if let Some(trace) = &mut self.trace {
             trace.push(TraceEntry { number: self.calls, operation, path: path.to_path_buf() });
         }
         if self.dead {
-            return Turn::Dead;
+            return CallOutcome::Dead;
         }
         let planned = self.planned.get(&self.calls);
         self.struck += u64::from(planned.is_some());
         match planned {
-            None => Turn::Proceed,
-            Some(Fault::Error(kind)) => Turn::Fail(Injected { kind: *kind, landing: WriteLanding::Nothing }),
-            Some(Fault::ErrorAfter(kind)) => Turn::ProceedThenFail(*kind),
-            Some(Fault::ShortWrite(kind)) => Turn::Fail(Injected { kind: *kind, landing: WriteLanding::FirstHalf }),
+            None => CallOutcome::Proceed,
+            Some(Fault::Error(kind)) => CallOutcome::Fail(Injected { kind: *kind, landing: WriteLanding::Nothing }),
+            Some(Fault::ErrorAfter(kind)) => CallOutcome::ProceedThenFail(*kind),
+            Some(Fault::ShortWrite(kind)) => {
+                CallOutcome::Fail(Injected { kind: *kind, landing: WriteLanding::FirstHalf })
+            }
             Some(Fault::DiskFull) => {
                 self.disk_full = true;
-                Turn::Proceed
+                CallOutcome::Proceed
             }
             Some(Fault::Die) => {
                 self.dead = true;
-                Turn::Dead
+                CallOutcome::Dead
             }
-            Some(Fault::DieAfter) => Turn::ProceedThenDie,
+            Some(Fault::DieAfter) => CallOutcome::ProceedThenDie,
         }
     }
 
     /// Fails if the disk is full: asked by whatever needs room.
-    pub(super) fn room(&self) -> io::Result<()> {
+    pub(super) fn free_space(&self) -> io::Result<()> {
         if self.disk_full { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct FileNode {
 
 impl FileNode {
     /// Makes a file that a crash left behind, all of it durable.
-    pub(super) fn settled(contents: Contents) -> Self {
+    pub(super) fn durable_as(contents: Contents) -> Self {
         Self { live: contents.clone(), durable: contents, ..Self::default() }
     }
 

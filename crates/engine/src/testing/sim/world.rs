@@ -83,7 +83,7 @@ pub(super) struct DirNode {
 
 impl DirNode {
     /// Makes a directory that a crash left behind, all of it durable.
-    pub(super) fn settled(names: Names) -> Self {
+    pub(super) fn durable_as(names: Names) -> Self {
         Self { live: names.clone(), durable: names, lost: Vec::new(), pending: Vec::new() }
     }
 
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// Makes a world of nodes; the first is the root.
-    pub(super) fn settled(nodes: Vec<Arc<Node>>) -> Self {
+    pub(super) fn durable_as(nodes: Vec<Arc<Node>>) -> Self {
         Self { nodes }
     }
 
