@@ -460,7 +460,7 @@ impl Cache {
 mod tests {
     use super::*;
     use crate::random::SplitMix64;
-    use crate::testing::mem_disk::fingerprint;
+    use crate::testing::fingerprint;
 
     fn window(numbers: std::ops::Range<u64>) -> Vec<LogRecord> {
         let chunk = |number| Chunk { fingerprint: fingerprint(number), len: 1 };

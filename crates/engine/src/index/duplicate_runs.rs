@@ -227,7 +227,7 @@ mod tests {
     use crate::index::frame::check_wrong_fields;
     use crate::io::Access;
     use crate::random::SplitMix64;
-    use crate::testing::mem_disk::MemDisk;
+    use crate::testing::sim::SimDisk;
 
     const CAP: DuplicateRunCap = DuplicateRunCap { bytes_per_chunk: 1, pages_min: 1 };
 
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn runs_repeated_near_a_position_are_found_and_the_oldest_go_first() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut log = DuplicateRunLog::open(disk.create(Path::new("a")).unwrap(), 0, 0, CAP).unwrap();
         let mut random = SplitMix64::new(3);
         let mut model = Vec::new();

@@ -8,7 +8,8 @@ use super::*;
 use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::kv::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
-use crate::testing::mem_disk::{MemDisk, fingerprint};
+use crate::testing::fingerprint;
+use crate::testing::sim::SimDisk;
 use crate::testing::sim::SimHost;
 use crate::types::{Chunk, SessionId};
 
@@ -73,13 +74,13 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn open(disk: &MemDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
+    pub(crate) fn open(disk: &SimDisk, options: &IndexOptions, session: u8) -> (Self, IndexState) {
         Self::open_on(host(), disk, options, session)
     }
 
     pub(super) fn open_on(
         host: Arc<dyn Host>,
-        disk: &MemDisk,
+        disk: &SimDisk,
         options: &IndexOptions,
         session: u8,
     ) -> (Self, IndexState) {
@@ -102,7 +103,7 @@ impl Caller {
     }
 
     /// Opens the index again for what an earlier caller has stored; returns how many containers were recorded again.
-    pub(super) fn again(self, disk: &MemDisk, options: &IndexOptions) -> (Self, IndexState, usize) {
+    pub(super) fn again(self, disk: &SimDisk, options: &IndexOptions) -> (Self, IndexState, usize) {
         let Self { session, containers, index, host, .. } = self;
         drop(index);
         // The process goes on, with whatever it has put off.
@@ -286,10 +287,10 @@ pub(super) fn schedule_of(seed: u64) -> Schedule {
 }
 
 /// Stands in where an index is taken out of its caller.
-pub(super) fn other_index(disk: &MemDisk) -> Index {
+pub(super) fn other_index(disk: &SimDisk) -> Index {
     Index::open(Arc::new(disk.clone()), host(), dir(), REPOSITORY, &tiny(Schedule::Eager)).unwrap().0
 }
 
 pub(super) fn close(caller: &mut Caller) {
-    std::mem::replace(&mut caller.index, other_index(&MemDisk::default())).close().unwrap();
+    std::mem::replace(&mut caller.index, other_index(&SimDisk::default())).close().unwrap();
 }

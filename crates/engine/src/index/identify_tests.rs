@@ -10,14 +10,15 @@ use crate::index::options::{CycleRule, Prelookup, WindowRule};
 use crate::io::os::OsHost;
 use crate::kv::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
-use crate::testing::mem_disk::{MemDisk, fingerprint};
+use crate::testing::fingerprint;
+use crate::testing::sim::SimDisk;
 
 #[test]
 fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
     let mut sum = Counters::default();
     for (seed, mut random) in seeds(0..24) {
         let is_immediate = matches!(schedule_of(seed), Schedule::Eager | Schedule::Lazy { threshold: 1 });
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, state) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
         assert_eq!(state, IndexState::New);
         let mut next_chunk = 0;
@@ -55,7 +56,7 @@ fn the_order_decides_what_is_asked_and_not_what_is_found() {
     for (seed, _) in seeds(30..48).filter(|(seed, _)| schedule_of(*seed) != Schedule::Lazy { threshold: 1 }) {
         for order in [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered] {
             let options = IndexOptions { order, ..tiny(schedule_of(seed)) };
-            let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
+            let (mut caller, _) = Caller::open(&SimDisk::default(), &options, 1);
             caller.run(&mut SplitMix64::new(seed), 100, &mut 0);
             check_counters(&caller.index);
             let Counters { filter_probes, prelookup_hits, .. } = caller.index.counters();
@@ -72,12 +73,12 @@ fn the_order_decides_what_is_asked_and_not_what_is_found() {
 #[test]
 fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
     for (seed, mut random) in seeds(100..108) {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
         let mut next_chunk = 0;
         for round in 0..4 {
             caller.run(&mut random, 40, &mut next_chunk);
-            let empty = MemDisk::default();
+            let empty = SimDisk::default();
             let index = std::mem::replace(&mut caller.index, other_index(&empty));
             index.close().unwrap();
             // The next run has other parameters: a smaller memtable, another filter, another schedule.
@@ -102,7 +103,7 @@ fn after_a_power_cut_what_is_not_covered_is_recorded_again_and_all_is_exact() {
     let mut covered = 0;
     for (seed, mut random) in seeds(200..230) {
         let options = tiny(schedule_of(seed));
-        let mut disk = MemDisk::default();
+        let mut disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         let closes = random.below(2) == 0;
@@ -138,7 +139,7 @@ fn damage_to_any_file_costs_duplicates_at_most() {
     let mut damaged_pages = 0;
     for (seed, mut random) in seeds(300..340) {
         let options = tiny(schedule_of(seed));
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 60, &mut next_chunk);
@@ -196,7 +197,7 @@ fn damage_to_any_file_costs_duplicates_at_most() {
 
 #[test]
 fn an_index_of_another_repository_or_in_use_is_not_touched_or_started_anew() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let options = tiny(Schedule::Eager);
     let (mut caller, _) = Caller::open(&disk, &options, 1);
     let mut random = SplitMix64::new(1);
@@ -217,7 +218,7 @@ fn a_full_disk_degrades_the_index_and_the_next_opening_makes_it_whole() {
     let mut degraded = 0;
     for (seed, mut random) in seeds(400..420) {
         let options = tiny(schedule_of(seed));
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 30, &mut next_chunk);
@@ -255,7 +256,7 @@ fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
     let mut lost = 0;
     for (seed, mut random) in seeds(600..660) {
         let options = tiny(schedule_of(seed));
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 20, &mut next_chunk);
@@ -287,14 +288,14 @@ fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
 }
 
 fn close_quietly(caller: &mut Caller) {
-    drop(std::mem::replace(&mut caller.index, other_index(&MemDisk::default())).close());
+    drop(std::mem::replace(&mut caller.index, other_index(&SimDisk::default())).close());
 }
 
 #[test]
 fn chunks_of_forgotten_containers_are_unique_again() {
     for (seed, mut random) in seeds(500..512) {
         let options = tiny(schedule_of(seed));
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         for _ in 0..4 {
@@ -366,7 +367,7 @@ fn any_options_and_any_interleaving_of_crashes_are_exact_and_lose_no_chunk() {
     let mut met = Counters::default();
     let seeds_of_size = if cfg!(feature = "slow") { 1_000..1_600 } else { 1_000..1_060 };
     for (seed, mut random) in seeds(seeds_of_size) {
-        let mut disk = MemDisk::default();
+        let mut disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &drawn_options(&mut random), 1);
         let mut next_chunk = 0;
         for _ in 0..5 {
@@ -435,7 +436,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
             window: WindowRule::Adaptive(2_048),
             ..tiny(schedule)
         };
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut random = SplitMix64::new(5);
         let mut store = |numbers: &[u64]| {
@@ -469,7 +470,7 @@ fn verdicts_and_their_order_are_the_same_whether_jobs_are_deferred_or_immediate(
     for (seed, _) in seeds(900..912) {
         let mut orders: Vec<Vec<u64>> = Vec::new();
         for host in [host(), Arc::new(OsHost::new()), Arc::new(OsHost::new())] {
-            let disk = MemDisk::default();
+            let disk = SimDisk::default();
             let options = drawn_options(&mut SplitMix64::new(seed));
             let (mut caller, _) = Caller::open_on(host, &disk, &options, 1);
             let mut next_chunk = 0;
@@ -489,7 +490,7 @@ fn verdicts_and_their_order_are_the_same_whether_jobs_are_deferred_or_immediate(
 #[test]
 fn a_session_that_was_given_up_leaves_nothing_that_the_next_one_would_refer_to() {
     for (seed, mut random) in seeds(800..812) {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 30, &mut next_chunk);
@@ -509,7 +510,7 @@ fn a_session_that_was_given_up_leaves_nothing_that_the_next_one_would_refer_to()
 fn an_index_that_was_dropped_falls_back_to_what_its_checkpoint_covers() {
     for (seed, mut random) in seeds(700..706) {
         let options = tiny(schedule_of(seed));
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 30, &mut next_chunk);
@@ -538,7 +539,7 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
     let lazy = [Schedule::Lazy { threshold: 32 }, Schedule::Exhaustive { threshold: 32 }];
     let pooled = [Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive { candidates: 1_000 }];
     for schedule in [Schedule::Eager].into_iter().chain(lazy).chain(pooled) {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let options = IndexOptions { schedule, ..options.clone() };
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         for start in (0..count).step_by(100) {
@@ -578,7 +579,7 @@ fn the_cache_has_what_the_filter_has_not_grown_to_and_gives_it_back() {
         };
         let shared = options.filter_bytes_max + options.cache_bytes;
         let mut random = SplitMix64::new(seed);
-        let (mut caller, _) = Caller::open(&MemDisk::default(), &options, 1);
+        let (mut caller, _) = Caller::open(&SimDisk::default(), &options, 1);
         let initial = caller.index.cache.bytes();
         assert!(shared - options.filter_bytes - BLOCK_BYTES < initial, "{initial}");
         let mut next_chunk = 0;

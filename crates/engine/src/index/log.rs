@@ -349,7 +349,8 @@ mod tests {
     use super::*;
     use crate::index::frame::check_wrong_fields;
     use crate::random::SplitMix64;
-    use crate::testing::mem_disk::{MemDisk, fingerprint};
+    use crate::testing::fingerprint;
+    use crate::testing::sim::SimDisk;
 
     fn record(number: u64) -> LogRecord {
         LogRecord { chunk: Chunk { fingerprint: fingerprint(number), len: 77 }, ordinal: Ordinal(9) }
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn windows_show_what_was_appended_wherever_it_lies() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
         let mut random = SplitMix64::new(8);
         let mut model = BTreeMap::new();
@@ -396,7 +397,7 @@ mod tests {
 
     #[test]
     fn damaged_pages_are_left_out_and_positions_that_do_not_exist_give_nothing() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
         for number in 0..400 {
             log.append(record(number));

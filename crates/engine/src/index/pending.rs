@@ -240,7 +240,7 @@ mod tests {
     use crate::index::cycle::Cycles;
     use crate::index::options::CycleRule;
     use crate::random::SplitMix64;
-    use crate::testing::mem_disk::fingerprint;
+    use crate::testing::fingerprint;
 
     fn arrival(number: u64) -> SequencedChunk {
         let chunk = Chunk { fingerprint: fingerprint(number), len: 3 };

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::io::{Access, Disk};
     use crate::random::SplitMix64;
-    use crate::testing::mem_disk::MemDisk;
+    use crate::testing::sim::SimDisk;
 
     const FILE: &str = "containers";
     const REPOSITORY: RepositoryId = RepositoryId([5; 16]);
@@ -343,14 +343,14 @@ mod tests {
         ContainerId { session: SessionId([session; 16]), ordinal }
     }
 
-    fn open(disk: &MemDisk, count: u32, checksum: [u8; 32]) -> Result<Registry> {
+    fn open(disk: &SimDisk, count: u32, checksum: [u8; 32]) -> Result<Registry> {
         let file = disk.open(Path::new(FILE), Access::ReadWrite).unwrap();
         Registry::open(file, REPOSITORY, count, checksum, OrdinalSet::default())
     }
 
     #[test]
     fn ordinals_and_containers_name_each_other_in_any_order_of_registering() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
         let mut random = SplitMix64::new(3);
         let mut known: Vec<ContainerId> = Vec::new();
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn records_of_a_checkpoint_must_be_whole_and_later_ones_are_kept_while_they_are() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
         for number in 0..10 {
             registry.register(container(1, number), 0).unwrap();
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_container_that_went_and_came_back_is_not_covered() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut registry = Registry::create(disk.create(Path::new(FILE)).unwrap(), REPOSITORY).unwrap();
         let both = [container(1, 0), container(1, 1)];
         for container in both {

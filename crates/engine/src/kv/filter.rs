@@ -249,7 +249,8 @@ mod tests {
 
     use super::*;
     use crate::io::Disk;
-    use crate::testing::mem_disk::{MemDisk, fingerprint};
+    use crate::testing::fingerprint;
+    use crate::testing::sim::SimDisk;
 
     /// Sets the bits of all keys in order; returns for each if it may have been set before.
     fn test_and_set_all(filter: &mut Filter, keys: &[Key]) -> Vec<bool> {
@@ -280,20 +281,20 @@ mod tests {
         }
     }
 
-    fn save(filter: &Filter, disk: &MemDisk, path: &Path) -> crate::kv::sealed::Seal {
+    fn save(filter: &Filter, disk: &SimDisk, path: &Path) -> crate::kv::sealed::Seal {
         let mut writer = SealedWriter::create(disk.create(path).unwrap()).unwrap();
         filter.save(7, &mut writer).unwrap();
         writer.finish().unwrap()
     }
 
-    fn load(disk: &MemDisk, path: &Path, seal: crate::kv::sealed::Seal, generation: u64, max: usize) -> Result<Filter> {
+    fn load(disk: &SimDisk, path: &Path, seal: crate::kv::sealed::Seal, generation: u64, max: usize) -> Result<Filter> {
         let file = disk.open(path, crate::io::Access::Read)?;
         Filter::load(generation, max, SealedReader::open(file, path.to_path_buf(), seal)?)
     }
 
     #[test]
     fn a_saved_filter_comes_back_folded_where_memory_is_short_and_a_damaged_one_does_not() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let path = PathBuf::from("filter");
         let mut filter = Filter::new(1 << 20, 6);
         test_and_set_all(&mut filter, &keys(0..5_000));
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn lengths_that_do_not_fit_the_file_are_refused_before_memory_is_taken() {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let path = PathBuf::from("filter");
         save(&Filter::new(4096, 6), &disk, &path);
         for len in [0, u64::MAX, 1 << 40, 2] {

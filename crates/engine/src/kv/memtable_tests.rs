@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::kv::{Ordinal, Position};
 use crate::random::SplitMix64;
-use crate::testing::mem_disk::fingerprint;
+use crate::testing::fingerprint;
 
 #[expect(clippy::print_stderr, reason = "a random test names its seed")]
 fn eprintln_seed(seed: u64) {
@@ -80,7 +80,7 @@ fn a_memtable_equals_a_map_while_buckets_are_frozen_dropped_and_thawed() {
 #[test]
 fn lists_split_and_join_without_losing_an_entry() {
     let mut memtable = Memtable::new(1_000 * MEMTABLE_ENTRY_BYTES, 1);
-    let key = |number: u64| Key::from(&crate::testing::mem_disk::fingerprint(number));
+    let key = |number: u64| Key::from(&crate::testing::fingerprint(number));
     let entry = |number| Entry { key: key(number), ordinal: Ordinal(1), position: Position(number) };
     (0..400).for_each(|number| memtable.insert(0, &entry(number)));
     memtable.split(0, 1 << 63);

@@ -112,7 +112,7 @@ impl RecentBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::mem_disk::fingerprint;
+    use crate::testing::fingerprint;
 
     fn entry(number: u64) -> EntryBytes {
         let mut bytes = [0; size_of::<EntryBytes>()];

@@ -6,7 +6,8 @@ use super::*;
 use crate::io::DeviceProfile;
 use crate::kv::{Position, Seal};
 use crate::random::SplitMix64;
-use crate::testing::mem_disk::{MemDisk, fingerprint};
+use crate::testing::fingerprint;
+use crate::testing::sim::SimDisk;
 
 const ALL: fn(Ordinal) -> bool = |_| true;
 
@@ -22,18 +23,18 @@ fn entry(number: u64) -> Entry {
     Entry { key: key(number), ordinal: Ordinal(3), position: Position(number) }
 }
 
-fn table(disk: &MemDisk, spec: TableSpec) -> Table {
+fn table(disk: &SimDisk, spec: TableSpec) -> Table {
     Table::new(disk.create(Path::new("table")).unwrap(), spec)
 }
 
-fn add(table: &mut Table, disk: &MemDisk, entry: &Entry) {
+fn add(table: &mut Table, disk: &SimDisk, entry: &Entry) {
     while !table.has_space() {
         table.flush(disk, &ALL).unwrap();
     }
     table.insert(entry);
 }
 
-fn check(table: &mut Table, disk: &MemDisk, model: &HashMap<Key, Entry>, numbers: std::ops::Range<u64>) {
+fn check(table: &mut Table, disk: &SimDisk, model: &HashMap<Key, Entry>, numbers: std::ops::Range<u64>) {
     let keys: Vec<_> = numbers.map(key).collect();
     let mut out = Vec::new();
     table.lookup(disk, &keys, &ALL, &mut out);
@@ -46,7 +47,7 @@ fn check(table: &mut Table, disk: &MemDisk, model: &HashMap<Key, Entry>, numbers
     }
 }
 
-fn save(table: &mut Table, disk: &MemDisk) -> [(PathBuf, Seal); 2] {
+fn save(table: &mut Table, disk: &SimDisk) -> [(PathBuf, Seal); 2] {
     let names = ["manifest", "staged"].map(PathBuf::from);
     let file = |name: &PathBuf| disk.create(name).or_else(|_| disk.open(name, crate::io::Access::ReadWrite)).unwrap();
     let [mut manifest, mut staged] = names.each_ref().map(|name| SealedWriter::create(file(name)).unwrap());
@@ -56,7 +57,7 @@ fn save(table: &mut Table, disk: &MemDisk) -> [(PathBuf, Seal); 2] {
     [(first, seals[0]), (second, seals[1])]
 }
 
-fn reopen(disk: &MemDisk, spec: TableSpec, saved: &[(PathBuf, Seal); 2]) -> Result<Table> {
+fn reopen(disk: &SimDisk, spec: TableSpec, saved: &[(PathBuf, Seal); 2]) -> Result<Table> {
     let open = |name: &Path| disk.open(name, crate::io::Access::ReadWrite).unwrap();
     let [manifest, staged] = saved.each_ref().map(|(name, seal)| SealedReader::open(open(name), name.clone(), *seal));
     let mut table = Table::open(open(Path::new("table")), spec, 3, manifest?)?;
@@ -66,7 +67,7 @@ fn reopen(disk: &MemDisk, spec: TableSpec, saved: &[(PathBuf, Seal); 2]) -> Resu
 
 #[test]
 fn everything_added_is_found_through_flushes_merges_and_a_reopening_with_less_memory() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut table = table(&disk, spec());
     let mut model = HashMap::new();
     for number in 0..30_000 {
@@ -88,7 +89,7 @@ fn everything_added_is_found_through_flushes_merges_and_a_reopening_with_less_me
 
 #[test]
 fn what_was_saved_stays_intact_whatever_is_written_after() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut table = table(&disk, spec());
     let mut model = HashMap::new();
     let mut random = SplitMix64::new(5);
@@ -113,7 +114,7 @@ fn what_was_saved_stays_intact_whatever_is_written_after() {
 
 #[test]
 fn dead_entries_are_skipped_by_lookups_and_dropped_by_merges() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut table = table(&disk, spec());
     for number in 0..5_000 {
         add(&mut table, &disk, &Entry { ordinal: Ordinal(1), ..entry(number) });
@@ -144,7 +145,7 @@ fn dead_entries_are_skipped_by_lookups_and_dropped_by_merges() {
 
 #[test]
 fn a_full_disk_leaves_the_table_as_it_was() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut table = table(&disk, spec());
     let mut model = HashMap::new();
     for number in 0..20_000 {
@@ -161,7 +162,7 @@ fn a_full_disk_leaves_the_table_as_it_was() {
 
 #[test]
 fn a_damaged_page_only_misses_names_its_bucket_and_is_rewritten() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut table = table(&disk, spec());
     for number in 0..20_000 {
         add(&mut table, &disk, &entry(number));
@@ -192,7 +193,7 @@ fn a_damaged_page_only_misses_names_its_bucket_and_is_rewritten() {
 #[test]
 fn keys_with_equal_fractions_are_found_on_any_page() {
     for reads in [BucketReads::Pages, BucketReads::Whole, BucketReads::Entire] {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut table = table(&disk, TableSpec { reads, ..spec() });
         let crowded = |number: u64| {
             let mut key = Key([7; 20]);
@@ -215,7 +216,7 @@ fn keys_with_equal_fractions_are_found_on_any_page() {
 
 /// Reads per lookup, one key at a time.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn reads_per_lookup(table: &mut Table, disk: &MemDisk, numbers: std::ops::Range<u64>) -> f64 {
+fn reads_per_lookup(table: &mut Table, disk: &SimDisk, numbers: std::ops::Range<u64>) -> f64 {
     let before = table.counters().page_reads;
     let (count, mut out) = (numbers.end - numbers.start, Vec::new());
     numbers.for_each(|number| table.lookup(disk, &[key(number)], &ALL, &mut out));
@@ -226,7 +227,7 @@ fn reads_per_lookup(table: &mut Table, disk: &MemDisk, numbers: std::ops::Range<
 fn recent_filters_spare_most_reads_of_absent_keys_and_keep_their_memory_limit() {
     let mut absent = Vec::new();
     for recent_filter_bytes in [0, 4 << 10, 1 << 20] {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut table = table(&disk, TableSpec { recent_filter_bytes, ..spec() });
         (0..40_000).for_each(|number| add(&mut table, &disk, &entry(number)));
         assert!(table.counters().recent_bytes_max <= recent_filter_bytes as u64);
@@ -251,7 +252,7 @@ fn recent_filters_spare_most_reads_of_absent_keys_and_keep_their_memory_limit() 
 #[test]
 fn keys_that_fall_close_together_are_read_together() {
     let read = |reads| {
-        let disk = MemDisk::default();
+        let disk = SimDisk::default();
         let mut table = table(&disk, TableSpec { reads, ..spec() });
         (0..60_000).for_each(|number| add(&mut table, &disk, &entry(number)));
         // Of the upper half of all keys, each page twice or so.
@@ -279,7 +280,7 @@ fn keys_that_fall_close_together_are_read_together() {
 
 #[test]
 fn a_table_with_a_flush_in_flight_is_not_saved_and_pages_of_an_earlier_epoch_are_damaged() {
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut first = table(&disk, TableSpec { epoch: 7, ..spec() });
     (0..5_000).for_each(|number| add(&mut first, &disk, &entry(number)));
     let mut saved = save(&mut first, &disk);
@@ -309,7 +310,7 @@ fn a_table_with_a_flush_in_flight_is_not_saved_and_pages_of_an_earlier_epoch_are
 
 /// A table, what it must hold, and what happened to it.
 struct Model {
-    disk: MemDisk,
+    disk: SimDisk,
     table: Table,
     random: SplitMix64,
     entries: HashMap<Key, Entry>,
@@ -464,7 +465,7 @@ impl Model {
 fn the_table_equals_a_map_through_jobs_splits_joins_merges_reopenings_failures_and_damage() {
     let seed = 77;
     eprintln!("seed {seed}");
-    let disk = MemDisk::default();
+    let disk = SimDisk::default();
     let mut model = Model {
         table: table(&disk, spec()),
         disk,

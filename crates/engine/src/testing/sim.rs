@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::io::{Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked, SizedEntry};
+use crate::io::{
+    Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked, OwnedRead, ReadStream, SizedEntry,
+};
 
 mod contents;
 mod crash;
@@ -53,6 +55,8 @@ struct State {
     /// The handle that holds the lock, by file.
     locks: HashMap<Inode, u64>,
     handles: u64,
+    /// Bytes that may still be written; `None` for no limit.
+    free_bytes: Option<u64>,
 }
 
 impl SimDisk {
@@ -62,7 +66,7 @@ impl SimDisk {
     }
 
     fn with_world(world: World, root: PathBuf) -> Self {
-        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0 };
+        let state = State { world, faults: Faults::default(), locks: HashMap::new(), handles: 0, free_bytes: None };
         Self { shared: Arc::new(Shared { state: Mutex::new(state) }), root }
     }
 
@@ -109,6 +113,36 @@ impl SimDisk {
     /// Says whether [`Fault::Die`] or [`Fault::DieAfter`] has struck.
     pub(crate) fn is_dead(&self) -> bool {
         self.shared.state().faults.is_dead()
+    }
+
+    /// Lets only so many more bytes be written; `None` for no limit.
+    pub(crate) fn limit_space(&self, bytes: Option<u64>) {
+        self.shared.state().free_bytes = bytes;
+    }
+
+    /// Returns what a power cut leaves, drawn with a seed.
+    #[must_use]
+    pub(crate) fn power_cut(&self, seed: u64) -> Self {
+        self.crash(CrashMode::Torn(seed))
+    }
+
+    /// Changes the durable bytes of a file behind its users' backs.
+    pub(crate) fn damage(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = self.bytes(&path);
+        change(&mut bytes);
+        let file = self.open(path.as_ref(), Access::ReadWrite).expect("the file exists");
+        file.set_len(bytes.len() as u64)
+            .and_then(|()| file.write_at(0, &bytes))
+            .and_then(|()| file.sync())
+            .expect("no fault");
+    }
+
+    /// Returns the bytes of a file.
+    pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Vec<u8> {
+        let file = self.open(path.as_ref(), Access::Read).expect("the file exists");
+        let mut bytes = vec![0; usize::try_from(file.len().expect("no fault")).expect("tests are small")];
+        file.read_at(0, &mut bytes).expect("no fault");
+        bytes
     }
 
     /// Returns how many planned faults have struck.
@@ -322,6 +356,25 @@ impl Disk for SimDisk {
         }
     }
 
+    /// Ends reads in another order than they came, each while others wait.
+    fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
+        let (mut waiting, mut next) = (Vec::new(), 0);
+        loop {
+            while waiting.len() < 16
+                && let Some(read) = reads.next()
+            {
+                waiting.push(read);
+            }
+            if waiting.is_empty() {
+                return;
+            }
+            next += 7;
+            let mut read: OwnedRead = waiting.swap_remove(next % waiting.len());
+            let outcome = file.read_at(read.offset, &mut read.buffer);
+            reads.end(read, outcome);
+        }
+    }
+
     /// In the order of the batch too. What a power cut leaves of the writes is as independent as if they had been in
     /// flight together: none was synced.
     fn write_batch(&self, writes: &mut [BatchWrite]) {
@@ -405,6 +458,9 @@ impl DiskFile for SimFile {
             };
             if state.world.file(self.inode)?.live().grows(offset, landing.len())? {
                 state.faults.free_space()?;
+            }
+            if let Some(free) = &mut state.free_bytes {
+                *free = free.checked_sub(landing.len() as u64).ok_or(ErrorKind::StorageFull)?;
             }
             state.world.file_mut(self.inode)?.write(offset, landing)?;
             outcome
