@@ -7,12 +7,11 @@ use crate::check::findings::object_of;
 use crate::check::inventory::Inventory;
 use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
-use crate::recipe::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
 use crate::store::MetadataReader;
-use crate::store::metadata::HintedNode;
-use crate::tree::{Child, Content, Entry, TreeNode};
-use crate::types::{Chunk, ContainerId, Fingerprint};
+use crate::store::references::{LinkedNode, NodeLink, Reference};
+use crate::tree::TreeNode;
+use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint};
 
 /// Deepest directory; nothing deeper can be named in one system call.
 pub(super) const DEPTH_MAX: u16 = 4096;
@@ -44,22 +43,14 @@ struct Summary {
     last_name: Vec<u8>,
 }
 
-/// A reference to a node.
-#[derive(Clone, Debug)]
-enum Link {
-    Directory(Fingerprint),
-    Child(Child),
-    Segment { fingerprint: Fingerprint, len: u64, level: u8 },
-}
-
 /// A node that is being judged.
 #[derive(Debug)]
 struct Frame {
-    link: Link,
+    link: NodeLink,
     /// Directories above.
     depth: u16,
     /// References not followed yet, the next one last.
-    todo: Vec<Link>,
+    todo: Vec<NodeLink>,
     /// Summary of the part judged so far.
     summary: Summary,
     /// Entries that the children judged so far have.
@@ -84,7 +75,7 @@ impl<'a, 'b> References<'a, 'b> {
     /// Judges a whole tree by its root.
     pub(super) fn judge_tree(&mut self, root: Fingerprint, interrupted: &dyn Fn() -> bool) -> Result<Soundness> {
         let mut stack: Vec<Frame> = Vec::new();
-        let mut next = Some(Link::Directory(root));
+        let mut next = Some(NodeLink::Directory(root));
         loop {
             if interrupted() {
                 return Err(Error::Interrupted);
@@ -94,7 +85,9 @@ impl<'a, 'b> References<'a, 'b> {
                 None => self.close(stack.pop())?,
                 Some(link) => {
                     let Some(summary) = self.visited(link.fingerprint())? else {
-                        let depth = stack.last().map_or(0, |above| above.depth + u16::from(link.is_directory()));
+                        let depth = stack
+                            .last()
+                            .map_or(0, |above| above.depth + u16::from(matches!(link, NodeLink::Directory(_))));
                         let mut frame = self.open(link, depth)?;
                         next = frame.todo.pop();
                         stack.push(frame);
@@ -105,7 +98,7 @@ impl<'a, 'b> References<'a, 'b> {
             };
             let Some(above) = stack.last_mut() else { return Ok(summary.soundness) };
             if let Some(problem) = above.accept(&link, &summary) {
-                let (object, fingerprint) = (above.link.object(), above.link.fingerprint());
+                let (object, fingerprint) = (object(&above.link), above.link.fingerprint());
                 let number = self.inventory.findings.add(object, problem, ADVICE_FORMAT);
                 self.inventory.lose(fingerprint, number)?;
             }
@@ -129,39 +122,27 @@ impl<'a, 'b> References<'a, 'b> {
         Ok(Some(summary))
     }
 
-    fn close(&mut self, frame: Option<Frame>) -> Result<(Link, Summary)> {
+    fn close(&mut self, frame: Option<Frame>) -> Result<(NodeLink, Summary)> {
         let Frame { link, summary, .. } = frame.expect("the stack holds the root until it is judged");
         self.visited.insert(link.fingerprint().0, &summary.encode())?;
         Ok((link, summary))
     }
 
     /// Reads a node and judges the chunks that it refers to.
-    fn open(&mut self, link: Link, depth: u16) -> Result<Frame> {
+    fn open(&mut self, link: NodeLink, depth: u16) -> Result<Frame> {
         self.nodes += 1;
         let mut frame = Frame { link, depth, todo: Vec::new(), summary: Summary::lost(), entries: 0 };
         let fingerprint = frame.link.fingerprint();
         if DEPTH_MAX < depth {
-            let number = self.inventory.findings.add(frame.link.object(), "directories lie too deep", ADVICE_FORMAT);
+            let number = self.inventory.findings.add(object(&frame.link), "directories lie too deep", ADVICE_FORMAT);
             self.inventory.lose(fingerprint, number)?;
             return Ok(frame);
         }
-        let read = match frame.link {
-            Link::Directory(_) | Link::Child(_) => match self.reader.read_node(fingerprint) {
-                Ok(HintedNode { node, hints, .. }) => self.take_node(&mut frame, node, hints).map(Ok)?,
-                Err(error) => Err(error),
-            },
-            Link::Segment { .. } => match self.reader.read_segment(fingerprint) {
-                Ok((recipe, hints)) => {
-                    frame.summary.soundness = Soundness::Sound;
-                    frame.summary.level = recipe.level;
-                    frame.summary.count = recipe.len();
-                    self.take_recipe(&mut frame, &recipe, &mut hints.into_iter()).map(Ok)?
-                }
-                Err(error) => Err(error),
-            },
-        };
-        match read {
-            Ok(()) => frame.todo.reverse(),
+        match self.reader.read_linked(frame.link.kind(), fingerprint) {
+            Ok(node) => {
+                self.take_node(&mut frame, node)?;
+                frame.todo.reverse();
+            }
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => self.lose(fingerprint, &error)?,
         }
@@ -182,60 +163,25 @@ impl<'a, 'b> References<'a, 'b> {
         self.inventory.lose(fingerprint, number)
     }
 
-    fn take_node(&mut self, frame: &mut Frame, node: TreeNode, hints: Vec<Option<ContainerId>>) -> Result<()> {
-        frame.summary.soundness = Soundness::Sound;
-        match node {
-            TreeNode::Children { level, children } => {
-                frame.summary.level = level;
-                frame.summary.count = children.iter().fold(0, |sum, child| child.entries.saturating_add(sum));
-                frame.summary.first_name = children.first().map(|child| child.first_name.clone()).unwrap_or_default();
-                frame.todo.extend(children.into_iter().map(Link::Child));
-            }
-            TreeNode::Entries(entries) => {
-                frame.summary.count = entries.len() as u64;
-                frame.summary.first_name = entries.first().map(|entry| entry.name.clone()).unwrap_or_default();
-                frame.summary.last_name = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
-                let mut hints = hints.into_iter();
-                for Entry { content, .. } in entries {
-                    match content {
-                        Content::File { recipe, .. } => self.take_recipe(frame, &recipe, &mut hints)?,
-                        Content::Directory { node } => frame.todo.push(Link::Directory(node)),
-                        Content::Symlink { .. } | Content::Special { .. } => {}
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_recipe(
-        &mut self,
-        frame: &mut Frame,
-        recipe: &Recipe,
-        hints: &mut dyn Iterator<Item = Option<ContainerId>>,
-    ) -> Result<()> {
-        for item in &recipe.items {
-            match *item {
-                RecipeItem::Hole { .. } => {}
-                RecipeItem::Chunk(chunk) => {
-                    if self.judge_chunk(chunk, hints.next().flatten())?.is_some() {
+    fn take_node(&mut self, frame: &mut Frame, node: LinkedNode) -> Result<()> {
+        frame.summary = Summary::of(&node);
+        node.each_reference(&mut |reference| {
+            match reference {
+                Reference::Node(link) => frame.todo.push(link),
+                Reference::Chunk(chunk, hint) => {
+                    if self.judge_chunk(chunk, hint)?.is_some() {
                         frame.summary.soundness = Soundness::Hit;
                     }
                 }
-                RecipeItem::Segment { fingerprint, len } => {
-                    // The decoder lets segments stand above level 0 only.
-                    let level = recipe.level.saturating_sub(1);
-                    frame.todo.push(Link::Segment { fingerprint, len, level });
-                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
 impl Frame {
     /// Takes what was found of a node that this one refers to. Returns how the two contradict each other.
-    fn accept(&mut self, link: &Link, below: &Summary) -> Option<String> {
+    fn accept(&mut self, link: &NodeLink, below: &Summary) -> Option<String> {
         if below.soundness != Soundness::Sound && self.summary.soundness == Soundness::Sound {
             self.summary.soundness = Soundness::Hit;
         }
@@ -243,11 +189,11 @@ impl Frame {
             return None;
         }
         let is_right = match link {
-            Link::Directory(_) => {
+            NodeLink::Directory(_) => {
                 self.summary.height = self.summary.height.max(below.height.saturating_add(1));
                 self.depth.saturating_add(self.summary.height) <= DEPTH_MAX
             }
-            Link::Child(child) => {
+            NodeLink::Child(child) => {
                 self.summary.height = self.summary.height.max(below.height);
                 let follows = self.entries == 0 || self.summary.last_name < below.first_name;
                 self.entries = self.entries.saturating_add(below.count);
@@ -257,36 +203,20 @@ impl Frame {
                     && child.entries == below.count
                     && child.first_name == below.first_name
             }
-            Link::Segment { len, level, .. } => below.level == *level && below.count == *len,
+            NodeLink::Segment { len, level, .. } => below.level == *level && below.count == *len,
         };
         if is_right {
             return None;
         }
         self.summary.soundness = Soundness::Lost;
-        Some(format!("contradicts {}, which it refers to", link.object()))
+        Some(format!("contradicts {}, which it refers to", object(link)))
     }
 }
 
-impl Link {
-    fn fingerprint(&self) -> Fingerprint {
-        match self {
-            Self::Directory(node) => *node,
-            Self::Child(child) => child.node,
-            Self::Segment { fingerprint, .. } => *fingerprint,
-        }
-    }
-
-    fn is_directory(&self) -> bool {
-        matches!(self, Self::Directory(_))
-    }
-
-    fn object(&self) -> String {
-        match self {
-            Self::Directory(node) => format!("tree {node}"),
-            Self::Child(child) => format!("tree {}", child.node),
-            Self::Segment { fingerprint, .. } => format!("recipe {fingerprint}"),
-        }
-    }
+/// Returns a node as findings name it.
+fn object(link: &NodeLink) -> String {
+    let kind = if link.kind() == ChunkKind::Recipe { "recipe" } else { "tree" };
+    format!("{kind} {}", link.fingerprint())
 }
 
 impl Summary {
@@ -299,6 +229,28 @@ impl Summary {
             first_name: Vec::new(),
             last_name: Vec::new(),
         }
+    }
+
+    /// Summary of a node by itself.
+    fn of(node: &LinkedNode) -> Self {
+        let mut summary = Self { soundness: Soundness::Sound, ..Self::lost() };
+        match node {
+            LinkedNode::Segment(recipe, _) => {
+                summary.level = recipe.level;
+                summary.count = recipe.len();
+            }
+            LinkedNode::Tree(TreeNode::Children { level, children }, _) => {
+                summary.level = *level;
+                summary.count = children.iter().fold(0, |sum, child| child.entries.saturating_add(sum));
+                summary.first_name = children.first().map(|child| child.first_name.clone()).unwrap_or_default();
+            }
+            LinkedNode::Tree(TreeNode::Entries(entries), _) => {
+                summary.count = entries.len() as u64;
+                summary.first_name = entries.first().map(|entry| entry.name.clone()).unwrap_or_default();
+                summary.last_name = entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+            }
+        }
+        summary
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -335,6 +287,7 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Child;
 
     fn summary(first: &str, last: &str, count: u64) -> Summary {
         Summary {
@@ -347,12 +300,12 @@ mod tests {
         }
     }
 
-    fn child(first: &str, entries: u64) -> Link {
-        Link::Child(Child { node: Fingerprint([1; 32]), entries, first_name: first.into() })
+    fn child(first: &str, entries: u64) -> NodeLink {
+        NodeLink::Child(Child { node: Fingerprint([1; 32]), entries, first_name: first.into() })
     }
 
     fn frame() -> Frame {
-        let link = Link::Directory(Fingerprint([2; 32]));
+        let link = NodeLink::Directory(Fingerprint([2; 32]));
         let above = Summary { level: 1, ..summary("a", "", 0) };
         Frame { link, depth: 0, todo: Vec::new(), summary: above, entries: 0 }
     }
@@ -375,7 +328,7 @@ mod tests {
             (child("a", 3), summary("a", "c", 2)),
             (child("b", 2), summary("a", "c", 2)),
             (child("a", 2), Summary { level: 1, ..summary("a", "c", 2) }),
-            (Link::Segment { fingerprint: Fingerprint([1; 32]), len: 5, level: 0 }, summary("", "", 4)),
+            (NodeLink::Segment { fingerprint: Fingerprint([1; 32]), len: 5, level: 0 }, summary("", "", 4)),
         ] {
             let mut bad = frame();
             assert!(bad.accept(&link, &below).is_some(), "{link:?}");
@@ -385,6 +338,6 @@ mod tests {
         assert_eq!(overlapping.accept(&child("a", 2), &summary("a", "c", 2)), None);
         assert!(overlapping.accept(&child("b", 1), &summary("b", "b", 1)).is_some());
         let mut deep = Frame { depth: DEPTH_MAX - 3, ..frame() };
-        assert!(deep.accept(&Link::Directory(Fingerprint([1; 32])), &summary("a", "a", 1)).is_some());
+        assert!(deep.accept(&NodeLink::Directory(Fingerprint([1; 32])), &summary("a", "a", 1)).is_some());
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod host_file;
 pub(crate) mod locations;
 pub mod metadata;
 pub mod pin;
+pub(crate) mod references;
 pub(crate) mod session;
 pub mod slots;
 pub mod walk;
