@@ -343,6 +343,16 @@ mod tests {
     }
 
     #[test]
+    fn a_set_of_numbers_holds_what_was_inserted_once_or_twice_in_a_bit_each() {
+        let (mut set, inserted) = (NumberSet::default(), [0, 3, 63, 64, 130, 3, 130, 191]);
+        for number in inserted {
+            set.insert(number);
+        }
+        assert!((0..1000).all(|number| set.contains(number) == inserted.contains(&number)));
+        assert_eq!(set.0, [1 | 1 << 3 | 1 << 63, 1, 1 << 2 | 1 << 63]);
+    }
+
+    #[test]
     fn an_error_of_any_input_ends_it() {
         let failure = || Error::invalid("failure");
         let container = || (1, vec![Some(chunk(1))]);
