@@ -11,6 +11,7 @@ mod exactness;
 mod hostile;
 mod inspecting;
 mod interrupting;
+mod marking;
 mod old_formats;
 mod property;
 mod races;

@@ -2,5 +2,7 @@
 //!
 //! docs/protocol.md states the steps and the rules. Policies are functions that return values; nothing here deletes.
 
+pub mod mark;
 pub mod plan;
 pub mod settle;
+pub mod usage;

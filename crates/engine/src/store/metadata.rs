@@ -14,7 +14,7 @@ use crate::io::{Disk, Host};
 use crate::lru::Lru;
 use crate::object::names::{ContainerKind, ContainerName};
 use crate::recipe::{Recipe, decode_hints, decode_segment};
-use crate::spill::SpillMap;
+use crate::spill::{Partitions, SpillMap};
 use crate::store::Store;
 use crate::store::containers::Listing;
 use crate::store::directories::Directories;
@@ -53,6 +53,16 @@ impl Scratch {
     /// Makes a map that takes at most `memory_bytes` of memory and spills the rest.
     pub(crate) fn map(&self, host: &Arc<dyn Host>, name: &'static str, memory_bytes: usize) -> Result<SpillMap> {
         SpillMap::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
+    }
+
+    /// Makes partitions that take at most `memory_bytes` of memory and spill the rest.
+    pub(crate) fn partitions<const N: usize>(
+        &self,
+        host: &Arc<dyn Host>,
+        name: &'static str,
+        memory_bytes: usize,
+    ) -> Result<Partitions<N>> {
+        Partitions::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
     }
 }
 
@@ -152,6 +162,15 @@ impl MetadataReader {
             return Err(Error::damaged(container.name, format!("chunk {fingerprint} is not what its name says")));
         }
         Ok(MetadataChunk { contents: contents.to_vec(), hints: hints.to_vec() })
+    }
+
+    /// Returns the container and region of the first copy of a chunk, to sort reads by; `None` if they are not known.
+    pub(crate) fn locate(&mut self, fingerprint: &Fingerprint) -> Result<Option<(ContainerId, u32)>> {
+        let Some(id) = self.locations.of(fingerprint)?.first().copied() else { return Ok(None) };
+        // Reading the chunk reports what is wrong with the directory.
+        let container = self.directories.get(id).ok();
+        let position = container.and_then(|container| container.find(fingerprint));
+        Ok(position.map(|position| (id, position.region)))
     }
 
     fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {
