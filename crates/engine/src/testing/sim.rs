@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::io::{
-    Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked, OwnedRead, ReadStream, SizedEntry,
+    Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Linked, ReadStream, SizedEntry,
 };
 
 mod contents;
@@ -360,16 +360,12 @@ impl Disk for SimDisk {
     fn read_stream(&self, file: &Arc<dyn DiskFile>, reads: &mut dyn ReadStream) {
         let (mut waiting, mut next) = (Vec::new(), 0);
         loop {
-            while waiting.len() < 16
-                && let Some(read) = reads.next()
-            {
-                waiting.push(read);
-            }
+            waiting.extend(std::iter::from_fn(|| reads.next()).take(16 - waiting.len()));
             if waiting.is_empty() {
                 return;
             }
             next += 7;
-            let mut read: OwnedRead = waiting.swap_remove(next % waiting.len());
+            let mut read = waiting.swap_remove(next % waiting.len());
             let outcome = file.read_at(read.offset, &mut read.buffer);
             reads.end(read, outcome);
         }
