@@ -139,10 +139,7 @@ impl SimDisk {
 
     /// Returns the bytes of a file.
     pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Vec<u8> {
-        let file = self.open(path.as_ref(), Access::Read).expect("the file exists");
-        let mut bytes = vec![0; usize::try_from(file.len().expect("no fault")).expect("tests are small")];
-        file.read_at(0, &mut bytes).expect("no fault");
-        bytes
+        crate::store::read_file(self, path.as_ref(), usize::MAX).expect("the file exists")
     }
 
     /// Returns how many planned faults have struck.
