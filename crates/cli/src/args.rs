@@ -9,6 +9,7 @@ macro_rules! examples {
 }
 
 pub(crate) mod backup;
+pub(crate) mod forget;
 pub(crate) mod inspect;
 pub(crate) mod key;
 #[cfg(feature = "lab")]
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::args::backup::{ParentArgs, StreamArgs};
+use crate::args::forget::ForgetArgs;
 use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
 use crate::args::key::{KeyCommand, KeyCostArgs};
 #[cfg(feature = "lab")]
@@ -155,6 +157,13 @@ pub(crate) enum Command {
         "List the newest snapshot of each host and paths": "onefold snapshots --latest 1";
     })]
     Snapshots(SnapshotsArgs),
+    /// Forget snapshots that no rule keeps, or that are named
+    #[command(after_help = examples! {
+        "Show what a policy would forget":
+            "onefold forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run";
+        "Forget one snapshot": "onefold forget 1a2b3c4d";
+    })]
+    Forget(Box<ForgetArgs>),
     /// List the contents of a snapshot
     #[command(after_help = examples! {
         "List a directory of the newest snapshot, with sizes and times": "onefold ls latest /home/me --long";
@@ -245,6 +254,12 @@ impl Command {
         let selection = match self {
             Self::Backup(args) => {
                 args.host.get_or_insert_with(|| host.to_owned());
+                return;
+            }
+            Self::Forget(args) => {
+                if args.host.is_empty() {
+                    args.host.push(host.to_owned());
+                }
                 return;
             }
             Self::Restore(args) => &mut args.selection,

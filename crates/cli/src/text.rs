@@ -22,6 +22,11 @@ pub(crate) fn local_time(time: Timestamp) -> String {
     instant(time).to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// Returns the offset of local time from UTC in seconds, at a time in seconds since 1970.
+pub(crate) fn utc_offset(seconds: i64) -> i32 {
+    TimeZone::system().to_offset(instant(Timestamp { seconds, nanoseconds: 0 })).seconds()
+}
+
 /// Reads a local time as `2012-11-01 22:08:41`, or one with its zone.
 pub(crate) fn parse_time(text: &str) -> anyhow::Result<Timestamp> {
     let instant = match text.parse::<Instant>() {

@@ -9,6 +9,7 @@ mod checking;
 mod compat;
 mod failures;
 mod fixture;
+mod forgetting;
 mod inspecting;
 mod keys;
 #[cfg(feature = "lab")]

@@ -129,6 +129,7 @@ impl Forger {
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,
+            original: None,
             program: String::new(),
             summary: Summary::default(),
         };

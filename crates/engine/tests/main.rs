@@ -8,6 +8,7 @@ mod damage;
 mod deleting;
 mod drivers;
 mod exactness;
+mod forgetting;
 mod hostile;
 mod inspecting;
 mod interrupting;

@@ -70,7 +70,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("cache", "not in this version; --cleanup-cache removes the caches of repositories not used for 30 days"),
     ("copy", "not in this version; restore the snapshot and back it up into the other repository"),
     ("debug", "not in this version; `onefold cat` and `onefold list` show objects"),
-    ("forget", "not in this version; every snapshot is kept and space is not given back yet"),
     #[cfg(not(feature = "lab"))]
     ("lab", "this onefold was built without the laboratory; cargo's default features include it"),
     ("migrate", "not in this version; there is one version of the format"),

@@ -10,6 +10,7 @@ mod dump_contents;
 mod dump_tar;
 mod dump_zip;
 mod find;
+mod forget;
 mod init;
 mod key;
 #[cfg(feature = "lab")]
@@ -57,6 +58,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
             init::run(&settings, &output, &args, encryption)
         }
         Command::Backup(args) => backup::run(&settings, &output, &args),
+        Command::Forget(args) => forget::run(&settings, &output, &args),
         Command::Restore(args) => restore::run(&settings, &output, &args),
         Command::Snapshots(args) => snapshots::run(&settings, &output, &args),
         Command::Ls(args) => ls::run(&settings, &output, &args),

@@ -30,7 +30,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &SnapshotsArgs) ->
     } else {
         vec![(None, keep_latest(listed, latest, |snapshot| (snapshot.hostname.clone(), sorted(&snapshot.paths))))]
     };
-    let table = Table { output, compact: args.compact, long_ids: args.long_ids };
+    let table = Table { output, compact: args.compact, long_ids: args.long_ids, reasons: None };
     let objects = |group: &Group<'_>| -> Vec<_> {
         group.iter().map(|(session, snapshot)| SnapshotObject::of(*session, snapshot)).collect()
     };
@@ -101,7 +101,7 @@ fn grouped<'a>(listed: Group<'a>, by: Grouping) -> BTreeMap<GroupKey, Group<'a>>
 }
 
 /// Returns the line above a group, as restic has it.
-fn heading(output: &Output, key: &GroupKey) -> Vec<u8> {
+pub(super) fn heading(output: &Output, key: &GroupKey) -> Vec<u8> {
     let list = |name: &str, values: &Option<Vec<String>>| {
         values.as_ref().map(|values| format!("{name} [{}]", values.join(", ")))
     };
@@ -111,53 +111,56 @@ fn heading(output: &Output, key: &GroupKey) -> Vec<u8> {
 }
 
 /// Table of snapshots for people.
-struct Table<'a> {
-    output: &'a Output,
-    compact: bool,
-    long_ids: bool,
+pub(super) struct Table<'a> {
+    pub(super) output: &'a Output,
+    pub(super) compact: bool,
+    pub(super) long_ids: bool,
+    /// Why each snapshot is kept.
+    pub(super) reasons: Option<&'a [Vec<String>]>,
 }
 
 impl Table<'_> {
-    fn print(&self, listed: &Group<'_>) -> Result<()> {
-        let output = self.output;
-        let mut header =
-            ["ID", "Time", "Host", "Tags", "Paths", "Size"].map(|title| title.as_bytes().to_vec()).to_vec();
+    /// Prints the snapshots and their number.
+    pub(super) fn print(&self, listed: &[(SessionId, &Snapshot)]) -> Result<()> {
+        let mut titles = vec!["ID", "Time", "Host", "Tags"];
+        titles.extend(self.reasons.map(|_| "Reasons"));
+        titles.extend((!self.compact).then_some("Paths"));
+        titles.push("Size");
+        let header: Vec<Vec<u8>> = titles.iter().map(|title| title.as_bytes().to_vec()).collect();
         let mut rows = Vec::new();
-        for (session, snapshot) in listed {
-            let mut tags = snapshot.tags.iter().map(|tag| output.printable(tag.as_bytes()));
-            let mut paths = snapshot.paths.iter().map(|path| output.printable(path));
-            let id = if self.long_ids { SnapshotId(*session).to_string() } else { short_id(*session) };
-            rows.push(vec![
-                id.into_bytes(),
-                text::local_time(snapshot.time).into_bytes(),
-                output.printable(snapshot.hostname.as_bytes()),
-                tags.next().unwrap_or_default(),
-                paths.next().unwrap_or_default(),
-                text::bytes(snapshot.summary.bytes_processed).into_bytes(),
-            ]);
-            // One line for each of several tags and paths.
-            loop {
-                let (tag, path) = (tags.next(), if self.compact { None } else { paths.next() });
-                if tag.is_none() && path.is_none() {
-                    break;
-                }
-                let (tag, path) = (tag.unwrap_or_default(), path.unwrap_or_default());
-                rows.push(vec![Vec::new(), Vec::new(), Vec::new(), tag, path, Vec::new()]);
+        for (number, (session, snapshot)) in listed.iter().enumerate() {
+            let cells = self.cells(*session, snapshot, number);
+            // One line for each of several tags, reasons and paths.
+            for line in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                rows.push(cells.iter().map(|lines| lines.get(line).cloned().unwrap_or_default()).collect());
             }
         }
-        if self.compact {
-            for row in rows.iter_mut().chain([&mut header]) {
-                row.remove(PATHS);
-            }
-        }
-        print_rows(output, &header, &rows)?;
-        output.line(text::count(listed.len() as u64, "snapshot"))?;
+        print_rows(self.output, &header, &rows)?;
+        self.output.line(text::count(listed.len() as u64, "snapshot"))?;
         Ok(())
     }
-}
 
-/// The column that a compact table lacks.
-const PATHS: usize = 4;
+    /// Returns the lines of each cell.
+    fn cells(&self, session: SessionId, snapshot: &Snapshot, number: usize) -> Vec<Vec<Vec<u8>>> {
+        let output = self.output;
+        let id = if self.long_ids { SnapshotId(session).to_string() } else { short_id(session) };
+        let mut cells = vec![
+            vec![id.into_bytes()],
+            vec![text::local_time(snapshot.time).into_bytes()],
+            vec![output.printable(snapshot.hostname.as_bytes())],
+            snapshot.tags.iter().map(|tag| output.printable(tag.as_bytes())).collect(),
+        ];
+        if let Some(reasons) = self.reasons {
+            let reasons = reasons.get(number).into_iter().flatten();
+            cells.push(reasons.map(|reason| output.printable(reason.as_bytes())).collect());
+        }
+        if !self.compact {
+            cells.push(snapshot.paths.iter().map(|path| output.printable(path)).collect());
+        }
+        cells.push(vec![text::bytes(snapshot.summary.bytes_processed).into_bytes()]);
+        cells
+    }
+}
 
 fn print_rows(output: &Output, header: &[Vec<u8>], rows: &[Vec<Vec<u8>>]) -> Result<()> {
     let mut widths: Vec<usize> = header.iter().map(Vec::len).collect();

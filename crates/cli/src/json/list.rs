@@ -15,6 +15,8 @@ pub(crate) struct SnapshotObject {
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original: Option<String>,
     tree: String,
     paths: Vec<String>,
     hostname: String,
@@ -37,6 +39,7 @@ impl SnapshotObject {
         Self {
             time: text::rfc3339(snapshot.time),
             parent: snapshot.parent.map(|parent| SnapshotId(parent).to_string()),
+            original: snapshot.original.map(|original| SnapshotId(original).to_string()),
             tree: snapshot.tree.to_string(),
             paths: snapshot.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect(),
             hostname: snapshot.hostname.clone(),
@@ -66,6 +69,24 @@ pub(crate) struct GroupKey {
     pub(crate) hostname: String,
     pub(crate) paths: Option<Vec<String>>,
     pub(crate) tags: Option<Vec<String>>,
+}
+
+/// A group of snapshots in `forget`. A list without items is null, as in restic.
+#[derive(Serialize)]
+pub(crate) struct ForgetGroup {
+    pub(crate) tags: Option<Vec<String>>,
+    pub(crate) host: String,
+    pub(crate) paths: Option<Vec<String>>,
+    pub(crate) keep: Option<Vec<SnapshotObject>>,
+    pub(crate) remove: Option<Vec<SnapshotObject>>,
+    pub(crate) reasons: Option<Vec<KeepReason>>,
+}
+
+/// Why `forget` keeps a snapshot.
+#[derive(Serialize)]
+pub(crate) struct KeepReason {
+    pub(crate) snapshot: SnapshotObject,
+    pub(crate) matches: Vec<String>,
 }
 
 /// The first message of `ls`.

@@ -190,6 +190,7 @@ fn snapshot_of(
         tags: options.tags.clone(),
         excludes: options.exclude_texts.clone(),
         parent: options.parent.as_ref().map(|(session, _)| *session),
+        original: None,
         program: options.program.clone(),
         summary,
     }

@@ -7,7 +7,7 @@ use crate::forget::candidate::Candidate;
 use crate::forget::doubt::{Basis, Doubt, Trust, doubts};
 use crate::forget::rules::{Clock, Dated, KeepRules, Reason, apply};
 use crate::snapshot::Snapshot;
-use crate::types::{SessionId, Timestamp};
+use crate::types::Timestamp;
 
 /// Smallest group in which a large share is asked about: in a smaller one every third snapshot would be.
 const SHARE_GROUP_MIN: usize = 10;
@@ -114,9 +114,9 @@ pub struct ForgetPlan<'a> {
 
 impl ForgetPlan<'_> {
     /// Returns the snapshots that go.
-    pub fn forgotten(&self) -> impl Iterator<Item = SessionId> {
+    pub fn forgotten(&self) -> impl Iterator<Item = &Candidate<'_>> {
         let snapshots = self.groups.iter().flat_map(|group| &group.snapshots);
-        snapshots.filter(|(_, fate)| *fate == Fate::Forgotten).map(|(candidate, _)| candidate.id)
+        snapshots.filter(|(_, fate)| *fate == Fate::Forgotten).map(|(candidate, _)| *candidate)
     }
 }
 

@@ -89,6 +89,18 @@ impl Selection {
     }
 }
 
+impl Commits {
+    /// Returns the only forgotten snapshot whose id begins with `name`.
+    pub fn find_forgotten(&self, name: &str) -> Option<SessionId> {
+        let mut named = self
+            .forgotten
+            .iter()
+            .filter(|session| PREFIX_LEN_MIN <= name.len() && SnapshotId(**session).starts_with(name));
+        let found = named.next().copied();
+        found.filter(|_| named.next().is_none())
+    }
+}
+
 /// Returns N of `latest~N`, 0 for `latest`, `None` for anything that is not about the latest.
 fn steps_back(name: &str) -> Result<Option<usize>> {
     match name.strip_prefix("latest") {

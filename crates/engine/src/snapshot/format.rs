@@ -10,7 +10,7 @@ use crate::object::names::CollectionStep;
 use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
-const TEXT_LEN_MAX: usize = 64 << 10;
+pub(super) const TEXT_LEN_MAX: usize = 64 << 10;
 
 const TAG_KIND: u8 = 1;
 const TAG_TIME: u8 = 2;
@@ -30,6 +30,7 @@ const TAG_COLLECTIONS_SEEN: u8 = 15;
 const TAG_CONTAINER: u8 = 16;
 const TAG_MARKED: u8 = 17;
 const OPTIONAL_TAGS: u8 = 128;
+const TAG_ORIGINAL: u8 = 134;
 const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
 
 /// How a session ended.
@@ -108,6 +109,8 @@ pub struct Snapshot {
     pub excludes: Vec<String>,
     /// Snapshot whose references were reused.
     pub parent: Option<SessionId>,
+    /// Snapshot that this one repeats with the same tree and time, after it was forgotten or with other tags.
+    pub original: Option<SessionId>,
     /// Program and version.
     pub program: String,
     /// What was counted.
@@ -149,7 +152,7 @@ pub(crate) struct SessionBody {
     pub(crate) hostname: String,
 }
 
-fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
     let mut value = Vec::new();
     write(&mut value);
     out.push(tag);
@@ -217,6 +220,9 @@ impl Snapshot {
         if let Some(parent) = self.parent {
             field(out, TAG_PARENT, |out| out.extend_from_slice(&parent.0));
         }
+        if let Some(original) = self.original {
+            field(out, TAG_ORIGINAL, |out| out.extend_from_slice(&original.0));
+        }
         field(out, TAG_PROGRAM, |out| out.extend_from_slice(self.program.as_bytes()));
         field(out, TAG_SUMMARY, |out| {
             put_timestamp(out, self.summary.end);
@@ -239,6 +245,7 @@ impl Snapshot {
             tags: Vec::new(),
             excludes: Vec::new(),
             parent: None,
+            original: None,
             program: String::new(),
             summary: Summary::default(),
         }
@@ -257,6 +264,7 @@ impl Snapshot {
             TAG_TAG => self.tags.push(text(value)?),
             TAG_EXCLUDE => self.excludes.push(text(value)?),
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
+            TAG_ORIGINAL => self.original = Some(SessionId(value.array()?)),
             TAG_PROGRAM => self.program = text(value)?,
             TAG_SUMMARY => self.summary = Summary::decode(value)?,
             _ => return Ok(false),
@@ -302,14 +310,14 @@ impl Summary {
     }
 }
 
-fn text(value: &mut Reader<'_>) -> Decoded<String> {
+pub(super) fn text(value: &mut Reader<'_>) -> Decoded<String> {
     let error = value.error("text that is not UTF-8");
     let bytes = value.bytes(value.remaining())?;
     String::from_utf8(bytes.to_vec()).map_err(|_| error)
 }
 
 /// Reads the fields of a body one after the other. Those that stand once must not stand twice.
-fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool>) -> Decoded<()> {
+pub(super) fn fields(body: &[u8], mut take: impl FnMut(u8, &mut Reader<'_>) -> Decoded<bool>) -> Decoded<()> {
     let mut reader = Reader::new(body);
     let mut seen = 0u128;
     while reader.remaining() > 0 {
@@ -487,6 +495,7 @@ mod tests {
             tags: vec!["t".into()],
             excludes: vec!["*.o".into()],
             parent: Some(SessionId([2; 16])),
+            original: Some(SessionId([6; 16])),
             summary: Summary { files_new: 7, bytes_processed: u64::MAX, ..Summary::default() },
             ..Snapshot::empty()
         };

@@ -183,6 +183,7 @@ fn commit_body() -> CommitBody {
         tags: vec!["daily".into()],
         excludes: vec!["*.o".into()],
         parent: Some(SessionId(counting(0xc0))),
+        original: None,
         program: "onefold 0.1.0".into(),
         summary: Summary {
             end: Timestamp { seconds: 1_700_000_060, nanoseconds: 0 },

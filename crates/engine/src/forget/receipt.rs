@@ -1,0 +1,60 @@
+//! The snapshots of a repository, with the times at which it received them.
+
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::forget::candidate::{Candidate, HeadTime, Received};
+use crate::object::names::{ObjectName, Prefix};
+use crate::object::store::{Detail, Listed};
+use crate::snapshot::Snapshot;
+use crate::store::Store;
+use crate::store::commits::{Commit, Commits};
+use crate::types::{SessionId, Timestamp};
+
+/// Returns the snapshots that are not forgotten, with what their times are compared with.
+///
+/// A repetition of an earlier snapshot, with other tags or after it was forgotten, has the time of that snapshot. So it has
+/// its receipt and heads, too.
+pub fn candidates<'a>(store: &Store, commits: &'a Commits) -> Result<Vec<Candidate<'a>>> {
+    let begun = times(store, Prefix::Sessions)?;
+    let ended = times(store, Prefix::Commits)?;
+    let received = |session: SessionId| {
+        let end = *ended.get(&session)?;
+        Some(Received { begin: begun.get(&session).copied().unwrap_or(end), end })
+    };
+    let by_session: BTreeMap<SessionId, &Commit> =
+        commits.commits.iter().map(|commit| (commit.session, commit)).collect();
+    let candidates = commits.snapshots().into_iter().map(|(id, snapshot)| {
+        let first = origin(&by_session, id, snapshot);
+        let heads = by_session.get(&first).into_iter().flat_map(|commit| &commit.body.heads);
+        let heads = heads.filter_map(|head| {
+            let time = by_session.get(&head.session)?.body.snapshot.as_ref()?.time;
+            Some(HeadTime { time, received: received(head.session) })
+        });
+        Candidate { id, snapshot, received: received(first), heads: heads.collect() }
+    });
+    Ok(candidates.collect())
+}
+
+/// Returns the snapshot that one repeats, or its own id.
+fn origin(by_session: &BTreeMap<SessionId, &Commit>, id: SessionId, snapshot: &Snapshot) -> SessionId {
+    let is_repeated = |original: &SessionId| {
+        let original = by_session.get(original).and_then(|commit| commit.body.snapshot.as_ref());
+        original.is_some_and(|original| (original.time, original.tree) == (snapshot.time, snapshot.tree))
+    };
+    snapshot.original.filter(is_repeated).unwrap_or(id)
+}
+
+/// Returns when the objects under a prefix were created, as far as the store reports it.
+fn times(store: &Store, prefix: Prefix) -> Result<BTreeMap<SessionId, Timestamp>> {
+    let mut times = BTreeMap::new();
+    store.objects.list(prefix, Detail::Lengths, &mut |page| {
+        for Listed { name, changed, .. } in page {
+            if let (Ok(ObjectName::Session(session) | ObjectName::Commit(session)), Some(changed)) = (name, changed) {
+                times.insert(session, changed);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(times)
+}
