@@ -42,6 +42,7 @@ mod facade;
 cfg_if::cfg_if! {
     if #[cfg(feature = "internals")] {
         pub mod backup;
+        mod bitmap;
         pub mod bloom;
         pub mod check;
         pub mod chunk;
@@ -72,6 +73,7 @@ cfg_if::cfg_if! {
         pub mod types;
     } else {
         mod backup;
+        mod bitmap;
         mod bloom;
         mod check;
         mod chunk;

@@ -10,7 +10,7 @@ use crate::rust;
 /// The layers, lowest first. ARCHITECTURE.md has the same table with the purpose of each module. Only tests import the
 /// highest.
 const LAYERS: [&[&str]; 9] = [
-    &["types", "error", "codec", "random", "bloom", "lru"],
+    &["types", "error", "codec", "random", "bloom", "bitmap", "lru"],
     &["io", "monitor"],
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],

@@ -72,7 +72,7 @@ impl BackgroundTable {
     /// Looks keys up in live containers; returns one answer for each key.
     pub(super) fn lookup(&mut self, keys: &[Key], registry: &Registry) -> Vec<Lookup> {
         let mut answers = Vec::with_capacity(keys.len());
-        self.table.lookup(&*self.disk, keys, &|ordinal| registry.live.contains(ordinal), &mut answers);
+        self.table.lookup(&*self.disk, keys, &|ordinal| registry.live.contains(ordinal.0), &mut answers);
         answers
     }
 
@@ -194,7 +194,7 @@ impl Drop for BackgroundTable {
 /// Returns a test for live containers that a job can take with it.
 fn live_in(registry: &Registry) -> Live {
     let live = registry.live.clone();
-    Arc::new(move |ordinal| live.contains(ordinal))
+    Arc::new(move |ordinal| live.contains(ordinal.0))
 }
 
 /// The arrival log with its write and its read in the background.

@@ -26,8 +26,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
-use crate::index::ordinals::OrdinalSet;
 use crate::kv::{Fields, Seal};
 use crate::types::RepositoryId;
 
@@ -66,7 +66,7 @@ pub(super) struct Checkpoint {
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
     pub(crate) incomplete: Vec<RangeInclusive<u64>>,
     /// Containers whose chunks are all in the table or the memtable, except for those parts.
-    pub(crate) covered: OrdinalSet,
+    pub(crate) covered: Bitmap,
 }
 
 /// Encodes a checkpoint.
@@ -138,14 +138,14 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         memtable: Seal { len: fields.u64()?, checksum: fields.array()? },
         filter: Seal { len: fields.u64()?, checksum: fields.array()? },
         incomplete: Vec::new(),
-        covered: OrdinalSet::default(),
+        covered: Bitmap::default(),
     };
     let count = usize::try_from(fields.u32()?).ok().filter(|&count| count <= INCOMPLETE_MAX)?;
     for _ in 0..count {
         checkpoint.incomplete.push(fields.u64()?..=fields.u64()?);
     }
     let covered_len = fields.u32()?;
-    checkpoint.covered = OrdinalSet::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
+    checkpoint.covered = Bitmap::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
     (fields.left() == 32 && duplicate_runs_file <= 1).then_some(checkpoint)
 }
 
@@ -153,12 +153,11 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
 #[expect(clippy::indexing_slicing, reason = "tests may panic")]
 mod tests {
     use super::*;
-    use crate::kv::Ordinal;
 
     #[test]
     fn checkpoints_come_back_and_every_changed_bit_shows() {
-        let mut covered = OrdinalSet::default();
-        covered.insert(Ordinal(77));
+        let mut covered = Bitmap::default();
+        covered.insert(77);
         let seal = |len| Seal { len, checksum: [7; 32] };
         let checkpoint = Checkpoint {
             repository: RepositoryId([3; 16]),
@@ -190,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
-        let mut covered = OrdinalSet::default();
-        covered.insert(Ordinal(77));
+        let mut covered = Bitmap::default();
+        covered.insert(77);
         let checkpoint = Checkpoint {
             repository: RepositoryId([3; 16]),
             generation: 4,

@@ -16,6 +16,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::bitmap::Bitmap;
 use crate::error::Result;
 use crate::index::arrivals::{Arrivals, Outcome};
 use crate::index::cache::Cache;
@@ -112,6 +113,13 @@ impl Index {
     /// Returns the containers that are not covered: the caller reads their directories and [`Identifier::record`]s them.
     /// Before the first call no container is live.
     pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
+        let missing = self.attach_numbered((0..).zip(live.iter().copied()));
+        Ok((0..).zip(live).filter(|(number, _)| missing.contains(*number)).map(|(_, id)| *id).collect())
+    }
+
+    /// Begins a session as [`Index::attach`] does. The containers come with numbers of the caller's, and those of the
+    /// containers that are not covered are returned.
+    pub(crate) fn attach_numbered(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
         // The results of the session before are useless.
         self.store.table.end_lookup();
         self.store.log.end_read();
@@ -122,7 +130,7 @@ impl Index {
         self.read_up_to = None;
         self.successors.restart();
         self.immediate = self.options.schedule == Schedule::Eager;
-        Ok(self.store.attach(live))
+        self.store.attach(live)
     }
 
     /// Returns true if a session has recorded the container, which was durable then.

@@ -26,7 +26,6 @@ mod log;
 mod lookup;
 mod opening;
 pub mod options;
-mod ordinals;
 mod pending;
 mod pool;
 mod prelookup;

@@ -16,9 +16,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
 use crate::index::frame::with_checksum;
-use crate::index::ordinals::OrdinalSet;
 use crate::io::DiskFile;
 use crate::kv::{Fields, Ordinal};
 use crate::types::{ContainerId, RepositoryId, SessionId};
@@ -50,9 +50,9 @@ pub(super) struct Registry {
     /// Bytes of the containers' files, by ordinal; 0 if unknown.
     lengths: Vec<u64>,
     /// Containers that exist.
-    pub(crate) live: OrdinalSet,
+    pub(crate) live: Bitmap,
     /// Containers whose chunks are all in the table or in the memtable.
-    pub(crate) covered: OrdinalSet,
+    pub(crate) covered: Bitmap,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -147,8 +147,8 @@ impl Registry {
             by_ordinal: BTreeMap::new(),
             by_container: BTreeMap::new(),
             lengths: Vec::new(),
-            live: OrdinalSet::default(),
-            covered: OrdinalSet::default(),
+            live: Bitmap::default(),
+            covered: Bitmap::default(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Registry {
         repository: RepositoryId,
         count: u32,
         checksum: [u8; 32],
-        covered: OrdinalSet,
+        covered: Bitmap,
     ) -> Result<Self> {
         let damaged = |reason: &str| Error::damaged("list of containers", reason);
         let mut header = vec![0; RECORD_BYTES];
@@ -224,7 +224,7 @@ impl Registry {
 
     /// Returns the container of an ordinal if it is live.
     pub(super) fn live_container(&self, ordinal: Ordinal) -> Option<ContainerId> {
-        self.container(ordinal).filter(|_| self.live.contains(ordinal))
+        self.container(ordinal).filter(|_| self.live.contains(ordinal.0))
     }
 
     /// Returns the ordinal of a container; registers it if it has none. The record is durable after [`Registry::sync`].
@@ -291,34 +291,35 @@ impl Registry {
 
     /// Notes that all chunks of a live container are recorded.
     pub(super) fn cover(&mut self, ordinal: Ordinal) {
-        self.live.insert(ordinal);
-        self.covered.insert(ordinal);
+        self.live.insert(ordinal.0);
+        self.covered.insert(ordinal.0);
     }
 
     /// Notes that a container is live; its chunks are not all recorded yet.
     pub(super) fn mark_live(&mut self, ordinal: Ordinal) {
-        self.live.insert(ordinal);
+        self.live.insert(ordinal.0);
     }
 
     /// Notes that a container is gone. If it returns, its chunks must be recorded again: merges drop their entries.
     pub(super) fn mark_dead(&mut self, container: ContainerId) {
         if let Some(ordinal) = self.ordinal(container) {
-            self.live.remove(ordinal);
-            self.covered.remove(ordinal);
+            self.live.remove(ordinal.0);
+            self.covered.remove(ordinal.0);
         }
     }
 
-    /// Takes the existing containers, sorted; returns those whose chunks are not all recorded.
-    pub(super) fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
-        self.live = OrdinalSet::default();
-        let mut missing = Vec::new();
-        for &container in live {
+    /// Takes the existing containers with numbers of the caller's. Returns the numbers of those whose chunks are not all
+    /// recorded.
+    pub(super) fn attach(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
+        self.live = Bitmap::default();
+        let mut missing = Bitmap::default();
+        for (number, container) in live {
             let ordinal = self.ordinal(container);
             if let Some(ordinal) = ordinal {
-                self.live.insert(ordinal);
+                self.live.insert(ordinal.0);
             }
-            if !ordinal.is_some_and(|ordinal| self.covered.contains(ordinal)) {
-                missing.push(container);
+            if !ordinal.is_some_and(|ordinal| self.covered.contains(ordinal.0)) {
+                missing.insert(number);
             }
         }
         self.covered.intersect(&self.live);
@@ -345,7 +346,7 @@ mod tests {
 
     fn open(disk: &SimDisk, count: u32, checksum: [u8; 32]) -> Result<Registry> {
         let file = disk.open(Path::new(FILE), Access::ReadWrite).unwrap();
-        Registry::open(file, REPOSITORY, count, checksum, OrdinalSet::default())
+        Registry::open(file, REPOSITORY, count, checksum, Bitmap::default())
     }
 
     #[test]
@@ -410,13 +411,17 @@ mod tests {
             let ordinal = registry.register(container, 0).unwrap();
             registry.cover(ordinal);
         }
-        assert!(registry.attach(&both).is_empty());
-        assert!(registry.attach(&both[..1]).is_empty());
+        let attach = |registry: &mut Registry, live: &[ContainerId]| {
+            let missing = registry.attach((0..).zip(live.iter().copied()));
+            (0..).zip(live).filter(|(number, _)| missing.contains(*number)).map(|(_, id)| *id).collect::<Vec<_>>()
+        };
+        assert!(attach(&mut registry, &both).is_empty());
+        assert!(attach(&mut registry, &both[..1]).is_empty());
         assert_eq!(registry.live_container(Ordinal(1)), None);
-        assert_eq!(registry.attach(&both), both[1..]);
+        assert_eq!(attach(&mut registry, &both), both[1..]);
         assert_eq!(registry.live_container(Ordinal(1)), Some(both[1]));
         registry.mark_dead(both[0]);
         assert_eq!(registry.live_container(Ordinal(0)), None);
-        assert_eq!(registry.attach(&both), both);
+        assert_eq!(attach(&mut registry, &both), both);
     }
 }

@@ -16,6 +16,7 @@
 //! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
 //! next opening falls back to the last checkpoint. No hit ever names a container that does not hold the chunk.
 
+use crate::bitmap::Bitmap;
 use crate::error::Result;
 use crate::index::arrivals::DuplicateRun;
 use crate::index::background::{BackgroundLog, BackgroundTable};
@@ -59,11 +60,12 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Takes the existing containers, sorted; returns those that the caller must record.
-    pub(super) fn attach(&mut self, live: &[ContainerId]) -> Vec<ContainerId> {
-        let missing = self.registry.attach(live);
+    /// Takes the existing containers with numbers of the caller's. Returns the numbers of those that the caller must record.
+    pub(super) fn attach(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
+        let mut all = Bitmap::default();
+        let missing = self.registry.attach(live.inspect(|(number, _)| all.insert(*number)));
         self.is_attached = true;
-        if self.incomplete.begin(live.len() - missing.len()) { live.to_vec() } else { missing }
+        if self.incomplete.begin(all.count() - missing.count()) { all } else { missing }
     }
 
     /// Returns why the index writes nothing more, or that its table is damaged.
@@ -107,7 +109,7 @@ impl Store {
     fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
         self.directory.mark_unclean()?;
         let ordinal = self.registry.register(unit.container, unit.len)?;
-        if self.incomplete.is_completing() && self.registry.covered.contains(ordinal) {
+        if self.incomplete.is_completing() && self.registry.covered.contains(ordinal.0) {
             return self.complete(unit, ordinal);
         }
         self.registry.mark_live(ordinal);
