@@ -153,8 +153,8 @@ impl OpenedMetadata {
 
 /// Returns a reader of a repository's metadata within the memory budget.
 pub(crate) fn metadata_reader(settings: &Settings, store: &Store, cache: &OpenedCache) -> Result<MetadataReader> {
-    let memory = MetadataMemory::of(settings.budget().parent_bytes);
-    let containers = Arc::new(store.list_containers()?);
+    let containers = store.list_containers(&cache.scratch())?;
+    let memory = MetadataMemory::left_by(&containers, settings.budget().parent_bytes);
     Ok(MetadataReader::open(store, &containers, &cache.scratch(), memory)?)
 }
 
@@ -292,12 +292,12 @@ pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection> {
 }
 
 /// Returns the only item whose id begins with `prefix`.
-pub(crate) fn find_by_id<'a, T>(
+pub(crate) fn find_by_id<T>(
     kind: &str,
     prefix: &str,
-    items: impl IntoIterator<Item = &'a T>,
+    items: impl IntoIterator<Item = T>,
     id: impl Fn(&T) -> String,
-) -> Result<&'a T> {
+) -> Result<T> {
     let mut matching = items.into_iter().filter(|item| !prefix.is_empty() && id(item).starts_with(prefix));
     let found = matching.next().with_context(|| format!("{kind} `{prefix}` not found"))?;
     ensure!(matching.next().is_none(), "{kind} `{prefix}`: several ids begin like that; use a longer prefix");

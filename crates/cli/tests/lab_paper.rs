@@ -11,6 +11,7 @@ use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
+use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{self, Unlock};
 use onefold_engine::types::ChunkKind;
 use onefold_lab::trace::{Event, Events, file};
@@ -91,10 +92,11 @@ fn names_in_repository(directory: &Path) -> BTreeSet<[u8; 20]> {
     let host: Arc<dyn Host> = Arc::new(OsHost::new());
     let store = store::open(&objects, &host, Unlock::Unencrypted).unwrap();
     let mut names = BTreeSet::new();
-    for container in store.list_containers().unwrap().containers {
-        for chunk in store.open_container(&container).unwrap().directory.chunks {
+    let scratch = Scratch::default();
+    for container in store.list_containers(&scratch).unwrap().names() {
+        for chunk in store.open_container(&container.unwrap()).unwrap().directory.chunks {
             let fingerprint = chunk.fingerprint.unwrap();
-            if read_chunk(&store, fingerprint, &Silent).unwrap().kind == ChunkKind::Data {
+            if read_chunk(&store, &scratch, fingerprint, &Silent).unwrap().kind == ChunkKind::Data {
                 assert!(names.insert(*fingerprint.0.first_chunk().unwrap()), "{fingerprint} is stored twice");
             }
         }

@@ -50,6 +50,11 @@ impl Bitmap {
     pub(crate) fn count(&self) -> usize {
         self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()
     }
+
+    /// Returns the memory of the set, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
 }
 
 #[cfg(test)]

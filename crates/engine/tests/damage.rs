@@ -26,7 +26,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::SessionId;
 
 use crate::integration::support::{
-    Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, copy, heads_on, noise, stored_twice, tree,
+    Ask, CHEAP, Notes, PASSWORD, SMALL, World, change, container_names, copy, heads_on, noise, stored_twice, tree,
 };
 
 /// Few enough files that no finding has to leave any of them out of its list.
@@ -248,9 +248,7 @@ fn listed(disk: &dyn Disk, directory: &str) -> Vec<PathBuf> {
 }
 
 fn containers(base: &Base) -> Vec<ContainerName> {
-    let listing = base.world.open().unwrap().list_containers().unwrap();
-    assert_eq!(listing.unknown_files, Vec::<String>::new());
-    listing.containers
+    container_names(&base.world.open().unwrap())
 }
 
 fn lengths(len: usize) -> [Damage; 5] {
@@ -571,7 +569,7 @@ fn a_chunk_of_a_damaged_region_comes_from_another_container_that_has_it() {
         let source = tree(FILES);
         let snapshot = world.backup(&store, &source, &Ask::default()).unwrap().report.snapshot;
         let listed = || -> Vec<ContainerName> {
-            let names = store.list_containers().unwrap().containers.into_iter();
+            let names = container_names(&store).into_iter();
             names.filter(|name| name.kind == kind).collect()
         };
         // A second backup, which does not see one of the containers, stores what it holds once more.
@@ -601,7 +599,7 @@ fn chunks_whose_names_are_lost_are_reported_when_chunks_are_listed() {
     world.backup(&store, &tree(FILES), &Ask::default()).unwrap();
     let list = || {
         let mut count = 0;
-        let unreadable = list_chunks(&store, &Silent, &mut |_, _| {
+        let unreadable = list_chunks(&store, &world.scratch(), &Silent, &mut |_, _| {
             count += 1;
             Ok(())
         });
@@ -609,7 +607,7 @@ fn chunks_whose_names_are_lost_are_reported_when_chunks_are_listed() {
     };
     let (unreadable, all) = list();
     assert!(unreadable.is_empty(), "{unreadable:?}");
-    let name = store.list_containers().unwrap().containers[0];
+    let name = container_names(&store)[0];
     damage_regions(&world, &name);
     // Behind the header the front directory begins, which alone has names.
     let file = world.repo().open(&name.path(), Access::ReadWrite).unwrap();
@@ -623,10 +621,10 @@ fn chunks_whose_names_are_lost_are_reported_when_chunks_are_listed() {
 
 /// Returns what `dump` writes of a file, if it can.
 fn dumped(world: &World, store: &Store, snapshot: &Snapshot, path: &Path) -> Option<Vec<u8>> {
-    let listing = Arc::new(store.list_containers().unwrap());
     let (scratch, memory) = (world.scratch(), 16 << 20);
-    let mut reader = MetadataReader::open(store, &listing, &scratch, MetadataMemory::of(memory)).unwrap();
-    let mut fetcher = Fetcher::new(store, listing, &scratch, &Driver::inline(1), memory);
+    let containers = store.list_containers(&scratch).unwrap();
+    let mut reader = MetadataReader::open(store, &containers, &scratch, MetadataMemory::of(memory)).unwrap();
+    let mut fetcher = Fetcher::new(store, containers, &scratch, &Driver::inline(1), memory);
     let found = find_entry(&mut reader, snapshot.tree, path).unwrap().unwrap();
     let mut bytes = Vec::new();
     let outcome = dump(&mut reader, &mut fetcher, &found, &mut |more| {

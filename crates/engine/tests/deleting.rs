@@ -19,7 +19,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::Timestamp;
 use onefold_engine::{Error, Result};
 
-use crate::integration::support::{Ask, Notes, SMALL, World, newest};
+use crate::integration::support::{Ask, Notes, SMALL, World, container_names, newest};
 
 /// A repository with a snapshot of a small tree, and that tree restored.
 struct Restored {
@@ -57,7 +57,7 @@ impl Restored {
     }
 
     fn delete_from(&self, target: &dyn TargetTree, filter: &Filter, dry_run: bool) -> (DeleteReport, Vec<String>) {
-        let containers = self.store.list_containers().unwrap().into();
+        let containers = self.store.list_containers(&self.world.scratch()).unwrap();
         let memory = MetadataMemory::of(4 << 20);
         let mut reader = MetadataReader::open(&self.store, &containers, &self.world.scratch(), memory).unwrap();
         let notes = Arc::new(Notes::default());
@@ -162,8 +162,8 @@ fn no_link_is_followed() {
 fn a_directory_that_cannot_be_read_in_full_keeps_everything() {
     let restored = Restored::new();
     restored.put(&["/d/new", "/d/sub/new"]);
-    let listing = restored.store.list_containers().unwrap();
-    let metadata = listing.containers.iter().filter(|name| name.kind == ContainerKind::Metadata);
+    let names = container_names(&restored.store);
+    let metadata = names.iter().filter(|name| name.kind == ContainerKind::Metadata);
     metadata.for_each(|name| restored.world.repo().remove(&name.path()).unwrap());
     let (report, failures) = restored.delete(&Filter::default(), false);
     assert_eq!(report.deleted, 0);
@@ -313,9 +313,9 @@ fn directories_that_are_to_be_kept_stay_with_what_is_in_them() {
 }
 
 #[test]
-fn beside_a_single_file_nothing_is_deleted() {
+fn left_by_a_single_file_nothing_is_deleted() {
     let restored = Restored::new();
-    let containers = restored.store.list_containers().unwrap().into();
+    let containers = restored.store.list_containers(&restored.world.scratch()).unwrap();
     let memory = MetadataMemory::of(4 << 20);
     let mut reader = MetadataReader::open(&restored.store, &containers, &restored.world.scratch(), memory).unwrap();
     let monitor: Arc<dyn Monitor> = Arc::new(Notes::default());

@@ -43,7 +43,7 @@ struct Forger {
 
 impl Forger {
     fn new(store: &Store) -> Self {
-        let session = Session::begin(store, SessionKind::Backup, "mallory").unwrap();
+        let session = Session::begin(store, &Scratch::default(), SessionKind::Backup, "mallory").unwrap();
         let packer = Packer::new(session.id, ContainerKind::Metadata, store.config.container_bytes, Compression::Off);
         let (region, compressor) = (Region::default(), Compressor::default());
         Self { store: store.clone(), session, ordinals: 0, compressor, region, packer }

@@ -25,7 +25,7 @@ use crate::integration::support::{Ask, Draw, SMALL, World, change, containers, n
 const MEMORY_BYTES: usize = 4 << 20;
 
 fn reader(world: &World, store: &Store) -> MetadataReader {
-    let containers = store.list_containers().unwrap().into();
+    let containers = store.list_containers(&world.scratch()).unwrap();
     MetadataReader::open(store, &containers, &world.scratch(), MetadataMemory::of(MEMORY_BYTES)).unwrap()
 }
 
@@ -371,11 +371,11 @@ fn a_chunk_is_read_by_its_name_alone() {
     two_snapshots(&world, &store);
     for container in containers(&store) {
         let (kind, fingerprint, _) = container.chunks[0];
-        let chunk = read_chunk(&store, fingerprint, &Silent).unwrap();
+        let chunk = read_chunk(&store, &world.scratch(), fingerprint, &Silent).unwrap();
         assert_eq!((chunk.kind, chunk.container), (kind, container.name.id));
         assert!(container.regions[0].starts_with(&chunk.contents));
         assert_eq!(store.keys.fingerprint(kind, &chunk.contents), fingerprint);
     }
-    let missing = read_chunk(&store, Fingerprint([9; 32]), &Silent);
+    let missing = read_chunk(&store, &world.scratch(), Fingerprint([9; 32]), &Silent);
     assert!(matches!(missing, Err(Error::MissingChunk { .. })), "{missing:?}");
 }

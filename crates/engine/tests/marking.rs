@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use onefold_engine::collect::mark::{DirectoryChunks, MEMORY_BYTES_MIN, Marker};
 use onefold_engine::collect::plan::ContainerUsage;
@@ -30,28 +29,29 @@ struct Counted {
 
 /// Marks snapshots, the newest first, and counts the usage of all containers.
 fn count(world: &World, store: &Store, snapshots: &[&Snapshot]) -> Result<Counted> {
-    let listing = Arc::new(store.list_containers()?);
-    let mut reader = MetadataReader::open(store, &listing, &world.scratch(), MetadataMemory::of(4 << 20))?;
+    let containers = store.list_containers(&world.scratch())?;
+    let mut reader = MetadataReader::open(store, &containers, &world.scratch(), MetadataMemory::of(4 << 20))?;
     let mut marker = Marker::new(&mut reader, &world.scratch(), MEMORY_BYTES_MIN)?;
     let mut gone = BTreeSet::new();
     for snapshot in snapshots {
         marker.mark(
             snapshot.tree,
             &mut |hint| {
-                gone.extend(listing.find(hint).is_none().then_some(hint));
+                gone.extend((!containers.contains(hint)).then_some(hint));
                 Ok(())
             },
             &Silent,
         )?;
     }
     let nodes = marker.nodes();
-    let numbers: Vec<u32> = (0..).take(listing.containers.len()).collect();
-    let mut chunks = DirectoryChunks { store, names: &listing.containers, numbers: &numbers };
-    let end = u32::try_from(numbers.len()).unwrap();
+    let mut chunks = DirectoryChunks { store, containers: &containers };
+    let end = u32::try_from(containers.len()).unwrap();
     let memory_bytes = usage::MEMORY_BYTES_MIN;
     let usage = Usage::count(&world.scratch(), &store.host, memory_bytes, end, marker.finish()?, &mut chunks)?;
-    let each =
-        numbers.iter().zip(&listing.containers).map(|(number, name)| usage.of(*number, name.kind, 1000).unwrap());
+    let each = containers.numbers().map(|number| {
+        let kind = containers.name(number).unwrap().kind;
+        usage.of(number.0, kind, 1000).unwrap()
+    });
     Ok(Counted { usage: each.collect(), nodes, gone })
 }
 

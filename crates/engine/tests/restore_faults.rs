@@ -20,7 +20,7 @@ use onefold_engine::testing::sim::{Fault, SimDisk};
 use onefold_engine::types::Timestamp;
 
 use crate::integration::support::faulty_target::FaultyTarget;
-use crate::integration::support::{Ask, Notes, SMALL, World, copy, newest, noise, tell};
+use crate::integration::support::{Ask, Notes, SMALL, World, container_names, copy, newest, noise, tell};
 
 /// Codes of errors that a target gives.
 const EIO: i32 = 5;
@@ -312,8 +312,7 @@ fn a_lost_container_leaves_what_stood_there_and_a_line_for_each_file() {
     let data = |name: &&onefold_engine::object::names::ContainerName| {
         name.kind == onefold_engine::object::names::ContainerKind::Data
     };
-    let listing = store.list_containers().unwrap();
-    for name in listing.containers.iter().filter(data) {
+    for name in container_names(&store).iter().filter(data) {
         world.repo().remove(&name.path()).unwrap();
     }
     let target = copy(&before);

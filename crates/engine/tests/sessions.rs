@@ -11,6 +11,7 @@ use onefold_engine::object::names::{CollectionStep, ObjectName, Prefix};
 use onefold_engine::object::store::Created;
 use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::snapshot::{CollectionBody, CommitBody, CommitKind, SessionKind};
+use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk};
@@ -148,7 +149,7 @@ fn an_interrupted_backup_ends_its_session_and_the_next_one_uses_what_it_stored()
 fn a_session_shows_heartbeats_and_removes_them() {
     let world = World::new(6);
     let store = world.create(SMALL).unwrap();
-    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
+    let session = Session::begin(&store, &Scratch::default(), SessionKind::Backup, "host").unwrap();
     let signs = || {
         let names = store.list(Prefix::Sessions).unwrap();
         names.into_iter().filter(|name| matches!(name, ObjectName::Heartbeat(..))).collect::<Vec<_>>()
@@ -176,19 +177,19 @@ fn what_a_final_leaves_out_counts_again_before_its_collection_is_done() {
     world.backup(&store, &source, &Ask::default()).unwrap();
     let all: Vec<ContainerId> = containers(&store).iter().map(|container| container.name.id).collect();
     step(&store, 1, CollectionStep::Condemn, &all);
-    assert_eq!(store.read_absent().unwrap().containers.len(), all.len());
+    assert_eq!(store.read_absent().unwrap().containers, all.iter().copied().collect());
     let (gone, rescued) = all.split_first().unwrap();
     step(&store, 1, CollectionStep::Final, &[*gone]);
-    assert_eq!(store.read_absent().unwrap().containers, BTreeSet::from([*gone]));
+    assert_eq!(store.read_absent().unwrap().containers, [*gone].into_iter().collect());
     // Relying on a rescued container makes the name durable that rescued it.
     let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
-    let session = Session::begin(&after.open().unwrap(), SessionKind::Backup, "host").unwrap();
-    assert_eq!(session.live.containers.len(), rescued.len());
+    let session = Session::begin(&after.open().unwrap(), &Scratch::default(), SessionKind::Backup, "host").unwrap();
+    assert_eq!(session.live.len(), rescued.len());
     // A final that cannot be read counts as none: `condemn` names at least as much.
     let path = Path::new("gc/00000001/final");
     let file = world.repo().open(path, onefold_engine::io::Access::ReadWrite).unwrap();
     file.write_at(70, b"?").unwrap();
-    assert_eq!(store.read_absent().unwrap().containers.len(), all.len());
+    assert_eq!(store.read_absent().unwrap().containers, all.iter().copied().collect());
 }
 
 /// A disk on which a collection fences a session and deletes a container while the session writes it again.
@@ -209,8 +210,8 @@ fn a_container_that_is_deleted_while_it_is_written_again_does_not_come_back() {
         })
         .unwrap();
     let store = next.open().unwrap();
-    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
-    let name = session.live.containers[0];
+    let session = Session::begin(&store, &Scratch::default(), SessionKind::Backup, "host").unwrap();
+    let name = session.live.names().next().unwrap().unwrap();
     let bytes = store.read_verified(&name).unwrap();
     let again = store
         .objects
@@ -229,7 +230,7 @@ fn a_container_that_is_deleted_while_it_is_written_again_does_not_come_back() {
 fn a_fenced_session_whose_directory_is_gone_says_that_it_was_fenced() {
     let world = World::new(9);
     let store = world.create(SMALL).unwrap();
-    let session = Session::begin(&store, SessionKind::Backup, "host").unwrap();
+    let session = Session::begin(&store, &Scratch::default(), SessionKind::Backup, "host").unwrap();
     assert_eq!(fence(&store, session.id), Created::New);
     let lost = Error::Missing { object: "containers".to_owned() };
     assert!(matches!(session.abandon(lost), Error::Fenced { session: fenced } if fenced == session.id));

@@ -12,7 +12,7 @@ use onefold_engine::store::Store;
 use onefold_engine::testing::mem_tree::MemTree;
 
 use crate::integration::support::faulty_target::FaultyTarget;
-use crate::integration::support::{Ask, Notes, SMALL, World, copy, newest, noise};
+use crate::integration::support::{Ask, Notes, SMALL, World, container_names, copy, newest, noise};
 
 /// A repository with a snapshot of `/d`.
 struct Made {
@@ -173,7 +173,7 @@ fn a_name_that_stands_is_kept_if_the_first_cannot_be_restored() {
     let target = MemTree::new();
     made.restore(&target, Overwrite::Refuse);
     target.remove(Path::new("a")).unwrap();
-    for name in made.store.list_containers().unwrap().containers {
+    for name in container_names(&made.store) {
         if name.kind == ContainerKind::Data {
             made.world.repo().remove(&name.path()).unwrap();
         }

@@ -18,7 +18,7 @@ use crate::commands::ls::descend;
 use crate::interrupt::Interrupt;
 use crate::json::SnapshotObject;
 use crate::json::inspect::{CatConfig, CatKey, CatNode};
-use crate::open::{self, OpenedSnapshot, find_by_id, open};
+use crate::open::{self, OpenedCache, OpenedSnapshot, find_by_id, open};
 use crate::output::{Output, WriteFailure};
 use crate::settings::Settings;
 use crate::trust;
@@ -84,10 +84,11 @@ fn tree(settings: &Settings, output: &Output, name: &str, selection: &SelectionA
 fn container(settings: &Settings, output: &Output, id: &str) -> Result<()> {
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let listing = opened.store.list_containers()?;
-    let name = find_by_id("container", id, &listing.containers, |name| name.id.to_string())?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let containers = opened.store.list_containers(&cache.scratch())?;
+    let (number, _) = find_by_id("container", id, containers.iter(), |(_, id)| id.to_string())?;
     let mut failure = WriteFailure::default();
-    let written = read_container(&opened.store, name, &mut |bytes| {
+    let written = read_container(&opened.store, &containers.name(number)?, &mut |bytes| {
         if interrupt.is_raised() {
             return Err(Error::Interrupted);
         }
@@ -102,7 +103,8 @@ fn chunk(settings: &Settings, output: &Output, text: &str) -> Result<()> {
         .with_context(|| format!("{text}: not a fingerprint; those have 64 digits from 0 to 9 and a to f"))?;
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
-    let chunk = read_chunk(&opened.store, fingerprint, &interrupt)?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let chunk = read_chunk(&opened.store, &cache.scratch(), fingerprint, &interrupt)?;
     output.note(&format!("{:?} chunk of {} bytes in container {}", chunk.kind, chunk.contents.len(), chunk.container));
     output.bytes(&chunk.contents)?;
     Ok(output.flush()?)

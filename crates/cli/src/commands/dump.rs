@@ -29,9 +29,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DumpArgs) -> Resu
     let mut reader = metadata_reader(settings, &opened.store, &cache)?;
     let path = Path::new(&base).join(args.file.strip_prefix("/").unwrap_or(&args.file));
     let found = find_entry(&mut reader, snapshot.tree, &path)?;
-    let containers = Arc::new(opened.store.list_containers()?);
     let driver = Driver::threads(settings.threads);
     let scratch = cache.scratch();
+    let containers = opened.store.list_containers(&scratch)?;
     let mut fetcher = Fetcher::new(&opened.store, containers, &scratch, &driver, settings.memory_bytes / 2);
     let root = found.as_ref().map_or(Some(snapshot.tree), |found| match found.entry.content {
         Content::Directory { node } => Some(node),

@@ -11,7 +11,7 @@ use onefold_engine::types::ChunkKind;
 use crate::args::list::ListedObjects;
 use crate::commands::key::UNREAD_SLOTS;
 use crate::interrupt::Interrupt;
-use crate::open::{Opened, open};
+use crate::open::{Opened, OpenedCache, open};
 use crate::output::{Output, WriteFailure};
 use crate::settings::Settings;
 use crate::trust;
@@ -30,10 +30,11 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
             output.fail_on(found.findings, UNREAD_SLOTS)
         }
         ListedObjects::Packs => {
-            let listing = store.list_containers()?;
-            listing.containers.iter().try_for_each(|name| Ok(output.line(name.id.to_string())?))
+            let cache = OpenedCache::open(settings, store.config.repository, output)?;
+            let containers = store.list_containers(&cache.scratch())?;
+            containers.iter().try_for_each(|(_, id)| Ok(output.line(id.to_string())?))
         }
-        ListedObjects::Blobs => blobs(output, store),
+        ListedObjects::Blobs => blobs(settings, output, store),
         ListedObjects::Index | ListedObjects::Locks => Ok(()),
     }
 }
@@ -47,10 +48,11 @@ fn snapshots(settings: &Settings, output: &Output, opened: &Opened) -> Result<()
     output.fail_on(commits.findings.iter().map(|(_, error)| error), "not all snapshots can be read")
 }
 
-fn blobs(output: &Output, store: &Store) -> Result<()> {
+fn blobs(settings: &Settings, output: &Output, store: &Store) -> Result<()> {
+    let cache = OpenedCache::open(settings, store.config.repository, output)?;
     let interrupt = Interrupt::listen()?;
     let mut failure = WriteFailure::default();
-    let listed = list_chunks(store, &interrupt, &mut |fingerprint, kind| {
+    let listed = list_chunks(store, &cache.scratch(), &interrupt, &mut |fingerprint, kind| {
         let kind = match kind {
             ChunkKind::Data => "data",
             ChunkKind::Tree | ChunkKind::Recipe => "tree",

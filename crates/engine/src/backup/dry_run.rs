@@ -33,7 +33,7 @@ pub fn dry_run(
 ) -> Result<DryRun> {
     let parent = match options.parent {
         None => None,
-        Some(_) => open_parent(store, &Arc::new(store.list_containers()?), options)?,
+        Some(_) => open_parent(store, &store.list_containers(&options.scratch)?, options)?,
     };
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
     let mut state = DryRunState { parent, found: DryRun::default(), monitor };

@@ -1,13 +1,10 @@
 //! The parent snapshot: what need not be read again.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use crate::error::Result;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
-use crate::store::containers::Listing;
+use crate::store::container_set::{Containers, RunCursor};
 use crate::store::cursor::{DirectoryCursor, FileExtent, HintedChunk, HintedEntry, RecipeCursor};
 use crate::tree::{Content, Entry};
 use crate::types::{ContainerId, Timestamp};
@@ -27,29 +24,26 @@ pub enum Comparison {
 #[derive(Debug)]
 pub(crate) struct Parent {
     reader: MetadataReader,
-    live: Arc<Listing>,
+    live: Containers,
     /// When the parent's scan began, by the clock that stamps files.
     file_clock: Timestamp,
     comparison: Comparison,
     /// The directories entered, where the parent has them.
     stack: Vec<Option<DirectoryCursor>>,
-    /// Containers that were found live last, so that most hints cost a comparison.
-    known_live: BTreeSet<ContainerId>,
+    /// The run of containers that was found last, so that most hints cost a comparison.
+    near: RunCursor,
 }
-
-/// Containers remembered as live; about 40 bytes each.
-const KNOWN_LIVE_MAX: usize = 1024;
 
 impl Parent {
     /// Starts at the root of a snapshot.
-    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, live: Arc<Listing>, comparison: Comparison) -> Self {
+    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, live: Containers, comparison: Comparison) -> Self {
         Self {
             reader,
             live,
             file_clock: snapshot.file_clock,
             comparison,
             stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
-            known_live: BTreeSet::new(),
+            near: RunCursor::default(),
         }
     }
 
@@ -109,16 +103,6 @@ impl Parent {
     }
 
     fn is_container_live(&mut self, container: ContainerId) -> bool {
-        if self.known_live.contains(&container) {
-            return true;
-        }
-        let live = self.live.find(container).is_some();
-        if live {
-            if KNOWN_LIVE_MAX <= self.known_live.len() {
-                self.known_live.clear();
-            }
-            self.known_live.insert(container);
-        }
-        live
+        self.live.find_near(container, &mut self.near).is_some()
     }
 }

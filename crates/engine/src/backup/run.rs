@@ -23,7 +23,7 @@ use crate::pipeline::driver::Driver;
 use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
 use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
 use crate::store::{Session, Store};
 use crate::types::{Fingerprint, SessionId, Timestamp};
@@ -164,11 +164,11 @@ fn open_reader(
 }
 
 /// Opens the tree of the parent snapshot, if there is one.
-pub(super) fn open_parent(store: &Store, live: &Arc<Listing>, options: &BackupOptions) -> Result<Option<Parent>> {
+pub(super) fn open_parent(store: &Store, live: &Containers, options: &BackupOptions) -> Result<Option<Parent>> {
     let Some((_, snapshot)) = &options.parent else { return Ok(None) };
-    let memory = MetadataMemory::of(options.budget.parent_bytes);
+    let memory = MetadataMemory::left_by(live, options.budget.parent_bytes);
     let reader = MetadataReader::open(store, live, &options.scratch, memory)?;
-    Ok(Some(Parent::new(snapshot, reader, Arc::clone(live), options.comparison)))
+    Ok(Some(Parent::new(snapshot, reader, live.clone(), options.comparison)))
 }
 
 fn snapshot_of(

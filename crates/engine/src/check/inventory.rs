@@ -1,7 +1,6 @@
 //! Every container, and every chunk that is in one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::check::CheckRequest;
 use crate::check::condition::Conditions;
@@ -17,7 +16,7 @@ use crate::object::store::{Detail, Listed};
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
-use crate::store::containers::Listing;
+use crate::store::container_set::{ContainerSetBuilder, Containers};
 use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
@@ -49,7 +48,7 @@ pub(super) struct Inventory<'a> {
     pub(super) store: &'a Store,
     pub(super) findings: &'a mut Findings,
     /// Containers that may be read.
-    pub(super) live: Arc<Listing>,
+    pub(super) live: Containers,
     pub(super) counts: Counts,
     /// Length by chunk, of all that are in a container whose directory can be read and that are not known to be damaged.
     chunks: SpillMap,
@@ -67,7 +66,6 @@ pub(super) struct Inventory<'a> {
 #[derive(Debug, Default)]
 struct Extent {
     bytes: u64,
-    ordinals: BTreeSet<u32>,
     /// Numbers of the quarantined ones.
     quarantined: BTreeSet<u32>,
     /// One of them does not have the length it had.
@@ -81,18 +79,17 @@ impl<'a> Inventory<'a> {
         request: &CheckRequest,
         history: &History,
         findings: &'a mut Findings,
-    ) -> Result<(Self, Listing)> {
+    ) -> Result<(Self, Containers)> {
         let map = |name, share| request.scratch.map(&store.host, name, request.memory_bytes / share);
-        let mut sessions = BTreeSet::new();
         let mut quarantined = BTreeMap::new();
-        let listing = list_containers(store, findings, &mut sessions, &mut quarantined);
+        let listed = list_containers(store, request, findings, &mut quarantined)?;
+        let mut sessions: BTreeSet<SessionId> = listed.sessions().collect();
+        sessions.extend(quarantined.keys().map(|name| name.id.session));
         crate::check::objects::check_container_sessions(store, findings, history, &sessions);
-        let mut live = listing.clone();
-        live.containers.retain(|name| !history.condemned.contains(&name.id));
         let mut inventory = Self {
             store,
             findings,
-            live: Arc::new(live),
+            live: listed.without(&history.condemned),
             counts: Counts::default(),
             conditions: Conditions::new(request.memory_bytes / 16),
             chunks: map("chunks", 8)?,
@@ -107,11 +104,11 @@ impl<'a> Inventory<'a> {
             extent.quarantined.insert(name.id.ordinal);
             inventory.blame(name, *number);
         }
-        Ok((inventory, listing))
+        Ok((inventory, listed))
     }
 
     /// Looks at every container, at those of the sample byte by byte.
-    pub(super) fn examine(&mut self, request: &CheckRequest, listing: &Listing, monitor: &dyn Monitor) -> Result<()> {
+    pub(super) fn examine(&mut self, request: &CheckRequest, listed: &Containers, monitor: &dyn Monitor) -> Result<()> {
         let store = self.store;
         let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
@@ -119,16 +116,22 @@ impl<'a> Inventory<'a> {
         let mut inspect = driver.queue(Inspect { store: store.clone() }, Pool::Wait, INSPECTED_IN_FLIGHT);
         let mut read = driver.queue(ReadWhole { store: store.clone() }, Pool::Wait, depth);
         let mut verify = driver.queue(Verify { store: store.clone() }, Pool::Compute, depth);
-        let mut sample = Sample::new(request, &*store.host, listing.containers.len(), store.config.container_bytes)?;
-        monitor.stage(Items::Containers, listing.containers.len() as u64);
-        for name in &listing.containers {
+        let mut sample = Sample::new(request, &*store.host, listed.len(), store.config.container_bytes)?;
+        monitor.stage(Items::Containers, listed.len() as u64);
+        let mut last = None;
+        for name in listed.names() {
+            let name = name?;
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
+            if last.replace(name.id) == Some(name.id) {
+                self.findings.add(store.display(name), "is not the only container of its number", ADVICE_CONTAINER);
+                self.conditions.fault(name.id);
+            }
             let examined = if sample.takes(name.id) {
-                read.push(*name).and_then(|whole| verify.push(whole))
+                read.push(name).and_then(|whole| verify.push(whole))
             } else {
-                inspect.push(*name)
+                inspect.push(name)
             };
             if let Some(examined) = examined {
                 self.take(examined, monitor)?;
@@ -151,11 +154,7 @@ impl<'a> Inventory<'a> {
         monitor.advance(0, 1);
         let object = || self.store.display(name);
         let extent = self.sessions.entry(name.id.session).or_default();
-        if !extent.ordinals.insert(name.id.ordinal) {
-            self.findings.add(object(), "is not the only container of its number", ADVICE_CONTAINER);
-            self.conditions.fault(name.id);
-        }
-        let is_live = self.live.find(name.id).is_some();
+        let is_live = self.live.contains(name.id);
         let contents = match contents {
             Ok(contents) => contents,
             Err(error) => {
@@ -204,7 +203,7 @@ impl<'a> Inventory<'a> {
 
     /// Finds containers of committed sessions that are gone, by the gaps in their numbers and by what a snapshot says
     /// its session has stored. Nothing is said once a collection has run: it deletes containers.
-    pub(super) fn find_gone(&mut self, history: &History) {
+    pub(super) fn find_gone(&mut self, history: &History, listed: &Containers) {
         if history.is_collected {
             return;
         }
@@ -212,16 +211,18 @@ impl<'a> Inventory<'a> {
             let Some(snapshot) = &commit.body.snapshot else { continue };
             let none = Extent::default();
             let extent = self.sessions.get(session).unwrap_or(&none);
-            let end = extent.ordinals.last().map_or(0, |last| *last);
-            let is_gone = |number: &u32| !extent.ordinals.contains(number) && !extent.quarantined.contains(number);
+            let end = listed.ordinals_end(*session);
+            let is_gone = |ordinal: &u32| {
+                let id = ContainerId { session: *session, ordinal: *ordinal };
+                !listed.contains(id) && !extent.quarantined.contains(ordinal)
+            };
             let gaps: Vec<u32> = (0..end.min(GAPS_MAX)).filter(is_gone).collect();
             let stored = snapshot.summary.data_added_packed;
             if gaps.is_empty() && extent.bytes < stored && !extent.is_cut {
                 let problem = format!(
                     "holds {} bytes of containers where the snapshot has stored {stored}: containers from number \
                      {:08x} on are missing",
-                    extent.bytes,
-                    extent.ordinals.last().map_or(0, |last| last + 1)
+                    extent.bytes, end
                 );
                 let object = self.store.display(format_args!("{}/{session}", Prefix::Containers));
                 let number = self.findings.add(object, problem, ADVICE_LOST);
@@ -276,8 +277,8 @@ impl<'a> Inventory<'a> {
             ),
             Some(id) => match (self.conditions.lost_by(id), self.live.find(id)) {
                 (Some(number), _) => number,
-                (None, Some(name)) => self.findings.add(
-                    self.store.display(name),
+                (None, Some(number)) => self.findings.add(
+                    self.store.display(self.live.name(number)?),
                     "does not hold chunks that snapshots expect there or elsewhere",
                     ADVICE_LOST,
                 ),
@@ -324,8 +325,9 @@ impl<'a> Inventory<'a> {
 }
 
 /// Returns what a container names that was examined before. One that cannot be opened was found out then.
-fn open_again(store: &Store, live: &Listing, id: ContainerId) -> Option<Vec<Chunk>> {
-    let container = store.open_container(live.find(id)?).ok()?;
+fn open_again(store: &Store, live: &Containers, id: ContainerId) -> Option<Vec<Chunk>> {
+    let name = live.name(live.find(id)?).ok()?;
+    let container = store.open_container(&name).ok()?;
     Some(container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect())
 }
 
@@ -336,31 +338,34 @@ fn spilled(number: usize) -> [u8; 4] {
 
 fn list_containers(
     store: &Store,
+    request: &CheckRequest,
     findings: &mut Findings,
-    sessions: &mut BTreeSet<SessionId>,
     quarantined: &mut BTreeMap<ContainerName, usize>,
-) -> Listing {
-    let mut listing = Listing::default();
+) -> Result<Containers> {
+    let mut builder = ContainerSetBuilder::new(&store.host, &request.scratch);
     let mut unknown = Vec::new();
+    let mut problem = None;
     let listed = store.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
-        for Listed { name, .. } in page {
+        for Listed { name, len, .. } in page {
             match name {
-                Ok(ObjectName::Container(name)) => listing.containers.push(name),
+                Ok(ObjectName::Container(name)) => problem = problem.take().or(builder.push(&name, len).err()),
                 Ok(other) => unknown.push(other.to_string()),
                 Err(name) => unknown.push(name),
             }
         }
-        Ok(())
+        problem.clone().map_or(Ok(()), Err)
     });
+    // A full disk of temporary files says nothing about the repository.
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
     if let Err(error) = listed {
         findings.add_error(store.display(Prefix::Containers), &error, ADVICE_DIRECTORY);
     }
-    sessions.extend(listing.containers.iter().map(|name| name.id.session));
     for key in unknown {
         let object = store.display(&key);
         match key.strip_suffix(QUARANTINED).and_then(ObjectName::parse) {
             Some(ObjectName::Container(name)) => {
-                sessions.insert(name.id.session);
                 quarantined.insert(name, findings.unknown_file(object, "was set aside as damaged"));
             }
             _ => {
@@ -368,6 +373,5 @@ fn list_containers(
             }
         }
     }
-    listing.containers.sort_unstable();
-    listing
+    Ok(builder.finish()?.into())
 }

@@ -143,9 +143,9 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     if let (Some(heads_dir), Some(seen)) = (&request.heads, seen) {
         check_remembered(store, (heads_dir, seen), &history, &mut findings, monitor);
     }
-    let (mut inventory, listing) = Inventory::list(store, &request, &history, &mut findings)?;
-    inventory.examine(&request, &listing, monitor)?;
-    inventory.find_gone(&history);
+    let (mut inventory, listed) = Inventory::list(store, &request, &history, &mut findings)?;
+    inventory.examine(&request, &listed, monitor)?;
+    inventory.find_gone(&history, &listed);
     let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
     report.nodes = check_references(&request, &history, &mut inventory, monitor)?;
     if request.snapshots == CheckedSnapshots::All {
@@ -193,7 +193,7 @@ fn check_references(
     monitor: &dyn Monitor,
 ) -> Result<u64> {
     let store = inventory.store;
-    let memory = MetadataMemory::of(request.memory_bytes / 4);
+    let memory = MetadataMemory::left_by(&inventory.live, request.memory_bytes / 4);
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
     let visited = request.scratch.map(&store.host, "judgments", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();

@@ -11,7 +11,8 @@ use crate::object::store::{Detail, Listed};
 use crate::snapshot::{Head, SessionBody, Snapshot};
 use crate::store::Store;
 use crate::store::commits::Commit;
-use crate::types::{ContainerId, SessionId};
+use crate::store::container_ids::ContainerIds;
+use crate::types::SessionId;
 
 const ADVICE_COMMIT: &str = "the snapshot cannot be listed or restored any more; the others can. Run backup again, or \
                              restore this object from a copy of the repository";
@@ -31,7 +32,7 @@ pub(super) struct History {
     /// Names of all sessions that have ended, commits that cannot be read among them.
     pub(super) ended: BTreeSet<SessionId>,
     /// Containers that running collections have condemned.
-    pub(super) condemned: BTreeSet<ContainerId>,
+    pub(super) condemned: ContainerIds,
     /// True if a collection ever ran: then containers may be missing for a good reason.
     pub(super) is_collected: bool,
     /// Files left over in `tmp`.
@@ -169,13 +170,14 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
 }
 
 fn check_collections(store: &Store, findings: &mut Findings, history: &mut History) {
-    let mut collections: BTreeMap<u32, (bool, Vec<ContainerId>)> = BTreeMap::new();
+    let mut collections: BTreeMap<u32, (bool, ContainerIds)> = BTreeMap::new();
     for name in list(store, Prefix::Collections, "is no step of a collection", findings) {
         let ObjectName::Collection(number, step) = name else { continue };
         let (is_done, condemned) = collections.entry(number).or_default();
-        match store.read_collection(number, step) {
+        let mut ids = ContainerIds::default();
+        match store.read_collection(number, step, &mut |id| ids.push(id)) {
             Ok(_) if step == CollectionStep::Done => *is_done = true,
-            Ok(body) if step == CollectionStep::Condemn => *condemned = body.containers,
+            Ok(_) if step == CollectionStep::Condemn => *condemned = ids,
             Ok(_) => {}
             Err(error) => {
                 let advice = "no snapshot needs it: move this collection out of the repository, and check again";
@@ -184,8 +186,10 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
         }
     }
     history.is_collected = !collections.is_empty();
-    let open = collections.into_values().filter(|(is_done, _)| !is_done);
-    history.condemned.extend(open.flat_map(|(_, condemned)| condemned));
+    for (_, condemned) in collections.into_values().filter(|(is_done, _)| !is_done) {
+        history.condemned.append(condemned);
+    }
+    history.condemned.sort();
 }
 
 /// Lists the sessions that have an object under a prefix.

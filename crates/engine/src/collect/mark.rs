@@ -4,9 +4,9 @@
 use crate::collect::usage::{RANK_MAX, REACHED_LEN, Reached, StoredChunk, StoredChunks, reached_record};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::object::names::ContainerName;
 use crate::spill::{Partitions, SpillMap};
 use crate::store::Store;
+use crate::store::container_set::Containers;
 use crate::store::metadata::{MetadataReader, Scratch};
 use crate::store::references::Reference;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
@@ -116,21 +116,21 @@ impl<'a> Marker<'a> {
 pub struct DirectoryChunks<'a> {
     /// The repository.
     pub store: &'a Store,
-    /// The containers.
-    pub names: &'a [ContainerName],
-    /// Their numbers, in the same order.
-    pub numbers: &'a [u32],
+    /// The containers, which bring their numbers with them.
+    pub containers: &'a Containers,
 }
 
 impl StoredChunks for DirectoryChunks<'_> {
     /// Fails if a directory cannot be read, or does not name all of its chunks; the error names the container.
     fn each(&mut self, each: &mut dyn FnMut(StoredChunk) -> Result<()>) -> Result<()> {
-        for ((name, opened), number) in self.store.open_containers(self.names).zip(self.numbers) {
+        let opened = self.store.open_containers(self.containers, self.containers.numbers());
+        for (number, opened) in self.containers.numbers().zip(opened) {
+            let (name, opened) = opened?;
             for (slot, chunk) in (0..=u16::MAX).zip(&opened?.directory.chunks) {
                 let Some(fingerprint) = chunk.fingerprint else {
                     return Err(Error::damaged(self.store.display(name), "its directory does not name all chunks"));
                 };
-                each(StoredChunk { fingerprint, container: *number, slot, len: chunk.len })?;
+                each(StoredChunk { fingerprint, container: number.0, slot, len: chunk.len })?;
             }
         }
         Ok(())

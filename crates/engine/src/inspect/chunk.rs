@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::store::Store;
+use crate::store::metadata::Scratch;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
 /// A chunk that was read and checked.
@@ -20,15 +21,21 @@ pub struct ReadChunk {
 
 /// Finds a chunk in the containers' directories, all of which are read if need be, and returns it. Containers that cannot
 /// be opened, or whose copy is damaged, are passed over; if no other has the chunk, the first such error is returned.
-pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor) -> Result<ReadChunk> {
-    let listing = store.list_containers()?;
+pub fn read_chunk(
+    store: &Store,
+    scratch: &Scratch,
+    fingerprint: Fingerprint,
+    monitor: &dyn Monitor,
+) -> Result<ReadChunk> {
+    let containers = store.list_containers(scratch)?;
     let mut failure = None;
-    for (name, opened) in store.open_containers(&listing.containers) {
+    for opened in store.open_containers(&containers, containers.numbers()) {
+        let (name, opened) = opened?;
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
         let read = opened.and_then(|container| match container.find(&fingerprint) {
-            Some(_) => read_from(store, name, &container, fingerprint).map(Some),
+            Some(_) => read_from(store, &name, &container, fingerprint).map(Some),
             None => Ok(None),
         });
         match read {
@@ -44,12 +51,14 @@ pub fn read_chunk(store: &Store, fingerprint: Fingerprint, monitor: &dyn Monitor
 /// shown as often. Returns why containers could not be opened, and which have chunks whose names are lost.
 pub fn list_chunks(
     store: &Store,
+    scratch: &Scratch,
     monitor: &dyn Monitor,
     show: &mut dyn FnMut(Fingerprint, ChunkKind) -> Result<()>,
 ) -> Result<Vec<Error>> {
-    let listing = store.list_containers()?;
+    let containers = store.list_containers(scratch)?;
     let mut unreadable = Vec::new();
-    for (name, opened) in store.open_containers(&listing.containers) {
+    for opened in store.open_containers(&containers, containers.numbers()) {
+        let (name, opened) = opened?;
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }

@@ -326,15 +326,16 @@ impl Referenced {
 
     /// Goes through the directories of all containers.
     fn look_up(&mut self, store: &Store, request: &StatsRequest<'_>, stats: &mut RawStats) -> Result<()> {
-        let listing = store.list_containers()?;
-        for (name, opened) in store.open_containers(&listing.containers) {
+        let containers = store.list_containers(request.scratch)?;
+        for opened in store.open_containers(&containers, containers.numbers()) {
+            let (name, opened) = opened?;
             request.go_on()?;
             stats.containers += 1;
             let Ok(container) = opened else {
                 stats.unreadable_containers += 1;
                 continue;
             };
-            stats.container_bytes += store.container_len(name)?;
+            stats.container_bytes += store.container_len(&name)?;
             let mut chunks = container.directory.chunks.iter();
             for region in &container.directory.regions {
                 for chunk in chunks.by_ref().take(region.chunk_count as usize) {

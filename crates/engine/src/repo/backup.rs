@@ -1,5 +1,6 @@
 //! Backup as a program does it: the host's index brought up to date, one session, and a fresh one after a fence.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::snapshot::{Head, SessionKind};
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
+use crate::store::session::PUTS_MAX;
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
@@ -148,7 +150,7 @@ const FILTER_BYTES_MIN: usize = 4 << 20;
 /// Sizes the filter for twice the chunks that the repository holds, within its share of the memory: a filter is read and
 /// written whole with every backup. Sizes are powers of two, so that it is seldom resized.
 fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
-    let containers = store.list_containers()?.containers.len();
+    let containers = store.count_containers()?;
     let chunk_bytes = match store.config.chunking {
         Chunking::Gear(sizes) => sizes.min + sizes.target,
         Chunking::Fixed { bytes } => bytes,
@@ -169,12 +171,11 @@ fn too_small(filter: &FilterState) -> String {
 
 fn backup_once(store: &Store, request: &BackupRequest<'_>, index: &mut Index) -> Result<BackupReport> {
     let options = &request.options;
-    let mut session = Session::begin(store, SessionKind::Backup, &options.hostname)?;
-    let live = match bring_up_to_date(store, index, &session, &*request.monitor) {
+    let mut session = Session::begin(store, &options.scratch, SessionKind::Backup, &options.hostname)?;
+    session.live = match bring_up_to_date(store, index, &session, &*request.monitor) {
         Ok(live) => live,
         Err(error) => return Err(session.abandon(error)),
     };
-    session.live = Arc::new(live);
     let session = Arc::new(session);
     match backup::backup(store, &session, &request.source, options, &request.driver, index, &request.monitor) {
         Ok(report) if report.is_skipped => {
@@ -195,65 +196,74 @@ pub(crate) fn bring_up_to_date(
     index: &mut Index,
     session: &Session,
     monitor: &dyn Monitor,
-) -> Result<Listing> {
-    let listing = &*session.live;
-    let ids: Vec<ContainerId> = listing.containers.iter().map(|name| name.id).collect();
-    let missing = index.attach(&ids)?;
-    let mut unreadable = find_cut(store, index, session, monitor);
+) -> Result<Containers> {
+    let listed = &session.live;
+    let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
+    let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
-    unreadable.sort_unstable();
-    let names = missing.iter().filter(|id| unreadable.binary_search(id).is_err()).filter_map(|id| listing.find(*id));
-    let names: Vec<ContainerName> = names.copied().collect();
-    for (name, opened) in store.open_containers(&names) {
+    let to_read = listed.retain(|number, id| missing.contains(number.0) && !unreadable.contains(&id));
+    for opened in store.open_containers(&to_read, to_read.numbers()) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        match opened.and_then(|container| is_as_long_as_it_says(store, name, container)) {
+        let (name, opened) = opened?;
+        match opened.and_then(|container| is_as_long_as_it_says(store, &name, container)) {
             Ok(container) => {
                 let chunks: Vec<Chunk> = container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
                 index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
             }
             Err(error) => {
                 monitor.failure(Path::new(&store.display(name)), &error);
-                unreadable.push(name.id);
+                unreadable.insert(name.id);
             }
         }
     }
-    let mut live = listing.clone();
-    if !unreadable.is_empty() {
-        index.forget(&unreadable)?;
-        live.containers.retain(|name| !unreadable.contains(&name.id));
+    if unreadable.is_empty() {
+        return Ok(listed.clone());
     }
-    Ok(live)
+    index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
+    Ok(listed.retain(|_, id| !unreadable.contains(&id)))
 }
 
 /// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container
 /// only once that is durable. Reports and returns those that cannot be read.
-fn make_durable(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Result<Vec<ContainerId>> {
-    let is_in_doubt = |name: &&ContainerName| session.in_doubt.contains(&name.id.session) && !index.knows(name.id);
-    let in_doubt: Vec<ContainerName> = session.live.containers.iter().filter(is_in_doubt).copied().collect();
+fn make_durable(
+    store: &Store,
+    index: &Index,
+    session: &Session,
+    monitor: &dyn Monitor,
+) -> Result<BTreeSet<ContainerId>> {
+    let in_doubt = session.live.retain(|_, id| session.in_doubt.contains(&id.session) && !index.knows(id));
+    let mut unreadable = BTreeSet::new();
     if in_doubt.is_empty() {
-        return Ok(Vec::new());
+        return Ok(unreadable);
     }
     monitor.note(&format!("{} containers of interrupted backups are written again", in_doubt.len()));
-    let unreadable = session.make_durable(&in_doubt, &|| monitor.is_interrupted())?;
-    for (name, error) in &unreadable {
-        monitor.failure(Path::new(&store.display(name)), error);
+    let mut names = in_doubt.names();
+    loop {
+        let batch: Vec<ContainerName> = names.by_ref().take(PUTS_MAX).collect::<Result<_>>()?;
+        if batch.is_empty() {
+            return Ok(unreadable);
+        }
+        for (name, error) in session.make_durable(&batch, &|| monitor.is_interrupted())? {
+            monitor.failure(Path::new(&store.display(name)), &error);
+            unreadable.insert(name.id);
+        }
     }
-    Ok(unreadable.into_iter().map(|(name, _)| name.id).collect())
 }
 
-/// Reports the containers whose files have another length than the index recorded, sorted. The index would answer for
+/// Reports and returns the containers whose files have another length than the index recorded. The index would answer for
 /// their chunks without opening them.
-fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Vec<ContainerId> {
-    let mut cut = Vec::new();
-    for (name, len) in session.live.containers.iter().zip(&session.lengths) {
-        let Some(recorded) = index.stored_len(name.id).filter(|recorded| recorded != len) else { continue };
+fn find_cut(store: &Store, index: &Index, session: &Session, monitor: &dyn Monitor) -> Result<BTreeSet<ContainerId>> {
+    let mut cut = BTreeSet::new();
+    for number in session.live.numbers() {
+        let (name, len) = session.live.sized(number)?;
+        let Some(recorded) = index.stored_len(name.id).filter(|recorded| *recorded != len) else { continue };
         let object = store.display(name);
-        monitor.failure(Path::new(&object), &wrong_length(&object, *len, recorded));
-        cut.push(name.id);
+        monitor.failure(Path::new(&object), &wrong_length(&object, len, recorded));
+        cut.insert(name.id);
     }
-    cut
+    Ok(cut)
 }
 
 /// Refuses a container that ends too early, as an interrupted copy of a repository leaves them: its directory would promise

@@ -11,7 +11,7 @@ use crate::restore::locate::{Locator, Near};
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
 use crate::store::cursor::HintedChunk;
 use crate::store::metadata::Scratch;
 use crate::types::{Chunk, ContainerId};
@@ -43,13 +43,7 @@ impl std::fmt::Debug for Fetcher {
 
 impl Fetcher {
     /// Prepares to fetch from the listed containers within `memory_bytes`.
-    pub fn new(
-        store: &Store,
-        containers: Arc<Listing>,
-        scratch: &Scratch,
-        driver: &Driver,
-        memory_bytes: usize,
-    ) -> Self {
+    pub fn new(store: &Store, containers: Containers, scratch: &Scratch, driver: &Driver, memory_bytes: usize) -> Self {
         // Whoever works on a region holds it sealed and open.
         let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
@@ -68,7 +62,7 @@ impl Fetcher {
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
     /// under way when this returns, so that workers have something to do while the next window is put together.
     pub fn fetch(&mut self, wanted: Vec<HintedChunk>, sink: Arc<dyn Sink>) -> Result<()> {
-        self.locator.open_hinted(&wanted);
+        self.locator.open_hinted(&wanted)?;
         let mut located: Vec<Located> = Vec::with_capacity(wanted.len());
         let mut near = Near::default();
         for (number, chunk) in wanted.iter().enumerate() {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::container::ContainerReader;
 use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::object::names::ContainerKind;
 use crate::store::Store;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
 use crate::store::cursor::HintedChunk;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
@@ -19,7 +19,7 @@ use crate::types::{Chunk, ContainerId, Fingerprint};
 #[derive(Debug)]
 pub(super) struct Locator {
     store: Store,
-    containers: Arc<Listing>,
+    containers: Containers,
     directories: Directories,
     scratch: Scratch,
     /// The containers of every chunk, learned from all directories once a hint has failed.
@@ -38,7 +38,7 @@ impl Locator {
     /// Keeps directories and locations in so many bytes each; locations beyond that spill.
     pub(crate) fn new(
         store: &Store,
-        containers: Arc<Listing>,
+        containers: Containers,
         scratch: &Scratch,
         (directories_bytes, locations_bytes): (usize, usize),
     ) -> Self {
@@ -53,21 +53,20 @@ impl Locator {
     }
 
     /// Opens the containers that a window's hints name, together.
-    pub(super) fn open_hinted(&mut self, wanted: &[HintedChunk]) {
+    pub(super) fn open_hinted(&mut self, wanted: &[HintedChunk]) -> Result<()> {
         let mut hinted: BTreeSet<ContainerId> = BTreeSet::new();
         for run in wanted.chunk_by(|before, after| before.hint == after.hint) {
             hinted.extend(run.first().and_then(|chunk| chunk.hint));
         }
-        let missing: Vec<ContainerName> = hinted
-            .iter()
-            .filter(|id| !self.directories.holds(**id))
-            .filter_map(|id| self.containers.find(*id))
-            .copied()
-            .collect();
-        // One that cannot be opened shows when its chunks are looked for.
-        for container in self.store.open_containers(&missing).filter_map(|(_, opened)| opened.ok()) {
-            self.directories.insert(container);
+        hinted.retain(|id| !self.directories.holds(*id));
+        let missing = hinted.iter().filter_map(|id| self.containers.find(*id));
+        for opened in self.store.open_containers(&self.containers, missing) {
+            // One that cannot be opened shows when its chunks are looked for.
+            if let Ok(container) = opened?.1 {
+                self.directories.insert(container);
+            }
         }
+        Ok(())
     }
 
     /// Finds a chunk in the container that its hint names, else in any other.
@@ -112,10 +111,10 @@ impl Locator {
     fn learn_everywhere(&self) -> Result<Locations> {
         let map = self.scratch.map(&self.store.host, "locations of chunks", self.locations_bytes)?;
         let mut everywhere = Locations::new(map);
-        let data: Vec<ContainerName> =
-            self.containers.containers.iter().filter(|name| name.kind == ContainerKind::Data).copied().collect();
-        for container in self.store.open_containers(&data).filter_map(|(_, opened)| opened.ok()) {
-            everywhere.learn(&container)?;
+        for opened in self.store.open_containers(&self.containers, self.containers.of_kind(ContainerKind::Data)) {
+            if let Ok(container) = opened?.1 {
+                everywhere.learn(&container)?;
+            }
         }
         Ok(everywhere)
     }

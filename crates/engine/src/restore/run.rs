@@ -38,9 +38,9 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
             "the target directory is not empty; restore into an empty one, or say with --overwrite what is to happen",
         ));
     }
-    let containers = Arc::new(store.list_containers()?);
+    let containers = store.list_containers(&request.scratch)?;
     let share = request.memory_bytes / 4;
-    let memory = MetadataMemory::of(share);
+    let memory = MetadataMemory::left_by(&containers, share);
     let mut reader = MetadataReader::open(store, &containers, &request.scratch, memory)?;
     let fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
     // What refers to chunks waits in a quarter of the last share; what is linked to may spill.

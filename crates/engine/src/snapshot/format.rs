@@ -456,8 +456,17 @@ impl CollectionBody {
     }
 
     /// Reads the encoded form.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
-        let (mut step, mut marked, mut containers) = (None, None, Vec::new());
+        let mut containers = Vec::new();
+        let body = Self::decode_ids(body, &mut |id| containers.push(id))?;
+        Ok(Self { containers, ..body })
+    }
+
+    /// Reads the encoded form and hands on each container instead of returning it: there may be millions. After an error some
+    /// were handed on.
+    pub(crate) fn decode_ids(body: &[u8], take: &mut dyn FnMut(ContainerId)) -> Decoded<Self> {
+        let (mut step, mut marked) = (None, None);
         fields(body, |tag, value| {
             match tag {
                 TAG_KIND => {
@@ -470,13 +479,13 @@ impl CollectionBody {
                     });
                 }
                 TAG_MARKED => marked = Some(value.array()?),
-                TAG_CONTAINER => containers.push(value.container_id()?),
+                TAG_CONTAINER => take(value.container_id()?),
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
         match step {
-            Some(step) => Ok(Self { step, marked, containers }),
+            Some(step) => Ok(Self { step, marked, containers: Vec::new() }),
             None => Err(DecodeError { offset: body.len(), reason: "collection without a step" }),
         }
     }

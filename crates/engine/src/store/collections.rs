@@ -8,6 +8,7 @@ use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::CollectionBody;
 use crate::store::Store;
+use crate::store::container_ids::ContainerIds;
 use crate::types::ContainerId;
 
 /// Containers that count as absent, and the newest collection.
@@ -15,8 +16,8 @@ use crate::types::ContainerId;
 pub(crate) struct Absent {
     /// Number of the newest collection; 0 if there was none.
     pub(crate) newest: u32,
-    /// The containers.
-    pub(crate) containers: BTreeSet<ContainerId>,
+    /// The containers. They are read before containers are listed, so that their ids are held until then.
+    pub(crate) containers: ContainerIds,
 }
 
 impl Store {
@@ -40,23 +41,22 @@ impl Store {
         let mut absent = Absent::default();
         for (number, steps) in self.list_collections()? {
             absent.newest = absent.newest.max(number);
-            if let Some(containers) = self.read_absent_of(number, &steps)? {
-                absent.containers.extend(containers);
-            }
+            absent.containers.append(self.read_absent_of(number, &steps)?);
         }
+        absent.containers.sort();
         Ok(absent)
     }
 
-    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<Option<Vec<ContainerId>>> {
+    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<ContainerIds> {
         let (has_final, has_condemn) =
             (steps.contains(&CollectionStep::Final), steps.contains(&CollectionStep::Condemn));
         if has_final {
-            match self.read_collection(number, CollectionStep::Final) {
-                Ok(body) => {
+            match self.read_ids(number, CollectionStep::Final) {
+                Ok(containers) => {
                     // A power cut must not take the name back after a session has relied on a rescued container: another
                     // collector could then publish a `final` that names it.
                     self.objects.confirm(&[ObjectName::Collection(number, CollectionStep::Final)])?;
-                    return Ok(Some(body.containers));
+                    return Ok(containers);
                 }
                 // `condemn` names at least as much.
                 Err(_) if has_condemn => {}
@@ -64,21 +64,33 @@ impl Store {
             }
         }
         // A `done` that does not open proves nothing.
-        let is_done = || self.read_collection(number, CollectionStep::Done).is_ok();
+        let is_done = || self.read_ids(number, CollectionStep::Done).is_ok();
         if !has_condemn || (steps.contains(&CollectionStep::Done) && is_done()) {
-            return Ok(None);
+            return Ok(ContainerIds::default());
         }
-        self.read_collection(number, CollectionStep::Condemn).map(|body| Some(body.containers))
+        self.read_ids(number, CollectionStep::Condemn)
     }
 
-    /// Reads a step of a collection.
-    pub(crate) fn read_collection(&self, number: u32, step: CollectionStep) -> Result<CollectionBody> {
+    fn read_ids(&self, number: u32, step: CollectionStep) -> Result<ContainerIds> {
+        let mut ids = ContainerIds::default();
+        self.read_collection(number, step, &mut |id| ids.push(id))?;
+        Ok(ids)
+    }
+
+    /// Reads a step of a collection and hands on each container that it lists, instead of returning them. After an error some
+    /// were handed on.
+    pub(crate) fn read_collection(
+        &self,
+        number: u32,
+        step: CollectionStep,
+        take: &mut dyn FnMut(ContainerId),
+    ) -> Result<CollectionBody> {
         let name = ObjectName::Collection(number, step);
         let object = self.display(name);
         let bytes = self.read(name, SMALL_LEN_MAX)?;
         let identity = (self.config.repository, None);
         let (header, body) = open_small(&self.keys, &object, ObjectType::Collection, identity, bytes)?;
-        let body = CollectionBody::decode(&body).map_err(|error| error.of(&object))?;
+        let body = CollectionBody::decode_ids(&body, take).map_err(|error| error.of(&object))?;
         if body.step != step || header.ordinal != number {
             return Err(Error::damaged(object, "stands under the name of another step or collection"));
         }

@@ -8,71 +8,46 @@ use crate::container::trailer::{TRAILER_LEN, Trailer};
 use crate::error::{Error, Result};
 use crate::object::header::HEADER_LEN;
 use crate::object::names::{ContainerName, ObjectName, Prefix};
-use crate::object::store::{Detail, Listed, RangeRead};
+use crate::object::store::{Detail, RangeRead};
 use crate::store::Store;
-use crate::types::ContainerId;
+use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
+use crate::store::scratch::Scratch;
 
 /// Bytes read from the front of a container in the hope that its directory ends there.
 const HEAD_LEN: usize = 64 << 10;
 /// Containers whose directories are read in one batch.
 const DIRECTORY_BATCH: usize = 32;
 
-/// A container with the length of its file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct SizedContainer {
-    /// Its name.
-    pub(crate) name: ContainerName,
-    /// Bytes of its file.
-    pub(crate) len: u64,
-}
-
-/// The containers of a repository.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// Sorted by session and number. About 60 bytes each in memory.
-    pub containers: Vec<ContainerName>,
-    /// Names that are no container's.
-    pub(crate) unknown_files: Vec<String>,
-}
-
-impl Listing {
-    /// Returns a container's name.
-    pub(crate) fn find(&self, id: ContainerId) -> Option<&ContainerName> {
-        let at = self.containers.binary_search_by_key(&id, |name| name.id).ok()?;
-        self.containers.get(at)
-    }
-}
-
 impl Store {
-    /// Lists all containers.
-    pub fn list_containers(&self) -> Result<Listing> {
-        let mut listing = Listing::default();
-        self.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
-            for Listed { name, .. } in page {
-                match name {
-                    Ok(ObjectName::Container(name)) => listing.containers.push(name),
-                    Ok(other) => listing.unknown_files.push(other.to_string()),
-                    Err(unknown) => listing.unknown_files.push(unknown),
-                }
-            }
-            Ok(())
-        })?;
-        listing.containers.sort_unstable();
-        Ok(listing)
+    /// Lists all containers. Names that are no container's are left out.
+    pub fn list_containers(&self, scratch: &Scratch) -> Result<Containers> {
+        self.list_containers_with(Detail::Names, scratch)
     }
 
-    /// Lists all containers with their lengths, sorted by session and number.
-    pub(crate) fn list_sized_containers(&self) -> Result<Vec<SizedContainer>> {
-        let mut containers = Vec::new();
-        self.objects.list(Prefix::Containers, Detail::Lengths, &mut |page| {
-            containers.extend(page.into_iter().filter_map(|listed| match listed.name {
-                Ok(ObjectName::Container(name)) => Some(SizedContainer { name, len: listed.len }),
-                _ => None,
-            }));
+    /// Lists all containers with the lengths of their objects.
+    pub(crate) fn list_sized_containers(&self, scratch: &Scratch) -> Result<Containers> {
+        self.list_containers_with(Detail::Lengths, scratch)
+    }
+
+    fn list_containers_with(&self, detail: Detail, scratch: &Scratch) -> Result<Containers> {
+        let mut builder = ContainerSetBuilder::new(&self.host, scratch);
+        self.objects.list(Prefix::Containers, detail, &mut |page| {
+            page.iter().try_for_each(|listed| match &listed.name {
+                Ok(ObjectName::Container(name)) => builder.push(name, listed.len),
+                _ => Ok(()),
+            })
+        })?;
+        Ok(builder.finish()?.into())
+    }
+
+    /// Counts the containers.
+    pub(crate) fn count_containers(&self) -> Result<usize> {
+        let mut count = 0;
+        self.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
+            count += page.iter().filter(|listed| matches!(listed.name, Ok(ObjectName::Container(_)))).count();
             Ok(())
         })?;
-        containers.sort_unstable();
-        Ok(containers)
+        Ok(count)
     }
 
     /// Opens a container by its front directory, or, where that is damaged, by its back directory and contents.
@@ -81,12 +56,26 @@ impl Store {
         opened.pop().unwrap_or_else(|| Err(Error::Missing { object: self.display(name) }))
     }
 
-    /// Opens containers in the order of their names. Reads a batch of directories together when the first of them is wanted.
+    /// Opens containers in the given order. Reads a batch of directories together when the first of them is wanted. An error
+    /// outside is one of the disk of temporary files, and ends everything.
     pub(crate) fn open_containers<'a>(
         &'a self,
-        names: &'a [ContainerName],
-    ) -> impl Iterator<Item = (&'a ContainerName, Result<ContainerReader>)> {
-        names.chunks(DIRECTORY_BATCH).flat_map(move |batch| batch.iter().zip(self.open_batch(batch)))
+        containers: &'a Containers,
+        mut numbers: impl Iterator<Item = ContainerNumber> + 'a,
+    ) -> impl Iterator<Item = Result<(ContainerName, Result<ContainerReader>)>> + 'a {
+        let mut batch = Vec::new().into_iter();
+        std::iter::from_fn(move || {
+            if batch.as_slice().is_empty() {
+                let names = numbers.by_ref().take(DIRECTORY_BATCH).map(|number| containers.name(number));
+                let names: Vec<ContainerName> = match names.collect() {
+                    Ok(names) => names,
+                    Err(error) => return Some(Err(error)),
+                };
+                let opened = self.open_batch(&names);
+                batch = names.into_iter().zip(opened).collect::<Vec<_>>().into_iter();
+            }
+            batch.next().map(Ok)
+        })
     }
 
     fn open_batch(&self, names: &[ContainerName]) -> Vec<Result<ContainerReader>> {

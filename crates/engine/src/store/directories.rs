@@ -6,21 +6,21 @@ use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::store::Store;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
 use crate::types::ContainerId;
 
 /// Opens containers by name and keeps what was used last, within a number of bytes.
 #[derive(Debug)]
 pub(crate) struct Directories {
     store: Store,
-    containers: Arc<Listing>,
+    containers: Containers,
     opened: Lru<ContainerId, Arc<ContainerReader>>,
 }
 
 impl Directories {
     /// Starts with none opened.
-    pub(crate) fn new(store: &Store, containers: &Arc<Listing>, bytes_max: usize) -> Self {
-        Self { store: store.clone(), containers: Arc::clone(containers), opened: Lru::new(bytes_max) }
+    pub(crate) fn new(store: &Store, containers: &Containers, bytes_max: usize) -> Self {
+        Self { store: store.clone(), containers: containers.clone(), opened: Lru::new(bytes_max) }
     }
 
     /// Returns a container's directory, opening it where it is not held.
@@ -28,8 +28,8 @@ impl Directories {
         if let Some(container) = self.opened.get(&id) {
             return Ok(container);
         }
-        let name = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
-        let container = self.store.open_container(name)?;
+        let number = self.containers.find(id).ok_or_else(|| Error::Missing { object: format!("container {id}") })?;
+        let container = self.store.open_container(&self.containers.name(number)?)?;
         Ok(self.insert(container))
     }
 

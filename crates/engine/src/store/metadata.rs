@@ -4,21 +4,19 @@
 //! containers: the reader learns the position of each chunk from their directories. Reading a repository needs no index, no
 //! lock and nothing on the host.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
-use crate::io::{Disk, Host};
 use crate::lru::Lru;
-use crate::object::names::{ContainerKind, ContainerName};
+use crate::object::names::ContainerKind;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
-use crate::spill::{Partitions, SpillMap};
 use crate::store::Store;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
+pub use crate::store::scratch::Scratch;
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
@@ -38,31 +36,10 @@ impl MetadataMemory {
     pub fn of(bytes: usize) -> Self {
         Self { locations_bytes: bytes / 4, directories_bytes: bytes / 4, regions_bytes: bytes / 2 }
     }
-}
 
-/// Directory of caches and temporary files.
-#[derive(Clone, Debug)]
-pub struct Scratch {
-    /// A disk that outlives the operation; `None`: nothing may be spilled.
-    pub disk: Option<Arc<dyn Disk>>,
-    /// Directory on it.
-    pub dir: PathBuf,
-}
-
-impl Scratch {
-    /// Makes a map that takes at most `memory_bytes` of memory and spills the rest.
-    pub(crate) fn map(&self, host: &Arc<dyn Host>, name: &'static str, memory_bytes: usize) -> Result<SpillMap> {
-        SpillMap::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
-    }
-
-    /// Makes partitions that take at most `memory_bytes` of memory and spill the rest.
-    pub(crate) fn partitions<const N: usize>(
-        &self,
-        host: &Arc<dyn Host>,
-        name: &'static str,
-        memory_bytes: usize,
-    ) -> Result<Partitions<N>> {
-        Partitions::new(self.disk.clone(), self.dir.clone(), Arc::clone(host), name, memory_bytes)
+    /// Divides what the containers leave of a budget, at least half of it.
+    pub fn left_by(containers: &Containers, bytes: usize) -> Self {
+        Self::of(bytes.saturating_sub(containers.memory_bytes()).max(bytes / 2))
     }
 }
 
@@ -100,7 +77,7 @@ pub struct MetadataReader {
 
 impl MetadataReader {
     /// Learns the position of every metadata chunk in the listed containers.
-    pub fn open(store: &Store, containers: &Arc<Listing>, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
+    pub fn open(store: &Store, containers: &Containers, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let mut reader = Self {
             store: store.clone(),
@@ -110,10 +87,8 @@ impl MetadataReader {
             compressor: Compressor::default(),
             findings: Vec::new(),
         };
-        let metadata: Vec<ContainerName> =
-            containers.containers.iter().filter(|name| name.kind == ContainerKind::Metadata).copied().collect();
-        for (_, opened) in store.open_containers(&metadata) {
-            match opened {
+        for opened in store.open_containers(containers, containers.of_kind(ContainerKind::Metadata)) {
+            match opened?.1 {
                 Ok(container) => {
                     reader.locations.learn(&container)?;
                     reader.directories.insert(container);

@@ -2,6 +2,9 @@
 
 pub(crate) mod collections;
 pub mod commits;
+pub(crate) mod container_ids;
+mod container_runs;
+pub mod container_set;
 pub(crate) mod containers;
 pub mod create;
 pub mod cursor;
@@ -11,6 +14,7 @@ pub(crate) mod locations;
 pub mod metadata;
 pub mod pin;
 pub(crate) mod references;
+mod scratch;
 pub(crate) mod session;
 pub mod slots;
 pub mod walk;

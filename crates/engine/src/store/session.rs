@@ -3,7 +3,7 @@
 //! The order of durable effects is that of `docs/durability.md`.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -14,11 +14,12 @@ use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
 use crate::store::commits::Commit;
-use crate::store::containers::Listing;
+use crate::store::container_set::Containers;
+use crate::store::scratch::Scratch;
 use crate::types::SessionId;
 
 /// Containers that are made durable together.
-const PUTS_MAX: usize = 64;
+pub(crate) const PUTS_MAX: usize = 64;
 
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_mins(5);
@@ -29,9 +30,7 @@ pub struct Session {
     /// Its name, also that of the snapshot it will commit.
     pub(crate) id: SessionId,
     /// Containers that it may refer to: listed and not absent by a collection. Those of `in_doubt` are not known to be durable.
-    pub(crate) live: Arc<Listing>,
-    /// The lengths of their files, in the order in which `live` listed them when the session began.
-    pub(crate) lengths: Vec<u64>,
+    pub(crate) live: Containers,
     /// Sessions of containers that have not ended with a snapshot. A session that was fenced may have died between the
     /// publication of a container and the sync of its directory.
     pub(crate) in_doubt: BTreeSet<SessionId>,
@@ -53,7 +52,7 @@ struct Heartbeat {
 impl Session {
     /// Begins a session (steps W1 to W3 of `docs/protocol.md`): creates its object, reads what collections have condemned,
     /// lists containers. A collection does the opposite, so that one of the two sees the other.
-    pub(crate) fn begin(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
+    pub(crate) fn begin(store: &Store, scratch: &Scratch, kind: SessionKind, hostname: &str) -> Result<Self> {
         store.objects.complete()?;
         let collections_seen = store.list_collections()?.into_keys().next_back().unwrap_or(0);
         let mut id = [0; 16];
@@ -69,36 +68,29 @@ impl Session {
         let heartbeat = Mutex::new(Heartbeat { count: 0, at: store.host.monotonic() });
         let mut session = Self {
             id,
-            live: Arc::default(),
-            lengths: Vec::new(),
+            live: Containers::default(),
             in_doubt: BTreeSet::new(),
             heads: Vec::new(),
             store: store.clone(),
             heartbeat,
         };
-        match session.list() {
+        match session.list(scratch) {
             Ok(()) => Ok(session),
             Err(error) => Err(session.abandon(error)),
         }
     }
 
     /// Lists what the session may refer to.
-    fn list(&mut self) -> Result<()> {
+    fn list(&mut self, scratch: &Scratch) -> Result<()> {
         self.store.objects.refresh_collections(self.id)?;
         let absent = self.store.read_absent()?.containers;
-        let mut found = self.store.list_sized_containers()?;
-        found.retain(|container| !absent.contains(&container.name.id));
-        let (containers, lengths): (Vec<_>, Vec<_>) =
-            found.into_iter().map(|container| (container.name, container.len)).unzip();
+        self.live = self.store.list_sized_containers(scratch)?.without(&absent);
         let commits = self.store.read_commits()?;
         // A commit that cannot be read proves nothing.
         let is_snapshot = |commit: &&Commit| commit.body.kind == CommitKind::Snapshot;
         let durable: BTreeSet<SessionId> =
             commits.commits.iter().filter(is_snapshot).map(|commit| commit.session).collect();
-        let sessions = containers.iter().map(|name| name.id.session);
-        self.in_doubt = sessions.filter(|session| !durable.contains(session)).collect();
-        self.live = Arc::new(Listing { containers, unknown_files: Vec::new() });
-        self.lengths = lengths;
+        self.in_doubt = self.live.sessions().filter(|session| !durable.contains(session)).collect();
         self.heads = commits.heads();
         Ok(())
     }

@@ -15,7 +15,8 @@ use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
-use onefold_engine::object::names::ContainerName;
+use onefold_engine::object::names::{ContainerName, Prefix};
+use onefold_engine::object::store::Detail;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
@@ -362,13 +363,23 @@ pub(super) struct OpenContainer {
     pub regions: Vec<Vec<u8>>,
 }
 
+/// Returns the names of all containers, by session and number. There must be no other files among them.
+pub(super) fn container_names(store: &Store) -> Vec<ContainerName> {
+    let mut unknown = Vec::new();
+    let listed = store.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
+        unknown.extend(page.into_iter().filter_map(|listed| listed.name.err()));
+        Ok(())
+    });
+    listed.unwrap();
+    assert_eq!(unknown, Vec::<String>::new());
+    store.list_containers(&Scratch::default()).unwrap().names().map(Result::unwrap).collect()
+}
+
 /// Opens all containers of a repository, by session and number.
 pub(super) fn containers(store: &Store) -> Vec<OpenContainer> {
     let mut compressor = Compressor::default();
-    let listing = store.list_containers().unwrap();
-    assert_eq!(listing.unknown_files, Vec::<String>::new());
     let mut all = Vec::new();
-    for name in listing.containers {
+    for name in container_names(store) {
         let reader = store.open_container(&name).unwrap();
         let bytes = store.read_container(&name).unwrap();
         let mut regions = Vec::new();
