@@ -1,7 +1,7 @@
 //! A disk that stores nothing, for disposable files whose directory cannot be written.
 //!
-//! Files accept every write and discard it; reads find nothing. Only for callers that read back a write before they
-//! rely on it, and to which the loss of all data does no harm.
+//! Files accept every write and discard it; every read fails. The disk suits only callers that can lose all data without
+//! harm. They must also read back a write before they rely on it.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
 
-/// The disk.
+/// A disk that stores nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AbsentDisk;
 
-/// A file of the disk.
+/// A file of an [`AbsentDisk`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AbsentFile;
 

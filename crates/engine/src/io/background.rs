@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use crate::error::{Error, Result};
 use crate::io::{Demand, Host};
 
-/// A job that was handed to a [`Host`]. Dropping it waits for the job's end, so that no job uses the files of an owner that is
-/// gone.
+/// A job that was handed to a [`Host`]. Dropping it waits for the end of the job, so that no job uses files whose owner
+/// is gone.
 pub(crate) struct Background<T> {
     host: Arc<dyn Host>,
     done: Receiver<T>,
@@ -17,7 +17,7 @@ pub(crate) struct Background<T> {
 
 enum State<T> {
     Running,
-    /// The job has ended, and nobody has taken its result.
+    /// The job has ended, and its result is not taken yet.
     Ended(Result<T>),
     Taken,
 }
@@ -56,7 +56,7 @@ impl<T> Background<T> {
         !matches!(self.state, State::Running)
     }
 
-    /// Waits for the job's end and returns its result. Fails only if the job panicked.
+    /// Waits for the end of the job and returns its result. Fails only if the job ended without one, by a panic.
     pub(crate) fn wait(mut self) -> Result<T> {
         self.end();
         match std::mem::replace(&mut self.state, State::Taken) {

@@ -1,8 +1,8 @@
 //! A directory of the real file system, opened for reading through handles.
 //!
-//! A path is resolved once, at the top. Below it, each directory is opened by its name in its parent, with
-//! `O_NOFOLLOW`. A tree may be deeper than the number of files that a process can open, so only a limited number of
-//! handles stay open. The others are reopened in the same way when they are needed, and must then be the same
+//! The kernel resolves a path once, at the top. Below it, the source opens each directory by its name in its parent,
+//! with `O_NOFOLLOW`. A tree may be deeper than the process's limit on open files, so only a limited number of handles
+//! stay open. The source reopens the others in the same way when it needs them, and checks that each is still the same
 //! directory.
 
 use std::collections::VecDeque;
@@ -22,20 +22,20 @@ use crate::io::os_entry::{self, LastLink, handle_path, retry};
 use crate::io::os_source_file::OsSourceFile;
 use crate::io::tree::{ClosedEntry, EntryKind, Links, Metadata, SourceDirectory, SourceFile, Xattr};
 
-/// Directories that are open at the same time, below each that was opened by its path.
+/// Maximum number of directories that are open at the same time below each directory that was opened by its path.
 const OPEN_DIRECTORIES_MAX: usize = 128;
-/// Of the files that the process may have open, this part is for directories.
+/// Directories may use one part in this many of the process's limit on open files.
 const DESCRIPTORS_SHARE: u64 = 8;
-/// A walk needs so many directories open at least: the one that is read, the one above it, and some that files wait in.
+/// Minimum number of open directories that a walk needs: the current one, its parent, and some whose files wait.
 const OPEN_DIRECTORIES_MIN: usize = 4;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that is locked here is ever half changed.
+    // No code panics halfway through a change under these locks, so a poisoned lock protects a consistent value.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens for reading without a change of the access time, if the kernel allows it. Never waits for the writer of a
-/// pipe.
+/// Opens an entry for reading, without changing its access time if the kernel allows it. Never waits for the writer of
+/// a pipe.
 pub(super) fn open_for_reading(at: BorrowedFd<'_>, name: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = |flags| retry(|| rustix::fs::openat(at, name, flags, Mode::empty()));
@@ -49,14 +49,14 @@ pub(super) fn open_for_reading(at: BorrowedFd<'_>, name: &Path, flags: OFlags) -
 #[derive(Debug)]
 pub(super) struct Handle {
     fd: OwnedFd,
-    /// How it was opened: with `O_PATH` where it may be passed through, but not be listed.
+    /// False if the handle was opened with `O_PATH`, because the directory may be passed through but not listed.
     is_readable: bool,
-    /// Whether its offset is no longer at the beginning.
+    /// True if the handle's offset may no longer be at the beginning.
     is_listed: Mutex<bool>,
 }
 
 impl Handle {
-    /// Opens a directory by a name, or by a path as the user wrote it.
+    /// Opens a directory by a name, or by a path of the user.
     pub(crate) fn open(at: BorrowedFd<'_>, name: &Path, links: Links) -> Result<Self, Errno> {
         let follow = if links == Links::Followed { OFlags::empty() } else { OFlags::NOFOLLOW };
         let flags = OFlags::DIRECTORY | follow;
@@ -80,7 +80,7 @@ impl Handle {
 
     fn list(&self) -> Result<Vec<OsString>, Errno> {
         if !self.is_readable {
-            // Fails with the reason why it was not opened so before, unless that has changed.
+            // The directory was not readable when it was opened. This call fails with the same error unless that has changed.
             return os_entry::list(open_for_reading(self.fd(), Path::new("."), OFlags::DIRECTORY)?);
         }
         let mut is_listed = lock(&self.is_listed);
@@ -94,7 +94,7 @@ impl Handle {
     fn metadata_of(&self, name: &Path) -> Result<Metadata, Errno> {
         let mut metadata = os_entry::stat(self.fd(), name, AtFlags::empty())?;
         if metadata.kind == EntryKind::BlockDevice {
-            // Without a medium or the right to open it, the capacity is unknown; the entry itself is still there.
+            // Without a medium, or permission to open the device, the capacity is unknown. The entry itself still exists.
             metadata.size = open_for_reading(self.fd(), name, OFlags::NOFOLLOW)
                 .and_then(|device| os_entry::stat_file(&device))
                 .map_or(0, |opened| if opened.rdev == metadata.rdev { opened.size } else { 0 });
@@ -112,7 +112,7 @@ impl Handle {
 
     fn xattrs_of(&self, name: &Path) -> Result<Vec<Xattr>, Errno> {
         match os_entry::xattrs(&handle_path(self.fd(), name), LastLink::NotFollowed) {
-            // Without /proc, what can be opened can still be asked.
+            // Without /proc, attributes of files and directories can still be read through a handle.
             Err(Errno::NOENT) => {
                 let kind = os_entry::stat(self.fd(), name, AtFlags::empty())?.kind;
                 if !matches!(kind, EntryKind::File | EntryKind::Directory) {
@@ -140,7 +140,7 @@ impl Handle {
     }
 }
 
-/// Directories that may be open, those opened first in front.
+/// The directories that may have open handles, in the order in which the clock algorithm examines them.
 #[derive(Debug)]
 struct Pool {
     open_max: usize,
@@ -159,8 +159,8 @@ impl Pool {
         Self { open_max, open: Mutex::default() }
     }
 
-    /// Counts a directory as open. If there are too many, closes the oldest one that was not used since the last
-    /// closing (the clock algorithm).
+    /// Counts a directory as open. If too many are open, closes the first one that was not used since the algorithm last
+    /// examined it (the clock algorithm).
     fn count(&self, directory: &Arc<Inner>) {
         let mut open = lock(&self.open);
         let mut spared = 0;
@@ -178,7 +178,7 @@ impl Pool {
     }
 }
 
-/// How a directory was opened.
+/// The parent of a directory, and the way in which the directory was opened in it.
 #[derive(Debug)]
 struct Above {
     directory: Arc<Inner>,
@@ -189,11 +189,11 @@ struct Above {
 #[derive(Debug)]
 struct Inner {
     pool: Arc<Pool>,
-    /// `None`: by a path of the user; its handle stays open.
+    /// The parent, or `None` if the directory was opened by a path of the user. In that case the handle stays open.
     above: Option<Above>,
     /// For messages.
     path: PathBuf,
-    /// What the file system said when it was opened first.
+    /// The metadata from when the directory was first opened.
     metadata: Metadata,
     handle: Mutex<Option<Arc<Handle>>>,
     is_used: AtomicBool,
@@ -205,7 +205,7 @@ impl Inner {
         lock(&self.handle).clone()
     }
 
-    /// Returns the handle, opened again if it was closed: from the lowest directory above that is open, name by name.
+    /// Returns the handle. If it was closed, reopens it by name, starting from the nearest open directory above it.
     fn handle(self: &Arc<Self>) -> Result<Arc<Handle>> {
         if let Some(handle) = self.open_handle() {
             return Ok(handle);
@@ -240,7 +240,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// Frees the directories above one by one, however many they are, instead of each within the one below.
+    /// Frees the directories above in a loop, because recursion could overflow the stack in a deep tree.
     fn drop(&mut self) {
         let mut above = self.above.take();
         while let Some(mut inner) = above.and_then(|above| Arc::into_inner(above.directory)) {
@@ -276,13 +276,13 @@ impl OsDirectory {
         Self::new(handle, self.0.path.join(name), Some(above), Arc::clone(&self.0.pool))
     }
 
-    /// Does something with the directory itself.
+    /// Performs an action on the directory itself.
     fn here<T>(&self, operation: &'static str, action: impl FnOnce(&Handle) -> Result<T, Errno>) -> Result<T> {
         let handle = self.0.handle()?;
         action(&handle).map_err(|error| Error::io(operation, &self.0.path, error.into()))
     }
 
-    /// Does something with an entry.
+    /// Performs an action on an entry.
     fn at<T>(
         &self,
         operation: &'static str,
@@ -325,9 +325,9 @@ impl SourceDirectory for OsDirectory {
     }
 
     fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
-        // The path costs less than the handle's path in /proc: 0.7 s of the system instead of 0.9 s for 120,000 unchanged
-        // files. It may lead elsewhere by now, but what is found there is only compared: attributes that are equal are the
-        // parent's.
+        // The plain path costs less than the handle's path in /proc: 0.7 s of system time instead of 0.9 s for 120,000
+        // unchanged files. The path may lead to another entry by now, but its attributes are only compared. If they are
+        // equal, the backup reuses the attributes of the parent.
         let path = self.0.path.join(name);
         if os_entry::xattrs(&path, LastLink::NotFollowed).is_ok_and(|found| found == expected) {
             return Ok(true);
@@ -352,7 +352,7 @@ mod tests {
     const DEPTH: usize = 40;
     const OPEN_MAX: usize = 4;
 
-    /// Makes directories within each other and opens them all, few at a time.
+    /// Creates nested directories and opens all of them, with few handles open at a time.
     fn chain(root: &Path) -> Vec<OsDirectory> {
         let mut path = root.to_path_buf();
         for number in 0..DEPTH {
@@ -377,7 +377,7 @@ mod tests {
     fn directories_closed_to_save_handles_are_opened_again() {
         let root = tempfile::tempdir().unwrap();
         let chain = chain(root.path());
-        // The topmost stays open, too.
+        // The topmost directory stays open, too.
         assert!(open_count(&chain) <= OPEN_MAX + 1);
         for step in [1, 7, 13] {
             for number in (0..DEPTH).map(|number| number * step % DEPTH) {
@@ -386,7 +386,7 @@ mod tests {
             }
         }
         assert_eq!(chain[DEPTH].list().unwrap(), Vec::<OsString>::new());
-        // Twice with the same handle.
+        // Both calls use the same handle.
         assert_eq!(chain[0].list().unwrap(), ["d0"]);
         assert_eq!(chain[0].list().unwrap(), ["d0"]);
     }
@@ -405,7 +405,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         let error = chain[20].list().unwrap_err();
         assert!(error.to_string().contains("replaced by another directory"), "{error}");
-        // It is back, and so is all below it.
+        // After the directory is back, all directories below it are readable again.
         fs::remove_dir(&path).unwrap();
         fs::rename(root.path().join("away"), &path).unwrap();
         assert_eq!(chain[30].list().unwrap(), ["d30"]);
@@ -416,7 +416,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut directory = chain(root.path())[0].clone();
         let name = OsStr::new("d0");
-        // As deep as no stack is, all of them the same.
+        // The chain is deeper than any stack, and each link is the same directory.
         for _ in 0..200_000 {
             let above =
                 Some(Above { directory: Arc::clone(&directory.0), name: name.into(), links: Links::NotFollowed });

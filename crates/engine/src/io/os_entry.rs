@@ -15,18 +15,18 @@ use crate::types::Timestamp;
 /// Maximum length of a path in one system call, in bytes: `PATH_MAX` without the final NUL.
 pub(super) const PATH_LEN_MAX: usize = 4095;
 
-/// First try at the size of a list of names or a value; nearly all attributes fit.
+/// Size of the first buffer for a list of names or a value. Nearly all attributes fit.
 const ATTRIBUTE_LEN_FIRST: usize = 1024;
 
-/// Largest list of names or value that the kernel hands out: `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
+/// Maximum size of a list of names or a value in the kernel: `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`.
 const ATTRIBUTE_LEN_MAX: usize = 65_536;
 
-/// Bytes of names that the kernel is asked for at a time, as the C library does.
+/// Size of the buffer for directory entries, the same as in the C library.
 const LIST_BYTES: usize = 32 << 10;
 
-/// Returns what the file system says of an entry; with [`AtFlags::EMPTY_PATH`] and an empty name, of the handle itself.
+/// Returns the metadata of an entry. With [`AtFlags::EMPTY_PATH`] and an empty name, returns that of the handle itself.
 ///
-/// A block device's size is left 0: it takes a handle to find.
+/// The size of a block device is 0, because finding it requires an open handle.
 pub(super) fn stat(dir: BorrowedFd<'_>, name: &Path, flags: AtFlags) -> Result<Metadata, Errno> {
     metadata_of(&statx(dir, name, flags)?)
 }
@@ -52,11 +52,12 @@ fn metadata_of(stat: &Statx) -> Result<Metadata, Errno> {
     })
 }
 
-/// Bytes of the blocks that `statx` counts.
+/// Size of the blocks that `statx` counts.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// Returns what the file system says of an open file, and whether it takes as many blocks as it is long, so that it can
-/// hardly have holes: only one with room reserved past its end, or one that is stored compressed, might.
+/// Returns the metadata of an open file, and true if the file has at least as many blocks as its length requires.
+///
+/// Such a file has no holes, unless space is reserved past its end or the file system stores it compressed.
 pub(super) fn stat_opened(file: &OwnedFd) -> Result<(Metadata, bool), Errno> {
     let stat = statx(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
     let metadata = metadata_of(&stat)?;
@@ -67,7 +68,7 @@ pub(super) fn stat_opened(file: &OwnedFd) -> Result<(Metadata, bool), Errno> {
     Ok((metadata, is_dense))
 }
 
-/// Returns what the file system says of an open file; a block device's size is its capacity.
+/// Returns the metadata of an open file. The size of a block device is its capacity.
 pub(super) fn stat_file(file: &OwnedFd) -> Result<Metadata, Errno> {
     let mut metadata = stat(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH)?;
     if metadata.kind == EntryKind::BlockDevice {
@@ -93,24 +94,24 @@ fn kind_of(file_type: FileType) -> Result<EntryKind, Errno> {
     }
 }
 
-/// Returns a path in `/proc` through which the kernel reaches the entry of a handle, or a name below it.
+/// Returns a path in `/proc` that leads to the entry of a handle, or to a name below it.
 ///
-/// Calls that know no handle (those of attributes, and `chmod` of one opened with `O_PATH`) take it.
+/// Calls that accept no handle, or none opened with `O_PATH`, use it: those of attributes, and `chmod`.
 pub(super) fn handle_path(handle: BorrowedFd<'_>, name: &Path) -> PathBuf {
     let handle = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
     if name.as_os_str().is_empty() { handle } else { handle.join(name) }
 }
 
-/// Whether the last component of a path may be a link that is followed.
+/// The treatment of a link that is the last component of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LastLink {
-    /// Only for [`handle_path`] without a name, which is itself such a link.
+    /// The link is followed. Only for [`handle_path`] without a name, which is such a link itself.
     Followed,
-    /// For every path that a user may have planted a link at.
+    /// The link is not followed. For every path at which a user may have planted a link.
     NotFollowed,
 }
 
-/// Returns all extended attributes, sorted by name. None where the file system has no attributes.
+/// Returns all extended attributes, sorted by name. Returns an empty list if the file system has no attributes.
 pub(super) fn xattrs(path: &Path, last: LastLink) -> Result<Vec<Xattr>, Errno> {
     collect_xattrs(
         |buffer| match last {
@@ -124,7 +125,7 @@ pub(super) fn xattrs(path: &Path, last: LastLink) -> Result<Vec<Xattr>, Errno> {
     )
 }
 
-/// Returns all extended attributes of an open file, as [`xattrs`] does.
+/// Returns all extended attributes of an open file, like [`xattrs`].
 pub(super) fn xattrs_of(file: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
     collect_xattrs(
         |buffer| rustix::fs::flistxattr(file, spare_capacity(buffer)),
@@ -145,7 +146,7 @@ fn collect_xattrs(
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match grow(|buffer| get(name, buffer)) {
             Ok(value) => attributes.push(Xattr { name: OsStr::from_bytes(name).to_os_string(), value }),
-            // Removed since it was listed.
+            // The attribute was removed after it was listed.
             Err(Errno::NODATA) => {}
             Err(error) => return Err(error),
         }
@@ -154,7 +155,7 @@ fn collect_xattrs(
     Ok(attributes)
 }
 
-/// Repeats a read with a larger buffer while the kernel reports that it is too small, up to the kernel's limit.
+/// Reads into a small buffer. If the kernel reports that it is too small, reads again with the kernel's maximum size.
 fn grow(mut read: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut capacity = ATTRIBUTE_LEN_FIRST;
     loop {
@@ -175,7 +176,7 @@ pub(super) fn list(directory: OwnedFd) -> Result<Vec<OsString>, Errno> {
     names
 }
 
-/// Does what [`list`] does, from the offset of a handle that stays open.
+/// Returns the names like [`list`], from the current offset of a handle that stays open.
 pub(super) fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<OsString>, Errno> {
     let mut buffer = Vec::with_capacity(LIST_BYTES);
     let mut entries = RawDir::new(directory, buffer.spare_capacity_mut());

@@ -1,4 +1,4 @@
-//! One open file of the host: positioned reads and writes, through the page cache or past it.
+//! One open file of the host, with positioned reads and writes, through the page cache or with direct access.
 #![expect(clippy::disallowed_types, reason = "the door")]
 
 use std::fs::{File, TryLockError};
@@ -32,7 +32,7 @@ impl OsFile {
         let (opened, is_direct) = match access {
             Access::Read | Access::ReadWrite => (open(&path, access, OFlags::empty()), false),
             Access::Direct => match open(&path, access, OFlags::DIRECT) {
-                // What a file system answers that knows no direct I/O.
+                // The error of a file system that does not support direct access.
                 Err(error) if error.kind() == ErrorKind::InvalidInput => (open(&path, access, OFlags::empty()), false),
                 opened => (opened, true),
             },
@@ -41,7 +41,8 @@ impl OsFile {
         Ok(Self { file, path, access, is_direct })
     }
 
-    /// Returns the first byte from `offset` on that was ever written, as far as the file system tells.
+    /// Returns the offset of the first data at or after `offset`. Returns `None` if there is none, or if the file system
+    /// cannot report it.
     pub(super) fn written_from(&self, offset: u64) -> Option<u64> {
         rustix::fs::seek(&self.file, SeekFrom::Data(offset)).ok()
     }
@@ -52,30 +53,31 @@ impl OsFile {
 }
 
 fn open(path: &Path, access: Access, flags: OFlags) -> io::Result<File> {
-    // A pipe where a file should be would let the opening wait for whoever writes to it: for ever.
+    // Without this flag, opening a pipe for reading waits for a writer, possibly forever.
     let flags = flags | OFlags::NONBLOCK;
     let mut options = File::options();
     options.read(true).write(access.writes()).custom_flags(flags.bits().cast_signed());
     let file = options.open(path)?;
-    // A ring waits for a pipe's writer, too.
+    // A read of a pipe through a ring waits for a writer, too.
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidData, "not a regular file"));
     }
-    // From here on waiting is wanted: a ring would answer "again" where the file system cannot read without.
+    // From here on, reads may wait. With the flag, a ring returns `EAGAIN` for reads that the file system cannot
+    // complete immediately.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// Returns how much of a transfer has been done when the kernel has moved `moved` bytes after the first `done`. With
-/// direct access only whole multiples count: the next transfer begins where the last counted one ended.
+/// Returns how much of a transfer is done after the kernel has moved `moved` bytes following the first `done`. With
+/// direct access, only whole multiples count: the next transfer begins at the end of the last counted one.
 pub(crate) fn advance(access: Access, done: usize, moved: usize) -> usize {
     let end = done.saturating_add(moved);
     if access == Access::Direct { end - end % DIRECT_ALIGN } else { end }
 }
 
-/// Repeats a transfer that takes where it stands and returns how many bytes it moved, until all `len` are moved.
-/// `stuck` is the error if it gets no further.
+/// Repeats a transfer until all `len` bytes are moved. The closure takes the number of bytes that are done, and returns
+/// how many more it moved. The function fails with `stuck` if a transfer makes no progress.
 fn transfer(
     access: Access,
     len: usize,
@@ -98,8 +100,10 @@ fn transfer(
     Ok(())
 }
 
-/// Returns the error of a write that was to end at `end`. The kernel cuts a write at the process's limit for file sizes; where that
-/// leaves no whole block, it refuses direct access as invalid.
+/// Returns the error of a write that was to end at `end`.
+///
+/// The kernel cuts a write at the process's limit for file sizes. If no whole block is left, the kernel refuses direct
+/// access as invalid. The function then reports that the file is too large.
 fn beyond_limit(error: io::Error, end: u64) -> io::Error {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     let is_cut = error.kind() == ErrorKind::InvalidInput && limit.is_some_and(|limit| limit < end);
@@ -116,7 +120,7 @@ impl DiskFile for OsFile {
     }
 
     fn will_need(&self, offset: u64, len: u64) {
-        // Into the page cache, which direct reads do not look into.
+        // The kernel reads into the page cache, which direct reads bypass.
         if !self.is_direct
             && let Some(len) = NonZeroU64::new(len)
         {
@@ -150,7 +154,7 @@ impl DiskFile for OsFile {
     }
 
     fn try_lock(&self) -> Result<bool> {
-        // `flock`: the lock belongs to the open file, so two handles of one process exclude each other as well.
+        // The lock of `flock` belongs to the open file, so two handles of one process also exclude each other.
         match self.file.try_lock() {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
@@ -171,7 +175,7 @@ impl DiskFile for OsFile {
 mod tests {
     use super::*;
 
-    /// Reading from it through a ring waited for a writer, for ever.
+    /// A read of a pipe through a ring waits for a writer forever.
     #[test]
     fn a_pipe_instead_of_a_file_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();

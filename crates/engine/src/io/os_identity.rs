@@ -1,4 +1,4 @@
-//! Names of the user and the host, and the directory of the user's caches.
+//! Names and numbers of the user, the host's name and processors, the cache directory, and absolute paths.
 #![expect(clippy::disallowed_methods, reason = "the door")]
 
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// The list of this host's users.
+/// The list of users of this host.
 const USERS: &str = "/etc/passwd";
 
 /// Returns this host's name.
@@ -14,8 +14,8 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the name of the user who runs this: from the host's list of users, else from the environment, else the
-/// user's number.
+/// Returns the name of the user who runs this process. It comes from the host's list of users, else from the
+/// environment. If neither has a name, the user's number takes its place.
 pub fn user_name() -> String {
     let (uid, _) = user_ids();
     let listed = std::fs::read_to_string(USERS).ok().and_then(|users| name_of(&users, uid));
@@ -23,37 +23,38 @@ pub fn user_name() -> String {
     listed.or_else(|| variable("USER")).or_else(|| variable("LOGNAME")).unwrap_or_else(|| uid.to_string())
 }
 
-/// Returns the numbers of the user and of the group that this program runs as.
+/// Returns the numbers of the user and the group that run this process.
 pub fn user_ids() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
 
 /// Returns the directory that holds the caches of all repositories: `onefold` in `$XDG_CACHE_HOME`, else in `~/.cache`.
-/// `environment` looks up a variable. `None`: neither `XDG_CACHE_HOME` nor `HOME` is set.
+///
+/// `environment` looks up a variable. Returns `None` if `HOME` is not set and `XDG_CACHE_HOME` is not an absolute path.
 pub fn cache_directory(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || Some(variable("HOME")?.join(".cache"));
-    // The specification of base directories: a relative path is invalid and ignored.
+    // The XDG Base Directory Specification declares a relative path invalid, to be ignored.
     let base = variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home)?;
     Some(base.join("onefold"))
 }
 
-/// Returns a path from the root of the file system on.
+/// Returns an absolute path. Does not resolve symbolic links.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io("find", path, error))
 }
 
-/// Returns a path without symbolic links; as it is, if it does not exist.
+/// Returns an absolute path without symbolic links, or the path unchanged if it cannot be resolved.
 pub fn canonical(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Looks up a variable of the environment.
+/// Looks up an environment variable.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns how many threads this host runs at the same time, at least 1.
+/// Returns how many threads this process can run at the same time, at least 1.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -16,19 +16,19 @@ use crate::io::tree::{Links, SourceDirectory, SourceTree};
 
 /// The file system of this host. Relative paths start at the process's working directory.
 ///
-/// Paths may be longer than `PATH_MAX`: they are walked piece by piece. Reading leaves access times alone where the
-/// kernel allows it, that is for the owner of a file and for root.
+/// Paths may be longer than `PATH_MAX`: the source walks them in parts. Reading leaves access times unchanged where the
+/// kernel allows it, which it does for the owner of a file and for root.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsSource;
 
 impl OsSource {
-    /// Names the file system of this host; does nothing yet.
+    /// Returns the file system of this host, and accesses nothing.
     pub fn new() -> Self {
         Self
     }
 }
 
-/// Where a path starts once its front has been walked: what is left fits one call.
+/// The directory that the front of a path leads to, and the rest of the path, which fits in one call.
 #[derive(Debug)]
 struct Location<'a> {
     directory: Option<OwnedFd>,
@@ -36,7 +36,7 @@ struct Location<'a> {
 }
 
 impl<'a> Location<'a> {
-    /// Walks the front of a path until the rest fits one call. Links in the front are followed, as the kernel would.
+    /// Walks the front of a path until the rest fits in one call. The walk follows links in the front, as the kernel does.
     fn of(path: &'a Path) -> Result<Self, Errno> {
         let mut location = Self { directory: None, rest: path };
         loop {
@@ -45,7 +45,7 @@ impl<'a> Location<'a> {
                 break;
             }
             let (front, _) = bytes.split_at_checked(PATH_LEN_MAX).ok_or(Errno::NAMETOOLONG)?;
-            // A first byte that is the only slash would be the root directory, and the name after it too long.
+            // If the only slash is the first byte, the front is the root directory, and the name after it is too long.
             let cut = front.iter().rposition(|byte| *byte == b'/').filter(|cut| 0 < *cut).ok_or(Errno::NAMETOOLONG)?;
             let (front, back) = bytes.split_at_checked(cut).ok_or(Errno::NAMETOOLONG)?;
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -62,7 +62,7 @@ impl<'a> Location<'a> {
     }
 }
 
-/// Does something at a path and names the path if that fails.
+/// Performs an action at a path. An error names the path.
 fn at<'a, T>(
     operation: &'static str,
     path: &'a Path,
@@ -198,7 +198,7 @@ mod tests {
         let path = dir.path().join("file");
         fs::write(&path, b"").unwrap();
         assert_eq!(mem_tree::xattrs(&OsSource, &path).unwrap(), []);
-        // Larger than the first buffer; ext4 holds a block of them.
+        // The value is larger than the first buffer. ext4 stores up to a block of attributes.
         let large = vec![b'x'; 2000];
         let set = |name: &str, value: &[u8]| rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty());
         match set("user.large", &large) {
@@ -225,7 +225,7 @@ mod tests {
             rustix::fs::mkdirat(&handle, &name, Mode::RWXU).unwrap();
             handle = rustix::fs::openat(&handle, &name, flags, Mode::empty()).unwrap();
             path.push(&name);
-            // Wherever a path is cut, what is left must fit every kind of call.
+            // Every kind of call must accept the rest of the path, regardless of the position of the cut.
             for len in 1..=255 {
                 let missing = path.join("m".repeat(len));
                 let kinds =
@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_file_that_does_not_belong_to_us_is_still_read() {
-        // O_NOATIME is refused on files of others; for root it never is, so this shows it for normal users only.
+        // The kernel refuses O_NOATIME on files of other users, except to root. The test covers the refusal for normal
+        // users only.
         let mut buffer = [0; 1];
         let file = OsSource.open(Path::new("/etc/passwd")).unwrap();
         assert_eq!(file.read_at(0, &mut buffer).unwrap(), 1);

@@ -17,12 +17,12 @@ pub(super) struct OsSourceFile {
     file: OwnedFd,
     path: PathBuf,
     opened: Metadata,
-    /// The length when the file was opened, if it is one without holes.
+    /// The length when the file was opened, if it is a regular file that probably has no holes.
     dense_len: Option<u64>,
 }
 
 impl OsSourceFile {
-    /// Takes what was opened, if it is a regular file or a block device.
+    /// Wraps an opened file if it is a regular file or a block device.
     pub(crate) fn of(file: OwnedFd, path: PathBuf) -> Result<Self> {
         let opened = os_entry::stat_opened(&file).map_err(|error| Error::io("read metadata of", &path, error.into()));
         let (opened, is_dense) = opened?;
@@ -45,7 +45,7 @@ impl OsSourceFile {
         Error::io(operation, &self.path, error.into())
     }
 
-    /// Everything up to the end is data, for all that is known.
+    /// Returns the rest of the file as data, for files whose holes are unknown.
     fn rest_as_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
         let len = self.metadata()?.size;
         Ok((offset < len).then_some(offset..len))
@@ -66,20 +66,20 @@ impl SourceFile for OsSourceFile {
     }
 
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>> {
-        // Two calls less for each of the many small files. If it was cut meanwhile, reading shows it.
+        // This saves two calls for each of the many small files. If the file was truncated since, the read detects it.
         if let Some(len) = self.dense_len.filter(|len| offset < *len) {
             return Ok(Some(offset..len));
         }
         let start = match self.seek(SeekFrom::Data(offset)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
-            // Block devices and file systems without holes.
+            // Block devices and file systems without holes return these errors.
             Err(Errno::INVAL | Errno::NOTSUP | Errno::NOTTY) => return self.rest_as_data(offset),
             Err(error) => return Err(self.error("find data in", error)),
         };
         match self.seek(SeekFrom::Hole(start)) {
             Ok(end) if start < end => Ok(Some(start..end)),
-            // The file was cut between the two calls, before or at `start`.
+            // The file was truncated between the two calls, at or before `start`.
             Ok(_) | Err(Errno::NXIO) => Ok(None),
             Err(error) => Err(self.error("find holes in", error)),
         }

@@ -1,9 +1,9 @@
-//! A directory of the real file system as a target: no write leaves it.
+//! A directory of the real file system as a target. No write leaves the directory.
 //!
-//! Every path is resolved by `openat2` from the root's handle with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and
-//! `RESOLVE_NO_MAGICLINKS`, so the kernel refuses links that somebody has put in the way. Handles of parents are not
-//! kept between calls: one call resolves a whole path, and a kept handle would follow a directory that somebody moves
-//! out of the root.
+//! `openat2` resolves every path from the root's handle with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and
+//! `RESOLVE_NO_MAGICLINKS`, so the kernel refuses links that another process has planted. Handles of parents are not
+//! kept between calls: one call resolves a whole path. If another process moved a directory out of the root, a kept
+//! handle would follow it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,43 +19,43 @@ use crate::io::os_entry::{self, PATH_LEN_MAX, handle_path, retry};
 use crate::io::os_target_file::OsTargetFile;
 use crate::io::tree::{EntryKind, Identity, Metadata, Onto, Renamed, TargetFile, TargetTree, Trust, Unset, Xattr};
 
-/// Tries at a resolution that the kernel could not finish because something was being renamed.
+/// Maximum number of tries at a resolution that the kernel could not finish because of a concurrent rename.
 const RESOLVE_TRIES_MAX: u32 = 64;
 
-/// Tries at a name for the probe of [`TargetTree::folds_case`] that nobody uses.
+/// Maximum number of tries to find an unused name for the probe of [`TargetTree::folds_case`].
 const PROBE_TRIES_MAX: u32 = 64;
 
-/// Files that are kept open for writing: a quarter of what the process may open, within limits.
+/// Files that are kept open for writing: a quarter of the process's limit on open files, within bounds.
 const OPEN_FILES_SHARE: usize = 4;
 const OPEN_FILES_MIN: usize = 4;
 const OPEN_FILES_MAX: usize = 256;
 
-/// How every path below the root is resolved.
+/// Flags of the resolution of every path below the root.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// A directory of this host that entries are restored into.
+/// A directory of this host that a restore writes to.
 ///
-/// Needs Linux 5.6 or later and a mounted `/proc`. Nothing is synced: a restore that a power cut interrupts is run
+/// It needs Linux 5.6 or later and a mounted `/proc`. It syncs nothing: after a power failure, the restore must be run
 /// again.
 #[derive(Debug)]
 pub struct OsTarget {
     root: OwnedFd,
     path: PathBuf,
-    /// Whether it may be written to find something out.
+    /// The way to find out whether the file system folds case.
     probes: Probes,
 }
 
-/// How a target finds out what its file system does.
+/// The way in which a target determines the properties of its file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probes {
-    /// By a file that it makes and removes.
+    /// The target creates a file and removes it.
     Write,
-    /// By looking only.
+    /// The target only reads.
     Read,
 }
 
 impl OsTarget {
-    /// Opens an existing directory. A symbolic link as its last component is the user's choice and is followed.
+    /// Opens an existing directory, and follows a symbolic link as its last component, which is the user's choice.
     ///
     /// Fails with [`Error::Invalid`] on a system that cannot resolve paths safely.
     pub fn open(root: &Path) -> Result<Self> {
@@ -82,14 +82,14 @@ impl OsTarget {
         Ok(Self { probes: Probes::Read, ..Self::open(root)? })
     }
 
-    /// Opens a directory, created with its parents where they do not exist.
+    /// Opens a directory, and creates it and its parents if they do not exist.
     ///
-    /// This is the user's own path: symbolic links in it are followed.
+    /// The path is the user's own: the function follows symbolic links in it.
     pub fn create(root: &Path) -> Result<Self> {
         let mut missing = Vec::new();
         let mut path = root;
         loop {
-            // The empty path stands for the working directory, which exists.
+            // The empty path is the working directory, which exists.
             if path.as_os_str().is_empty() {
                 break;
             }
@@ -110,7 +110,7 @@ impl OsTarget {
         Self::open(if root.as_os_str().is_empty() { Path::new(".") } else { root })
     }
 
-    /// Opens an entry by its names, in as many pieces as the kernel's limit on paths asks for.
+    /// Opens an entry by its names, in as many parts as the kernel's limit on paths requires.
     fn resolve(&self, names: &Names<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
         if names.0.is_empty() {
             return resolve_once(self.root.as_fd(), OsStr::new("."), flags);
@@ -130,13 +130,13 @@ impl OsTarget {
         resolve_once(directory, OsStr::from_bytes(rest), flags)
     }
 
-    /// Opens the directory that an entry is in and returns it with the entry's name; the root has none.
+    /// Opens the directory of an entry, and returns it with the entry's name. The root has no name.
     fn parent<'a>(&self, names: &Names<'a>) -> Result<(OwnedFd, &'a OsStr), Errno> {
         let (parent, name) = names.split().ok_or(Errno::EXIST)?;
         Ok((self.resolve(&parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
     }
 
-    /// Does something at a path, checked, and names the path if that fails.
+    /// Checks a path and performs an action at it. An error of the action names the path.
     fn at<'a, T>(
         &self,
         operation: &'static str,
@@ -147,8 +147,8 @@ impl OsTarget {
         action(&names).map_err(|error| Error::io(operation, &self.path.join(path), error.into()))
     }
 
-    /// Lets an ordinary user fill a directory of their own that an earlier restore has left read-only. It gets its mode
-    /// when its metadata is set.
+    /// Gives an ordinary user full access to a directory of their own that an earlier restore has left read-only. The
+    /// directory gets its final mode when its metadata is set.
     fn make_writable(&self, names: &Names<'_>, standing: &Metadata) -> Result<(), Errno> {
         let user = rustix::process::geteuid();
         let needed = Mode::RWXU;
@@ -175,8 +175,8 @@ impl OsTarget {
         Ok(Box::new(self.file(path, file)))
     }
 
-    /// Determines from the existing names in the directory, or from its own name, whether it folds case. Returns `None`
-    /// if they have no letters. Changes nothing.
+    /// Determines whether the directory folds case, from the first of its names that has a letter, or from its own name.
+    /// Returns `None` if no name has a letter or its own name is unknown. Changes nothing.
     fn folds_case_of_names(&self) -> Result<Option<bool>> {
         let names = self.list(Path::new(""))?;
         for name in &names {
@@ -195,7 +195,7 @@ impl OsTarget {
     }
 }
 
-/// Returns a name that differs only in the case of its first letter; `None` if it has none.
+/// Returns a name that differs only in the case of its first ASCII letter, or `None` if it has no such letter.
 fn with_other_case(name: &OsStr) -> Option<OsString> {
     let mut bytes = name.as_bytes().to_vec();
     let letter = bytes.iter_mut().find(|byte| byte.is_ascii_alphabetic())?;
@@ -203,7 +203,7 @@ fn with_other_case(name: &OsStr) -> Option<OsString> {
     Some(OsString::from(OsStr::from_bytes(&bytes)))
 }
 
-/// Renames unless the new name exists. If the file system cannot do that in one step, looks up the name first.
+/// Renames unless the new name exists. If the file system cannot do so in one step, looks up the name first.
 fn rename_to_nothing(old: (BorrowedFd<'_>, &OsStr), new: (BorrowedFd<'_>, &OsStr)) -> Result<Renamed, Errno> {
     match retry(|| rustix::fs::renameat_with(old.0, old.1, new.0, new.1, RenameFlags::NOREPLACE)) {
         Ok(()) => return Ok(Renamed::Done),
@@ -218,7 +218,7 @@ fn rename_to_nothing(old: (BorrowedFd<'_>, &OsStr), new: (BorrowedFd<'_>, &OsStr
     }
 }
 
-/// Opens a path below a directory handle, without following links.
+/// Opens a path below a directory handle without following links.
 fn resolve_once(directory: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
@@ -232,12 +232,12 @@ fn resolve_once(directory: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Resul
     outcome
 }
 
-/// A checked path: plain names with a slash between them, empty for the root.
+/// A checked path: plain names separated by slashes, empty for the root.
 #[derive(Clone, Copy, Debug)]
 struct Names<'a>(&'a [u8]);
 
 impl<'a> Names<'a> {
-    /// Refuses every path that is not plain names below the root.
+    /// Checks that a path consists of plain names below the root.
     fn of(path: &'a Path) -> Result<Self> {
         let bytes = path.as_os_str().as_bytes();
         let plain = |name: &[u8]| !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
@@ -248,7 +248,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Splits off the last name; the root has none.
+    /// Splits off the last name. The root has none.
     fn split(&self) -> Option<(Names<'a>, &'a OsStr)> {
         if self.0.is_empty() {
             return None;
@@ -347,7 +347,7 @@ impl TargetTree for OsTarget {
         })?;
         self.at("link", new, |names| {
             let (to, new_name) = self.parent(names)?;
-            // Without AT_SYMLINK_FOLLOW: a link planted since the check above is linked as such and leads nowhere.
+            // Without AT_SYMLINK_FOLLOW, a link planted since the check above is linked itself, not its target.
             retry(|| rustix::fs::linkat(&from, old_name, &to, new_name, AtFlags::empty()))
         })
     }
@@ -402,7 +402,7 @@ impl TargetTree for OsTarget {
     }
 
     fn open_files_max(&self) -> usize {
-        // Containers, spilled state and directories that are being resolved need handles, too.
+        // Containers, spilled state and directories during resolution need handles, too.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let share = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)) / OPEN_FILES_SHARE;
         share.clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
@@ -422,7 +422,7 @@ impl TargetTree for OsTarget {
             }
             let upper = PathBuf::from(lower.to_string_lossy().to_uppercase());
             let found = self.metadata(&upper);
-            // Tried twice: the probe must not stay.
+            // The second try reduces the risk that the probe remains.
             self.remove(&lower).or_else(|_| self.remove(&lower))?;
             return Ok(found?.is_some());
         }

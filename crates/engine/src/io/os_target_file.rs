@@ -1,4 +1,4 @@
-//! A file inside a directory that is restored into.
+//! A file inside the target of a restore.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) struct OsTargetFile {
     pub(super) file: OwnedFd,
     /// For messages.
     pub(super) path: PathBuf,
-    /// Remembered by calls that learn it anyway.
+    /// The identity, remembered from the first call that reads it.
     identity: OnceLock<Identity>,
 }
 
@@ -81,7 +81,7 @@ impl TargetFile for OsTargetFile {
     }
 
     fn try_lock(&self) -> Result<bool> {
-        // The lock belongs to the open file, so that two restores of one process exclude each other as well.
+        // The lock belongs to the open file, so two restores of one process also exclude each other.
         match retry(|| rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) | Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL | Errno::NOLCK) => Ok(true),
             Err(Errno::WOULDBLOCK) => Ok(false),

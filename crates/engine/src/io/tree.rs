@@ -1,4 +1,4 @@
-//! Trees of files of a user: sources that a backup reads, and targets that a restore writes.
+//! Trees of files: sources that a backup reads, and targets that a restore writes to.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -42,9 +42,9 @@ pub struct Metadata {
     pub gid: u32,
     /// Last modification of the contents.
     pub mtime: Timestamp,
-    /// Last change of the inode; the kernel sets it, nobody can set it back.
+    /// Last change of the inode. The kernel sets it, and no process can set it back.
     pub ctime: Timestamp,
-    /// Length in bytes; of a block device its capacity.
+    /// Length in bytes, or the capacity of a block device.
     pub size: u64,
     /// Device that holds the entry.
     pub device: u64,
@@ -52,22 +52,22 @@ pub struct Metadata {
     pub inode: u64,
     /// Number of hard links.
     pub links: u64,
-    /// Device number that a device entry stands for, as the kernel encodes it (`st_rdev`).
+    /// Device number of a device entry, as the kernel encodes it (`st_rdev`).
     pub rdev: u64,
 }
 
-/// Identity of a file or directory, independent of its names. While it exists, no other one of this host has the same
+/// Identity of a file or directory, independent of its names. While it exists, no other entry of this host has the same
 /// identity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Identity {
-    /// Device that holds it.
+    /// Device that holds the entry.
     pub(crate) device: u64,
     /// Inode number on that device.
     pub(crate) inode: u64,
 }
 
 impl Metadata {
-    /// Returns which entry this is.
+    /// Returns the identity of the entry.
     pub fn identity(&self) -> Identity {
         Identity { device: self.device, inode: self.inode }
     }
@@ -76,25 +76,25 @@ impl Metadata {
 /// One extended attribute. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Xattr {
-    /// Full name with its namespace, as `user.comment`.
+    /// Full name with its namespace, such as `user.comment`.
     pub name: OsString,
     /// Value.
     pub value: Vec<u8>,
 }
 
-/// A tree that is read.
+/// A tree of files that a backup reads.
 ///
-/// Only [`SourceTree::open_dir`] and [`SourceTree::canonical`] resolve a path, absolute or relative to the working
-/// directory, as the user wrote it. Everything below is reached from the handle of its directory, one name at a time.
-/// The provided methods are for paths that the user named: they follow links on the way, but not the last component.
-/// Methods may be called from any thread. An error names the path; the caller decides whether it is fatal.
+/// Only [`SourceTree::open_dir`] and [`SourceTree::canonical`] resolve a path of the user, absolute or relative to the
+/// working directory. Every entry below is reached from the handle of its directory, one name at a time. The provided
+/// methods take paths that the user named: they follow links on the way, but not in the last component. Any thread may
+/// call the methods. An error names the path; the caller decides whether it is fatal.
 pub trait SourceTree: Debug + Send + Sync {
-    /// Opens a directory; symbolic links in its path are followed.
+    /// Opens a directory and follows symbolic links in its path.
     fn open_dir(&self, path: &Path) -> Result<Arc<dyn SourceDirectory>>;
-    /// Returns the path made absolute and free of symbolic links, to compare places; the path must exist.
+    /// Returns the absolute path without symbolic links, for comparing locations. The path must exist.
     fn canonical(&self, path: &Path) -> Result<PathBuf>;
 
-    /// Returns what the file system says of the entry.
+    /// Returns the metadata of the entry.
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         match self.parent_of(path)? {
             (directory, Some(name)) => directory.metadata_of(name),
@@ -115,13 +115,13 @@ pub trait SourceTree: Debug + Send + Sync {
             (_, None) => Err(Error::io("open", path, io::ErrorKind::IsADirectory.into())),
         }
     }
-    /// Opens the directory that a path is in; a path that ends without a name, such as `/` or `..`, is a directory itself.
+    /// Opens the parent directory of a path. A path that ends without a name, such as `/` or `..`, is opened itself.
     fn parent_of<'a>(&self, path: &'a Path) -> Result<(Arc<dyn SourceDirectory>, Option<&'a OsStr>)> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Ok((self.open_dir(path)?, None));
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        // The user knows the path that was asked for, not the directory that it would be in.
+        // The user knows the requested path, not its parent, so the error names the path.
         let opened = self.open_dir(parent).map_err(|error| match error {
             Error::Io { source, .. } => Error::Io { operation: "look up", path: path.to_path_buf(), source },
             other => other,
@@ -130,22 +130,23 @@ pub trait SourceTree: Debug + Send + Sync {
     }
 }
 
-/// Whether a symbolic link is followed.
+/// The treatment of a symbolic link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Links {
-    /// Only on the way to what the user named.
+    /// Links are followed, only in a path that the user named.
     Followed,
-    /// Everywhere else.
+    /// Links are not followed, in all other cases.
     NotFollowed,
 }
 
-/// A directory of a [`SourceTree`], held by a handle: it stays the same directory whatever happens to its path.
+/// A directory of a [`SourceTree`]. A handle identifies it, so a change of its path never leads to another directory.
 ///
-/// Names are single: no `/`, `.` or `..`. No method follows a symbolic link, unless [`Links::Followed`] says so.
+/// A name is a single component other than `.` and `..`. No method follows a symbolic link, except with
+/// [`Links::Followed`].
 pub trait SourceDirectory: Debug + Send + Sync {
-    /// Returns what the file system said of the directory when it was opened.
+    /// Returns the metadata of the directory from when it was opened.
     fn metadata(&self) -> Result<Metadata>;
-    /// Returns all extended attributes of the directory, sorted by name. None where the file system has no attributes.
+    /// Returns all extended attributes of the directory, sorted by name. The list is empty if the file system has none.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
     /// Returns the names in the directory, sorted by their bytes, without `.` and `..`.
     fn list(&self) -> Result<Vec<OsString>>;
@@ -153,70 +154,70 @@ pub trait SourceDirectory: Debug + Send + Sync {
     fn open_dir(&self, name: &OsStr, links: Links) -> Result<Arc<dyn SourceDirectory>>;
     /// Opens a regular file or a block device for reading. Never blocks on a pipe.
     fn open(&self, name: &OsStr) -> Result<Box<dyn SourceFile>>;
-    /// Returns what the file system says of an entry.
+    /// Returns the metadata of an entry.
     fn metadata_of(&self, name: &OsStr) -> Result<Metadata>;
-    /// Returns all extended attributes of an entry, sorted by name. None where the file system has no attributes.
+    /// Returns all extended attributes of an entry, sorted by name. The list is empty if the file system has none.
     fn xattrs_of(&self, name: &OsStr) -> Result<Vec<Xattr>>;
-    /// Returns true if an entry has these extended attributes and no others. This may cost less than reading them.
+    /// Returns true if an entry has exactly these extended attributes. This may cost less than reading them.
     fn has_xattrs(&self, name: &OsStr, expected: &[Xattr]) -> Result<bool> {
         Ok(self.xattrs_of(name)? == expected)
     }
-    /// Reads all there is of an entry that cannot be opened, from one inode.
+    /// Reads the whole state of an entry that a backup does not open, from one inode.
     fn read_entry(&self, name: &OsStr) -> Result<ClosedEntry>;
 }
 
-/// The state of an entry without contents at one moment: a symbolic link, a pipe, a socket, a device.
+/// The state at one moment of an entry without contents: a symbolic link, a pipe, a socket or a device.
 #[derive(Debug)]
 pub struct ClosedEntry {
-    /// What the file system says of it.
+    /// Metadata of the entry.
     pub(crate) metadata: Metadata,
     /// Target of a symbolic link.
     pub(crate) link_target: Option<PathBuf>,
-    /// Its extended attributes, sorted by name, or why they cannot be read.
+    /// Extended attributes of the entry, sorted by name, or the error of reading them.
     pub(crate) xattrs: Result<Vec<Xattr>>,
 }
 
 /// A file of a [`SourceTree`], open for reading.
 pub trait SourceFile: Debug + Send {
-    /// Returns what the file system said of the file when it was opened.
+    /// Returns the metadata of the file from when it was opened.
     fn opened(&self) -> &Metadata;
-    /// Returns what the file system says of the open file now.
+    /// Returns the current metadata of the open file.
     fn metadata(&self) -> Result<Metadata>;
     /// Returns all extended attributes of the open file, sorted by name.
     fn xattrs(&self) -> Result<Vec<Xattr>>;
-    /// Returns the next range at or after `offset` that holds data; what lies between is a hole and reads as zeros.
-    /// `None`: no data follows. File systems that know no holes report everything as data.
+    /// Returns the next range at or after `offset` that holds data, or `None` if no data follows. The bytes between
+    /// `offset` and the range are a hole and read as zeros. File systems without holes report everything as data.
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>>;
-    /// Reads at `offset` until the buffer is full or the file ends; returns how many bytes were read.
+    /// Reads at `offset` until the buffer is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
 }
 
-/// What to do with an attribute that the target refuses or that is not to be restored.
+/// The trust in the privileges that a snapshot contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// Everything comes back as it was.
+    /// The restore omits nothing.
     Full,
-    /// No set-user-id or set-group-id, no capability, device or `trusted.*` attribute.
+    /// The restore omits set-user-id and set-group-id bits, capabilities, devices and `trusted.*` attributes.
     Untrusted,
 }
 
-/// What a target could not set on an entry.
+/// The metadata that a target could not set on an entry.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Unset {
-    /// Failures, each as a sentence.
+    /// Failures, each as a message.
     pub failures: Vec<String>,
-    /// What only root may set, and this process is not root.
+    /// Metadata that was not set because only root may set it, and this process is not root.
     pub(crate) unprivileged: Unprivileged,
 }
 
-/// Entries on which a process that is not root could not set what only root may set.
+/// Numbers of entries on which a process without root's privileges could not set all metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unprivileged {
     /// Entries that did not get their owner or group.
     pub owners: u64,
-    /// Entries of these that did not get their set-id bits, since another user owns them now.
+    /// Entries among `owners` that did not get their set-id bits, because their owner or group differs.
     pub set_ids: u64,
-    /// Entries that did not get an attribute of the namespaces `security` or `trusted`.
+    /// Entries on which an attribute of the namespaces `security` or `trusted` could not be set or removed.
     pub attributes: u64,
 }
 
@@ -234,71 +235,73 @@ impl std::ops::AddAssign for Unprivileged {
 pub enum Renamed {
     /// The entry has its new name.
     Done,
-    /// Nothing was done: what stands at the old name, if anything, is not what was expected there.
+    /// Nothing was done: the old name does not exist, or the entry there is not the expected one.
     Unexpected,
-    /// Nothing was done: something stands at the new name, at which nothing may stand.
+    /// Nothing was done: the new name exists, and the rename may not replace anything.
     Taken,
 }
 
 /// Entries that a rename may replace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Onto {
-    /// Nothing.
+    /// No entry.
     Nothing,
-    /// Anything but a directory. It is replaced.
+    /// Any entry but a directory.
     Anything,
 }
 
-/// Handles of files that are kept open in a target that does not know the limit.
+/// Number of files that are kept open in a target without a known limit.
 const OPEN_FILES_DEFAULT: usize = 256;
 
-/// A directory that a restore writes to. No write leaves it.
+/// A directory that a restore writes to. No write leaves the directory.
 ///
-/// Every path is relative to the target's root and made of plain names: an empty path is the root itself; `.`, `..`,
-/// empty names, `/` and NUL inside a name are refused. No component is resolved through a symbolic link, a mount's magic
-/// link or out of the root, whatever is planted there. Methods may be called from any thread.
+/// Every path is relative to the target's root and consists of plain names. The empty path is the root itself. The
+/// target refuses `.`, `..`, empty names, and `/` or NUL inside a name. No path is resolved through a symbolic link or
+/// a magic link of `/proc`, or out of the root. Any thread may call the methods.
 pub trait TargetTree: Debug + Send + Sync {
     /// Returns the metadata of the entry at the path, or `None` if there is none.
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>>;
-    /// Lists a directory, sorted by bytes.
+    /// Returns the names in a directory, sorted by bytes.
     fn list(&self, path: &Path) -> Result<Vec<OsString>>;
-    /// Creates a directory (mode 0700 until its metadata is set). One that exists already is kept; where its owner may not
-    /// write into it and is the user who restores, it is made writable until its metadata is set.
+    /// Creates a directory with mode 0700, until its metadata is set. An existing directory is kept. If it belongs to the
+    /// restoring user and denies them access, they get full access to it until its metadata is set.
     fn create_dir(&self, path: &Path) -> Result<()>;
-    /// Creates an empty file that must not exist (mode 0600 until its metadata is set).
+    /// Creates an empty file with mode 0600, until its metadata is set. The path must not exist.
     fn create_file(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
     /// Opens an existing regular file for reading and writing.
     fn open_file(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
-    /// Opens an existing regular file for reading only, which its mode or the file system may restrict it to.
+    /// Opens an existing regular file for reading only, for files whose mode or file system allows no writing.
     fn open_to_read(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         self.open_file(path)
     }
-    /// Creates a symbolic link that must not exist; where it points is not looked at.
+    /// Creates a symbolic link without checking its target. The path must not exist.
     fn create_symlink(&self, path: &Path, points_to: &OsStr) -> Result<()>;
     /// Creates a FIFO, socket or device.
     fn create_special(&self, path: &Path, kind: EntryKind, rdev: u64) -> Result<()>;
-    /// Gives `existing`, a regular file or special inside the target, the further name `new`.
+    /// Creates the additional name `new` for `existing`, a regular file or special file inside the target.
     fn hard_link(&self, existing: &Path, new: &Path) -> Result<()>;
-    /// Gives what stands at `from`, which is no directory unless nothing stands at `to`, the name `to` instead. What
-    /// stands at `to` and is no directory is replaced in one step: it is there whole until the new one is. If an identity
-    /// is expected, what stands at `from` must have it.
+    /// Renames the entry at `from` to `to`. The entry may be a directory only if `to` does not exist.
+    ///
+    /// The rename replaces an existing entry at `to` in one step, if `onto` allows it: the old entry stays whole until the
+    /// new one takes its name. If an identity is expected, the entry at `from` must have it.
     fn rename(&self, from: &Path, to: &Path, expected: Option<Identity>, onto: Onto) -> Result<Renamed>;
-    /// Removes the entry at the path: a file, link, special, or an empty directory.
+    /// Removes the entry at the path: a file, a link, a special file or an empty directory.
     fn remove(&self, path: &Path) -> Result<()>;
-    /// Sets owner, mode, extended attributes (replacing those that stand there) and, last, the modification time
-    /// (also as access time). Returns what could not be set; that is not an error.
+    /// Sets owner, mode and extended attributes, and last the modification time, also as access time. The attributes
+    /// replace those of the entry, except some that the system gives to every entry. Returns the metadata that could not
+    /// be set, which is not an error.
     fn set_metadata(&self, path: &Path, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
     /// Returns true if names that differ only in case are the same name in this directory.
     fn folds_case(&self) -> Result<bool>;
-    /// Returns how messages name the path.
+    /// Returns the path as messages show it.
     fn display(&self, path: &Path) -> String {
         Path::new("/").join(path).display().to_string()
     }
-    /// Returns the user who owns what is created here.
+    /// Returns the user who owns new entries of the target.
     fn user(&self) -> u32 {
         0
     }
-    /// Returns how many files may be kept open at a time.
+    /// Returns the maximum number of files that may be kept open at a time.
     fn open_files_max(&self) -> usize {
         OPEN_FILES_DEFAULT
     }
@@ -307,21 +310,21 @@ pub trait TargetTree: Debug + Send + Sync {
 /// A file of a [`TargetTree`].
 #[expect(clippy::len_without_is_empty, reason = "a file's length is an I/O call that can fail")]
 pub trait TargetFile: Debug + Send + Sync {
-    /// Returns the length.
+    /// Returns the length in bytes.
     fn len(&self) -> Result<u64>;
     /// Writes all bytes at the offset.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
-    /// Reads at `offset` until the buffer is full or the file ends; returns how many bytes were read.
+    /// Reads at `offset` until the buffer is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
-    /// Cuts or grows the file; growth is a hole.
+    /// Truncates or extends the file. An extension is a hole.
     fn set_len(&self, len: u64) -> Result<()>;
-    /// Does what [`TargetTree::set_metadata`] does, to the open file, whatever stands at its path by now.
+    /// Sets the metadata of the open file like [`TargetTree::set_metadata`], regardless of the current entry at its path.
     fn set_metadata(&self, metadata: &Metadata, xattrs: &[Xattr], trust: Trust) -> Result<Unset>;
-    /// Returns which file this is.
+    /// Returns the identity of the file.
     fn identity(&self) -> Result<Identity>;
-    /// Takes the lock of the file, which is held until the file is closed. Returns false if another handle has it. A file
-    /// system without locks gives it to everybody.
+    /// Takes the lock of the file until the file is closed. Returns false if another handle holds it. On a file system
+    /// without locks, always returns true.
     fn try_lock(&self) -> Result<bool>;
-    /// Returns the errors that a file system keeps until a file is closed, as network file systems do. Nothing is synced.
+    /// Reports errors that a file system, such as a network file system, withholds until a file is closed. Syncs nothing.
     fn report_close(&self) -> Result<()>;
 }
