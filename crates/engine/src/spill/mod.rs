@@ -1,7 +1,7 @@
 //! Sets and maps that grow with the repository, in a fixed amount of memory.
 //!
 //! A [`SpillMap`] is a map in memory up to its limit, and beyond it a log-structured merge tree of a few sorted runs in
-//! files of the cache directory. [`Partitions`] are records that are sorted once all of them are there. A [`SpillArray`] has
+//! files of the cache directory. [`Partitions`] are records that are sorted once all of them are there. A `SpillArray` has
 //! records of one length, which keep the order in which they came. No file outlives the process: each map draws a key that
 //! is never stored, seals every page under it, and unlinks its files right after their creation.
 //!

@@ -1,7 +1,7 @@
 //! Records of one length in the order of their bytes, however many there are.
 //!
 //! [`Partitions`] divides records by their first bits and appends each partition's records to pages of one file. Then
-//! [`Partitions::sorted`] sorts one partition after another in memory. A partition that does not fit is divided again, by
+//! [`FilledPartitions::sorted`] sorts one partition after another in memory. A partition that does not fit is divided again, by
 //! the first bits in which its records differ. So uniform records are written once and read once.
 
 use std::fmt;
