@@ -290,7 +290,9 @@ def field(tag, value):
 def small_objects(expected):
     now = time(SECONDS, NANOSECONDS)
     session = field(1, b"\1") + field(15, varint(300)) + field(2, now) + field(5, b"host")
-    condemn = field(1, b"\2") + field(16, container_id(1)) + field(16, container_id(0x01020304))
+    containers = field(16, container_id(1)) + field(16, container_id(0x01020304))
+    condemn = field(1, b"\2") + containers
+    moved = field(129, container_id(1) + varint(2) + container_id(5) + container_id(300))
     made = {
         "session_body": session,
         "session": seal_small(3, session),
@@ -299,6 +301,8 @@ def small_objects(expected):
         "fence_body": field(1, b"\2"),
         "condemn_body": condemn,
         "condemn": seal_small(6, condemn, 5),
+        "condemn_marked_body": condemn + field(128, bytes(range(0xC0, 0xD0))) + field(128, SESSION),
+        "final_body": field(1, b"\3") + containers + moved + field(129, container_id(2) + varint(0)),
     }
     commit = parse_commit(open_small_object(KEYS, expected["commit"], 4, SESSION), SESSION, b"")
     fields = parse_fields(expected["commit_body"], set(range(1, 15)), {8, 9, 10, 14})

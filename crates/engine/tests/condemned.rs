@@ -43,7 +43,7 @@ fn collect((world, store): (&World, &Store), number: u32, step: CollectionStep, 
         CollectionStep::Done => "done",
     };
     let identity = (store.config.repository, SessionId([9; 16]), number);
-    let body = CollectionBody { step, marked: None, containers: containers.to_vec() }.encode();
+    let body = CollectionBody::new(step, containers.to_vec()).encode();
     let bytes = seal_small(&store.keys, &*store.host, ObjectType::Collection, identity, &body).unwrap();
     write(&*world.repo(), &directory(number).join(name), &bytes);
 }

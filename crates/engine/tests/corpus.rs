@@ -124,6 +124,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("commit", "fence_body"),
         ("session", "session_body"),
         ("collection", "condemn_body"),
+        ("collection", "condemn_marked_body"),
+        ("collection", "final_body"),
     ]
     .map(|(target, name)| (target, name, vector(name)))
     .to_vec();

@@ -352,7 +352,7 @@ fn damaged_steps_of_forgetting_and_collecting_are_named() {
     let forgotten = [forget(sessions[0]), forget(sessions[1])];
     repo.create_dir(Path::new("gc/00000001")).unwrap();
     let collect = |name: &str, step| {
-        let body = CollectionBody { step, marked: None, containers: Vec::new() };
+        let body = CollectionBody::new(step, Vec::new());
         put(&format!("gc/00000001/{name}"), ObjectType::Collection, sessions[2], 1, &body.encode())
     };
     let collected = [collect("begin", CollectionStep::Begin), collect("condemn", CollectionStep::Condemn)];

@@ -27,7 +27,7 @@ fn fence(store: &Store, session: SessionId) -> Created {
 }
 
 fn step(store: &Store, number: u32, step: CollectionStep, containers: &[ContainerId]) {
-    let body = CollectionBody { step, marked: None, containers: containers.to_vec() }.encode();
+    let body = CollectionBody::new(step, containers.to_vec()).encode();
     let identity = (store.config.repository, SessionId([9; 16]), number);
     let bytes = seal_small(&store.keys, &*store.host, ObjectType::Collection, identity, &body).unwrap();
     let created = store.objects.create(SessionId([9; 16]), ObjectName::Collection(number, step), &bytes).unwrap();

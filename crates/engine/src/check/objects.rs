@@ -8,7 +8,7 @@ use crate::object::ObjectType;
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::object::store::{Detail, Listed};
-use crate::snapshot::{Head, SessionBody, Snapshot};
+use crate::snapshot::{CollectionItem, Head, SessionBody, Snapshot};
 use crate::store::Store;
 use crate::store::commits::Commit;
 use crate::store::container_ids::ContainerIds;
@@ -175,7 +175,13 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
         let ObjectName::Collection(number, step) = name else { continue };
         let (is_done, condemned) = collections.entry(number).or_default();
         let mut ids = ContainerIds::default();
-        match store.read_collection(number, step, &mut |id| ids.push(id)) {
+        let mut take = |item: CollectionItem<'_>| {
+            if let CollectionItem::Container(id) = item {
+                ids.push(id);
+            }
+            Ok(())
+        };
+        match store.read_collection(number, step, &mut take) {
             Ok(_) if step == CollectionStep::Done => *is_done = true,
             Ok(_) if step == CollectionStep::Condemn => *condemned = ids,
             Ok(_) => {}

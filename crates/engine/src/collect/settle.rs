@@ -4,10 +4,8 @@
 //! directories that were opened and authenticated in this run and from what snapshots reach.
 
 use crate::error::Result;
+use crate::snapshot::TARGETS_MAX;
 use crate::types::Fingerprint;
-
-/// Most containers that [`Moved`] names in place of a deleted one. Chunks of more are looked for everywhere.
-pub const TARGETS_MAX: usize = 8;
 
 /// A condemned container by its number, with its chunks. A chunk without a fingerprint is one whose name is not known.
 pub type CondemnedContainer = (u32, Vec<Option<Fingerprint>>);

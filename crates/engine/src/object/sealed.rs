@@ -14,6 +14,9 @@ pub(crate) const MAC_LEN: usize = 32;
 /// The longest small object in bytes. A collection that condemns more containers takes several steps.
 pub(crate) const SMALL_LEN_MAX: usize = 64 << 20;
 
+/// The longest body of a small object in bytes.
+pub(crate) const BODY_LEN_MAX: usize = SMALL_LEN_MAX - HEADER_LEN - TAG_LEN - MAC_LEN;
+
 /// Seals a body into a small object.
 pub(crate) fn seal_small(
     keys: &Keys,
@@ -22,9 +25,25 @@ pub(crate) fn seal_small(
     identity: (RepositoryId, SessionId, u32),
     body: &[u8],
 ) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(HEADER_LEN + body.len() + TAG_LEN + MAC_LEN);
+    out.resize(HEADER_LEN, 0);
+    out.extend_from_slice(body);
+    seal_buffer(keys, host, object_type, identity, out)
+}
+
+/// Seals a body into a small object where it stands, after [`HEADER_LEN`] bytes that the header replaces.
+pub(crate) fn seal_buffer(
+    keys: &Keys,
+    host: &dyn Host,
+    object_type: ObjectType,
+    identity: (RepositoryId, SessionId, u32),
+    mut out: Vec<u8>,
+) -> Result<Vec<u8>> {
     let (repository, session, ordinal) = identity;
-    if SMALL_LEN_MAX < HEADER_LEN + body.len() + TAG_LEN + MAC_LEN {
-        return Err(Error::invalid(format!("a {object_type:?} of {} bytes is longer than one can be", body.len())));
+    let body = out.get(HEADER_LEN..).expect("the caller has left bytes for the header");
+    let body_len = body.len();
+    if BODY_LEN_MAX < body_len {
+        return Err(Error::invalid(format!("a {object_type:?} of {body_len} bytes is longer than one can be")));
     }
     let mut random = [0; 32];
     host.random(&mut random)?;
@@ -40,11 +59,10 @@ pub(crate) fn seal_small(
         key_epoch: 0,
         salt,
         commitment: *key.commitment(),
-        sealed_len: len_u32(body.len() + TAG_LEN),
+        sealed_len: len_u32(body_len + TAG_LEN),
     };
     let header = header.encode();
-    let mut out = header.to_vec();
-    out.extend_from_slice(body);
+    out.splice(..HEADER_LEN, header);
     key.seal(Domain::Body, 0, &header, &mut out, HEADER_LEN);
     let mac = keys.mac(&out);
     out.extend_from_slice(mac.as_bytes());
@@ -85,8 +103,11 @@ pub fn open_small(
     if sealed.len() as u64 != u64::from(header.sealed_len) {
         return Err(Error::damaged(object, "its body is not as long as its header says"));
     }
-    match key.open(Domain::Body, 0, head, sealed) {
-        Ok(body) => Ok((header, body.to_vec())),
-        Err(_) => Err(Error::damaged(object, "its body does not open")),
-    }
+    let Ok(body_len) = key.open(Domain::Body, 0, head, sealed).map(|body| body.len()) else {
+        return Err(Error::damaged(object, "its body does not open"));
+    };
+    // The body may be as long as memory allows once.
+    bytes.truncate(HEADER_LEN + body_len);
+    bytes.drain(..HEADER_LEN);
+    Ok((header, bytes))
 }

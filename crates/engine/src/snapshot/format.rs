@@ -1,18 +1,17 @@
-//! The bodies of commits, sessions and collections: fields with a tag each.
+//! The bodies of commits and sessions: fields with a tag each.
 //!
 //! A field is a tag byte and a byte string with its length in front. Unknown tags from 128 on are passed over, so that
 //! later writers can add what this reader may ignore; below, they are an error.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::codec::{DecodeError, Decoded, Reader, put_container_id, put_string, put_timestamp, put_varint};
-use crate::object::names::CollectionStep;
-use crate::types::{ContainerId, Fingerprint, SessionId, Timestamp};
+use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
+use crate::types::{Fingerprint, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
 pub(super) const TEXT_LEN_MAX: usize = 64 << 10;
 
-const TAG_KIND: u8 = 1;
+pub(super) const TAG_KIND: u8 = 1;
 const TAG_TIME: u8 = 2;
 const TAG_FILE_CLOCK: u8 = 3;
 const TAG_TREE: u8 = 4;
@@ -27,8 +26,7 @@ const TAG_PROGRAM: u8 = 12;
 const TAG_SUMMARY: u8 = 13;
 const TAG_HEAD: u8 = 14;
 const TAG_COLLECTIONS_SEEN: u8 = 15;
-const TAG_CONTAINER: u8 = 16;
-const TAG_MARKED: u8 = 17;
+pub(super) const TAG_CONTAINER: u8 = 16;
 const OPTIONAL_TAGS: u8 = 128;
 const TAG_ORIGINAL: u8 = 134;
 const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
@@ -423,74 +421,6 @@ impl SessionBody {
     }
 }
 
-/// The body of a step of a collection. The step stands in it, so that none passes for another.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct CollectionBody {
-    /// Which step.
-    pub(crate) step: CollectionStep,
-    /// Checksum of the commits that were marked, where the step rests on them.
-    pub(crate) marked: Option<[u8; 32]>,
-    /// The containers that it is about.
-    pub(crate) containers: Vec<ContainerId>,
-}
-
-impl CollectionBody {
-    /// Returns the encoded form.
-    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "no collection is written yet"))]
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let step = match self.step {
-            CollectionStep::Begin => 1,
-            CollectionStep::Condemn => 2,
-            CollectionStep::Final => 3,
-            CollectionStep::Done => 4,
-        };
-        field(&mut out, TAG_KIND, |out| out.push(step));
-        if let Some(marked) = self.marked {
-            field(&mut out, TAG_MARKED, |out| out.extend_from_slice(&marked));
-        }
-        for container in &self.containers {
-            field(&mut out, TAG_CONTAINER, |out| put_container_id(out, *container));
-        }
-        out
-    }
-
-    /// Reads the encoded form.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
-        let mut containers = Vec::new();
-        let body = Self::decode_ids(body, &mut |id| containers.push(id))?;
-        Ok(Self { containers, ..body })
-    }
-
-    /// Reads the encoded form and hands on each container instead of returning it: there may be millions. After an error some
-    /// were handed on.
-    pub(crate) fn decode_ids(body: &[u8], take: &mut dyn FnMut(ContainerId)) -> Decoded<Self> {
-        let (mut step, mut marked) = (None, None);
-        fields(body, |tag, value| {
-            match tag {
-                TAG_KIND => {
-                    step = Some(match value.u8()? {
-                        1 => CollectionStep::Begin,
-                        2 => CollectionStep::Condemn,
-                        3 => CollectionStep::Final,
-                        4 => CollectionStep::Done,
-                        _ => return Err(value.error("unknown step of a collection")),
-                    });
-                }
-                TAG_MARKED => marked = Some(value.array()?),
-                TAG_CONTAINER => take(value.container_id()?),
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })?;
-        match step {
-            Some(step) => Ok(Self { step, marked, containers: Vec::new() }),
-            None => Err(DecodeError { offset: body.len(), reason: "collection without a step" }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -530,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_sessions_and_collections_come_back() {
+    fn fences_and_sessions_come_back() {
         let fence = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
         assert_eq!(decode_commit(&fence.encode()), Ok(fence));
         assert!(decode_commit(&[1, 1, 1]).is_err(), "a snapshot without a tree");
@@ -541,9 +471,5 @@ mod tests {
             hostname: "h".into(),
         };
         assert_eq!(SessionBody::decode(&session.encode()), Ok(session));
-        let ids = vec![ContainerId { session: SessionId([1; 16]), ordinal: 5 }; 3];
-        let condemn = CollectionBody { step: CollectionStep::Condemn, marked: Some([9; 32]), containers: ids };
-        assert_eq!(CollectionBody::decode(&condemn.encode()), Ok(condemn));
-        assert!(CollectionBody::decode(&[]).is_err());
     }
 }

@@ -3,9 +3,12 @@
 //! A snapshot exists from the moment `commits/<session>` does. Each names every head it saw, a commit that no other
 //! names, by the checksum of its bytes: a hash-linked log in which a removed or exchanged snapshot shows.
 
+pub(crate) mod collection;
 mod forget;
 pub(crate) mod format;
 
+pub use collection::TARGETS_MAX;
+pub(crate) use collection::{CollectionBody, CollectionItem};
 pub use forget::ForgetBody;
-pub(crate) use format::{CollectionBody, CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
+pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
 pub use format::{Head, Snapshot, Summary};

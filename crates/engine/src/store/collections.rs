@@ -6,10 +6,9 @@ use crate::error::{Error, Result};
 use crate::object::ObjectType;
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
-use crate::snapshot::CollectionBody;
+use crate::snapshot::{CollectionBody, CollectionItem};
 use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
-use crate::types::ContainerId;
 
 /// Containers that count as absent, and the newest collection.
 #[derive(Debug, Default)]
@@ -73,24 +72,35 @@ impl Store {
 
     fn read_ids(&self, number: u32, step: CollectionStep) -> Result<ContainerIds> {
         let mut ids = ContainerIds::default();
-        self.read_collection(number, step, &mut |id| ids.push(id))?;
+        self.read_collection(number, step, &mut |item| {
+            if let CollectionItem::Container(id) = item {
+                ids.push(id);
+            }
+            Ok(())
+        })?;
         Ok(ids)
     }
 
-    /// Reads a step of a collection and hands on each container that it lists, instead of returning them. After an error some
-    /// were handed on.
+    /// Reads a step of a collection and hands on what it lists, instead of returning it. After an error some were handed on.
     pub(crate) fn read_collection(
         &self,
         number: u32,
         step: CollectionStep,
-        take: &mut dyn FnMut(ContainerId),
+        take: &mut dyn FnMut(CollectionItem<'_>) -> Result<()>,
     ) -> Result<CollectionBody> {
         let name = ObjectName::Collection(number, step);
         let object = self.display(name);
         let bytes = self.read(name, SMALL_LEN_MAX)?;
         let identity = (self.config.repository, None);
         let (header, body) = open_small(&self.keys, &object, ObjectType::Collection, identity, bytes)?;
-        let body = CollectionBody::decode_ids(&body, take).map_err(|error| error.of(&object))?;
+        let mut taken = Ok(());
+        let mut take_next = |item: CollectionItem<'_>| {
+            if taken.is_ok() {
+                taken = take(item);
+            }
+        };
+        let body = CollectionBody::decode_items(&body, &mut take_next).map_err(|error| error.of(&object))?;
+        taken?;
         if body.step != step || header.ordinal != number {
             return Err(Error::damaged(object, "stands under the name of another step or collection"));
         }

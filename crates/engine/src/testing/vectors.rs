@@ -20,7 +20,7 @@ use crate::object::names::ContainerKind;
 use crate::object::slot::encode_slot;
 use crate::object::{ObjectType, seal_small};
 use crate::recipe::{HintTable, MetadataSink, Recipe, RecipeBuilder, RecipeItem};
-use crate::snapshot::format::CollectionBody;
+use crate::snapshot::collection::{CollectionBody, MovedContainer};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
@@ -165,9 +165,20 @@ fn object_vectors(out: &mut Vectors) {
     let fence = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
     out.push(("fence_body", fence.encode()));
     let containers = vec![container(1), container(0x0102_0304)];
-    let condemned = CollectionBody { step: CollectionStep::Condemn, marked: None, containers }.encode();
+    let condemned = CollectionBody::new(CollectionStep::Condemn, containers.clone()).encode();
     out.push(("condemn_body", condemned.clone()));
     out.push(("condemn", seal(ObjectType::Collection, 5, &condemned)));
+    let marked = vec![SessionId(counting(0xc0)), SESSION()];
+    let condemned = CollectionBody { marked, ..CollectionBody::new(CollectionStep::Condemn, containers.clone()) };
+    out.push(("condemn_marked_body", condemned.encode()));
+    let moved = vec![
+        MovedContainer { container: container(1), targets: vec![container(5), container(300)] },
+        MovedContainer { container: container(2), targets: Vec::new() },
+    ];
+    out.push((
+        "final_body",
+        CollectionBody { moved, ..CollectionBody::new(CollectionStep::Final, containers) }.encode(),
+    ));
 }
 
 fn commit_body() -> CommitBody {
