@@ -15,6 +15,7 @@ mod open;
 mod output;
 mod password;
 mod progress;
+mod retry;
 mod settings;
 mod sources;
 mod stream;

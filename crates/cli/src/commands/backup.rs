@@ -23,18 +23,15 @@ use crate::args::BackupArgs;
 use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
-use crate::json::status::Waiting;
 use crate::json::{BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
 use crate::open::{Opened, OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
+use crate::retry::with_retries;
 use crate::settings::{Settings, Verbosity};
 use crate::sources::{self, Left, Sources};
 use crate::text;
 use crate::trust;
-
-/// Interval between attempts to lock the index.
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Makes a snapshot.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) -> Result<()> {
@@ -185,46 +182,6 @@ fn count_ahead(sources: &Sources, excludes: &Arc<Excludes>, progress: &Arc<Progr
     };
     // Without the thread there is no estimate, which is no reason to stop.
     let _ignored = std::thread::Builder::new().name("count".to_owned()).spawn(count);
-}
-
-/// Repeats an action while another writer on this host holds the index, for as long as the user allows.
-fn with_retries<T>(
-    settings: &Settings,
-    output: &Output,
-    progress: &Progress,
-    mut action: impl FnMut() -> onefold_engine::Result<T>,
-) -> onefold_engine::Result<T> {
-    let host = OsHost::new();
-    let end = host.monotonic() + settings.retry_lock;
-    let mut is_reported = false;
-    loop {
-        match action() {
-            Err(Error::IndexBusy { .. }) if host.monotonic() < end => {
-                if !is_reported {
-                    report_waiting(output, settings.retry_lock);
-                    is_reported = true;
-                }
-                if progress.is_interrupted() {
-                    return Err(Error::Interrupted);
-                }
-                std::thread::sleep(RETRY_INTERVAL.min(end.saturating_sub(host.monotonic())));
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Reports why the command waits: on standard error, since standard output is for results.
-fn report_waiting(output: &Output, at_most: Duration) {
-    let at_most = text::short_duration(at_most);
-    let message = format!(
-        "another backup on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
-    );
-    if output.json {
-        output.warn_message(&Waiting { message });
-    } else {
-        output.note(&message);
-    }
 }
 
 /// Replaces the interruption that stopped the engine by the failure of the stream.
