@@ -240,3 +240,33 @@ fn a_fenced_session_whose_directory_is_gone_says_that_it_was_fenced() {
     assert!(matches!(lost, Error::Interrupted), "{lost}");
     assert!(!SimDisk::is_crash(&lost));
 }
+
+#[test]
+fn leftovers_of_ended_sessions_are_removed_and_others_stay() {
+    let world = World::new(11);
+    let store = world.create(SMALL).unwrap();
+    let begin = || Session::begin(&store, &Scratch::default(), SessionKind::Backup, "host").unwrap();
+    let (running, fenced, ended) = (begin(), begin(), begin());
+    assert_eq!(fence(&store, fenced.id), Created::New);
+    assert_eq!(ended.end().unwrap(), None);
+    world.backup(&store, &small_source(60), &Ask::default()).unwrap();
+    let [(committed, _)] = store.read_commits().unwrap().snapshots()[..] else { panic!("there is one snapshot") };
+    let repo = world.repo();
+    let names = |session: SessionId| [format!("tmp/{session}-00000001"), format!("tmp/{session}-00000002")];
+    let of_ended = [fenced.id, ended.id, committed].into_iter().flat_map(names);
+    let stay = names(running.id).into_iter().chain(["tmp/notes".to_owned()]);
+    for name in of_ended.clone().chain(stay.clone()) {
+        repo.create(Path::new(&name)).unwrap().write_at(0, &[1; 10]).unwrap();
+    }
+    let listed = |repo: &dyn onefold_engine::io::Disk| {
+        let stands = |name: &String| repo.exists(Path::new(name)).unwrap();
+        (of_ended.clone().filter(stands).count(), stay.clone().filter(stands).count())
+    };
+    assert_eq!(listed(&*repo), (6, 3));
+    let leftovers = store.remove_leftovers().unwrap();
+    assert_eq!((leftovers.removed, leftovers.removed_bytes, leftovers.kept), (6, 60, 3));
+    assert_eq!(listed(&*repo), (0, 3));
+    // The running session goes on.
+    assert_eq!(running.end().unwrap(), None);
+    assert_eq!(store.remove_leftovers().unwrap().removed, 2);
+}

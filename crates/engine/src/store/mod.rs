@@ -10,6 +10,7 @@ pub mod create;
 pub mod cursor;
 pub(crate) mod directories;
 pub(crate) mod host_file;
+mod leftovers;
 pub(crate) mod locations;
 pub mod metadata;
 pub mod pin;
