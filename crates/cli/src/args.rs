@@ -15,6 +15,7 @@ pub(crate) mod key;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod list;
+pub(crate) mod repair;
 pub(crate) mod restic;
 pub(crate) mod restore;
 pub(crate) mod talk;
@@ -31,6 +32,7 @@ use crate::args::key::{KeyCommand, KeyCostArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabCommand;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
+use crate::args::repair::RepairCommand;
 use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
 use crate::args::restore::RestoreArgs;
 use crate::args::talk::Talk;
@@ -101,7 +103,7 @@ pub(crate) struct GlobalArgs {
     /// [default: auto, which is zstd:3]
     #[arg(long, global = true, value_name = "METHOD")]
     pub(crate) compression: Option<String>,
-    /// Time to wait for another backup on this host, for example 30s or 1h30m; 0 fails immediately [default: 10m]
+    /// Time to wait for another command on this host that holds the index, for example 30s or 1h30m; 0 fails immediately [default: 10m]
     #[arg(long, global = true, value_name = "DURATION")]
     pub(crate) retry_lock: Option<String>,
     /// Interval between progress reports, for example 10s; 0 turns them off [default: 1m; 100ms on a terminal and with
@@ -200,6 +202,10 @@ pub(crate) enum Command {
         "Also read and verify a tenth of the data": "onefold check --read-data-subset 1/10";
     })]
     Check(CheckArgs),
+    /// Repair what is lost or damaged
+    #[command(subcommand)]
+    #[command(after_help = examples! { "Rebuild the index of this host": "onefold repair index" })]
+    Repair(RepairCommand),
     /// Manage passwords
     #[command(subcommand)]
     #[command(after_help = examples! { "Add a second password": "onefold key add" })]
@@ -269,7 +275,8 @@ impl Command {
             Self::Find(args) => &mut args.selection,
             Self::Diff(args) => &mut args.selection,
             Self::Stats(args) => &mut args.selection,
-            Self::Init(_) | Self::Cat(_) | Self::Check(_) | Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
+            Self::Init(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
+            Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,
             Self::Completions(_) | Self::Man(_) | Self::Generate(_) => return,

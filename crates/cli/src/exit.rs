@@ -41,7 +41,7 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (Code::Failed, "Failed, also because of wrong usage; check found damage; restore could not restore everything."),
     (
         Code::Unreadable,
-        "A part of the source, or a container of the repository, could not be read. The snapshot or trace was made without it \
+        "A part of the source, or a container of the repository, could not be read. The snapshot, trace or index was made without it \
          (with --dry-run, none was made). Or standard input was empty, and no snapshot was made.",
     ),
     (Code::NoRepository, "There is no repository."),
@@ -57,6 +57,8 @@ pub(crate) enum Unreadable {
     LeftOut,
     /// It made none, since there was nothing in the stream.
     Empty,
+    /// An index was made of what could be read.
+    NotIndexed,
     /// It was only tried out.
     TriedOut,
     /// A trace was made of what could be read.
@@ -75,6 +77,9 @@ impl fmt::Display for Unreadable {
             Self::NotAdvisedOn => "the advice is on what could be read: the errors above say what could not",
             #[cfg(feature = "lab")]
             Self::NotRecorded => "the trace was made, but not everything could be read: the errors above say what",
+            Self::NotIndexed => {
+                "the index was rebuilt without the containers that cannot be read: the errors above say which"
+            }
             Self::Empty => "no snapshot was made: the stream is empty; --allow-empty makes one of it",
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })

@@ -210,6 +210,11 @@ impl OpenedCache {
         Self { cache: Cache { disk, dir: name }, directory, is_scratch }
     }
 
+    /// Returns true if the cache is removed at the end.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_scratch
+    }
+
     /// Returns the directory that state may be spilled to.
     pub(crate) fn scratch(&self) -> Scratch {
         Scratch { disk: Some(Arc::clone(&self.cache.disk)), dir: self.cache.dir.clone() }

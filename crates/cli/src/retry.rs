@@ -47,7 +47,7 @@ pub(crate) fn with_retries<T>(
 fn report_waiting(output: &Output, at_most: Duration) {
     let at_most = text::short_duration(at_most);
     let message = format!(
-        "another backup on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
+        "another command on this host holds the index; waiting up to {at_most} for it (--retry-lock 0 fails at once)"
     );
     if output.json {
         output.warn_message(&Waiting { message });

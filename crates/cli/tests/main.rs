@@ -26,6 +26,7 @@ mod listing;
 mod manual;
 mod memory;
 mod options;
+mod repairing;
 mod restore_faults;
 mod restoring;
 mod shortage;

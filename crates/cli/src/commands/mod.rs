@@ -18,6 +18,7 @@ mod lab;
 mod list;
 mod ls;
 mod ncdu;
+mod repair;
 mod restore;
 mod snapshots;
 mod stats;
@@ -68,6 +69,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Stats(args) => stats::run(&settings, &output, &args),
         Command::Cat(args) => cat::run(&settings, &output, &args),
         Command::Check(args) => check::run(&settings, &output, &args),
+        Command::Repair(command) => repair::run(&settings, &output, &command),
         Command::Key(args) => key::run(&settings, &output, &args),
         Command::List(args) => list::run(&settings, &output, args.objects),
         Command::Unlock(args) => unlock::run(&settings, &output, &args),

@@ -13,6 +13,7 @@ use crate::types::RepositoryId;
 /// File of the current checkpoint.
 pub(super) const CHECKPOINT: &str = "checkpoint";
 const NEW_CHECKPOINT: &str = "checkpoint.new";
+const LOCK: &str = "lock";
 const UNCLEAN: &str = "unclean";
 
 /// The locked directory of one repository's index.
@@ -40,7 +41,7 @@ impl IndexDirectory {
             disk.create_dir(path)?;
             disk.sync_dir(parent)?;
         }
-        let lock_path = path.join("lock");
+        let lock_path = path.join(LOCK);
         let lock = open_or_create(&*disk, &lock_path)?;
         if !lock.try_lock()? {
             return Err(Error::IndexBusy { path: PathBuf::from(disk.display(&lock_path)) });
@@ -132,6 +133,17 @@ impl IndexDirectory {
     pub(super) fn remove_checkpoints(&mut self) -> Result<()> {
         (self.generation, self.is_unclean, self.is_changed) = (0, false, true);
         self.remove_durably(&[CHECKPOINT, NEW_CHECKPOINT, UNCLEAN])
+    }
+
+    /// Removes every file of the index but its lock, the checkpoints first and durably.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.remove_checkpoints()?;
+        for entry in self.disk.list(&self.path)? {
+            if entry.name != LOCK && !entry.is_dir {
+                self.disk.remove(&self.path.join(entry.name))?;
+            }
+        }
+        self.sync()
     }
 
     fn remove_durably(&self, names: &[&str]) -> Result<()> {

@@ -77,6 +77,21 @@ impl Index {
         Ok((Self::over(store, host, options), state))
     }
 
+    /// Starts an empty index in the directory `dir` of a disk, whatever stands there; creates its last component if it is
+    /// missing. The files of the index that was there are removed.
+    ///
+    /// Fails with [`crate::Error::IndexBusy`] if another writer holds it, and if the disk cannot be written.
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
+        dir: &Path,
+        repository: RepositoryId,
+        options: &IndexOptions,
+    ) -> Result<Self> {
+        let store = opening::create(disk, Arc::clone(&host), dir, repository, options)?;
+        Ok(Self::over(store, host, options))
+    }
+
     /// Makes an index in memory only, degraded for `reason`. It holds as many chunks as its memtable does; others are
     /// stored again.
     pub(crate) fn without_disk(

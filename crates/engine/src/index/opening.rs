@@ -62,6 +62,21 @@ pub(crate) fn open(
     Ok((opening.start()?, why_empty))
 }
 
+/// Starts an empty index in `path`, whatever stands there; creates the directory's last component if it is missing.
+///
+/// Fails with [`Error::IndexBusy`] if another writer holds it, and if it cannot be written.
+pub(super) fn create(
+    disk: Arc<dyn Disk>,
+    host: Arc<dyn Host>,
+    path: &Path,
+    repository: RepositoryId,
+    options: &IndexOptions,
+) -> Result<Store> {
+    let mut directory = IndexDirectory::lock(disk, path, repository)?;
+    directory.clear()?;
+    Opening { directory, host, options }.start()
+}
+
 /// Makes an index in memory only. It is degraded for `reason` from the start.
 pub(super) fn without_disk(
     host: Arc<dyn Host>,

@@ -149,7 +149,7 @@ const FILTER_BYTES_MIN: usize = 4 << 20;
 
 /// Sizes the filter for twice the chunks that the repository holds, within its share of the memory: a filter is read and
 /// written whole with every backup. Sizes are powers of two, so that it is seldom resized.
-fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
+pub(super) fn fitting_filter(store: &Store, share: usize) -> Result<usize> {
     let containers = store.count_containers()?;
     let chunk_bytes = match store.config.chunking {
         Chunking::Gear(sizes) => sizes.min + sizes.target,
@@ -202,7 +202,34 @@ pub(crate) fn bring_up_to_date(
     let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
     let to_read = listed.retain(|number, id| missing.contains(number.0) && !unreadable.contains(&id));
-    for opened in store.open_containers(&to_read, to_read.numbers()) {
+    unreadable.extend(record_directories(store, index, &to_read, monitor)?.unreadable);
+    if unreadable.is_empty() {
+        return Ok(listed.clone());
+    }
+    index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
+    Ok(listed.retain(|_, id| !unreadable.contains(&id)))
+}
+
+/// Containers whose directories were read into an index.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// Containers recorded.
+    pub(super) containers: u64,
+    /// Chunks recorded, those that several containers hold counted in each.
+    pub(super) chunks: u64,
+    /// Containers that cannot be read. They were reported.
+    pub(super) unreadable: BTreeSet<ContainerId>,
+}
+
+/// Makes the index know what the directories of durable containers list.
+pub(super) fn record_directories(
+    store: &Store,
+    index: &mut Index,
+    containers: &Containers,
+    monitor: &dyn Monitor,
+) -> Result<Recorded> {
+    let mut recorded = Recorded::default();
+    for opened in store.open_containers(containers, containers.numbers()) {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
@@ -211,18 +238,17 @@ pub(crate) fn bring_up_to_date(
             Ok(container) => {
                 let chunks: Vec<Chunk> = container.directory.chunks.iter().filter_map(DirectoryChunk::chunk).collect();
                 index.record(Unit { container: name.id, len: container.stored_len(), chunks: &chunks })?;
+                recorded.containers += 1;
+                recorded.chunks += chunks.len() as u64;
             }
             Err(error) => {
                 monitor.failure(Path::new(&store.display(name)), &error);
-                unreadable.insert(name.id);
+                recorded.unreadable.insert(name.id);
             }
         }
+        monitor.advance(0, 1);
     }
-    if unreadable.is_empty() {
-        return Ok(listed.clone());
-    }
-    index.forget(&unreadable.iter().copied().collect::<Vec<_>>())?;
-    Ok(listed.retain(|_, id| !unreadable.contains(&id)))
+    Ok(recorded)
 }
 
 /// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container

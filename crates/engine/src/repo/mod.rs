@@ -1,11 +1,13 @@
 //! The facade: what a program does with a repository.
 
 pub mod backup;
+mod index;
 pub(crate) mod location;
 pub(crate) mod long_id;
 pub(crate) mod select;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
+pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
 pub use location::Location;
 pub use long_id::{LongRepositoryId, SnapshotId};
 pub use select::{Selection, SnapshotName};
