@@ -65,6 +65,14 @@ pub enum Error {
         /// The reason.
         reason: &'static str,
     },
+    /// Listings of a store do not show changes at once, as reclaiming space needs.
+    #[error("space cannot be reclaimed: a listing of {directory} {fault}; backup and restore do not need this")]
+    StaleListings {
+        /// The directory or prefix.
+        directory: String,
+        /// The fault of the listing, as a clause.
+        fault: &'static str,
+    },
     /// Another repository is where this host has seen one before.
     #[error("{path}: this host has seen {seen} here, and now there is {found}")]
     Replaced {

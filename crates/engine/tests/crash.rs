@@ -552,7 +552,8 @@ fn an_init_that_failed_leaves_no_probe_once_another_one_is_done() {
             let of_the_fault = world.disk.trace().into_iter().find(|entry| entry.number == call);
             let removes = of_the_fault.is_some_and(|entry| ["remove", "look up"].contains(&entry.operation));
             let names = |world: &World| -> Vec<String> {
-                world.repo().list(Path::new("tmp")).unwrap().into_iter().map(|entry| entry.name).collect()
+                let list = |directory| world.repo().list(Path::new(directory)).unwrap_or_default();
+                ["tmp", "sessions", "gc"].into_iter().flat_map(list).map(|entry| entry.name).collect()
             };
             if failed
                 && !removes

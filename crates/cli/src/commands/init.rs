@@ -45,7 +45,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encrypt
     let (objects, host) = objects_and_host(directory, settings);
     let label = SlotLabel { user: user_name(), host: host_name() };
     let options = CreateOptions { password: password.as_ref().map(|password| &password[..]), cost, label, adjustments };
-    let store = store::create(&objects, &host, &options)?;
+    let (store, handshake) = store::create_and_try(&objects, &host, &options)?;
     // An earlier repository was deleted by a user with the right to do so: `create` refuses a directory with one.
     Pinned::read(settings, output, directory).remember(output, &store);
     let id = LongRepositoryId(store.config.repository).to_string();
@@ -54,6 +54,9 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &InitArgs, encrypt
         output.message(&Initialized { id, repository })?;
     } else {
         output.line(format!("created repository {id} at {}", directory.display()))?;
+    }
+    if let Err(error) = handshake.require(&*store.objects) {
+        output.note(&format!("In this repository {error}."));
     }
     if encryption == Encryption::Password && !settings.slots.allows(cost) {
         output.note(&too_costly(cost));

@@ -15,11 +15,14 @@ use crate::error::{Error, Result};
 use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked, SizedEntry};
 use crate::lru::Lru;
 use crate::object::bytes::ObjectBytes;
+use crate::object::handshake::try_handshake;
 use crate::object::names::{self, ObjectName, Prefix};
 use crate::object::store::{
-    Abilities, Created, CreationLock, Detail, Leftovers, Listed, ObjectStore, PendingPut, RangeRead,
+    Abilities, Created, CreationLock, Detail, Handshake, Leftovers, Listed, ObjectStore, PendingPut, RangeRead,
 };
 use crate::types::{SessionId, Timestamp};
+
+mod probe;
 
 /// Directory of temporary files. A file here whose session has ended is left over.
 pub const TMP: &str = "tmp";
@@ -29,6 +32,8 @@ const PROBE: &str = ".probe";
 const CREATION_LOCK: &str = "tmp/init";
 /// Files of containers that stay open between reads.
 const OPEN_FILES: usize = 32;
+/// Digits of a session's id, with which the name of a temporary file and of a probe begins.
+const SESSION_DIGITS: usize = 32;
 
 /// Objects in a directory of a disk.
 #[derive(Debug)]
@@ -226,13 +231,6 @@ impl DirectoryStore {
         self.disk.rename(&from, path)
     }
 
-    /// Changes a directory, so that a network file system's client reads it again when it is listed.
-    fn touch(&self, session: SessionId, directory: &Path) -> Result<()> {
-        let path = directory.join(format!("{session}{PROBE}"));
-        drop(self.disk.create(&path)?);
-        self.disk.remove(&path)
-    }
-
     fn lock_creation(&self) -> Result<Arc<dyn DiskFile>> {
         let path = Path::new(CREATION_LOCK);
         let file = match self.disk.create(path) {
@@ -240,34 +238,6 @@ impl DirectoryStore {
             created => created?,
         };
         if file.try_lock()? { Ok(file) } else { Err(Error::CreationBusy { root: self.display("") }) }
-    }
-
-    /// Tries what commits rely on: that a name can be given to a file once and never again.
-    fn probe(&self, session: SessionId) -> Result<()> {
-        let target = Path::new(TMP).join(format!("{session}{PROBE}"));
-        let probed = self.probe_at(session, &target);
-        let removed = match self.disk.exists(&target) {
-            Ok(true) => self.disk.remove(&target),
-            Ok(false) => Ok(()),
-            Err(error) => Err(error),
-        };
-        probed.and(removed)
-    }
-
-    fn probe_at(&self, session: SessionId, target: &Path) -> Result<()> {
-        let refuse = |reason| Err(Error::UnfitFileSystem { root: self.display(""), reason });
-        match self.link_new(session, target, b"probe") {
-            Ok(Created::New) => {}
-            Ok(Created::Existed) => return refuse("a name that was just drawn stands already"),
-            Err(error) if is_unsupported(&error) => {
-                return refuse("it has no hard links (link(2)), which create a snapshot at once or not at all");
-            }
-            Err(error) => return Err(error),
-        }
-        match self.link_new(session, target, b"again")? {
-            Created::Existed => Ok(()),
-            Created::New => refuse("it lets link(2) replace a file that stands already"),
-        }
     }
 
     /// Gives bytes that are durable in a temporary file a name that must be new. The name is not durable yet.
@@ -291,12 +261,6 @@ struct Entry {
     is_dir: bool,
     len: u64,
     changed: Option<Timestamp>,
-}
-
-fn is_unsupported(error: &Error) -> bool {
-    // Linux file systems without hard links answer EPERM or EOPNOTSUPP.
-    matches!(error, Error::Io { operation: "link", .. })
-        && matches!(error.io_kind(), Some(ErrorKind::Unsupported | ErrorKind::PermissionDenied))
 }
 
 impl ObjectStore for DirectoryStore {
@@ -421,16 +385,15 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn refresh_collections(&self, session: SessionId) -> Result<()> {
-        let root = Path::new(Prefix::Collections.directory());
-        self.touch(session, root)?;
-        for DiskEntry { name, is_dir } in self.disk.list(root)? {
-            let directory = root.join(&name);
-            let number = Prefix::Collections.is_group(&name) && is_dir;
-            if number && !self.disk.exists(&directory.join("done"))? {
-                self.touch(session, &directory)?;
-            }
-        }
-        Ok(())
+        self.touch_collections(session)
+    }
+
+    fn refresh_sessions(&self, session: SessionId) -> Result<()> {
+        self.touch(session, Path::new(Prefix::Sessions.directory()))
+    }
+
+    fn try_handshake(&self, session: SessionId) -> Result<Handshake> {
+        try_handshake(self, &Self::new(Arc::clone(&self.disk)), session)
     }
 
     fn abilities(&self) -> Abilities {
@@ -439,15 +402,20 @@ impl ObjectStore for DirectoryStore {
 
     fn leftovers(&self, removes: &dyn Fn(Option<SessionId>) -> bool) -> Result<Leftovers> {
         let mut found = Leftovers::default();
-        for entry in absent_is(Vec::new(), self.disk.list_sized(Path::new(TMP)))? {
-            let path = Path::new(TMP).join(&entry.name);
-            let session = entry.name.split_once('-').and_then(|(session, _)| SessionId::parse(session));
-            if path != Path::new(CREATION_LOCK) && removes(session) {
-                absent_is((), self.disk.remove(&path))?;
-                found.removed += 1;
-                found.removed_bytes += entry.len;
-            } else {
-                found.kept += 1;
+        for directory in [TMP, Prefix::Sessions.directory(), Prefix::Collections.directory()] {
+            for entry in absent_is(Vec::new(), self.disk.list_sized(Path::new(directory)))? {
+                if directory != TMP && (entry.is_dir || !entry.name.ends_with(PROBE)) {
+                    continue;
+                }
+                let path = Path::new(directory).join(&entry.name);
+                let session = entry.name.get(..SESSION_DIGITS).and_then(SessionId::parse);
+                if path != Path::new(CREATION_LOCK) && removes(session) {
+                    absent_is((), self.disk.remove(&path))?;
+                    found.removed += 1;
+                    found.removed_bytes += entry.len;
+                } else {
+                    found.kept += 1;
+                }
             }
         }
         Ok(found)

@@ -3,6 +3,7 @@
 pub(crate) mod bytes;
 pub mod config;
 pub mod directory;
+pub(crate) mod handshake;
 pub mod header;
 pub mod names;
 pub(crate) mod sealed;

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::AlignedBuffer;
 use crate::object::bytes::ObjectBytes;
 use crate::object::names::{ObjectName, Prefix};
@@ -46,7 +46,7 @@ pub struct RangeRead {
     /// Filled with the object's bytes from `offset`, and shortened where the object ends before. Its contents are unspecified
     /// after an error.
     pub buffer: AlignedBuffer,
-    /// Length of the object in bytes; [`Error::Missing`](crate::error::Error::Missing) if there is none. 0 before the batch
+    /// Length of the object in bytes; [`Error::Missing`] if there is none. 0 before the batch
     /// is submitted.
     pub outcome: Result<u64>,
 }
@@ -85,6 +85,30 @@ pub struct Abilities {
     pub listed_is_durable: bool,
 }
 
+/// Outcome of [`ObjectStore::try_handshake`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Handshake {
+    /// The listings of both handles showed at once what the other handle had created and removed.
+    Passed,
+    /// A listing of this prefix lacked a name that the other handle had created before.
+    CreatedMissed(Prefix),
+    /// A listing of this prefix showed a name that the other handle had removed before.
+    RemovedShown(Prefix),
+}
+
+impl Handshake {
+    /// Fails with [`Error::StaleListings`] if the handshake did not pass.
+    pub fn require(self, objects: &dyn ObjectStore) -> Result<()> {
+        let (prefix, fault) = match self {
+            Self::Passed => return Ok(()),
+            Self::CreatedMissed(prefix) => (prefix, "does not show a name that was created before"),
+            Self::RemovedShown(prefix) => (prefix, "still shows a name that was removed before"),
+        };
+        Err(Error::StaleListings { directory: objects.display(prefix.directory()), fault })
+    }
+}
+
 /// Temporary files and the like that no object needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Leftovers {
@@ -103,7 +127,9 @@ pub type CreationLock = Box<dyn Debug>;
 /// parallel.
 ///
 /// Consistency: a listing or a read that begins after a `create`, `barrier` or `delete` has returned, in any process on any
-/// host, shows its effect. [`ObjectStore::refresh_collections`] restores this property where a client caches listings.
+/// host, shows its effect. Where a client caches listings, [`ObjectStore::refresh_collections`] and
+/// [`ObjectStore::refresh_sessions`] restore this property for the listings that decide what is deleted, and
+/// [`ObjectStore::try_handshake`] tries it.
 pub trait ObjectStore: Debug + Send + Sync {
     /// Creates an object exactly once. Durable when this returns. After an error the object may exist.
     fn create(&self, session: SessionId, name: ObjectName, bytes: &[u8]) -> Result<Created>;
@@ -136,6 +162,11 @@ pub trait ObjectStore: Debug + Send + Sync {
     fn delete(&self, names: &[ObjectName]) -> Result<()>;
     /// Makes the next listing of collections show the steps that others have taken, on a client that caches listings.
     fn refresh_collections(&self, session: SessionId) -> Result<()>;
+    /// Makes the next listing of sessions show those that others have begun and ended, on a client that caches listings.
+    fn refresh_sessions(&self, session: SessionId) -> Result<()>;
+    /// Tries with two handles to the store whether listings show changes at once, as [`ObjectStore::refresh_collections`] and
+    /// [`ObjectStore::refresh_sessions`] promise. A collection begins only if they do. The directories of the store exist.
+    fn try_handshake(&self, session: SessionId) -> Result<Handshake>;
     /// Returns what the store can do.
     fn abilities(&self) -> Abilities;
     /// Finds what interrupted writers left that is no object, and removes it if `removes` returns true for the session that

@@ -11,7 +11,7 @@ use crate::io::{Disk, Host};
 use crate::object::Config;
 use crate::object::config::{CHUNK_BYTES, CONFIG_LEN, CONTAINER_BYTES, CutRule, REGION_BYTES};
 use crate::object::names::{CONFIG, CONFIG_COPY, ObjectCopy, ObjectName, Prefix};
-use crate::object::store::{Created, Detail, ObjectStore};
+use crate::object::store::{Created, Detail, Handshake, ObjectStore};
 use crate::store::slots::{NewSlot, SlotPolicy, add_slot, unlock};
 use crate::store::{Store, list_names, read_whole};
 use crate::types::{RepositoryId, SessionId, Timestamp};
@@ -136,6 +136,15 @@ pub fn create_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
 
 /// Makes a repository in an existing directory. It exists once `config` does.
 pub fn create(objects: &Arc<dyn ObjectStore>, host: &Arc<dyn Host>, options: &CreateOptions<'_>) -> Result<Store> {
+    create_and_try(objects, host, options).map(|(store, _)| store)
+}
+
+/// Does what [`create`] does. Also returns whether collections can run in the repository: backups and restores can in any case.
+pub fn create_and_try(
+    objects: &Arc<dyn ObjectStore>,
+    host: &Arc<dyn Host>,
+    options: &CreateOptions<'_>,
+) -> Result<(Store, Handshake)> {
     options.adjustments.validate()?;
     let mut id = [0; 16];
     host.random(&mut id)?;
@@ -151,6 +160,7 @@ pub fn create(objects: &Arc<dyn ObjectStore>, host: &Arc<dyn Host>, options: &Cr
     let lock = objects.begin_creation(session)?;
     refuse_existing(&**objects)?;
     remove_unfinished(&**objects)?;
+    let handshake = objects.try_handshake(session)?;
     if let Some(password) = options.password {
         let new = NewSlot { password, cost: options.cost, label: &options.label };
         add_slot(&**objects, &**host, repository, &master, new)?;
@@ -166,7 +176,7 @@ pub fn create(objects: &Arc<dyn ObjectStore>, host: &Arc<dyn Host>, options: &Cr
     }
     objects.end_creation(lock);
     let (objects, host) = (Arc::clone(objects), Arc::clone(host));
-    Ok(Store { objects, host, config: Arc::new(config), keys: Arc::new(keys) })
+    Ok((Store { objects, host, config: Arc::new(config), keys: Arc::new(keys) }, handshake))
 }
 
 /// Refuses a store that holds a repository, or has held one: nothing of it may be lost to a new one.

@@ -30,7 +30,7 @@ use crate::object::Config;
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::store::{Detail, ObjectStore, RangeRead};
 
-pub use create::{CreateOptions, Unlock, create, open};
+pub use create::{CreateOptions, Unlock, create, create_and_try, open};
 pub(crate) use host_file::read_file;
 pub use metadata::MetadataReader;
 pub(crate) use session::Session;
