@@ -16,6 +16,7 @@ use crate::kv::BucketReads;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
+use crate::repo::sessions::with_sessions;
 use crate::snapshot::{Head, SessionKind};
 use crate::store::container_set::Containers;
 use crate::store::session::PUTS_MAX;
@@ -67,9 +68,6 @@ pub struct BackupOutcome {
     pub lost_heads: Vec<Head>,
 }
 
-/// Sessions that a backup tries before it gives up on being fenced.
-const SESSIONS_MAX: usize = 3;
-
 /// Backs up.
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
     let repository = store.config.repository;
@@ -104,16 +102,7 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
         }
         IndexState::New | IndexState::Clean | IndexState::Unclean => {}
     }
-    let mut sessions = 0;
-    let result = loop {
-        sessions += 1;
-        match backup_once(store, request, &mut index) {
-            Err(Error::Fenced { session }) if sessions < SESSIONS_MAX => {
-                request.monitor.note(&format!("session {session} was fenced; starting again"));
-            }
-            result => break result,
-        }
-    };
+    let result = with_sessions(&*request.monitor, || backup_once(store, request, &mut index));
     let index_degraded = index.degraded();
     let (filter, reads) = (index.filter_state(), index.reads());
     if filter.is_too_small() {

@@ -5,6 +5,7 @@ mod index;
 pub(crate) mod location;
 pub(crate) mod long_id;
 pub(crate) mod select;
+mod sessions;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
 pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
