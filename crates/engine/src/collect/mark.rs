@@ -4,31 +4,23 @@
 use crate::collect::usage::{RANK_MAX, REACHED_LEN, Reached, StoredChunk, StoredChunks, reached_record};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
-use crate::spill::{Partitions, SpillMap};
+use crate::spill::Partitions;
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::store::metadata::{MetadataReader, Scratch};
-use crate::store::references::Reference;
-use crate::types::{ChunkKind, ContainerId, Fingerprint};
+use crate::store::node_walk::{NodeVisitor, NodeWalk};
+use crate::types::{Chunk, ContainerId, Fingerprint};
 
-/// Nodes that are sorted by location and read together. Their references are the most that a step adds to the frontier.
-const STEP_NODES_MAX: usize = 1 << 10;
-/// Frontier in nodes (about 4 MiB) beyond which nodes are read one at a time, depth first. Then it grows by the references of
-/// one node for each level only.
-const FRONTIER_MAX: usize = 1 << 17;
 /// The least memory of a mark in bytes: its smallest share is a quarter and holds a map.
 pub const MEMORY_BYTES_MIN: usize = 4 * crate::spill::MEMORY_BYTES_MIN;
 
-/// Walks snapshots, each node once however many snapshots share it.
+/// Marks what snapshots reach.
 #[derive(Debug)]
 pub struct Marker<'a> {
-    reader: &'a mut MetadataReader,
-    visited: SpillMap,
+    walk: NodeWalk<'a>,
     reached: Partitions<REACHED_LEN>,
-    frontier: Vec<(ChunkKind, Fingerprint)>,
     /// Rank of the next snapshot.
     rank: u16,
-    nodes: u64,
 }
 
 impl<'a> Marker<'a> {
@@ -37,7 +29,7 @@ impl<'a> Marker<'a> {
         let host = &reader.store().host;
         let visited = scratch.map(host, "nodes visited", memory_bytes / 4)?;
         let reached = scratch.partitions(host, "references", memory_bytes / 4 * 3)?;
-        Ok(Self { reader, visited, reached, frontier: Vec::new(), rank: 0, nodes: 0 })
+        Ok(Self { walk: NodeWalk::new(reader, visited), reached, rank: 0 })
     }
 
     /// Marks what a snapshot reaches, by the root of its tree. The newest snapshot comes first: a chunk gets the rank of the
@@ -50,64 +42,38 @@ impl<'a> Marker<'a> {
         hint: &mut dyn FnMut(ContainerId) -> Result<()>,
         monitor: &dyn Monitor,
     ) -> Result<()> {
-        self.visit(ChunkKind::Tree, root)?;
-        while !self.frontier.is_empty() {
-            if monitor.is_interrupted() {
-                return Err(Error::Interrupted);
-            }
-            for (kind, node) in self.take_step()? {
-                self.follow(kind, node, hint)?;
-            }
-        }
+        let mut snapshot = MarkedSnapshot { reached: &mut self.reached, rank: self.rank, hint };
+        self.walk.walk(root, &mut snapshot, monitor)?;
         self.rank = self.rank.saturating_add(1).min(RANK_MAX);
         Ok(())
     }
 
     /// Returns the number of nodes read.
     pub fn nodes(&self) -> u64 {
-        self.nodes
+        self.walk.nodes()
     }
 
     /// Returns what the snapshots reach.
     pub fn finish(self) -> Result<Reached> {
         self.reached.finish()
     }
+}
 
-    /// Adds a node to the frontier, unless it was visited.
-    fn visit(&mut self, kind: ChunkKind, node: Fingerprint) -> Result<()> {
-        if self.visited.insert_new(node.0, &[])? {
-            self.reached.push(&reached_record(&node, self.rank))?;
-            self.frontier.push((kind, node));
-        }
-        Ok(())
+/// A snapshot that is being marked.
+struct MarkedSnapshot<'a> {
+    reached: &'a mut Partitions<REACHED_LEN>,
+    rank: u16,
+    hint: &'a mut dyn FnMut(ContainerId) -> Result<()>,
+}
+
+impl NodeVisitor for MarkedSnapshot<'_> {
+    fn node(&mut self, node: Fingerprint, _: &mut MetadataReader) -> Result<()> {
+        self.reached.push(&reached_record(&node, self.rank))
     }
 
-    /// Takes the last nodes of the frontier, in the order of their locations.
-    fn take_step(&mut self) -> Result<Vec<(ChunkKind, Fingerprint)>> {
-        let count = if FRONTIER_MAX < self.frontier.len() { 1 } else { STEP_NODES_MAX };
-        let step = self.frontier.split_off(self.frontier.len().saturating_sub(count));
-        let mut located = Vec::with_capacity(step.len());
-        for (kind, node) in step {
-            located.push((self.reader.locate(&node)?, kind, node));
-        }
-        located.sort_unstable_by_key(|(location, ..)| *location);
-        Ok(located.into_iter().map(|(_, kind, node)| (kind, node)).collect())
-    }
-
-    fn follow(
-        &mut self,
-        kind: ChunkKind,
-        node: Fingerprint,
-        hint: &mut dyn FnMut(ContainerId) -> Result<()>,
-    ) -> Result<()> {
-        self.nodes += 1;
-        self.reader.read_linked(kind, node)?.each_reference(&mut |reference| match reference {
-            Reference::Node(link) => self.visit(link.kind(), link.fingerprint()),
-            Reference::Chunk(chunk, container) => {
-                self.reached.push(&reached_record(&chunk.fingerprint, self.rank))?;
-                container.map_or(Ok(()), &mut *hint)
-            }
-        })
+    fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<()> {
+        self.reached.push(&reached_record(&chunk.fingerprint, self.rank))?;
+        hint.map_or(Ok(()), &mut *self.hint)
     }
 }
 

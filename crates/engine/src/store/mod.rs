@@ -13,6 +13,7 @@ pub(crate) mod host_file;
 mod leftovers;
 pub(crate) mod locations;
 pub mod metadata;
+pub(crate) mod node_walk;
 pub mod pin;
 pub(crate) mod references;
 mod scratch;
