@@ -51,6 +51,7 @@ cfg_if::cfg_if! {
         pub mod compress;
         pub mod container;
         pub mod crypto;
+        pub mod derive;
         pub mod fingerprint;
         pub mod forget;
         pub mod index;
@@ -82,6 +83,7 @@ cfg_if::cfg_if! {
         mod compress;
         mod container;
         mod crypto;
+        mod derive;
         mod fingerprint;
         mod forget;
         mod index;

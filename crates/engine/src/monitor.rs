@@ -45,6 +45,8 @@ pub trait Monitor: Debug + Send + Sync {
     fn directory(&self, _path: &Path, _action: Action) {}
     /// An entry of a restore's target was deleted, or would be.
     fn deleted(&self, _path: &Path) {}
+    /// An entry of a snapshot is left out of the one that is derived from it, with all below it.
+    fn excluded(&self, _path: &Path) {}
     /// Something failed that does not end the operation.
     fn failure(&self, _path: &Path, _error: &Error) {}
     /// Something the user should know.

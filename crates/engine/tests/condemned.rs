@@ -35,7 +35,7 @@ fn read(disk: &dyn Disk, path: &Path) -> Vec<u8> {
 }
 
 /// Writes a step of a collection.
-fn collect((world, store): (&World, &Store), number: u32, step: CollectionStep, containers: &[ContainerId]) {
+pub(super) fn collect((world, store): (&World, &Store), number: u32, step: CollectionStep, containers: &[ContainerId]) {
     let name = match step {
         CollectionStep::Begin => "begin",
         CollectionStep::Condemn => "condemn",
@@ -53,7 +53,7 @@ fn directory(number: u32) -> PathBuf {
 }
 
 /// Does what a collection does first: says which containers are about to go.
-fn condemn((world, store): (&World, &Store), number: u32, condemned: &[ContainerId]) {
+pub(super) fn condemn((world, store): (&World, &Store), number: u32, condemned: &[ContainerId]) {
     world.repo().create_dir(&directory(number)).unwrap();
     world.repo().sync_dir(Path::new("gc")).unwrap();
     collect((world, store), number, CollectionStep::Condemn, condemned);
@@ -140,12 +140,12 @@ fn a_condemned_set_that_cannot_be_read_stops_the_backup() {
 
 /// A disk on which a collection is always a moment faster: it fences sessions right before they commit.
 #[derive(Debug)]
-struct Fencing {
-    disk: Arc<dyn Disk>,
+pub(super) struct Fencing {
+    pub(super) disk: Arc<dyn Disk>,
     /// The same repository, to seal fences.
-    store: Store,
-    left: AtomicUsize,
-    fenced: Mutex<Vec<SessionId>>,
+    pub(super) store: Store,
+    pub(super) left: AtomicUsize,
+    pub(super) fenced: Mutex<Vec<SessionId>>,
 }
 
 impl Disk for Fencing {

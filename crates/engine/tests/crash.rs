@@ -13,7 +13,7 @@ use onefold_engine::Error;
 use onefold_engine::backup::Budget;
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::index::{IndexState, Schedule};
-use onefold_engine::io::{Access, Disk};
+use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::DIRECTORIES;
 use onefold_engine::pipeline::Driver;
@@ -23,7 +23,9 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost, TraceEntry};
 use onefold_engine::types::SessionId;
 
-use crate::integration::support::{Ask, Draw, JobTotals, SMALL, World, change, copy, noise, stored_twice, tell, tree};
+use crate::integration::support::{
+    Ask, Draw, JobTotals, SMALL, World, change, copy, hash_directory, noise, stored_twice, tell, tree,
+};
 
 /// Files of the source; the slow test takes more.
 const FILES: u64 = if cfg!(feature = "slow") { 60 } else { 18 };
@@ -194,22 +196,6 @@ impl Examined {
         // Its calls do not count for the world that goes on.
         hash_directory(&disk.fork(), Path::new(""), &mut hasher);
         self.0.insert(hasher.finalize())
-    }
-}
-
-/// Hashes all names and bytes below a directory.
-fn hash_directory(disk: &SimDisk, directory: &Path, hasher: &mut blake3::Hasher) {
-    for entry in disk.list(directory).unwrap() {
-        let path = directory.join(&entry.name);
-        hasher.update(format!("{path:?} {}", entry.is_dir).as_bytes());
-        if entry.is_dir {
-            hash_directory(disk, &path, hasher);
-        } else {
-            let file = disk.open(&path, Access::Read).unwrap();
-            let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
-            file.read_at(0, &mut bytes).unwrap();
-            hasher.update(blake3::hash(&bytes).as_bytes());
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use onefold_engine::types::SessionId;
 use crate::integration::support::{Ask, SMALL, World, change, copy, tell, tree};
 
 /// Ways in which a crash leaves the disk. `None`: the process is killed, and the kernel goes on.
-const WAYS: [Option<CrashMode>; 7] = [
+pub(super) const WAYS: [Option<CrashMode>; 7] = [
     Some(CrashMode::LoseUnsynced),
     Some(CrashMode::KeepAll),
     Some(CrashMode::Subset(1)),
@@ -30,7 +30,7 @@ const WAYS: [Option<CrashMode>; 7] = [
     None,
 ];
 
-const FAULTS: [Fault; 6] = [
+pub(super) const FAULTS: [Fault; 6] = [
     Fault::Error(ErrorKind::Other),
     Fault::Error(ErrorKind::StorageFull),
     Fault::Error(ErrorKind::Interrupted),
@@ -40,14 +40,14 @@ const FAULTS: [Fault; 6] = [
 ];
 
 /// A repository with three snapshots and what each holds.
-struct Kept {
-    world: World,
-    disk: SimDisk,
-    snapshots: Vec<(SessionId, MemTree)>,
+pub(super) struct Kept {
+    pub(super) world: World,
+    pub(super) disk: SimDisk,
+    pub(super) snapshots: Vec<(SessionId, MemTree)>,
 }
 
 impl Kept {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let world = World::new(5);
         let store = world.create(SMALL).unwrap();
         let first = tree(6);
@@ -63,12 +63,12 @@ impl Kept {
     }
 
     /// Returns the world as it was after the backups.
-    fn start(&self) -> World {
+    pub(super) fn start(&self) -> World {
         self.world.on(self.disk.fork())
     }
 
     /// Checks that each snapshot is whole, unless it may be forgotten, and that those that must be are.
-    fn assert_sound(&self, world: &World, may_go: &[SessionId], must_go: &[SessionId], case: &str) {
+    pub(super) fn assert_sound(&self, world: &World, may_go: &[SessionId], must_go: &[SessionId], case: &str) {
         let store = world.open().unwrap_or_else(|error| panic!("{case}: {error}"));
         let commits = store.read_commits().unwrap();
         assert!(commits.findings.is_empty() && commits.not_forgotten.is_empty(), "{case}: {:?}", commits.not_forgotten);
@@ -101,7 +101,7 @@ fn assert_clean(world: &World, store: &Store, case: &str) {
     assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
 }
 
-fn note() -> ForgetBody {
+pub(super) fn note() -> ForgetBody {
     ForgetBody {
         hostname: "h".into(),
         username: "u".into(),

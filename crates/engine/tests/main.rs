@@ -6,6 +6,7 @@ mod condemned;
 mod crash;
 mod damage;
 mod deleting;
+mod deriving;
 mod drivers;
 mod exactness;
 mod forgetting;

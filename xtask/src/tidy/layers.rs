@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 9] = [
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
     &["index", "store"],
-    &["pipeline", "backup", "restore", "check", "collect", "inspect", "forget"],
+    &["pipeline", "backup", "restore", "check", "collect", "inspect", "forget", "derive"],
     &["repo"],
     &["facade"],
     &["testing"],

@@ -16,7 +16,7 @@ use crate::types::{Chunk, ContainerId};
 
 /// A durable container whose chunks are to be recorded.
 #[derive(Debug)]
-pub(super) struct StoredUnit {
+pub(crate) struct StoredUnit {
     /// The container.
     pub(super) container: ContainerId,
     /// Bytes of its file.

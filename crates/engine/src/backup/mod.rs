@@ -7,7 +7,7 @@ pub mod cut;
 pub mod dry_run;
 pub(crate) mod identify;
 pub mod ingest;
-mod pack;
+pub(crate) mod pack;
 pub(crate) mod parent;
 pub(crate) mod read;
 pub mod record;

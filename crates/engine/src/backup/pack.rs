@@ -87,7 +87,7 @@ impl PackStage {
     }
 
     /// Appends a unique chunk.
-    pub(super) fn push(&mut self, kind: ContainerKind, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn push(&mut self, kind: ContainerKind, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
         let filled = self.line(kind).region.plain_len;
         if self.region_bytes < filled.saturating_add(chunk.chunk.len) {
             self.end_region(kind)?;
@@ -97,17 +97,17 @@ impl PackStage {
     }
 
     /// Takes the containers of packed chunks.
-    pub(super) fn take_assigned(&mut self) -> Vec<(ContainerId, Vec<RegionChunk>)> {
+    pub(crate) fn take_assigned(&mut self) -> Vec<(ContainerId, Vec<RegionChunk>)> {
         std::mem::take(&mut self.assigned)
     }
 
     /// Takes the units that became durable.
-    pub(super) fn take_stored(&mut self) -> Vec<StoredUnit> {
+    pub(crate) fn take_stored(&mut self) -> Vec<StoredUnit> {
         self.writer.take_stored()
     }
 
     /// Returns the bytes of all durable containers.
-    pub(super) fn stored_bytes(&self) -> u64 {
+    pub(crate) fn stored_bytes(&self) -> u64 {
         self.writer.stored_bytes()
     }
 

@@ -8,13 +8,12 @@ use crate::object::names::{ObjectName, Prefix};
 use crate::object::store::{Detail, Listed};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use crate::store::commits::{Commit, Commits};
+use crate::store::commits::{Commit, Commits, Originals};
 use crate::types::{SessionId, Timestamp};
 
 /// Returns the snapshots that are not forgotten, with what their times are compared with.
 ///
-/// A repetition of an earlier snapshot, with other tags or after it was forgotten, has the time of that snapshot. So it has
-/// its receipt and heads, too.
+/// A snapshot that was derived from another one has the time of that one. So it has its receipt and heads, too.
 pub fn candidates<'a>(store: &Store, commits: &'a Commits) -> Result<Vec<Candidate<'a>>> {
     let begun = times(store, Prefix::Sessions)?;
     let ended = times(store, Prefix::Commits)?;
@@ -24,8 +23,9 @@ pub fn candidates<'a>(store: &Store, commits: &'a Commits) -> Result<Vec<Candida
     };
     let by_session: BTreeMap<SessionId, &Commit> =
         commits.commits.iter().map(|commit| (commit.session, commit)).collect();
+    let originals = commits.originals();
     let candidates = commits.snapshots().into_iter().map(|(id, snapshot)| {
-        let first = origin(&by_session, id, snapshot);
+        let first = origin(&originals, id, snapshot);
         let heads = by_session.get(&first).into_iter().flat_map(|commit| &commit.body.heads);
         let heads = heads.filter_map(|head| {
             let time = by_session.get(&head.session)?.body.snapshot.as_ref()?.time;
@@ -36,13 +36,11 @@ pub fn candidates<'a>(store: &Store, commits: &'a Commits) -> Result<Vec<Candida
     Ok(candidates.collect())
 }
 
-/// Returns the snapshot that one repeats, or its own id.
-fn origin(by_session: &BTreeMap<SessionId, &Commit>, id: SessionId, snapshot: &Snapshot) -> SessionId {
-    let is_repeated = |original: &SessionId| {
-        let original = by_session.get(original).and_then(|commit| commit.body.snapshot.as_ref());
-        original.is_some_and(|original| (original.time, original.tree) == (snapshot.time, snapshot.tree))
-    };
-    snapshot.original.filter(is_repeated).unwrap_or(id)
+/// Returns the first snapshot of the same host and time that one was derived from, or its own id.
+fn origin(originals: &Originals<'_>, id: SessionId, snapshot: &Snapshot) -> SessionId {
+    let is_same = |original: &Snapshot| (original.time, &original.hostname) == (snapshot.time, &snapshot.hostname);
+    let same = originals.of(snapshot).take_while(|(_, original)| is_same(original));
+    same.last().map_or(id, |(first, _)| first)
 }
 
 /// Returns when the objects under a prefix were created, as far as the store reports it.

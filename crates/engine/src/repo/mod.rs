@@ -1,6 +1,7 @@
 //! The facade: what a program does with a repository.
 
 pub mod backup;
+pub mod derive;
 mod index;
 pub(crate) mod location;
 pub(crate) mod long_id;
@@ -8,6 +9,7 @@ pub(crate) mod select;
 mod sessions;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
+pub use derive::{Derived, recover, rewrite, tag, try_rewrite};
 pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
 pub use location::Location;
 pub use long_id::{LongRepositoryId, SnapshotId};

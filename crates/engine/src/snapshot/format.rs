@@ -107,7 +107,8 @@ pub struct Snapshot {
     pub excludes: Vec<String>,
     /// Snapshot whose references were reused.
     pub parent: Option<SessionId>,
-    /// Snapshot that this one repeats with the same tree and time, after it was forgotten or with other tags.
+    /// Snapshot from which this one was made without reading a source: after it was forgotten, with other tags, or without
+    /// some paths.
     pub original: Option<SessionId>,
     /// Program and version.
     pub program: String,

@@ -21,4 +21,5 @@ mod table;
 pub(crate) use array::SpillArray;
 pub(crate) use map::MEMORY_BYTES_MIN;
 pub use map::{RUNS_MAX, SpillMap};
+pub(crate) use partition::FilledPartitions;
 pub use partition::Partitions;

@@ -17,6 +17,8 @@ pub(crate) struct Absent {
     pub(crate) newest: u32,
     /// The containers. They are read before containers are listed, so that their ids are held until then.
     pub(crate) containers: ContainerIds,
+    /// True if a collection has condemned containers and has neither chosen the final ones nor ended.
+    pub(crate) is_condemning: bool,
 }
 
 impl Store {
@@ -40,13 +42,16 @@ impl Store {
         let mut absent = Absent::default();
         for (number, steps) in self.list_collections()? {
             absent.newest = absent.newest.max(number);
-            absent.containers.append(self.read_absent_of(number, &steps)?);
+            let (containers, is_condemning) = self.read_absent_of(number, &steps)?;
+            absent.containers.append(containers);
+            absent.is_condemning |= is_condemning;
         }
         absent.containers.sort();
         Ok(absent)
     }
 
-    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<ContainerIds> {
+    /// Returns the absent containers of a collection, and true if they are only condemned.
+    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<(ContainerIds, bool)> {
         let (has_final, has_condemn) =
             (steps.contains(&CollectionStep::Final), steps.contains(&CollectionStep::Condemn));
         if has_final {
@@ -55,7 +60,7 @@ impl Store {
                     // A power cut must not take the name back after a session has relied on a rescued container: another
                     // collector could then publish a `final` that names it.
                     self.objects.confirm(&[ObjectName::Collection(number, CollectionStep::Final)])?;
-                    return Ok(containers);
+                    return Ok((containers, false));
                 }
                 // `condemn` names at least as much.
                 Err(_) if has_condemn => {}
@@ -65,9 +70,9 @@ impl Store {
         // A `done` that does not open proves nothing.
         let is_done = || self.read_ids(number, CollectionStep::Done).is_ok();
         if !has_condemn || (steps.contains(&CollectionStep::Done) && is_done()) {
-            return Ok(ContainerIds::default());
+            return Ok((ContainerIds::default(), false));
         }
-        self.read_ids(number, CollectionStep::Condemn)
+        Ok((self.read_ids(number, CollectionStep::Condemn)?, true))
     }
 
     fn read_ids(&self, number: u32, step: CollectionStep) -> Result<ContainerIds> {

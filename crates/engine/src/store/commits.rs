@@ -1,6 +1,6 @@
 //! Reading commits: which snapshots there are, and where the log of commits ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
 use crate::object::ObjectType;
@@ -19,6 +19,22 @@ pub struct Commit {
     pub(crate) checksum: [u8; 32],
     /// Its snapshot.
     pub(crate) body: CommitBody,
+}
+
+/// All snapshots by their ids, forgotten ones too.
+#[derive(Debug)]
+pub(crate) struct Originals<'a>(BTreeMap<SessionId, &'a Snapshot>);
+
+impl<'a> Originals<'a> {
+    /// Returns the snapshot that one was derived from, then the one that this was derived from, and so on.
+    pub(crate) fn of(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = (SessionId, &'a Snapshot)> {
+        let original = |snapshot: &'a Snapshot| {
+            let id = snapshot.original?;
+            Some((id, *self.0.get(&id)?))
+        };
+        // Forged commits may be derived from each other.
+        std::iter::successors(original(snapshot), move |(_, next)| original(next)).take(self.0.len())
+    }
 }
 
 /// All commits of a repository.
@@ -101,6 +117,12 @@ impl Commits {
             .collect();
         snapshots.sort_by_key(|(session, snapshot)| (snapshot.time, *session));
         snapshots
+    }
+
+    /// Returns the relation of snapshots to those that they were derived from.
+    pub(crate) fn originals(&self) -> Originals<'_> {
+        let snapshots = self.commits.iter().filter_map(|commit| Some((commit.session, commit.body.snapshot.as_ref()?)));
+        Originals(snapshots.collect())
     }
 
     /// Returns a commit that cannot be read and is not known to be older than a snapshot of this time: no commit up to

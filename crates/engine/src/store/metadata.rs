@@ -13,7 +13,7 @@ use crate::lru::Lru;
 use crate::object::names::ContainerKind;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
-use crate::store::container_set::Containers;
+use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::directories::Directories;
 use crate::store::locations::Locations;
 pub use crate::store::scratch::Scratch;
@@ -78,6 +78,29 @@ pub struct MetadataReader {
 impl MetadataReader {
     /// Learns the position of every metadata chunk in the listed containers.
     pub fn open(store: &Store, containers: &Containers, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
+        Self::open_where(store, containers, scratch, memory, &|_, _| Ok(true))
+    }
+
+    /// Like [`MetadataReader::open`], but passes over containers that are not as long as their directories say. The containers
+    /// were listed with their lengths.
+    pub(crate) fn open_whole(
+        store: &Store,
+        containers: &Containers,
+        scratch: &Scratch,
+        memory: MetadataMemory,
+    ) -> Result<Self> {
+        Self::open_where(store, containers, scratch, memory, &|number, container| {
+            Ok(containers.sized(number)?.1 == container.stored_len())
+        })
+    }
+
+    fn open_where(
+        store: &Store,
+        containers: &Containers,
+        scratch: &Scratch,
+        memory: MetadataMemory,
+        is_usable: &dyn Fn(ContainerNumber, &ContainerReader) -> Result<bool>,
+    ) -> Result<Self> {
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let mut reader = Self {
             store: store.clone(),
@@ -87,12 +110,14 @@ impl MetadataReader {
             compressor: Compressor::default(),
             findings: Vec::new(),
         };
-        for opened in store.open_containers(containers, containers.of_kind(ContainerKind::Metadata)) {
+        let numbers = || containers.of_kind(ContainerKind::Metadata);
+        for (number, opened) in numbers().zip(store.open_containers(containers, numbers())) {
             match opened?.1 {
-                Ok(container) => {
+                Ok(container) if is_usable(number, &container)? => {
                     reader.locations.learn(&container)?;
                     reader.directories.insert(container);
                 }
+                Ok(_) => {}
                 Err(error) => reader.findings.push(error),
             }
         }
@@ -137,6 +162,11 @@ impl MetadataReader {
             return Err(Error::damaged(container.name, format!("chunk {fingerprint} is not what its name says")));
         }
         Ok(MetadataChunk { contents: contents.to_vec(), hints: hints.to_vec() })
+    }
+
+    /// Returns the containers that hold a copy of a chunk, in the order in which they were learned.
+    pub(crate) fn copies_of(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
+        self.locations.of(fingerprint)
     }
 
     /// Returns the container and region of the first copy of a chunk, to sort reads by; `None` if they are not known.

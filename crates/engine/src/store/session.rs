@@ -36,6 +36,9 @@ pub struct Session {
     pub(crate) in_doubt: BTreeSet<SessionId>,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
+    /// True if a collection had condemned containers and not chosen the final ones when the session began. Then no reference
+    /// may be taken over without a look at its container.
+    pub(crate) is_condemning: bool,
     store: Store,
     heartbeat: Mutex<Heartbeat>,
 }
@@ -71,6 +74,7 @@ impl Session {
             live: Containers::default(),
             in_doubt: BTreeSet::new(),
             heads: Vec::new(),
+            is_condemning: false,
             store: store.clone(),
             heartbeat,
         };
@@ -83,8 +87,9 @@ impl Session {
     /// Lists what the session may refer to.
     fn list(&mut self, scratch: &Scratch) -> Result<()> {
         self.store.objects.refresh_collections(self.id)?;
-        let absent = self.store.read_absent()?.containers;
-        self.live = self.store.list_sized_containers(scratch)?.without(&absent);
+        let absent = self.store.read_absent()?;
+        self.is_condemning = absent.is_condemning;
+        self.live = self.store.list_sized_containers(scratch)?.without(&absent.containers);
         let commits = self.store.read_commits()?;
         // A commit that cannot be read proves nothing.
         let is_snapshot = |commit: &&Commit| commit.body.kind == CommitKind::Snapshot;

@@ -12,7 +12,7 @@ use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::index::{IndexOptions, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
-use onefold_engine::io::{Disk, Host};
+use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
 use onefold_engine::object::names::{ContainerName, Prefix};
@@ -21,10 +21,11 @@ use onefold_engine::pipeline::Driver;
 use onefold_engine::random::SplitMix64;
 use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
-use onefold_engine::snapshot::Snapshot;
+use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot};
+use onefold_engine::source::exclude::Excludes;
 use onefold_engine::store::create::Adjustments;
 use onefold_engine::store::metadata::Scratch;
-use onefold_engine::store::{CreateOptions, Store, Unlock, create, open};
+use onefold_engine::store::{CreateOptions, Session, Store, Unlock, create, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{JobCounts, SimDisk, SimHost};
 use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
@@ -132,6 +133,8 @@ pub(super) struct Ask {
     pub memtable_bytes: Option<usize>,
     /// Division of the memory.
     pub budget: Budget,
+    /// What to leave out.
+    pub excludes: Arc<Excludes>,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,
 }
@@ -146,6 +149,7 @@ impl Default for Ask {
             filter_bytes: None,
             memtable_bytes: None,
             budget: Budget { barrier_containers: 2, references_in_flight: 2000, ..Budget::of(64 << 20, 2) },
+            excludes: Arc::default(),
             monitor: Arc::new(Notes::default()),
         }
     }
@@ -252,7 +256,7 @@ pub(super) fn back_up(
         options: BackupOptions {
             roots: vec![root.to_path_buf()],
             paths: vec![root.as_os_str().as_encoded_bytes().to_vec()],
-            excludes: Arc::default(),
+            excludes: Arc::clone(&ask.excludes),
             exclude_texts: Vec::new(),
             tags: Vec::new(),
             hostname: "host".into(),
@@ -445,4 +449,28 @@ impl Draw {
 /// The objects of a repository on a disk.
 pub(super) fn directory_store(disk: Arc<dyn Disk>) -> Arc<dyn ObjectStore> {
     Arc::new(DirectoryStore::new(disk))
+}
+
+/// Hashes all names and bytes below a directory.
+pub(super) fn hash_directory(disk: &SimDisk, directory: &Path, hasher: &mut blake3::Hasher) {
+    for entry in disk.list(directory).unwrap() {
+        let path = directory.join(&entry.name);
+        hasher.update(format!("{path:?} {}", entry.is_dir).as_bytes());
+        if entry.is_dir {
+            hash_directory(disk, &path, hasher);
+        } else {
+            let file = disk.open(&path, Access::Read).unwrap();
+            let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+            file.read_at(0, &mut bytes).unwrap();
+            hasher.update(blake3::hash(&bytes).as_bytes());
+        }
+    }
+}
+
+/// Commits a snapshot as it is.
+pub(super) fn commit(world: &World, store: &Store, snapshot: Snapshot) -> SessionId {
+    let session = Session::begin(store, &world.scratch(), SessionKind::Backup, "host").unwrap();
+    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads: session.heads.clone() };
+    session.commit(&body).unwrap();
+    session.id
 }

@@ -1,0 +1,264 @@
+//! Derived snapshots as programs make them: one session each, and another one after a fence.
+
+use std::sync::Arc;
+
+use crate::derive::confirm::confirm;
+use crate::derive::node_stage::NodeStage;
+use crate::derive::rebuild::{Rebuild, RebuiltTree};
+use crate::derive::{DeriveOptions, Exclusion, StoreOptions};
+use crate::error::{Error, Result};
+use crate::repo::long_id::SnapshotId;
+use crate::repo::sessions::with_sessions;
+use crate::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
+use crate::store::commits::Commits;
+use crate::store::container_set::Containers;
+use crate::store::metadata::MetadataMemory;
+use crate::store::{MetadataReader, Session, Store};
+use crate::types::SessionId;
+
+/// Outcomes of deriving a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Derived {
+    /// A snapshot was made. It is durable.
+    Made(SessionId, Box<Snapshot>),
+    /// This snapshot is the same already, and no other was made.
+    Exists(SessionId),
+    /// It would be the same as the one that it is derived from.
+    Unmodified,
+    /// Chunks are missing, and no snapshot was made. The monitor has the paths.
+    Lost {
+        /// Number of missing chunks.
+        chunks: u64,
+        /// Number of files, and of directories with a part, that need a missing chunk.
+        paths: u64,
+    },
+}
+
+/// Takes a forget back: makes a snapshot that is the same as a forgotten one, if all of its chunks are in containers that may
+/// be referred to.
+pub fn recover(store: &Store, options: &DeriveOptions, forgotten: SessionId) -> Result<Derived> {
+    in_session(store, options, &mut |session, commits| {
+        let original = snapshot_of(store, commits, forgotten)?;
+        if !commits.forgotten.contains(&forgotten) {
+            return Err(Error::invalid(format!("snapshot {} is not forgotten", SnapshotId(forgotten))));
+        }
+        let snapshot = derived_from(forgotten, original);
+        if let Some(same) = find_same(commits, &snapshot) {
+            return Ok(Outcome::Nothing(Derived::Exists(same)));
+        }
+        confirm_all(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
+    })
+}
+
+/// Makes a snapshot that is the same as another one except for its tags.
+pub fn tag(store: &Store, options: &DeriveOptions, from: SessionId, tags: &[String]) -> Result<Derived> {
+    in_session(store, options, &mut |session, commits| {
+        let original = root_of(store, commits, from)?;
+        if original.tags == tags {
+            return Ok(Outcome::Nothing(Derived::Unmodified));
+        }
+        let snapshot = Snapshot { tags: tags.to_vec(), ..derived_from(from, original) };
+        snapshot.validate()?;
+        if let Some(same) = find_same(commits, &snapshot) {
+            return Ok(Outcome::Nothing(Derived::Exists(same)));
+        }
+        take_over(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
+    })
+}
+
+/// Makes a snapshot that is the same as another one except for the paths that are left out.
+pub fn rewrite(
+    store: &Store,
+    options: &DeriveOptions,
+    storing: &StoreOptions,
+    from: SessionId,
+    exclusion: &Exclusion,
+) -> Result<Derived> {
+    in_session(store, options, &mut |session, commits| {
+        let original = root_of(store, commits, from)?;
+        let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
+        snapshot.validate()?;
+        if let Some(lost) = take_over(store, session, options, original)? {
+            return Ok(Outcome::Nothing(lost));
+        }
+        let mut reader = open_reader(store, &session.live, options)?;
+        let mut stage = NodeStage::new(store, session, options, storing)?;
+        let rebuilt = Rebuild::new(&mut reader, Some(&mut stage));
+        let rebuilt = rebuilt.without(original.tree, &exclusion.patterns, &*options.monitor)?;
+        if !rebuilt.is_changed {
+            return Ok(Outcome::Nothing(Derived::Unmodified));
+        }
+        let mut snapshot = of_rebuilt(snapshot, &rebuilt);
+        if let Some(same) = find_same(commits, &snapshot) {
+            return Ok(Outcome::Nothing(Derived::Exists(same)));
+        }
+        // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
+        let Summary { metadata_chunks, data_added, data_added_packed, .. } = stage.finish()?;
+        snapshot.summary = Summary { metadata_chunks, data_added, data_added_packed, ..snapshot.summary };
+        Ok(Outcome::Commit(Box::new(snapshot)))
+    })
+}
+
+/// Returns what [`rewrite`] would make, and writes nothing; `None` if nothing would be left out.
+pub fn try_rewrite(
+    store: &Store,
+    options: &DeriveOptions,
+    (from, original): (SessionId, &Snapshot),
+    exclusion: &Exclusion,
+) -> Result<Option<Snapshot>> {
+    let mut reader = open_reader(store, &store.list_sized_containers(&options.scratch)?, options)?;
+    let rebuilt = Rebuild::new(&mut reader, None);
+    let rebuilt = rebuilt.without(original.tree, &exclusion.patterns, &*options.monitor)?;
+    let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
+    Ok(rebuilt.is_changed.then(|| of_rebuilt(snapshot, &rebuilt)))
+}
+
+/// Returns the patterns of a snapshot and those that are added.
+fn excludes(original: &Snapshot, exclusion: &Exclusion) -> Vec<String> {
+    let mut excludes = original.excludes.clone();
+    for text in &exclusion.texts {
+        if !excludes.contains(text) {
+            excludes.push(text.clone());
+        }
+    }
+    excludes
+}
+
+/// Returns a snapshot with another tree.
+fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot {
+    let &RebuiltTree { tree, files: files_processed, bytes: bytes_processed, .. } = rebuilt;
+    Snapshot { tree, summary: Summary { files_processed, bytes_processed, ..snapshot.summary }, ..snapshot }
+}
+
+/// How a session ends that did not fail.
+enum Outcome {
+    /// With a snapshot.
+    Commit(Box<Snapshot>),
+    /// Without.
+    Nothing(Derived),
+}
+
+impl Outcome {
+    fn commit_unless(lost: Option<Derived>, snapshot: Snapshot) -> Self {
+        lost.map_or_else(|| Self::Commit(Box::new(snapshot)), Self::Nothing)
+    }
+}
+
+/// Works in a session, and ends it. `work` gets the commits as they are after the steps W1 to W3, and may be called again.
+fn in_session(
+    store: &Store,
+    options: &DeriveOptions,
+    work: &mut dyn FnMut(&Arc<Session>, &Commits) -> Result<Outcome>,
+) -> Result<Derived> {
+    with_sessions(&*options.monitor, || {
+        let session = Session::begin(store, &options.scratch, SessionKind::Backup, &options.hostname)?;
+        let session = Arc::new(session);
+        let worked = store.read_commits().and_then(|commits| work(&session, &commits));
+        let ended = worked.and_then(|outcome| match outcome {
+            Outcome::Commit(snapshot) => commit(&session, options, *snapshot),
+            Outcome::Nothing(derived) => {
+                // A session that cannot be ended is fenced by a collection later.
+                let _ended = session.end();
+                Ok(derived)
+            }
+        });
+        ended.map_err(|error| session.abandon(error))
+    })
+}
+
+fn commit(session: &Session, options: &DeriveOptions, snapshot: Snapshot) -> Result<Derived> {
+    if options.monitor.is_interrupted() {
+        return Err(Error::Interrupted);
+    }
+    let body =
+        CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot.clone()), heads: session.heads.clone() };
+    session.commit(&body)?;
+    Ok(Derived::Made(session.id, Box::new(snapshot)))
+}
+
+/// Returns a snapshot, forgotten or not.
+fn snapshot_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a Snapshot> {
+    let commit = commits.commits.iter().find(|commit| commit.session == id);
+    let not_found = || Error::invalid(format!("snapshot {} not found", SnapshotId(id)));
+    match commit {
+        Some(commit) => commit.body.snapshot.as_ref().ok_or_else(not_found),
+        // The reason why it cannot be read explains more.
+        None => store.read_commit(id).and_then(|_| Err(not_found())),
+    }
+}
+
+/// Returns a snapshot that is not forgotten.
+fn root_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a Snapshot> {
+    if commits.forgotten.contains(&id) {
+        return Err(Error::invalid(format!("snapshot {} was forgotten meanwhile", SnapshotId(id))));
+    }
+    snapshot_of(store, commits, id)
+}
+
+/// Returns the snapshot that a session makes of another one without storing anything.
+fn derived_from(id: SessionId, original: &Snapshot) -> Snapshot {
+    Snapshot { original: Some(id), summary: without_stored(original.summary), ..original.clone() }
+}
+
+/// Returns a summary of a session that has stored nothing.
+fn without_stored(summary: Summary) -> Summary {
+    Summary { data_chunks: 0, metadata_chunks: 0, data_added: 0, data_added_packed: 0, ..summary }
+}
+
+/// Finds a snapshot that is not forgotten, that was derived from the same one, directly or not, and that is the same except for
+/// what its session has stored.
+fn find_same(commits: &Commits, derived: &Snapshot) -> Option<SessionId> {
+    let contents = |snapshot: &Snapshot| {
+        let summary = without_stored(snapshot.summary);
+        Snapshot { original: None, summary, ..snapshot.clone() }
+    };
+    let (originals, wanted) = (commits.originals(), contents(derived));
+    let is_same = |snapshot: &Snapshot| {
+        snapshot.tree == derived.tree
+            && originals.of(snapshot).any(|(id, _)| Some(id) == derived.original)
+            && contents(snapshot) == wanted
+    };
+    commits.snapshots().into_iter().find(|(_, snapshot)| is_same(snapshot)).map(|(id, _)| id)
+}
+
+/// Takes over the references of a snapshot that is not forgotten, by the rule for unchanged files of docs/protocol.md. The
+/// commits were read after the session has read what collections condemn. Returns what is lost, if the rule does not hold and
+/// chunks are missing.
+fn take_over(
+    store: &Store,
+    session: &Session,
+    options: &DeriveOptions,
+    original: &Snapshot,
+) -> Result<Option<Derived>> {
+    if session.is_condemning { confirm_all(store, session, options, original) } else { Ok(None) }
+}
+
+/// Looks for all chunks of a snapshot. Reports the paths that need missing ones, and returns what is lost.
+fn confirm_all(
+    store: &Store,
+    session: &Session,
+    options: &DeriveOptions,
+    original: &Snapshot,
+) -> Result<Option<Derived>> {
+    let mut reader = open_reader(store, &session.live, options)?;
+    let mut missing = confirm(store, session, &mut reader, original.tree, options)?;
+    if missing.count() == 0 {
+        return Ok(None);
+    }
+    // A collection that has fenced the session may have deleted what is missing, and another session may do without it.
+    if session.end()? == Some(CommitKind::Fence) {
+        return Err(Error::Fenced { session: session.id });
+    }
+    if session.is_condemning {
+        options.monitor.note("a prune has not ended: what it may delete counts as missing");
+    }
+    let monitor = &*options.monitor;
+    let paths =
+        missing.each_path(original.tree, &mut reader, monitor, &mut |path, error| monitor.failure(path, error))?;
+    Ok(Some(Derived::Lost { chunks: missing.count(), paths }))
+}
+
+fn open_reader(store: &Store, containers: &Containers, options: &DeriveOptions) -> Result<MetadataReader> {
+    let memory = MetadataMemory::left_by(containers, options.budget.parent_bytes);
+    MetadataReader::open_whole(store, containers, &options.scratch, memory)
+}
