@@ -9,6 +9,7 @@ macro_rules! examples {
 }
 
 pub(crate) mod backup;
+pub(crate) mod derive;
 pub(crate) mod forget;
 pub(crate) mod inspect;
 pub(crate) mod key;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::args::backup::{ParentArgs, StreamArgs};
+use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::args::forget::ForgetArgs;
 use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
 use crate::args::key::{KeyCommand, KeyCostArgs};
@@ -166,6 +168,27 @@ pub(crate) enum Command {
         "Forget one snapshot": "onefold forget 1a2b3c4d";
     })]
     Forget(Box<ForgetArgs>),
+    /// Take forgets back
+    #[command(after_help = examples! {
+        "List the snapshots that are forgotten": "onefold recover";
+        "Take back that a snapshot was forgotten": "onefold recover 1a2b3c4d";
+    })]
+    Recover(RecoverArgs),
+    /// Change the tags of snapshots
+    #[command(after_help = examples! {
+        "Add a tag to the newest snapshot, and remove another one":
+            "onefold tag --add release --remove draft latest";
+        "Remove all tags of the snapshots of a host": "onefold tag --set '' --host laptop";
+    })]
+    Tag(TagArgs),
+    /// Leave paths out of snapshots
+    #[command(after_help = examples! {
+        "Show what a pattern would leave out of all snapshots":
+            "onefold rewrite --exclude '*.iso' --dry-run --verbose";
+        "Leave a file out of a snapshot, and forget the snapshot with it":
+            "onefold rewrite --exclude /home/me/secret.txt --forget 1a2b3c4d";
+    })]
+    Rewrite(RewriteArgs),
     /// List the contents of a snapshot
     #[command(after_help = examples! {
         "List a directory of the newest snapshot, with sizes and times": "onefold ls latest /home/me --long";
@@ -268,6 +291,8 @@ impl Command {
                 }
                 return;
             }
+            Self::Tag(args) => &mut args.selection,
+            Self::Rewrite(args) => &mut args.selection,
             Self::Restore(args) => &mut args.selection,
             Self::Snapshots(args) => &mut args.selection,
             Self::Ls(args) => &mut args.selection,
@@ -275,7 +300,7 @@ impl Command {
             Self::Find(args) => &mut args.selection,
             Self::Diff(args) => &mut args.selection,
             Self::Stats(args) => &mut args.selection,
-            Self::Init(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
+            Self::Init(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
             Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,

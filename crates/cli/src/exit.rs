@@ -42,7 +42,8 @@ pub(crate) const MEANINGS: [(Code, &str); 7] = [
     (
         Code::Unreadable,
         "A part of the source, or a container of the repository, could not be read. The snapshot, trace or index was made without it \
-         (with --dry-run, none was made). Or standard input was empty, and no snapshot was made.",
+         (with --dry-run, none was made). Or standard input was empty, and no snapshot was made. Or chunks of a \
+         forgotten snapshot are missing, and it was not recovered.",
     ),
     (Code::NoRepository, "There is no repository."),
     (Code::IndexBusy, "The index is held by another writer on this host."),
@@ -61,6 +62,10 @@ pub(crate) enum Unreadable {
     NotIndexed,
     /// It was only tried out.
     TriedOut,
+    /// A forgotten snapshot has lost chunks.
+    NotRecovered,
+    /// A snapshot that is not forgotten has lost chunks.
+    NotDerived,
     /// A trace was made of what could be read.
     #[cfg(feature = "lab")]
     NotRecorded,
@@ -81,6 +86,10 @@ impl fmt::Display for Unreadable {
                 "the index was rebuilt without the containers that cannot be read: the errors above say which"
             }
             Self::Empty => "no snapshot was made: the stream is empty; --allow-empty makes one of it",
+            Self::NotRecovered => "not every snapshot was recovered: the errors above name the paths that are lost",
+            Self::NotDerived => {
+                "no snapshot was made, since chunks are missing: the errors above name the paths that are lost"
+            }
             Self::TriedOut => "a backup would leave out what cannot be read: the errors above say what",
         })
     }

@@ -1,6 +1,7 @@
 //! JSON messages. Types and field names are those of restic 0.19, so that its readers read them too. Fields that only this
 //! program has come last.
 
+pub(crate) mod derive;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;

@@ -91,6 +91,15 @@ pub(crate) fn read_commits(settings: &Settings, output: &Output, store: &Store) 
     Ok(commits)
 }
 
+/// Remembers the newest snapshots after a command has made some. What is gone was reported when it began.
+pub(crate) fn remember(settings: &Settings, output: &Output, store: &Store) {
+    let Some(heads) = heads(settings, store.config.repository) else { return };
+    let problems = read_commits_compared(store, &heads).map_or_else(|error| vec![error], |compared| compared.problems);
+    for problem in problems {
+        output.note(&format!("the newest snapshots cannot be remembered: {problem}"));
+    }
+}
+
 /// Reports snapshots that are gone.
 pub(crate) fn report_lost(output: &Output, heads: &HeadsDir, lost: &[Head]) {
     for head in lost {

@@ -7,6 +7,7 @@ mod backup;
 mod browser;
 mod checking;
 mod compat;
+mod deriving;
 mod failures;
 mod fixture;
 mod forgetting;

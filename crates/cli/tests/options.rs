@@ -179,7 +179,7 @@ fn help_explains_a_command() {
     let fixture = Fixture::without_repository(None);
     let help = fixture.run(["help", "backup"]).code(0).stdout();
     assert_eq!(help, fixture.run(["backup", "--help"]).code(0).stdout());
-    assert!(!fixture.run(["help"]).code(0).stdout().contains("rewrite"));
+    assert!(!fixture.run(["help"]).code(0).stdout().contains("webdav"));
     fixture.run(["features"]).code(0);
     fixture.run(["options"]).code(0);
 }
@@ -462,7 +462,7 @@ fn completions_and_manuals_are_written_into_files() {
     fixture.run(["generate", "--bash-completion", "bash", "--zsh-completion", "zsh", "--man", "man", "-q"]).code(0);
     assert!(fs::read_to_string(fixture.path("bash")).unwrap().contains("onefold"));
     assert!(fixture.path("zsh").exists() && fixture.path("man/onefold-backup.1").exists());
-    assert!(!fixture.path("man/onefold-rewrite.1").exists() && !fixture.path("man/onefold-help.1").exists());
+    assert!(!fixture.path("man/onefold-webdav.1").exists() && !fixture.path("man/onefold-help.1").exists());
     assert!(fixture.run(["generate", "--bash-completion", "-"]).code(0).stdout().contains("onefold"));
     fixture.run(["generate"]).code(1);
 }

@@ -76,10 +76,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("mount", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
     ("prune", "not in this version; space is not given back yet"),
     ("rebuild-index", "`onefold repair index` rebuilds the index of this host"),
-    ("recover", "not in this version; `onefold check` names what is damaged"),
-    ("rewrite", "not in this version; a snapshot is never changed"),
     ("self-update", "not in this version; install the new version as you installed this one"),
-    ("tag", "not in this version; `onefold backup --tag` sets tags, which are not changed afterward"),
     ("webdav", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
 ];
 

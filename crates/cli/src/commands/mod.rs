@@ -4,6 +4,7 @@ mod backup;
 mod cat;
 mod check;
 mod completions;
+mod derive;
 mod diff;
 mod dump;
 mod dump_contents;
@@ -60,6 +61,9 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         }
         Command::Backup(args) => backup::run(&settings, &output, &args),
         Command::Forget(args) => forget::run(&settings, &output, &args),
+        Command::Recover(args) => derive::recover(&settings, &output, &args),
+        Command::Tag(args) => derive::tag(&settings, &output, &args),
+        Command::Rewrite(args) => derive::rewrite(&settings, &output, &args),
         Command::Restore(args) => restore::run(&settings, &output, &args),
         Command::Snapshots(args) => snapshots::run(&settings, &output, &args),
         Command::Ls(args) => ls::run(&settings, &output, &args),

@@ -99,6 +99,31 @@ impl Commits {
         let found = named.next().copied();
         found.filter(|_| named.next().is_none())
     }
+
+    /// Returns the snapshots that were forgotten, oldest first.
+    pub fn forgotten_snapshots(&self) -> Vec<(SessionId, &Snapshot)> {
+        let forgotten = self.commits.iter().filter(|commit| self.forgotten.contains(&commit.session));
+        let mut snapshots: Vec<_> =
+            forgotten.filter_map(|commit| Some((commit.session, commit.body.snapshot.as_ref()?))).collect();
+        snapshots.sort_by_key(|(session, snapshot)| (snapshot.time, *session));
+        snapshots
+    }
+
+    /// Finds the forgotten snapshot that an id, or a prefix of one, means.
+    pub fn resolve_forgotten(&self, name: &str) -> Result<SessionId> {
+        let is_named = |session: SessionId| PREFIX_LEN_MIN <= name.len() && SnapshotId(session).starts_with(name);
+        let mut named = self.forgotten.iter().copied().filter(|session| is_named(*session));
+        match (named.next(), named.next()) {
+            (Some(only), None) => Ok(only),
+            (Some(_), Some(_)) => {
+                Err(Error::invalid(format!("snapshot `{name}`: several ids begin like that; use a longer prefix")))
+            }
+            (None, _) if self.snapshots().iter().any(|(session, _)| is_named(*session)) => {
+                Err(Error::invalid(format!("snapshot `{name}` is not forgotten")))
+            }
+            (None, _) => Err(Error::invalid(format!("forgotten snapshot `{name}` not found"))),
+        }
+    }
 }
 
 /// Returns N of `latest~N`, 0 for `latest`, `None` for anything that is not about the latest.

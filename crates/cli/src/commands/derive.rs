@@ -1,0 +1,296 @@
+//! `recover`, `tag` and `rewrite`: snapshots that are derived from others.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use onefold_engine::Error;
+use onefold_engine::derive::{DeriveOptions, Exclusion, StoreOptions};
+use onefold_engine::forget::Forgetting;
+use onefold_engine::io::os_identity::{host_name, user_name};
+use onefold_engine::monitor::Monitor;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::repo::{self, Derived};
+use onefold_engine::snapshot::{ForgetBody, Snapshot};
+use onefold_engine::store::Store;
+use onefold_engine::store::commits::Commits;
+use onefold_engine::types::SessionId;
+
+use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
+use crate::commands::snapshots::Table;
+use crate::exit::Unreadable;
+use crate::interrupt::Interrupt;
+use crate::json::derive::{ChangedSnapshot, ChangedSummary, RecoveredSnapshot};
+use crate::json::{Failure, SnapshotObject, short_id};
+use crate::open::{self, Opened, OpenedCache, open};
+use crate::output::Output;
+use crate::settings::{Settings, Verbosity};
+use crate::sources;
+use crate::text;
+use crate::trust;
+
+/// Takes forgets back, or lists the snapshots that are forgotten.
+pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverArgs) -> Result<()> {
+    let run = Run::begin(settings, output, "recover")?;
+    if args.snapshots.is_empty() {
+        return run.list_forgotten();
+    }
+    let mut named: Vec<SessionId> = Vec::new();
+    for name in &args.snapshots {
+        let id = run.commits.resolve_forgotten(name)?;
+        if !named.contains(&id) {
+            named.push(id);
+        }
+    }
+    let mut are_lost = false;
+    for id in named {
+        let derived =
+            repo::recover(&run.opened.store, &run.options, id).with_context(|| format!("snapshot {}", short_id(id)))?;
+        let (old, recovered) = (short_id(id), RecoveredSnapshot::of(id, &derived));
+        match (recovered, &derived) {
+            (Some(recovered), _) if output.json => output.message(&recovered)?,
+            (_, Derived::Made(new, _)) => {
+                output.line(format!("snapshot {} saved: it is snapshot {old} again", short_id(*new)))?;
+            }
+            (_, Derived::Exists(same)) => {
+                output.line(format!("snapshot {old} was recovered before, as snapshot {}", short_id(*same)))?;
+            }
+            (_, Derived::Lost { chunks, paths }) => {
+                are_lost = true;
+                output.warn(&format!(
+                    "snapshot {old} is not recovered: {} are missing, which {} need",
+                    text::count(*chunks, "chunk"),
+                    text::count(*paths, "path")
+                ));
+            }
+            (_, Derived::Unmodified) => {}
+        }
+    }
+    run.finish()?;
+    ensure!(!are_lost, Unreadable::NotRecovered);
+    Ok(())
+}
+
+/// Changes the tags of snapshots.
+pub(crate) fn tag(settings: &Settings, output: &Arc<Output>, args: &TagArgs) -> Result<()> {
+    ensure!(
+        !args.add.is_empty() || !args.remove.is_empty() || !args.set.is_empty(),
+        "nothing to do: give --add, --remove or --set"
+    );
+    let run = Run::begin(settings, output, "tag")?;
+    let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
+    let forgetting = run.forgetting("tag")?;
+    let mut changed = 0;
+    for (id, snapshot) in selected {
+        let tags = args.change(&snapshot.tags);
+        if tags == snapshot.tags {
+            continue;
+        }
+        let so_far = || format!("snapshot {}, after {} changed", short_id(id), text::count(changed, "snapshot"));
+        if args.dry_run {
+            run.would_change(id, &format!("get the tags [{}]", tags.join(", ")))?;
+        } else {
+            let derived = repo::tag(&run.opened.store, &run.options, id, &tags).with_context(so_far)?;
+            // Only once the new one is durable.
+            let new = run.replacement(id, &derived)?;
+            forgetting.forget(id).with_context(so_far)?;
+            run.report(id, new)?;
+        }
+        changed += 1;
+    }
+    run.summarize(changed, args.dry_run)?;
+    run.finish()
+}
+
+/// Makes snapshots without some paths.
+pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteArgs) -> Result<()> {
+    let (patterns, texts) = sources::exclude_patterns(&args.patterns)?;
+    ensure!(!patterns.is_empty(), "nothing to do: give --exclude, --iexclude, --exclude-file or --iexclude-file");
+    let exclusion = Exclusion { patterns, texts };
+    let run = Run::begin(settings, output, "rewrite")?;
+    let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
+    let storing = StoreOptions { compression: settings.compression, driver: Driver::threads(settings.threads) };
+    let forgetting = run.forgetting("rewrite")?;
+    let store = &run.opened.store;
+    let mut changed = 0;
+    for (id, original) in selected {
+        let so_far = || format!("snapshot {}, after {} rewritten", short_id(id), text::count(changed, "snapshot"));
+        if args.dry_run {
+            let tried = repo::try_rewrite(store, &run.options, (id, original), &exclusion).with_context(so_far)?;
+            let Some(rewritten) = tried else {
+                run.unmodified(id)?;
+                continue;
+            };
+            run.would_change(id, &difference(original, &rewritten))?;
+        } else {
+            match repo::rewrite(store, &run.options, &storing, id, &exclusion).with_context(so_far)? {
+                Derived::Unmodified => {
+                    run.unmodified(id)?;
+                    continue;
+                }
+                derived => {
+                    let new = run.replacement(id, &derived)?;
+                    if args.forget {
+                        forgetting.forget(id).with_context(so_far)?;
+                    }
+                    if let Derived::Made(_, rewritten) = &derived {
+                        output.note(&format!("snapshot {}: {}", short_id(id), difference(original, rewritten)));
+                    }
+                    run.report(id, new)?;
+                }
+            }
+        }
+        changed += 1;
+    }
+    run.summarize(changed, args.dry_run)?;
+    run.finish()
+}
+
+/// Returns what a rewritten snapshot does not have any more.
+fn difference(original: &Snapshot, rewritten: &Snapshot) -> String {
+    let (before, after) = (&original.summary, &rewritten.summary);
+    let files = before.files_processed.saturating_sub(after.files_processed);
+    let bytes = before.bytes_processed.saturating_sub(after.bytes_processed);
+    format!("without {} that have {}", text::count(files, "file"), text::bytes(bytes))
+}
+
+/// One run of a command.
+struct Run<'a> {
+    settings: &'a Settings,
+    output: &'a Arc<Output>,
+    opened: Opened,
+    commits: Commits,
+    options: DeriveOptions,
+    /// Holds the directory of temporary files.
+    _cache: OpenedCache,
+}
+
+impl<'a> Run<'a> {
+    fn begin(settings: &'a Settings, output: &'a Arc<Output>, command: &'static str) -> Result<Self> {
+        let opened = open(settings, output)?;
+        let interrupt = Interrupt::listen()?;
+        let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+        let commits = trust::read_commits(settings, output, &opened.store)?;
+        let options = DeriveOptions {
+            hostname: host_name(),
+            scratch: cache.scratch(),
+            budget: settings.budget(),
+            monitor: Arc::new(Listener { output: Arc::clone(output), interrupt, command }),
+        };
+        Ok(Self { settings, output, opened, commits, options, _cache: cache })
+    }
+
+    fn forgetting(&self, command: &str) -> Result<Forgetting<'_>> {
+        let store: &Store = &self.opened.store;
+        let (hostname, username) = (host_name(), user_name());
+        let note = ForgetBody { time: store.host.now(), hostname, username, rules: format!("replaced by {command}") };
+        Ok(Forgetting::begin(store, &note)?)
+    }
+
+    /// Lists the snapshots that are forgotten.
+    fn list_forgotten(&self) -> Result<()> {
+        let listed = self.commits.forgotten_snapshots();
+        if self.output.json {
+            let objects: Vec<_> = listed.iter().map(|(id, snapshot)| SnapshotObject::of(*id, snapshot)).collect();
+            self.output.message(&objects)?;
+        } else {
+            let table = Table { output: self.output, compact: false, long_ids: false, reasons: None };
+            table.print(&listed)?;
+        }
+        self.finish()
+    }
+
+    /// Returns the snapshot that replaces another one.
+    fn replacement(&self, old: SessionId, derived: &Derived) -> Result<SessionId> {
+        match derived {
+            Derived::Made(new, _) => Ok(*new),
+            Derived::Exists(same) => {
+                self.output.note(&format!("snapshot {} is there already", short_id(*same)));
+                Ok(*same)
+            }
+            Derived::Unmodified => bail!("snapshot {} was changed meanwhile: try again", short_id(old)),
+            Derived::Lost { .. } => Err(Unreadable::NotDerived.into()),
+        }
+    }
+
+    fn report(&self, old: SessionId, new: SessionId) -> Result<()> {
+        if self.output.json {
+            self.output.message(&ChangedSnapshot::of(old, Some(new)))?;
+        } else if Verbosity::Normal <= self.output.verbosity {
+            self.output.line(format!("snapshot {} saved in place of {}", short_id(new), short_id(old)))?;
+        }
+        Ok(())
+    }
+
+    fn would_change(&self, id: SessionId, what: &str) -> Result<()> {
+        if self.output.json {
+            self.output.message(&ChangedSnapshot::of(id, None))?;
+        } else {
+            self.output.line(format!("would change snapshot {}: {what}", short_id(id)))?;
+        }
+        Ok(())
+    }
+
+    fn unmodified(&self, id: SessionId) -> Result<()> {
+        if !self.output.json && Verbosity::Normal <= self.output.verbosity {
+            self.output.line(format!("snapshot {} unmodified", short_id(id)))?;
+        }
+        Ok(())
+    }
+
+    /// Prints how many snapshots were changed, as restic does.
+    fn summarize(&self, changed: u64, dry_run: bool) -> Result<()> {
+        if self.output.json {
+            return Ok(self.output.message(&ChangedSummary { changed_snapshots: changed, dry_run })?);
+        }
+        if Verbosity::Normal <= self.output.verbosity {
+            let count = text::count(changed, "snapshot");
+            self.output.line(match (changed, dry_run) {
+                (0, _) => "no snapshots were modified".to_owned(),
+                (_, false) => format!("modified {count}"),
+                (_, true) => format!("would modify {count}"),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends the output, and remembers the snapshots that were made. Fails if a commit could not be read.
+    fn finish(&self) -> Result<()> {
+        self.output.flush()?;
+        trust::remember(self.settings, self.output, &self.opened.store);
+        let unread = self.commits.findings.iter().map(|(_, error)| error).chain(&self.commits.not_forgotten);
+        self.output.fail_on(unread, "not all commits can be read")
+    }
+}
+
+/// Monitor that prints what is lost or left out.
+#[derive(Debug)]
+struct Listener {
+    output: Arc<Output>,
+    interrupt: Interrupt,
+    command: &'static str,
+}
+
+impl Monitor for Listener {
+    fn excluded(&self, path: &Path) {
+        if Verbosity::Verbose <= self.output.verbosity {
+            self.output.note(&format!("excluding {}", path.display()));
+        }
+    }
+
+    fn failure(&self, path: &Path, error: &Error) {
+        if self.output.json {
+            self.output.warn_message(&Failure::new(self.command, path, error.to_string()));
+        } else {
+            self.output.warn(&format!("error: {}: {error}", path.display()));
+        }
+    }
+
+    fn note(&self, text: &str) {
+        self.output.note(text);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupt.is_raised()
+    }
+}
