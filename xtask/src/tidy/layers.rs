@@ -11,11 +11,11 @@ use crate::rust;
 /// highest.
 const LAYERS: [&[&str]; 9] = [
     &["types", "error", "codec", "random", "bloom", "bitmap", "lru"],
-    &["io", "monitor"],
+    &["io", "monitor", "pipeline"],
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
     &["index", "store"],
-    &["pipeline", "backup", "restore", "check", "collect", "inspect", "forget", "derive"],
+    &["backup", "restore", "check", "collect", "inspect", "forget", "derive"],
     &["repo"],
     &["facade"],
     &["testing"],

@@ -9,7 +9,6 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::backup::Budget;
-use crate::backup::container_writer::StoredUnit;
 use crate::backup::cut::CutBlock;
 use crate::backup::pack::PackStage;
 use crate::container::RegionChunk;
@@ -18,6 +17,7 @@ use crate::error::Result;
 use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
 use crate::recipe::MetadataSink;
+use crate::store::container_writer::StoredUnit;
 use crate::types::{Chunk, ChunkKind, ChunkRef, ContainerId, Fingerprint, Sequence};
 
 use std::sync::Arc;

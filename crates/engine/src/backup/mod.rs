@@ -2,7 +2,6 @@
 
 pub(crate) mod assemble;
 pub(crate) mod block;
-mod container_writer;
 pub mod cut;
 pub mod dry_run;
 pub(crate) mod identify;
@@ -15,6 +14,8 @@ pub mod run;
 mod source_file;
 
 use block::BLOCK_BYTES;
+
+use crate::store::container_writer::WriterLimits;
 
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use dry_run::{DryRun, dry_run};
@@ -94,6 +95,12 @@ impl Budget {
         };
         budget.index_bytes = bytes.saturating_sub(budget.memory_bytes()).min(bytes / 2);
         budget
+    }
+
+    /// Returns the limits of the writer of containers.
+    pub(crate) fn writer_limits(&self) -> WriterLimits {
+        let &Self { containers_sealing: sealing, containers_writing: writing, barrier_containers: barrier, .. } = self;
+        WriterLimits { sealing, writing, barrier }
     }
 
     /// Returns how many of `threads` threads a budget can keep supplied.

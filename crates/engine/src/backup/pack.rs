@@ -7,37 +7,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backup::Budget;
-use crate::backup::container_writer::{ContainerWriter, StoredUnit};
 use crate::compress::{Compression, Compressor};
+use crate::container::compress_region::CompressRegion;
 use crate::container::{Packer, Region, RegionChunk};
 use crate::error::Result;
 use crate::object::names::ContainerKind;
+use crate::pipeline::TaskQueue;
 use crate::pipeline::driver::{Driver, Pool};
-use crate::pipeline::{BufferPool, Task, TaskQueue};
+use crate::store::container_writer::{ContainerWriter, StoredUnit};
 use crate::store::{Session, Store};
 use crate::types::ContainerId;
-
-struct Compress {
-    compression: Compression,
-    compressors: Arc<BufferPool<Compressor>>,
-}
-
-impl Task for Compress {
-    type In = Region;
-    type Out = Region;
-
-    fn run(&self, mut region: Region) -> Region {
-        let mut compressor = self.compressors.take();
-        region.compress(&mut compressor, self.compression);
-        self.compressors.put(compressor);
-        region
-    }
-}
 
 /// The open region, the regions being compressed and the open container of one kind.
 struct Line {
     region: Region,
-    compress: TaskQueue<Compress>,
+    compress: TaskQueue<CompressRegion>,
     packer: Packer,
 }
 
@@ -68,11 +52,10 @@ impl PackStage {
         compression: Compression,
         budget: &Budget,
     ) -> Self {
-        let compressors = Arc::default();
+        let task = CompressRegion::new(compression);
         let line = |kind| {
-            let task = Compress { compression, compressors: Arc::clone(&compressors) };
             let packer = Packer::new(session.id, kind, store.config.container_bytes, compression);
-            let compress = driver.queue(task, Pool::Compute, budget.regions_in_flight);
+            let compress = driver.queue(task.clone(), Pool::Compute, budget.regions_in_flight);
             Line { region: Region::default(), compress, packer }
         };
         Self {
@@ -81,7 +64,7 @@ impl PackStage {
             metadata: line(ContainerKind::Metadata),
             ordinals: 0,
             compressor: Compressor::default(),
-            writer: ContainerWriter::new(store, session, driver, budget),
+            writer: ContainerWriter::new(store, session, driver, budget.writer_limits()),
             assigned: Vec::new(),
         }
     }

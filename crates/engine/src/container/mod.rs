@@ -4,6 +4,7 @@
 //! trailer. Data and metadata are kept in containers of their own. See `docs/format.md`.
 
 pub(crate) mod builder;
+pub(crate) mod compress_region;
 pub mod directory;
 pub(crate) mod reader;
 pub(crate) mod seal;

@@ -5,6 +5,7 @@ pub mod commits;
 pub(crate) mod container_ids;
 mod container_runs;
 pub mod container_set;
+pub(crate) mod container_writer;
 pub(crate) mod containers;
 pub mod create;
 pub mod cursor;

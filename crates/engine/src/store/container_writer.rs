@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::backup::Budget;
 use crate::container::{ContainerBuilder, SealedContainer, Sealer};
 use crate::error::Result;
 use crate::io::AlignedBuffer;
@@ -14,15 +13,26 @@ use crate::pipeline::{BufferPool, Task, TaskQueue};
 use crate::store::{Session, Store};
 use crate::types::{Chunk, ContainerId};
 
+/// Limits of a writer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriterLimits {
+    /// Containers being sealed.
+    pub(crate) sealing: usize,
+    /// Containers being written.
+    pub(crate) writing: usize,
+    /// Containers between two barriers. What is not durable is at most twice that.
+    pub(crate) barrier: usize,
+}
+
 /// A durable container whose chunks are to be recorded.
 #[derive(Debug)]
 pub(crate) struct StoredUnit {
     /// The container.
-    pub(super) container: ContainerId,
+    pub(crate) container: ContainerId,
     /// Bytes of its file.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// Its chunks in order.
-    pub(super) chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<Chunk>,
 }
 
 struct Seal {
@@ -71,7 +81,7 @@ struct Written {
 }
 
 /// Seals and writes the containers of a session, and makes them durable in groups.
-pub(super) struct ContainerWriter {
+pub(crate) struct ContainerWriter {
     store: Store,
     seal: TaskQueue<Seal>,
     write: TaskQueue<Put>,
@@ -97,25 +107,25 @@ impl Drop for ContainerWriter {
 
 impl ContainerWriter {
     /// Starts without containers.
-    pub(crate) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, budget: &Budget) -> Self {
+    pub(crate) fn new(store: &Store, session: &Arc<Session>, driver: &Driver, limits: WriterLimits) -> Self {
         let buffers = Arc::default();
         let seal = Seal { store: store.clone(), sealers: Arc::default(), buffers: Arc::clone(&buffers) };
         let write = Put { session: Arc::clone(session), buffers };
         Self {
             store: store.clone(),
-            seal: driver.queue(seal, Pool::Compute, budget.containers_sealing),
-            write: driver.queue(write, Pool::Wait, budget.containers_writing),
+            seal: driver.queue(seal, Pool::Compute, limits.sealing),
+            write: driver.queue(write, Pool::Wait, limits.writing),
             written: VecDeque::new(),
             closed: 0,
             durable: 0,
-            barrier_containers: budget.barrier_containers,
+            barrier_containers: limits.barrier,
             stored: Vec::new(),
             stored_bytes: 0,
         }
     }
 
     /// Takes a container that is full, or the last of its kind.
-    pub(super) fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
+    pub(crate) fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
         let mut random = [0; 32];
         self.store.host.random(&mut random)?;
         if let Some(sealed) = self.seal.push((builder, random)) {
@@ -136,12 +146,12 @@ impl ContainerWriter {
     }
 
     /// Takes the units that became durable.
-    pub(super) fn take_stored(&mut self) -> Vec<StoredUnit> {
+    pub(crate) fn take_stored(&mut self) -> Vec<StoredUnit> {
         std::mem::take(&mut self.stored)
     }
 
     /// Returns the bytes of all durable containers.
-    pub(super) fn stored_bytes(&self) -> u64 {
+    pub(crate) fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
