@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "tests stop at a surprise and tell what they tried")]
 
 mod condemned;
+mod copying;
 mod crash;
 mod damage;
 mod deleting;

@@ -49,13 +49,13 @@ pub struct Budget {
     pub index_bytes: usize,
 }
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 /// A container under way, of the default size.
-const CONTAINER_BYTES: usize = 4 * MIB;
+pub(crate) const CONTAINER_BYTES: usize = 4 * MIB;
 /// A container being sealed: its regions, its bytes, and one region opened again and decompressed.
-const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
+pub(crate) const SEALING_BYTES: usize = 2 * CONTAINER_BYTES + MIB;
 /// A region being compressed, of the default size: its plaintext and its stored form.
-const REGION_BYTES: usize = MIB;
+pub(crate) const REGION_BYTES: usize = MIB;
 /// A waiting reference, with its entries in the queue and in the map of locations.
 const REFERENCE_BYTES: usize = 200;
 /// A step of the walk that waits: a file's path, name and metadata.
@@ -64,7 +64,7 @@ const STEP_BYTES: usize = 600;
 const BLOCK_AND_STEPS_BYTES: usize = BLOCK_BYTES + MIB / 4;
 /// State of a compressor at the default level and of the one that probes, and buffers for the worst case; one for each
 /// thread that computes and one for the sequencer.
-const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
+pub(crate) const COMPRESSOR_BYTES: usize = 5 * MIB / 2;
 /// Memory that keeps one computing thread busy: its compressor, blocks, regions and a container.
 const THREAD_BYTES: usize = 32 * MIB;
 /// Chunks of a container, of the default sizes, where its contents compress to a third.

@@ -302,6 +302,8 @@ pub struct LiveChunk {
     pub slot: u16,
     /// Number of the newest snapshot that reaches it; 0 is the newest of all.
     pub rank: u16,
+    /// Its bytes, hints included.
+    pub len: u32,
 }
 
 /// Cursor over live chunks. After an error it must be dropped.
@@ -320,7 +322,8 @@ impl LiveChunks<'_> {
                 self.next_surplus = self.surplus.next().transpose()?;
             }
             if is_reached && self.next_surplus != Some(record) {
-                return Ok(Some(LiveChunk { container: copy.container, slot: copy.slot, rank: copy.rank }));
+                let Copy { container, slot, rank, len, .. } = copy;
+                return Ok(Some(LiveChunk { container, slot, rank, len }));
             }
         }
         Ok(None)

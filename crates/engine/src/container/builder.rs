@@ -36,6 +36,26 @@ pub struct Region {
     pub(crate) algorithm: Option<Algorithm>,
     /// Length of the plaintext.
     pub(crate) plain_len: u32,
+    /// CRC-32C of what is stored, from before it was last decompressed and compared with its fingerprints. `None` for new
+    /// regions, which are compared when they are sealed.
+    pub(crate) compared: Option<u32>,
+}
+
+/// A region that is stored again as it is compressed, because most of its chunks are needed.
+#[derive(Clone, Debug)]
+pub(crate) struct CompressedRegion(Region);
+
+impl CompressedRegion {
+    /// Takes the stored form of a region. `checksum` is its CRC-32C, taken before it was decompressed, and all of its `chunks`
+    /// matched their fingerprints then.
+    pub(crate) fn new(chunks: Vec<RegionChunk>, algorithm: Algorithm, stored: Vec<u8>, checksum: u32) -> Self {
+        let plain_len = chunks.iter().map(|packed| packed.chunk.len).sum();
+        let (plain, compressed) = match algorithm {
+            Algorithm::None => (stored, Vec::new()),
+            Algorithm::Zstd | Algorithm::Lz4 => (Vec::new(), stored),
+        };
+        Self(Region { chunks, plain, compressed, algorithm: Some(algorithm), plain_len, compared: Some(checksum) })
+    }
 }
 
 impl Region {
@@ -163,6 +183,19 @@ impl Packer {
                 region.compress(compressor, self.compression);
             }
         }
+        packed
+    }
+
+    /// Packs a region as it is. It is not cut: if it does not fit, the container is full. An empty container takes any region
+    /// that a container of this repository held.
+    pub(crate) fn push_compressed(&mut self, region: CompressedRegion, ordinals: &mut u32) -> Packed {
+        let CompressedRegion(region) = region;
+        let mut packed = Packed::default();
+        if !self.fits(&region) {
+            packed.full.extend(self.finish());
+        }
+        let id = self.open_container(ordinals);
+        self.assign(id, region, &mut packed);
         packed
     }
 

@@ -10,7 +10,7 @@ pub(crate) mod reader;
 pub(crate) mod seal;
 pub mod trailer;
 
-pub(crate) use builder::Packer;
+pub(crate) use builder::{CompressedRegion, Packer};
 pub use builder::{ContainerBuilder, Region, RegionChunk};
 pub use directory::{Directory, DirectoryChunk, RegionEntry};
 pub(crate) use reader::ContainerReader;

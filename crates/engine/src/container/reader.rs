@@ -248,7 +248,8 @@ impl ContainerReader {
             .ok_or_else(|| self.wrong_region(region, "does not decompress"))
     }
 
-    fn unseal_region<'a>(&self, region: u32, sealed: &'a mut [u8]) -> Result<(&RegionEntry, &'a [u8])> {
+    /// Opens a region's sealed bytes in place. Returns what is stored, which may be compressed.
+    pub(crate) fn unseal_region<'a>(&self, region: u32, sealed: &'a mut [u8]) -> Result<(&RegionEntry, &'a [u8])> {
         let wrong = |what| self.wrong_region(region, what);
         let entry = self.directory.regions.get(region as usize).ok_or_else(|| wrong("does not exist"))?;
         let aad = region_aad(&self.header, entry.algorithm, entry.plain_len);
@@ -256,7 +257,8 @@ impl ContainerReader {
         Ok((entry, stored))
     }
 
-    fn wrong_region(&self, region: u32, what: &str) -> Error {
+    /// Returns the error of a region that is damaged.
+    pub(crate) fn wrong_region(&self, region: u32, what: &str) -> Error {
         Error::damaged(self.name, format!("region {region}: {what}"))
     }
 }

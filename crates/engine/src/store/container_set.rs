@@ -145,6 +145,12 @@ impl Containers {
         self.set.record(number).map(|(name, _)| name)
     }
 
+    /// Returns the kind of a container.
+    pub(crate) fn kind(&self, number: ContainerNumber) -> ContainerKind {
+        let (_, kind, _) = self.set.runs.get(number.0).expect("numbers come from this set");
+        kind
+    }
+
     /// Returns the name of a container and the length that was listed.
     pub(crate) fn sized(&self, number: ContainerNumber) -> Result<(ContainerName, u64)> {
         self.set.record(number)

@@ -1,0 +1,182 @@
+//! Copying forward: the live chunks of containers that a plan gives up move to new containers (step C5 of docs/protocol.md).
+//!
+//! Live chunks are sorted by the position of their container in the plan, in external memory. Each container is read once, on
+//! the read pool; its regions are opened and compared with their fingerprints on the compute pool. A region that is mostly live
+//! is *carried over*: its compressed bytes are sealed again. Any other is *taken apart*: its live chunks are compressed again,
+//! with chunks of the same kind and [lifetime class](crate::collect::lifetime). All results are taken in order, so that the
+//! same input makes the same containers with every driver.
+
+mod budget;
+mod order;
+mod pack;
+mod read;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::usage::LiveChunk;
+use crate::compress::Compression;
+use crate::error::{Error, Result};
+use crate::monitor::{Items, Monitor};
+use crate::pipeline::driver::Pool;
+use crate::pipeline::{Driver, TaskQueue};
+use crate::store::container_ids::ContainerIds;
+use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::metadata::Scratch;
+use crate::store::{Session, Store};
+
+pub use budget::CopyBudget;
+use order::{CopiedContainer, LiveByContainer};
+use pack::Packing;
+use read::{OpenRegion, OpenedRegion, ReadContainer, ReadRegions};
+
+/// What is copied, and how.
+#[derive(Debug)]
+pub struct CopyRequest<'a> {
+    /// The repository.
+    pub store: &'a Store,
+    /// The session of the collector, which owns the new containers.
+    pub(crate) session: &'a Arc<Session>,
+    /// The containers that numbers refer to.
+    pub containers: &'a Containers,
+    /// Numbers of the containers to copy, each once, in the order in which their chunks are to follow each other.
+    pub copy: &'a [u32],
+    /// The lifetime class of each rank.
+    pub classes: &'a LifetimeClasses,
+    /// How regions that are taken apart are compressed.
+    pub compression: Compression,
+    /// Division of the memory.
+    pub budget: CopyBudget,
+    /// Where the list of chunks spills.
+    pub scratch: &'a Scratch,
+    /// How stages run.
+    pub driver: &'a Driver,
+    /// Receiver of progress, by containers, and of interruptions.
+    pub monitor: &'a dyn Monitor,
+}
+
+/// Outcome of copying.
+#[derive(Debug, Default)]
+pub struct Copied {
+    /// The new containers. All of them are durable.
+    pub(crate) written: ContainerIds,
+    /// Number of new containers.
+    pub written_containers: u64,
+    /// Bytes of the new containers.
+    pub written_bytes: u64,
+    /// Containers of which a live chunk could not be copied, by number, each with the first reason. They must be kept. Their
+    /// other chunks may have been copied.
+    pub not_copied: BTreeMap<u32, Error>,
+    /// Live chunks copied.
+    pub chunks: u64,
+    /// Bytes of them, hints included.
+    pub plain_bytes: u64,
+    /// Dead chunks that were carried over with live ones.
+    pub dead_chunks: u64,
+    /// Bytes of the dead chunks.
+    pub dead_bytes: u64,
+    /// Regions stored again as they were compressed.
+    pub regions_carried: u64,
+    /// Regions that were taken apart.
+    pub regions_taken_apart: u64,
+}
+
+/// Copies the chunks of `live` that stand in the containers to be copied. Other chunks are passed over. `ordinals` is the
+/// number of the session's next container.
+///
+/// Everything copied is durable when this returns. After an error some new containers may be durable; the others are given
+/// up, and their temporary files are removed. A damaged container is no error: see [`Copied::not_copied`].
+pub fn copy_forward(
+    request: &CopyRequest<'_>,
+    live: impl Iterator<Item = Result<LiveChunk>>,
+    ordinals: &mut u32,
+) -> Result<Copied> {
+    let live = LiveByContainer::sort(request, live)?;
+    let mut copier = Copier::new(request, &live, ordinals);
+    request.monitor.stage(Items::Containers, request.copy.len() as u64);
+    for container in live.containers()? {
+        if request.monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        request.session.beat();
+        copier.copy(container?)?;
+    }
+    copier.finish()
+}
+
+/// The queues that containers, regions and chunks pass through.
+struct Copier<'a> {
+    request: &'a CopyRequest<'a>,
+    read: TaskQueue<ReadContainer>,
+    open: TaskQueue<OpenRegion>,
+    packing: Packing<'a>,
+    copied: Copied,
+}
+
+impl<'a> Copier<'a> {
+    fn new(request: &'a CopyRequest<'a>, live: &LiveByContainer, ordinals: &'a mut u32) -> Self {
+        let CopyRequest { store, budget, driver, classes, .. } = request;
+        Self {
+            request,
+            read: driver.queue(ReadContainer::new(store), Pool::Read, budget.containers_reading),
+            open: driver.queue(OpenRegion::new(store, classes), Pool::Compute, budget.regions_opening),
+            packing: Packing::new(request, live.bytes(), ordinals),
+            copied: Copied::default(),
+        }
+    }
+
+    fn copy(&mut self, container: CopiedContainer) -> Result<()> {
+        let name = self.request.containers.name(ContainerNumber(container.number))?;
+        match self.read.push((name, container)) {
+            Some(regions) => self.take_container(regions),
+            None => Ok(()),
+        }
+    }
+
+    fn take_container(&mut self, read: ReadRegions) -> Result<()> {
+        let ReadRegions { container, outcome } = read;
+        match outcome {
+            Ok(regions) => {
+                for region in regions {
+                    if let Some(opened) = self.open.push(region) {
+                        self.take_region(opened)?;
+                    }
+                }
+            }
+            Err(error) => self.keep(container, error),
+        }
+        self.request.monitor.advance(0, 1);
+        Ok(())
+    }
+
+    /// Notes that a container must be kept.
+    fn keep(&mut self, container: u32, error: Error) {
+        self.copied.not_copied.entry(container).or_insert(error);
+    }
+
+    fn take_region(&mut self, region: OpenedRegion) -> Result<()> {
+        let OpenedRegion { container, outcome, error } = region;
+        if let Some(error) = error {
+            self.keep(container, error);
+        }
+        let Some(region) = outcome else { return Ok(()) };
+        self.copied.count(&region);
+        let bytes = region.live_bytes();
+        self.packing.push(region)?;
+        self.request.monitor.advance(bytes, 0);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Copied> {
+        while let Some(read) = self.read.pop() {
+            self.take_container(read)?;
+        }
+        while let Some(opened) = self.open.pop() {
+            self.take_region(opened)?;
+        }
+        let Self { packing, mut copied, .. } = self;
+        packing.finish(&mut copied)?;
+        Ok(copied)
+    }
+}

@@ -1,0 +1,205 @@
+//! Packing copies: an open region and an open container for each group of chunks.
+
+use std::ops::Range;
+
+use crate::collect::copy::order::KindBytes;
+use crate::collect::copy::read::{LiveRegion, Opened};
+use crate::collect::copy::{Copied, CopyRequest};
+use crate::collect::lifetime::{Grouping, LifetimeClass};
+use crate::compress::Compressor;
+use crate::container::compress_region::CompressRegion;
+use crate::container::{CompressedRegion, Packer, Region};
+use crate::error::{Error, Result};
+use crate::monitor::Monitor;
+use crate::object::names::ContainerKind;
+use crate::pipeline::driver::Pool;
+use crate::pipeline::{Task, TaskQueue};
+use crate::store::container_ids::ContainerIds;
+use crate::store::container_writer::ContainerWriter;
+
+/// A region on its way to a container.
+enum PackInput {
+    /// Compressed already.
+    Carried(CompressedRegion),
+    /// New.
+    New(Region),
+}
+
+/// Compresses new regions and hands on the others, so that all of a group stay in order.
+struct Compress(CompressRegion);
+
+impl Task for Compress {
+    type In = (usize, PackInput);
+    type Out = (usize, PackInput);
+
+    fn run(&self, (group, input): Self::In) -> Self::Out {
+        match input {
+            PackInput::Carried(_) => (group, input),
+            PackInput::New(region) => (group, PackInput::New(self.0.run(region))),
+        }
+    }
+}
+
+/// The open region and the open container of a group.
+struct Group {
+    region: Region,
+    packer: Packer,
+}
+
+/// Packs copies and writes containers.
+pub(super) struct Packing<'a> {
+    region_bytes: u32,
+    monitor: &'a dyn Monitor,
+    data: Grouping,
+    metadata: Grouping,
+    /// Those of data first.
+    groups: Vec<Group>,
+    compress: TaskQueue<Compress>,
+    compressor: Compressor,
+    ordinals: &'a mut u32,
+    writer: ContainerWriter,
+    written: ContainerIds,
+    written_containers: u64,
+    written_bytes: u64,
+}
+
+impl<'a> Packing<'a> {
+    /// Starts with an empty group for each kind and class that holds at least a container of `bytes`.
+    pub(super) fn new(request: &'a CopyRequest<'_>, bytes: &KindBytes, ordinals: &'a mut u32) -> Self {
+        let &CopyRequest { store, session, compression, budget, driver, monitor, .. } = request;
+        let container_bytes = store.config.container_bytes;
+        let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
+        let data = Grouping::new(&bytes.data, container_bytes.into(), budget.groups_max.saturating_sub(metadata.len()));
+        let group = |kind| Group {
+            region: Region::default(),
+            packer: Packer::new(session.id, kind, container_bytes, compression),
+        };
+        let kinds = [(ContainerKind::Data, data.len()), (ContainerKind::Metadata, metadata.len())];
+        let groups = kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind));
+        Self {
+            region_bytes: store.config.region_bytes,
+            monitor,
+            data,
+            metadata,
+            groups: groups.map(group).collect(),
+            compress: driver.queue(Compress(CompressRegion::new(compression)), Pool::Compute, budget.regions_opening),
+            compressor: Compressor::default(),
+            ordinals,
+            writer: ContainerWriter::new(store, session, driver, budget.writer_limits()),
+            written: ContainerIds::default(),
+            written_containers: 0,
+            written_bytes: 0,
+        }
+    }
+
+    fn group_of(&self, kind: ContainerKind, class: LifetimeClass) -> usize {
+        match kind {
+            ContainerKind::Data => self.data.of(class),
+            ContainerKind::Metadata => self.data.len() + self.metadata.of(class),
+        }
+    }
+
+    fn group(&mut self, group: usize) -> &mut Group {
+        self.groups.get_mut(group).expect("a group for each class")
+    }
+
+    /// Takes live chunks.
+    pub(super) fn push(&mut self, LiveRegion { kind, opened }: LiveRegion) -> Result<()> {
+        match opened {
+            Opened::Carried { region, class, .. } => {
+                self.push_region(self.group_of(kind, class), PackInput::Carried(region))
+            }
+            Opened::TakenApart { chunks, plain } => {
+                let mut rest: Range<usize> = 0..0;
+                for (chunk, class) in chunks {
+                    rest = rest.end..rest.end + chunk.chunk.len as usize;
+                    let bytes = plain.get(rest.clone()).expect("the chunks add up to their bytes");
+                    let (number, region_bytes) = (self.group_of(kind, class), self.region_bytes);
+                    let filled = self.group(number).region.plain_len;
+                    if region_bytes < filled.saturating_add(chunk.chunk.len) {
+                        self.end_region(number)?;
+                    }
+                    self.group(number).region.push(chunk, bytes);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn end_region(&mut self, number: usize) -> Result<()> {
+        let empty = Region::with_buffer(self.region_bytes);
+        let region = std::mem::replace(&mut self.group(number).region, empty);
+        if region.chunks.is_empty() { Ok(()) } else { self.push_region(number, PackInput::New(region)) }
+    }
+
+    fn push_region(&mut self, group: usize, input: PackInput) -> Result<()> {
+        self.compress.push((group, input)).map_or(Ok(()), |(group, input)| self.pack(group, input))
+    }
+
+    fn pack(&mut self, number: usize, input: PackInput) -> Result<()> {
+        let Self { groups, compressor, ordinals, .. } = self;
+        let packer = &mut groups.get_mut(number).expect("a group for each class").packer;
+        let packed = match input {
+            PackInput::Carried(region) => packer.push_compressed(region, ordinals),
+            PackInput::New(region) => packer.push(region, compressor, ordinals),
+        };
+        for builder in packed.full {
+            if self.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            self.writer.close(builder)?;
+            self.take_written();
+        }
+        Ok(())
+    }
+
+    fn take_written(&mut self) {
+        for unit in self.writer.take_stored() {
+            self.written.push(unit.container);
+            self.written_containers += 1;
+            self.written_bytes += unit.len;
+        }
+    }
+
+    /// Closes all containers and makes them durable. Adds them to `copied`.
+    pub(super) fn finish(mut self, copied: &mut Copied) -> Result<()> {
+        for number in 0..self.groups.len() {
+            self.end_region(number)?;
+        }
+        while let Some((number, input)) = self.compress.pop() {
+            self.pack(number, input)?;
+        }
+        for number in 0..self.groups.len() {
+            if let Some(builder) = self.group(number).packer.finish() {
+                self.writer.close(builder)?;
+            }
+        }
+        self.writer.finish()?;
+        self.take_written();
+        let Self { mut written, written_containers, written_bytes, .. } = self;
+        written.sort();
+        (copied.written, copied.written_containers, copied.written_bytes) =
+            (written, written_containers, written_bytes);
+        Ok(())
+    }
+}
+
+impl Copied {
+    /// Counts what is copied of a region.
+    pub(super) fn count(&mut self, region: &LiveRegion) {
+        match &region.opened {
+            Opened::Carried { chunks: (live, all), bytes: (live_bytes, all_bytes), .. } => {
+                self.regions_carried += 1;
+                self.chunks += *live as u64;
+                self.dead_chunks += (all - live) as u64;
+                self.plain_bytes += live_bytes;
+                self.dead_bytes += all_bytes - live_bytes;
+            }
+            Opened::TakenApart { chunks, plain } => {
+                self.regions_taken_apart += 1;
+                self.chunks += chunks.len() as u64;
+                self.plain_bytes += plain.len() as u64;
+            }
+        }
+    }
+}
