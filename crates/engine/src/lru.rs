@@ -52,7 +52,8 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
         self.bytes += bytes;
     }
 
-    fn remove(&mut self, key: &K) {
+    /// Drops what is held for the key.
+    pub(crate) fn remove(&mut self, key: &K) {
         if let Some(held) = self.entries.remove(key) {
             self.by_use.remove(&held.used);
             self.bytes -= held.bytes;

@@ -180,6 +180,9 @@ impl Disk for Fencing {
     fn remove(&self, path: &Path) -> Result<()> {
         self.disk.remove(path)
     }
+    fn remove_dir(&self, path: &Path) -> Result<bool> {
+        self.disk.remove_dir(path)
+    }
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.disk.sync_dir(path)
     }

@@ -47,6 +47,10 @@ impl Disk for AbsentDisk {
         nothing("remove", path)
     }
 
+    fn remove_dir(&self, _: &Path) -> Result<bool> {
+        Ok(true)
+    }
+
     fn sync_dir(&self, _: &Path) -> Result<()> {
         Ok(())
     }

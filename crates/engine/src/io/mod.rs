@@ -195,6 +195,8 @@ pub trait Disk: Debug + Send + Sync {
     fn link(&self, existing: &Path, new: &Path) -> Result<Linked>;
     /// Removes a name of a file; fails if there is none.
     fn remove(&self, path: &Path) -> Result<()>;
+    /// Removes a directory if it is empty. Returns false if it holds something; one that does not exist is fine.
+    fn remove_dir(&self, path: &Path) -> Result<bool>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;
     /// Lists a directory, sorted by name.

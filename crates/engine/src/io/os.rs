@@ -114,6 +114,19 @@ impl Disk for OsDisk {
         std::fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))
     }
 
+    fn remove_dir(&self, path: &Path) -> Result<bool> {
+        let path = self.full(path);
+        match std::fs::remove_dir(&path) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound => Ok(true),
+                // POSIX allows EEXIST in place of ENOTEMPTY.
+                ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => Ok(false),
+                _ => Err(Error::io("remove directory", &path, error)),
+            },
+        }
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         let path = self.full(path);
         let synced = File::open(&path).and_then(|directory| directory.sync_all());

@@ -23,6 +23,8 @@ use crate::object::store::{
 use crate::types::{SessionId, Timestamp};
 
 mod probe;
+#[cfg(test)]
+mod tests;
 
 /// Directory of temporary files. A file here whose session has ended is left over.
 pub const TMP: &str = "tmp";
@@ -32,6 +34,8 @@ const PROBE: &str = ".probe";
 const CREATION_LOCK: &str = "tmp/init";
 /// Files of containers that stay open between reads.
 const OPEN_FILES: usize = 32;
+/// Times that a file is given its name if a collection removes the directory meanwhile. Each removal needs a deletion of its own.
+const PUBLISH_TRIES: usize = 3;
 /// Digits of a session's id, with which the name of a temporary file and of a probe begins.
 const SESSION_DIGITS: usize = 32;
 
@@ -114,6 +118,22 @@ impl DirectoryStore {
         self.disk.sync_dir(parent)?;
         self.made().insert(directory.to_owned());
         Ok(())
+    }
+
+    /// Removes those directories of sessions' containers that are empty, durably. The removals in them are durable already.
+    fn remove_directories(&self, directories: &BTreeSet<PathBuf>) -> Result<()> {
+        let mut removed = false;
+        for directory in directories {
+            self.made().remove(directory);
+            match self.disk.remove_dir(directory) {
+                // One that was removed before a crash is synced as well.
+                Ok(is_gone) => removed |= is_gone,
+                // A user may have moved the directory and left a symbolic link, which stays.
+                Err(error) if is_kind(&error, ErrorKind::NotADirectory) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if removed { self.disk.sync_dir(Path::new(Prefix::Containers.directory())) } else { Ok(()) }
     }
 
     fn made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
@@ -226,6 +246,14 @@ impl DirectoryStore {
             self.disk.exchange(&from, path)?;
             self.remove_temporary(&from);
             return Ok(());
+        }
+        for _ in 1..PUBLISH_TRIES {
+            self.make_directory_of(path)?;
+            match self.disk.rename(&from, path) {
+                // A collection may have removed the session's directory of containers, which was empty.
+                Err(error) if is_kind(&error, ErrorKind::NotFound) => self.made().remove(parent_of(path)),
+                renamed => return renamed,
+            };
         }
         self.make_directory_of(path)?;
         self.disk.rename(&from, path)
@@ -371,17 +399,22 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn delete(&self, names: &[ObjectName]) -> Result<()> {
-        let mut directories = BTreeSet::new();
+        let (mut directories, mut sessions) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
             let path = name.path();
+            // An open file would keep its space.
+            self.open_files().remove(name);
             absent_is((), self.disk.remove(&path))?;
             directories.insert(parent_of(&path).to_owned());
+            if matches!(name, ObjectName::Container(_)) {
+                sessions.insert(parent_of(&path).to_owned());
+            }
         }
         // A name that was removed before a crash is synced as well: its removal need not be durable.
         for directory in &directories {
             absent_is((), self.disk.sync_dir(directory))?;
         }
-        Ok(())
+        self.remove_directories(&sessions)
     }
 
     fn refresh_collections(&self, session: SessionId) -> Result<()> {

@@ -391,6 +391,9 @@ mod tests {
         fn remove(&self, path: &Path) -> Result<()> {
             self.disk.remove(path)
         }
+        fn remove_dir(&self, path: &Path) -> Result<bool> {
+            self.disk.remove_dir(path)
+        }
         fn sync_dir(&self, path: &Path) -> Result<()> {
             self.disk.sync_dir(path)
         }

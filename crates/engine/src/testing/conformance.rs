@@ -174,6 +174,29 @@ fn remove_takes_one_name_of_a_file_and_nothing_else() {
 }
 
 #[test]
+fn remove_dir_takes_an_empty_directory_and_nothing_else() {
+    on_every_disk(|disk| {
+        disk.create_dir(path("d")).unwrap();
+        disk.create_dir(path("d/below")).unwrap();
+        write(disk, "a", b"bytes");
+        assert!(!disk.remove_dir(path("d")).unwrap());
+        assert_eq!(names(disk, "d"), ["below"]);
+        assert!(disk.remove_dir(path("d/below")).unwrap());
+        write(disk, "d/file", b"bytes");
+        assert!(!disk.remove_dir(path("d")).unwrap());
+        disk.remove(path("d/file")).unwrap();
+        assert!(disk.remove_dir(path("d")).unwrap());
+        assert!(disk.remove_dir(path("d")).unwrap());
+        assert!(disk.remove_dir(path("none/d")).unwrap());
+        assert_eq!(kind_of(disk.remove_dir(path("a"))), ErrorKind::NotADirectory);
+        assert_eq!(kind_of(disk.create(path("d/file"))), ErrorKind::NotFound);
+        assert_eq!(kind_of(disk.sync_dir(path("d"))), ErrorKind::NotFound);
+        disk.create_dir(path("d")).unwrap();
+        assert_eq!((names(disk, ""), names(disk, "d")), (vec!["a".to_owned(), "d".to_owned()], vec![]));
+    });
+}
+
+#[test]
 fn list_is_sorted_by_bytes_and_reports_directories() {
     on_every_disk(|disk| {
         for name in ["b", "a-", "a", "B", "a0"] {

@@ -1,9 +1,8 @@
 //! A disk in memory for crash tests: it counts calls, fails or dies at a chosen one, and forgets what was not synced.
 //!
-//! A workload is run once to count its calls, then once per call with a fault there. What a power cut leaves is a
-//! new world, made by [`SimDisk::crash`]; recovery runs on that. Where real file systems differ, this one is as harsh
-//! as any of them: a name is durable only after its own directory was synced, and a sync that failed loses the
-//! changes of the file or directory even if a later one succeeds: the kernel reports an error once.
+//! A workload is run once to count its calls, then once per call with a fault there. What a power cut leaves is a new world, made
+//! by [`SimDisk::crash`]; recovery runs on that. Where real file systems differ, this one is as harsh as any: a name is durable only
+//! after its directory was synced, and a sync that failed loses the changes even if a later one succeeds.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -126,7 +125,7 @@ impl SimDisk {
         self.crash(CrashMode::Torn(seed))
     }
 
-    /// Changes the durable bytes of a file behind its users' backs.
+    /// Changes the durable bytes of a file.
     pub(crate) fn damage(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.bytes(&path);
         change(&mut bytes);
@@ -321,6 +320,10 @@ impl Disk for SimDisk {
 
     fn remove(&self, path: &Path) -> Result<()> {
         self.call("remove", path, |state, path| state.world.remove(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<bool> {
+        self.call("remove directory", path, |state, path| state.world.remove_dir(path))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

@@ -142,6 +142,10 @@ impl Disk for ModelDisk {
         self.device.free(|| self.inner.remove(path))
     }
 
+    fn remove_dir(&self, path: &Path) -> Result<bool> {
+        self.device.free(|| self.inner.remove_dir(path))
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         // Nothing here must outlive the machine: the real sync is left out.
         let _ = path;

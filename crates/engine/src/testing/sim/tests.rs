@@ -413,3 +413,17 @@ fn paths_out_of_the_disk_are_refused() {
         assert_eq!(disk.create(path(name)).unwrap_err().io_kind(), Some(ErrorKind::InvalidInput), "{name}");
     }
 }
+
+#[test]
+fn a_directory_that_was_removed_comes_back_until_its_parent_is_synced() {
+    let disk = SimDisk::new();
+    disk.create_dir(path("d")).unwrap();
+    durable(&disk, "d/a", b"bytes");
+    disk.sync_dir(path("")).unwrap();
+    disk.remove(path("d/a")).unwrap();
+    assert!(disk.remove_dir(path("d")).unwrap());
+    // Neither removal is durable: both come back.
+    assert_eq!(read(&disk.crash(CrashMode::LoseUnsynced), "d/a"), Some(b"bytes".to_vec()));
+    disk.sync_dir(path("")).unwrap();
+    assert!(!disk.crash(CrashMode::LoseUnsynced).exists(path("d")).unwrap());
+}

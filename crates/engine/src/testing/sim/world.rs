@@ -312,6 +312,19 @@ impl World {
         Ok(())
     }
 
+    pub(super) fn remove_dir(&mut self, path: &Path) -> io::Result<bool> {
+        if !self.exists(path)? {
+            return Ok(true);
+        }
+        let (parent, name) = self.resolve_parent(path)?;
+        let inode = self.child(parent, &name)?.ok_or(ErrorKind::NotFound)?;
+        let is_empty = self.dir(inode)?.live.is_empty();
+        if is_empty {
+            self.dir_mut(parent)?.change(NameChange::Remove { name, inode });
+        }
+        Ok(is_empty)
+    }
+
     pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
         let inode = self.resolve(path)?;
         self.dir_mut(inode)?.sync();
