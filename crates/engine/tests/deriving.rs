@@ -17,7 +17,7 @@ use onefold_engine::snapshot::Snapshot;
 use onefold_engine::source::exclude::{Case, Excludes, Patterns};
 use onefold_engine::store::{Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::testing::sim::{Fault, SimDisk};
+use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk};
 use onefold_engine::types::{ChunkKind, ContainerId, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
 
@@ -165,16 +165,17 @@ impl Sweep {
     /// Does it again, and checks that there is one derived snapshot in the end.
     fn assert_again(&self, world: &World, case: &str) {
         // A backup beside it would go on as well.
-        let again = match self.action.run(world, self.from) {
-            Ok(derived) => derived,
+        let again = self.action.run(world, self.from);
+        if let Err(error) = &again {
             // The first run has forgotten the snapshot that it replaced, so there is nothing to do.
-            Err(error) => {
-                assert!(self.action != Action::Recover && error.to_string().contains("forgotten"), "{case}: {error}");
-                Derived::Unmodified
-            }
-        };
-        assert!(!matches!(again, Derived::Lost { .. }), "{case}: {again:?}");
+            assert!(self.action != Action::Recover && error.to_string().contains("forgotten"), "{case}: {error}");
+        }
+        assert!(!matches!(again, Ok(Derived::Lost { .. })), "{case}: {again:?}");
         assert_eq!(self.assert_sound(world, true, case), 1, "{case}, and again");
+        // A power cut takes back nothing that either run has relied on, not even after a sync that failed.
+        let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
+        let derived = self.assert_sound(&after, is_done(&again), case);
+        assert!(derived == 1 || again.is_err(), "{case}, and again, and a power cut: {derived} were derived");
     }
 }
 
@@ -380,7 +381,7 @@ fn chunks_in_other_containers_are_found_and_made_durable_first() {
         }
         let recovered = made(&recover(&store, &silent(&world), *from).unwrap());
         // All that it relies on outlives a power cut.
-        let after = world.on(world.disk.crash(onefold_engine::testing::sim::CrashMode::LoseUnsynced));
+        let after = world.on(world.disk.crash(CrashMode::LoseUnsynced));
         let store = after.open().unwrap();
         let (restored, report) = after.restore(&store, &snapshot_of(&store, recovered)).unwrap();
         assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()));

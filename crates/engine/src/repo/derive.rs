@@ -21,7 +21,7 @@ use crate::types::SessionId;
 pub enum Derived {
     /// A snapshot was made. It is durable.
     Made(SessionId, Box<Snapshot>),
-    /// This snapshot is the same already, and no other was made.
+    /// This snapshot is the same already, and no other was made. It is durable.
     Exists(SessionId),
     /// It would be the same as the one that it is derived from.
     Unmodified,
@@ -44,7 +44,7 @@ pub fn recover(store: &Store, options: &DeriveOptions, forgotten: SessionId) -> 
         }
         let snapshot = derived_from(forgotten, original);
         if let Some(same) = find_same(commits, &snapshot) {
-            return Ok(Outcome::Nothing(Derived::Exists(same)));
+            return exists(session, same);
         }
         confirm_all(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
     })
@@ -60,7 +60,7 @@ pub fn tag(store: &Store, options: &DeriveOptions, from: SessionId, tags: &[Stri
         let snapshot = Snapshot { tags: tags.to_vec(), ..derived_from(from, original) };
         snapshot.validate()?;
         if let Some(same) = find_same(commits, &snapshot) {
-            return Ok(Outcome::Nothing(Derived::Exists(same)));
+            return exists(session, same);
         }
         take_over(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
     })
@@ -90,7 +90,7 @@ pub fn rewrite(
         }
         let mut snapshot = of_rebuilt(snapshot, &rebuilt);
         if let Some(same) = find_same(commits, &snapshot) {
-            return Ok(Outcome::Nothing(Derived::Exists(same)));
+            return exists(session, same);
         }
         // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
         let Summary { metadata_chunks, data_added, data_added_packed, .. } = stage.finish()?;
@@ -219,6 +219,12 @@ fn find_same(commits: &Commits, derived: &Snapshot) -> Option<SessionId> {
             && contents(snapshot) == wanted
     };
     commits.snapshots().into_iter().find(|(_, snapshot)| is_same(snapshot)).map(|(id, _)| id)
+}
+
+/// Ends the work because the snapshot is there. The caller may forget the original once it is durable.
+fn exists(session: &Session, same: SessionId) -> Result<Outcome> {
+    session.make_commit_durable(same)?;
+    Ok(Outcome::Nothing(Derived::Exists(same)))
 }
 
 /// Takes over the references of a snapshot that is not forgotten, by the rule for unchanged files of docs/protocol.md. The

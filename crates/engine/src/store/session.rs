@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::object::bytes::ObjectBytes;
 use crate::object::names::{ContainerName, ObjectName};
+use crate::object::sealed::SMALL_LEN_MAX;
 use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
@@ -138,6 +139,20 @@ impl Session {
             }
         }
         Ok(unusable)
+    }
+
+    /// Makes a commit durable that another session has created. A sync of its directory may have failed there, so that it is
+    /// written again, as containers are.
+    pub(crate) fn make_commit_durable(&self, commit: SessionId) -> Result<()> {
+        let objects = &self.store.objects;
+        if objects.abilities().listed_is_durable {
+            return Ok(());
+        }
+        let name = ObjectName::Commit(commit);
+        let bytes = self.store.read(name, SMALL_LEN_MAX)?;
+        self.store.parse_commit(commit, bytes.clone())?;
+        let put = objects.put_again(self.id, name, &ObjectBytes::copy_of(&bytes))?;
+        objects.barrier(vec![put])
     }
 
     /// Creates a heartbeat if the last one is older than [`HEARTBEAT_INTERVAL`]. A collection fences sessions that
