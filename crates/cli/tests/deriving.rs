@@ -70,7 +70,8 @@ fn a_forgotten_snapshot_is_recovered_once() {
     let expected = json!({
         "message_type": "recovered", "forgotten_snapshot_id": first, "snapshot_id": id, "existed": true
     });
-    assert_eq!(again, [expected]);
+    assert_eq!(again[..again.len() - 1], [expected]);
+    assert_eq!(again[1]["recovered_snapshots"], 0);
     assert_eq!(ids(&fixture).len(), 2);
     fixture.run(["check", "--read-data"]).code(0);
     // A policy treats it as any other: the newest is kept.
@@ -96,7 +97,11 @@ fn lost_chunks_are_named_and_nothing_is_recovered() {
     assert!(ran.stderr().contains("not every snapshot was recovered"), "{}", ran.stderr());
     assert_eq!(ids(&fixture), Vec::<String>::new());
     let ran = fixture.run(["recover", &id, "--json"]).code(3);
-    assert!(ran.stderr().contains("\"during\":\"recover\"") && ran.stdout().is_empty(), "{}", ran.stderr());
+    assert!(
+        ran.stderr().contains("\"during\":\"recover\"") && ran.messages()[0]["lost_snapshots"] == 1,
+        "{}",
+        ran.stderr()
+    );
     assert_eq!(ran.last_error()["code"], 3);
 }
 
@@ -114,7 +119,7 @@ fn tags_are_added_removed_and_set() {
     let messages = fixture.run(["tag", "--add", "b", "--tag", "a", "--json"]).code(0).messages();
     let [changed, summary] = messages.as_slice() else { panic!("{messages:?}") };
     assert_eq!((&changed["message_type"], &changed["old_snapshot_id"]), (&"changed".into(), &first.clone().into()));
-    assert_eq!(*summary, json!({ "message_type": "summary", "changed_snapshots": 1 }));
+    assert_eq!((&summary["message_type"], &summary["changed_snapshots"]), (&"summary".into(), &1.into()));
     let listed = snapshots(&fixture);
     assert_eq!(listed[0]["id"], changed["new_snapshot_id"]);
     assert_eq!((&listed[0]["tags"], &listed[0]["original"]), (&json!(["a", "b"]), &first.clone().into()));

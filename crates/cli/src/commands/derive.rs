@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
 use onefold_engine::derive::{DeriveOptions, Exclusion, StoreOptions};
 use onefold_engine::forget::Forgetting;
+use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_identity::{host_name, user_name};
 use onefold_engine::monitor::Monitor;
 use onefold_engine::pipeline::Driver;
@@ -20,7 +21,7 @@ use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::commands::snapshots::Table;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
-use crate::json::derive::{ChangedSnapshot, ChangedSummary, RecoveredSnapshot};
+use crate::json::derive::{ChangedSnapshot, ChangedSummary, RecoverSummary, RecoveredSnapshot};
 use crate::json::{Failure, SnapshotObject, short_id};
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
@@ -42,11 +43,12 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
             named.push(id);
         }
     }
-    let mut are_lost = false;
+    let (mut recovered_snapshots, mut lost_snapshots) = (0, 0);
     for id in named {
         let derived =
             repo::recover(&run.opened.store, &run.options, id).with_context(|| format!("snapshot {}", short_id(id)))?;
         let (old, recovered) = (short_id(id), RecoveredSnapshot::of(id, &derived));
+        recovered_snapshots += u64::from(matches!(derived, Derived::Made(..)));
         match (recovered, &derived) {
             (Some(recovered), _) if output.json => output.message(&recovered)?,
             (_, Derived::Made(new, _)) => {
@@ -56,7 +58,7 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
                 output.line(format!("snapshot {old} was recovered before, as snapshot {}", short_id(*same)))?;
             }
             (_, Derived::Lost { chunks, paths }) => {
-                are_lost = true;
+                lost_snapshots += 1;
                 output.warn(&format!(
                     "snapshot {old} is not recovered: {} are missing, which {} need",
                     text::count(*chunks, "chunk"),
@@ -66,8 +68,12 @@ pub(crate) fn recover(settings: &Settings, output: &Arc<Output>, args: &RecoverA
             (_, Derived::Unmodified) => {}
         }
     }
+    if output.json {
+        let peak_rss_bytes = process_peak_rss_bytes();
+        output.message(&RecoverSummary { recovered_snapshots, lost_snapshots, peak_rss_bytes })?;
+    }
     run.finish()?;
-    ensure!(!are_lost, Unreadable::NotRecovered);
+    ensure!(lost_snapshots == 0, Unreadable::NotRecovered);
     Ok(())
 }
 
@@ -79,7 +85,7 @@ pub(crate) fn tag(settings: &Settings, output: &Arc<Output>, args: &TagArgs) -> 
     );
     let run = Run::begin(settings, output, "tag")?;
     let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
-    let forgetting = run.forgetting("tag")?;
+    let forgetting = (!args.dry_run).then(|| run.forgetting("tag")).transpose()?;
     let mut changed = 0;
     for (id, snapshot) in selected {
         let tags = args.change(&snapshot.tags);
@@ -93,7 +99,9 @@ pub(crate) fn tag(settings: &Settings, output: &Arc<Output>, args: &TagArgs) -> 
             let derived = repo::tag(&run.opened.store, &run.options, id, &tags).with_context(so_far)?;
             // Only once the new one is durable.
             let new = run.replacement(id, &derived)?;
-            forgetting.forget(id).with_context(so_far)?;
+            if let Some(forgetting) = &forgetting {
+                forgetting.forget(id).with_context(so_far)?;
+            }
             run.report(id, new)?;
         }
         changed += 1;
@@ -110,7 +118,7 @@ pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteA
     let run = Run::begin(settings, output, "rewrite")?;
     let selected = open::find_all(&run.commits, &args.selection, &args.snapshots)?;
     let storing = StoreOptions { compression: settings.compression, driver: Driver::threads(settings.threads) };
-    let forgetting = run.forgetting("rewrite")?;
+    let forgetting = (args.forget && !args.dry_run).then(|| run.forgetting("rewrite")).transpose()?;
     let store = &run.opened.store;
     let mut changed = 0;
     for (id, original) in selected {
@@ -130,7 +138,7 @@ pub(crate) fn rewrite(settings: &Settings, output: &Arc<Output>, args: &RewriteA
                 }
                 derived => {
                     let new = run.replacement(id, &derived)?;
-                    if args.forget {
+                    if let Some(forgetting) = &forgetting {
                         forgetting.forget(id).with_context(so_far)?;
                     }
                     if let Derived::Made(_, rewritten) = &derived {
@@ -241,7 +249,11 @@ impl<'a> Run<'a> {
     /// Prints how many snapshots were changed, as restic does.
     fn summarize(&self, changed: u64, dry_run: bool) -> Result<()> {
         if self.output.json {
-            return Ok(self.output.message(&ChangedSummary { changed_snapshots: changed, dry_run })?);
+            return Ok(self.output.message(&ChangedSummary {
+                changed_snapshots: changed,
+                dry_run,
+                peak_rss_bytes: process_peak_rss_bytes(),
+            })?);
         }
         if Verbosity::Normal <= self.output.verbosity {
             let count = text::count(changed, "snapshot");

@@ -28,6 +28,8 @@ pub(crate) struct ChangedSummary {
     pub(crate) changed_snapshots: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
 }
 
 /// A forgotten snapshot that `recover` was to make again.
@@ -50,4 +52,14 @@ impl RecoveredSnapshot {
         let text = |id| SnapshotId(id).to_string();
         Some(Self { forgotten_snapshot_id: text(forgotten), snapshot_id: text(snapshot), existed })
     }
+}
+
+/// The end of `recover`.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
+pub(crate) struct RecoverSummary {
+    pub(crate) recovered_snapshots: u64,
+    pub(crate) lost_snapshots: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
 }
