@@ -382,6 +382,15 @@ impl Error {
         }
     }
 
+    /// Returns true if an object does not exist, or not any more.
+    pub(crate) fn is_missing_object(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::RegionUnreadable { source } => source.is_missing_object(),
+            _ => false,
+        }
+    }
+
     /// Returns true if the process, or the whole system, has too many files open.
     pub(crate) fn is_out_of_handles(&self) -> bool {
         use rustix::io::Errno;

@@ -52,6 +52,14 @@ impl<K: Hash + Eq + Copy, V: Clone> Lru<K, V> {
         self.bytes += bytes;
     }
 
+    /// Drops the values of keys for which `keeps` returns false.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&K) -> bool) {
+        let dropped: Vec<K> = self.entries.keys().filter(|key| !keeps(key)).copied().collect();
+        for key in dropped {
+            self.remove(&key);
+        }
+    }
+
     /// Drops what is held for the key.
     pub(crate) fn remove(&mut self, key: &K) {
         if let Some(held) = self.entries.remove(key) {
@@ -74,7 +82,11 @@ mod tests {
         assert_eq!(cache.get(&0), Some(0));
         cache.insert(3, 30, 10);
         assert_eq!([cache.get(&0), cache.get(&1), cache.get(&2), cache.get(&3)], [Some(0), None, Some(20), Some(30)]);
+        cache.retain(|key| *key != 0);
+        assert_eq!([cache.get(&0), cache.get(&2)], [None, Some(20)]);
+        cache.insert(5, 50, 10);
+        assert_eq!(cache.get(&3), Some(30), "the bytes of what was dropped are free");
         cache.insert(4, 40, 100);
-        assert_eq!((cache.get(&4), cache.get(&0)), (Some(40), None));
+        assert_eq!((cache.get(&4), cache.get(&2)), (Some(40), None));
     }
 }

@@ -624,7 +624,7 @@ fn dumped(world: &World, store: &Store, snapshot: &Snapshot, path: &Path) -> Opt
     let (scratch, memory) = (world.scratch(), 16 << 20);
     let containers = store.list_containers(&scratch).unwrap();
     let mut reader = MetadataReader::open(store, &containers, &scratch, MetadataMemory::of(memory)).unwrap();
-    let mut fetcher = Fetcher::new(store, containers, &scratch, &Driver::inline(1), memory);
+    let mut fetcher = Fetcher::new(store, &containers, &scratch, &Driver::inline(1), memory);
     let found = find_entry(&mut reader, snapshot.tree, path).unwrap().unwrap();
     let mut bytes = Vec::new();
     let outcome = dump(&mut reader, &mut fetcher, &found, &mut |more| {

@@ -15,6 +15,7 @@ mod hostile;
 mod inspecting;
 mod interrupting;
 mod marking;
+mod moving;
 mod old_formats;
 mod property;
 mod races;

@@ -32,7 +32,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &DumpArgs) -> Resu
     let driver = Driver::threads(settings.threads);
     let scratch = cache.scratch();
     let containers = opened.store.list_containers(&scratch)?;
-    let mut fetcher = Fetcher::new(&opened.store, containers, &scratch, &driver, settings.memory_bytes / 2);
+    let mut fetcher = Fetcher::new(&opened.store, &containers, &scratch, &driver, settings.memory_bytes / 2);
     let root = found.as_ref().map_or(Some(snapshot.tree), |found| match found.entry.content {
         Content::Directory { node } => Some(node),
         Content::File { .. } | Content::Symlink { .. } | Content::Special { .. } => None,

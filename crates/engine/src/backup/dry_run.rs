@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backup::parent::Parent;
-use crate::backup::run::{BackupOptions, open_parent};
+use crate::backup::run::{BackupOptions, Listing, open_parent};
 use crate::error::{Error, Result};
 use crate::io::tree::{EntryKind, SourceTree};
 use crate::monitor::{Action, Monitor};
@@ -33,7 +33,7 @@ pub fn dry_run(
 ) -> Result<DryRun> {
     let parent = match options.parent {
         None => None,
-        Some(_) => open_parent(store, &store.list_containers(&options.scratch)?, options)?,
+        Some(_) => open_parent(store, &store.list_containers(&options.scratch)?, Listing::Reader, options)?,
     };
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
     let mut state = DryRunState { parent, found: DryRun::default(), monitor };

@@ -4,10 +4,11 @@ use crate::error::Result;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
-use crate::store::container_set::{Containers, RunCursor};
+use crate::store::container_set::RunCursor;
 use crate::store::cursor::{DirectoryCursor, FileExtent, HintedChunk, HintedEntry, RecipeCursor};
+use crate::store::view::{Near, View};
 use crate::tree::{Content, Entry};
-use crate::types::{ContainerId, Timestamp};
+use crate::types::Timestamp;
 
 /// Which differences make a file be read again, besides its size and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +25,8 @@ pub enum Comparison {
 #[derive(Debug)]
 pub(crate) struct Parent {
     reader: MetadataReader,
-    live: Containers,
+    /// The containers that may be referred to.
+    view: View,
     /// When the parent's scan began, by the clock that stamps files.
     file_clock: Timestamp,
     comparison: Comparison,
@@ -32,18 +34,21 @@ pub(crate) struct Parent {
     stack: Vec<Option<DirectoryCursor>>,
     /// The run of containers that was found last, so that most hints cost a comparison.
     near: RunCursor,
+    /// The containers that hold the chunks of the deleted one that a hint named last.
+    moved: Near,
 }
 
 impl Parent {
     /// Starts at the root of a snapshot.
-    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, live: Containers, comparison: Comparison) -> Self {
+    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, view: View, comparison: Comparison) -> Self {
         Self {
             reader,
-            live,
+            view,
             file_clock: snapshot.file_clock,
             comparison,
             stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
             near: RunCursor::default(),
+            moved: Near::default(),
         }
     }
 
@@ -72,9 +77,10 @@ impl Parent {
         self.stack.pop();
     }
 
-    /// Says whether a file is the parent's, so that its references can be used without reading it: the same in every
-    /// attribute compared, its inode unchanged since before the parent's scan began, and every container that the
-    /// references name live.
+    /// Returns true if a file is the parent's, so that its references can be used without reading it: the same in every
+    /// attribute compared, its inode unchanged since before the parent's scan began, and every chunk in a live container.
+    /// A chunk is in the container that its hint names if that is live; if a collection has deleted it, in one that the
+    /// collection names in its place and whose directory has the chunk.
     pub(crate) fn is_unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> bool {
         let Content::File { ctime, inode, recipe } = &parent.entry.content else { return false };
         let same = metadata.kind == EntryKind::File
@@ -93,8 +99,8 @@ impl Parent {
         let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
         let mut cursor = RecipeCursor::new(recipe, &parent.hints);
         while let Some(event) = cursor.next(&mut self.reader)? {
-            if let FileExtent::Chunk(HintedChunk { hint, .. }) = event
-                && !hint.is_some_and(|container| self.is_container_live(container))
+            if let FileExtent::Chunk(chunk) = event
+                && !self.is_chunk_live(&chunk)?
             {
                 return Ok(false);
             }
@@ -102,7 +108,19 @@ impl Parent {
         Ok(true)
     }
 
-    fn is_container_live(&mut self, container: ContainerId) -> bool {
-        self.live.find_near(container, &mut self.near).is_some()
+    fn is_chunk_live(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<bool> {
+        let Some(container) = *hint else { return Ok(false) };
+        loop {
+            if self.view.containers().find_near(container, &mut self.near).is_some()
+                || self.view.find_hinted(chunk, *hint, &mut self.moved)?.is_some()
+            {
+                return Ok(true);
+            }
+            // A dry run has no session that collections wait for.
+            if !self.view.refresh()? {
+                return Ok(false);
+            }
+            self.near = RunCursor::default();
+        }
     }
 }

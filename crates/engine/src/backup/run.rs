@@ -25,6 +25,7 @@ use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
 use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
+use crate::store::view::{View, ViewMemory};
 use crate::store::{Session, Store};
 use crate::types::{Fingerprint, SessionId, Timestamp};
 
@@ -159,16 +160,37 @@ fn open_reader(
     options: &BackupOptions,
 ) -> Result<SourceReader> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
-    let parent = open_parent(store, &session.live, options)?;
+    let parent = open_parent(store, &session.live, Listing::Session, options)?;
     Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
 }
 
+/// Origin of the containers that a parent is looked for in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Listing {
+    /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends.
+    Session,
+    /// That of a reader, which lists again.
+    Reader,
+}
+
 /// Opens the tree of the parent snapshot, if there is one.
-pub(super) fn open_parent(store: &Store, live: &Containers, options: &BackupOptions) -> Result<Option<Parent>> {
+pub(super) fn open_parent(
+    store: &Store,
+    containers: &Containers,
+    listing: Listing,
+    options: &BackupOptions,
+) -> Result<Option<Parent>> {
     let Some((_, snapshot)) = &options.parent else { return Ok(None) };
-    let memory = MetadataMemory::left_by(live, options.budget.parent_bytes);
-    let reader = MetadataReader::open(store, live, &options.scratch, memory)?;
-    Ok(Some(Parent::new(snapshot, reader, live.clone(), options.comparison)))
+    let bytes = options.budget.parent_bytes;
+    // A quarter is for files whose hints name deleted containers.
+    let memory = MetadataMemory::left_by(containers, bytes - bytes / 4);
+    let moved = ViewMemory { directories: bytes / 8, moved: bytes / 8 };
+    let view = View::new(store, containers, &options.scratch, moved);
+    let (reader, view) = match listing {
+        Listing::Session => (MetadataReader::open_live(store, containers, &options.scratch, memory)?, view.fixed()),
+        Listing::Reader => (MetadataReader::open(store, containers, &options.scratch, memory)?, view),
+    };
+    Ok(Some(Parent::new(snapshot, reader, view, options.comparison)))
 }
 
 fn snapshot_of(

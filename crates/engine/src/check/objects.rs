@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::findings::Findings;
-use crate::error::Result;
-use crate::object::ObjectType;
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
-use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::object::store::{Detail, Listed};
-use crate::snapshot::{CollectionItem, Head, SessionBody, Snapshot};
+use crate::snapshot::{CollectionItem, Head, Snapshot};
 use crate::store::Store;
 use crate::store::commits::Commit;
 use crate::store::container_ids::ContainerIds;
@@ -131,11 +128,8 @@ pub(super) fn check_container_sessions(
 fn check_sessions(store: &Store, findings: &mut Findings) -> BTreeSet<SessionId> {
     let begun = sessions(store, Prefix::Sessions, findings);
     for session in &begun {
-        let name = ObjectName::Session(*session);
-        let opened = open(store, name, ObjectType::Session, Some(*session))
-            .and_then(|body| SessionBody::decode(&body).map_err(|error| error.of(store.display(name))));
-        if let Err(error) = opened {
-            findings.add_error(store.display(name), &error, ADVICE_SESSION);
+        if let Err(error) = store.read_session(*session) {
+            findings.add_error(store.display(ObjectName::Session(*session)), &error, ADVICE_SESSION);
         }
     }
     begun
@@ -202,10 +196,4 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
 fn sessions(store: &Store, prefix: Prefix, findings: &mut Findings) -> BTreeSet<SessionId> {
     let names = list(store, prefix, "has no session's name", findings);
     names.iter().filter_map(ObjectName::session).collect()
-}
-
-fn open(store: &Store, name: ObjectName, object_type: ObjectType, session: Option<SessionId>) -> Result<Vec<u8>> {
-    let bytes = store.read(name, SMALL_LEN_MAX)?;
-    let identity = (store.config.repository, session);
-    Ok(open_small(&store.keys, &store.display(name), object_type, identity, bytes)?.1)
 }

@@ -1,11 +1,14 @@
 //! One chunk by its name alone.
 
+use std::ops::ControlFlow;
+
 use crate::compress::Compressor;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::store::Store;
 use crate::store::metadata::Scratch;
+use crate::store::view::open_each;
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
 /// A chunk that was read and checked.
@@ -27,10 +30,8 @@ pub fn read_chunk(
     fingerprint: Fingerprint,
     monitor: &dyn Monitor,
 ) -> Result<ReadChunk> {
-    let containers = store.list_containers(scratch)?;
-    let mut failure = None;
-    for opened in store.open_containers(&containers, containers.numbers()) {
-        let (name, opened) = opened?;
+    let (mut found, mut failure) = (None, None);
+    open_each(store, scratch, true, &mut |name, opened| {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
@@ -39,10 +40,18 @@ pub fn read_chunk(
             None => Ok(None),
         });
         match read {
-            Ok(Some(chunk)) => return Ok(chunk),
-            Ok(None) => {}
-            Err(error) => failure = failure.or(Some(error)),
+            Ok(Some(chunk)) => {
+                found = Some(chunk);
+                return Ok(ControlFlow::Break(()));
+            }
+            // A collection has deleted the container since it was opened.
+            Ok(None) | Err(Error::Missing { .. }) => {}
+            Err(error) => failure = failure.take().or(Some(error)),
         }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if let Some(found) = found {
+        return Ok(found);
     }
     Err(failure.unwrap_or(Error::MissingChunk { fingerprint: fingerprint.to_string() }))
 }
@@ -55,10 +64,8 @@ pub fn list_chunks(
     monitor: &dyn Monitor,
     show: &mut dyn FnMut(Fingerprint, ChunkKind) -> Result<()>,
 ) -> Result<Vec<Error>> {
-    let containers = store.list_containers(scratch)?;
     let mut unreadable = Vec::new();
-    for opened in store.open_containers(&containers, containers.numbers()) {
-        let (name, opened) = opened?;
+    open_each(store, scratch, false, &mut |name, opened| {
         if monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
@@ -66,7 +73,7 @@ pub fn list_chunks(
             Ok(container) => container,
             Err(error) => {
                 unreadable.push(error);
-                continue;
+                return Ok(ControlFlow::Continue(()));
             }
         };
         let mut unnamed = 0;
@@ -80,7 +87,8 @@ pub fn list_chunks(
             let reason = format!("the names of {unnamed} chunks are lost with the front directory and a region");
             unreadable.push(Error::damaged(store.display(name), reason));
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })?;
     Ok(unreadable)
 }
 

@@ -4,6 +4,7 @@
 //! spills.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use crate::codec::Reader;
 use crate::error::{Error, Result};
@@ -12,6 +13,7 @@ use crate::recipe::format::{Recipe, RecipeItem};
 use crate::spill::SpillMap;
 use crate::store::cursor::HintedEntry;
 use crate::store::metadata::Scratch;
+use crate::store::view::open_each;
 use crate::store::walk::{DEPTH_MAX, Event, TreeWalk};
 use crate::store::{MetadataReader, Store};
 use crate::tree::{Content, Link};
@@ -326,16 +328,18 @@ impl Referenced {
 
     /// Goes through the directories of all containers.
     fn look_up(&mut self, store: &Store, request: &StatsRequest<'_>, stats: &mut RawStats) -> Result<()> {
-        let containers = store.list_containers(request.scratch)?;
-        for opened in store.open_containers(&containers, containers.numbers()) {
-            let (name, opened) = opened?;
+        open_each(store, request.scratch, false, &mut |name, opened| {
             request.go_on()?;
             stats.containers += 1;
             let Ok(container) = opened else {
                 stats.unreadable_containers += 1;
-                continue;
+                return Ok(ControlFlow::Continue(()));
             };
-            stats.container_bytes += store.container_len(&name)?;
+            stats.container_bytes += match store.container_len(&name) {
+                // A collection has deleted it since it was opened.
+                Err(Error::Missing { .. }) => container.stored_len(),
+                len => len?,
+            };
             let mut chunks = container.directory.chunks.iter();
             for region in &container.directory.regions {
                 for chunk in chunks.by_ref().take(region.chunk_count as usize) {
@@ -343,8 +347,8 @@ impl Referenced {
                     self.count_chunk(chunk, stored, stats)?;
                 }
             }
-        }
-        Ok(())
+            Ok(ControlFlow::Continue(()))
+        })
     }
 
     fn count_chunk(

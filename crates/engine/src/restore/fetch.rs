@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use crate::container::ContainerReader;
+use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::pipeline::driver::{Driver, Pool};
 use crate::pipeline::{Task, TaskQueue};
-use crate::restore::locate::{Locator, Near};
+use crate::restore::locate::Locator;
 use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionKey, Source, Window};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::store::cursor::HintedChunk;
 use crate::store::metadata::Scratch;
-use crate::types::{Chunk, ContainerId};
+use crate::store::view::{Near, ViewMemory};
+use crate::types::ContainerId;
 
 /// Regions under way, where memory allows: enough that workers have something to do while the next window is put together.
 const REGIONS_MAX: usize = 1024;
@@ -43,13 +45,20 @@ impl std::fmt::Debug for Fetcher {
 
 impl Fetcher {
     /// Prepares to fetch from the listed containers within `memory_bytes`.
-    pub fn new(store: &Store, containers: Containers, scratch: &Scratch, driver: &Driver, memory_bytes: usize) -> Self {
+    pub fn new(
+        store: &Store,
+        containers: &Containers,
+        scratch: &Scratch,
+        driver: &Driver,
+        memory_bytes: usize,
+    ) -> Self {
         // Whoever works on a region holds it sealed and open.
         let opened = memory_bytes / 4 / (2 * store.config.region_bytes_limit() as usize);
         let depth = if driver.compute_count() <= opened { REGIONS_MAX } else { opened.max(2) };
         let task = OpenRegion::new(store, memory_bytes / 8);
+        let memory = ViewMemory { directories: memory_bytes / 4, moved: memory_bytes / 16 };
         Self {
-            locator: Locator::new(store, containers, scratch, (memory_bytes / 4, memory_bytes / 8)),
+            locator: Locator::new(store, containers, scratch, memory, memory_bytes / 16),
             regions: Lru::new(memory_bytes / 4),
             queue: driver.queue(task.clone(), Pool::Compute, depth),
             task,
@@ -63,14 +72,7 @@ impl Fetcher {
     /// under way when this returns, so that workers have something to do while the next window is put together.
     pub fn fetch(&mut self, wanted: Vec<HintedChunk>, sink: Arc<dyn Sink>) -> Result<()> {
         self.locator.open_hinted(&wanted)?;
-        let mut located: Vec<Located> = Vec::with_capacity(wanted.len());
-        let mut near = Near::default();
-        for (number, chunk) in wanted.iter().enumerate() {
-            match self.locator.find(chunk, &mut near) {
-                Ok((id, position)) => located.push(Located { key: (id, position.region), number, position }),
-                Err(error) => sink.lose(number, error),
-            }
-        }
+        let mut located = self.locate(&wanted, &*sink);
         located.sort_unstable_by_key(|located| (located.key, located.number));
         let (window, located): (_, Arc<[Located]>) = (Arc::new(Window { wanted, sink }), located.into());
         while WINDOWS_MAX <= self.windows && self.wait() {}
@@ -105,6 +107,40 @@ impl Fetcher {
             }
         }
         Ok(())
+    }
+
+    /// Finds the chunks of a window. Those that are in none of the containers that are known are looked for again, together,
+    /// after the containers were listed again.
+    fn locate(&mut self, wanted: &[HintedChunk], sink: &dyn Sink) -> Vec<Located> {
+        let mut located: Vec<Located> = Vec::with_capacity(wanted.len());
+        let mut looked_for: Vec<usize> = (0..wanted.len()).collect();
+        loop {
+            let mut near = Near::default();
+            let mut lost: Failures = Vec::new();
+            for (number, chunk) in looked_for.iter().filter_map(|number| Some((*number, wanted.get(*number)?))) {
+                match self.locator.find(chunk, &mut near) {
+                    Ok((id, position)) => located.push(Located { key: (id, position.region), number, position }),
+                    Err(error) => lost.push((number, error)),
+                }
+            }
+            if lost.is_empty() {
+                return located;
+            }
+            let Some(again) = self.look_again(lost, sink) else { return located };
+            looked_for = again.into_iter().map(|(number, _)| number).collect();
+        }
+    }
+
+    /// Returns chunks that were missed if they may be found now, after the containers were listed again; `None` after they
+    /// were reported to the sink.
+    fn look_again(&mut self, lost: Failures, sink: &dyn Sink) -> Option<Failures> {
+        match self.locator.refresh() {
+            Ok(true) => return Some(lost),
+            Ok(false) => lose_all(sink, lost),
+            // Whether they are missing is not known.
+            Err(error) => lost.into_iter().for_each(|(number, _)| sink.lose(number, error.clone())),
+        }
+        None
     }
 
     /// Waits for everything under way.
@@ -144,9 +180,7 @@ impl Fetcher {
     fn take_done(&mut self, done: RegionDone) {
         let RegionDone { window, key, plain, kept_bytes, lost, refused, is_last } = done;
         self.cache(key, plain, kept_bytes);
-        for (number, error) in lost {
-            self.recover(&window, key.0, number, error);
-        }
+        self.recover_all(&window, key.0, lost);
         lose_all(&*window.sink, refused);
         self.windows = self.windows.saturating_sub(usize::from(is_last));
     }
@@ -160,25 +194,49 @@ impl Fetcher {
         }
     }
 
-    /// Looks for a sound copy of a chunk that container `first` does not give back because of `error`.
-    fn recover(&mut self, window: &Arc<Window>, first: ContainerId, number: usize, error: Error) {
-        let Some(wanted) = window.wanted.get(number).map(|hinted| hinted.chunk) else { return };
-        // If they cannot be listed only the reason for which they were looked for is reported.
-        let copies = self.locator.copies(&wanted.fingerprint).unwrap_or_default();
-        for id in copies.into_iter().filter(|id| *id != first) {
-            // If this copy is damaged, too, the error of the first one is reported.
-            if let Ok(refused) = self.fetch_copy(window, number, &wanted, id) {
-                self.chunks_recovered += 1;
-                lose_all(&*window.sink, refused);
+    /// Looks for sound copies of chunks that container `first` does not give back.
+    fn recover_all(&mut self, window: &Arc<Window>, first: ContainerId, mut lost: Failures) {
+        let mut tried: Vec<Vec<ContainerId>> = lost.iter().map(|_| vec![first]).collect();
+        while !lost.is_empty() {
+            let mut still = (Vec::new(), Vec::new());
+            for ((number, error), mut tried) in lost.into_iter().zip(tried) {
+                if !self.recover(window, number, &error, &mut tried) {
+                    still.0.push((number, error));
+                    still.1.push(tried);
+                }
+            }
+            if still.0.is_empty() {
                 return;
             }
+            let Some(again) = self.look_again(still.0, &*window.sink) else { return };
+            (lost, tried) = (again, still.1);
         }
-        window.sink.lose(number, error);
+    }
+
+    /// Looks for a sound copy of a chunk in containers that were not tried; returns false if there is none.
+    fn recover(&mut self, window: &Arc<Window>, number: usize, error: &Error, tried: &mut Vec<ContainerId>) -> bool {
+        let Some(HintedChunk { chunk, hint }) = window.wanted.get(number).copied() else { return true };
+        let hinted: Vec<ContainerId> = tried.first().copied().into_iter().chain(hint).collect();
+        // If others cannot be listed, or are damaged, too, the error of the first one is reported.
+        while let Ok(Some((id, position))) = self.locator.find_other(&chunk, &hinted, tried) {
+            if let Ok(refused) = self.fetch_copy(window, number, id, position) {
+                // A collection has deleted the first copy.
+                self.chunks_recovered += u64::from(!error.is_missing_object());
+                lose_all(&*window.sink, refused);
+                return true;
+            }
+        }
+        false
     }
 
     /// Fetches a chunk from one container, on this thread; returns what the sink did not take.
-    fn fetch_copy(&mut self, window: &Arc<Window>, number: usize, wanted: &Chunk, id: ContainerId) -> Result<Failures> {
-        let position = self.locator.find_in(id, wanted)?;
+    fn fetch_copy(
+        &mut self,
+        window: &Arc<Window>,
+        number: usize,
+        id: ContainerId,
+        position: ChunkPosition,
+    ) -> Result<Failures> {
         let key = (id, position.region);
         let (container, source) = self.source(key)?;
         let located: Arc<[Located]> = Arc::from([Located { key, number, position }]);

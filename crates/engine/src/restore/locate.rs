@@ -1,4 +1,4 @@
-//! Positions of chunks: in the container that a hint names, else in any other that holds them.
+//! Positions of chunks: in the container that a hint names, else where its chunks have moved, else in any other that holds them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,46 +10,40 @@ use crate::object::names::ContainerKind;
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::store::cursor::HintedChunk;
-use crate::store::directories::Directories;
 use crate::store::locations::Locations;
 use crate::store::metadata::Scratch;
+use crate::store::view::{Near, View, ViewMemory};
 use crate::types::{Chunk, ContainerId, Fingerprint};
 
 /// Finds chunks in containers.
 #[derive(Debug)]
 pub(super) struct Locator {
     store: Store,
-    containers: Containers,
-    directories: Directories,
+    view: View,
     scratch: Scratch,
     /// The containers of every chunk, learned from all directories once a hint has failed.
     everywhere: Option<Locations>,
     locations_bytes: usize,
 }
 
-/// Position of the last chunk; the search for the next one starts there.
-#[derive(Debug, Default)]
-pub(super) struct Near {
-    container: Option<Arc<ContainerReader>>,
-    number: usize,
-}
-
 impl Locator {
-    /// Keeps directories and locations in so many bytes each; locations beyond that spill.
+    /// Finds chunks in the listed containers, and in others once it was refreshed. Takes the memory of the view, and so many
+    /// bytes for the containers of every chunk; beyond, they spill.
     pub(crate) fn new(
         store: &Store,
-        containers: Containers,
+        containers: &Containers,
         scratch: &Scratch,
-        (directories_bytes, locations_bytes): (usize, usize),
+        memory: ViewMemory,
+        locations_bytes: usize,
     ) -> Self {
-        let directories = Directories::new(store, &containers, directories_bytes);
-        let (store, scratch) = (store.clone(), scratch.clone());
-        Self { store, containers, directories, scratch, everywhere: None, locations_bytes }
+        let view = View::new(store, containers, scratch, memory);
+        let locations_bytes = locations_bytes.max(crate::spill::MEMORY_BYTES_MIN);
+        Self { store: store.clone(), view, scratch: scratch.clone(), everywhere: None, locations_bytes }
     }
 
     /// Returns a container by its number.
     pub(super) fn container(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
-        self.directories.get(id)
+        self.view.directories.get(id)
     }
 
     /// Opens the containers that a window's hints name, together.
@@ -58,66 +52,109 @@ impl Locator {
         for run in wanted.chunk_by(|before, after| before.hint == after.hint) {
             hinted.extend(run.first().and_then(|chunk| chunk.hint));
         }
-        hinted.retain(|id| !self.directories.holds(*id));
-        let missing = hinted.iter().filter_map(|id| self.containers.find(*id));
-        for opened in self.store.open_containers(&self.containers, missing) {
+        hinted.retain(|id| !self.view.directories.holds(*id));
+        let containers = self.view.containers().clone();
+        let missing = hinted.iter().filter_map(|id| containers.find(*id));
+        for opened in self.store.open_containers(&containers, missing) {
             // One that cannot be opened shows when its chunks are looked for.
             if let Ok(container) = opened?.1 {
-                self.directories.insert(container);
+                self.view.directories.insert(container);
             }
         }
         Ok(())
     }
 
-    /// Finds a chunk in the container that its hint names, else in any other.
+    /// Finds a chunk: in the container that its hint names, else where that container's chunks have moved, else in any other.
     pub(crate) fn find(&mut self, wanted: &HintedChunk, near: &mut Near) -> Result<(ContainerId, ChunkPosition)> {
         let HintedChunk { chunk, hint } = wanted;
-        if let Some(id) = *hint
-            && near.container.as_ref().is_none_or(|container| container.name.id != id)
-        {
-            *near = Near { container: self.directories.get(id).ok(), number: 0 };
+        if let Some(found) = self.view.find_hinted(chunk, *hint, near)? {
+            return Ok(found);
         }
-        if let Some(container) = near.container.as_ref().filter(|container| *hint == Some(container.name.id))
-            && let Some(number) = container.number_of(&chunk.fingerprint, near.number)
-            && let Some(position) = container.position(number).filter(|position| position.len == chunk.len)
-        {
-            near.number = number + 1;
-            return Ok((container.name.id, position));
+        self.find_other(chunk, hint.as_slice(), &mut Vec::new())?.ok_or_else(|| missing(chunk))
+    }
+
+    /// Finds a chunk in a container that was not tried before: where the chunks of `hinted` containers have moved, else
+    /// anywhere. Adds the container that it returns.
+    pub(super) fn find_other(
+        &mut self,
+        chunk: &Chunk,
+        hinted: &[ContainerId],
+        tried: &mut Vec<ContainerId>,
+    ) -> Result<Option<(ContainerId, ChunkPosition)>> {
+        let mut is_refreshed = false;
+        loop {
+            for id in hinted {
+                let moved = self.view.moved(*id)?;
+                if let Some(found) = self.find_in_any(moved, chunk, tried) {
+                    return Ok(Some(found));
+                }
+            }
+            // Before the directories of all containers are read: a newer `final` may name the one.
+            if self.everywhere.is_some() || is_refreshed || hinted.is_empty() || !self.refresh()? {
+                break;
+            }
+            is_refreshed = true;
         }
-        let mut problem = missing(chunk);
-        for id in self.copies(&chunk.fingerprint)? {
-            match self.find_in(id, chunk) {
-                Ok(position) => return Ok((id, position)),
-                Err(error) => problem = error,
+        let copies = self.copies(&chunk.fingerprint)?;
+        Ok(self.find_in_any(copies, chunk, tried))
+    }
+
+    fn find_in_any(
+        &mut self,
+        containers: Vec<ContainerId>,
+        chunk: &Chunk,
+        tried: &mut Vec<ContainerId>,
+    ) -> Option<(ContainerId, ChunkPosition)> {
+        for id in containers {
+            if !tried.contains(&id)
+                && let Ok(position) = self.find_in(id, chunk)
+            {
+                tried.push(id);
+                return Some((id, position));
             }
         }
-        Err(problem)
+        None
     }
 
     /// Finds a chunk in the container with this number.
-    pub(super) fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPosition> {
-        let position = self.directories.get(id)?.find(&chunk.fingerprint);
+    fn find_in(&mut self, id: ContainerId, chunk: &Chunk) -> Result<ChunkPosition> {
+        let position = self.view.directories.get(id)?.find(&chunk.fingerprint);
         position.filter(|position| position.len == chunk.len).ok_or_else(|| missing(chunk))
     }
 
+    /// Lists the containers again after chunks were missed; returns true if they may be found now.
+    pub(super) fn refresh(&mut self) -> Result<bool> {
+        let known = self.view.containers().clone();
+        if !self.view.refresh()? {
+            return Ok(false);
+        }
+        let containers = self.view.containers().clone();
+        if let Some(everywhere) = &mut self.everywhere {
+            learn(&self.store, &containers.retain(|_, id| !known.contains(id)), everywhere)?;
+        }
+        Ok(true)
+    }
+
     /// Returns every container that has a chunk, as far as their directories can be read.
-    pub(super) fn copies(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
+    fn copies(&mut self, fingerprint: &Fingerprint) -> Result<Vec<ContainerId>> {
         if self.everywhere.is_none() {
-            self.everywhere = Some(self.learn_everywhere()?);
+            let map = self.scratch.map(&self.store.host, "locations of chunks", self.locations_bytes)?;
+            let mut everywhere = Locations::new(&self.store, map);
+            learn(&self.store, self.view.containers(), &mut everywhere)?;
+            self.everywhere = Some(everywhere);
         }
         self.everywhere.as_mut().map_or(Ok(Vec::new()), |everywhere| everywhere.of(fingerprint))
     }
+}
 
-    fn learn_everywhere(&self) -> Result<Locations> {
-        let map = self.scratch.map(&self.store.host, "locations of chunks", self.locations_bytes)?;
-        let mut everywhere = Locations::new(map);
-        for opened in self.store.open_containers(&self.containers, self.containers.of_kind(ContainerKind::Data)) {
-            if let Ok(container) = opened?.1 {
-                everywhere.learn(&container)?;
-            }
+/// Learns what data containers hold.
+fn learn(store: &Store, containers: &Containers, locations: &mut Locations) -> Result<()> {
+    for opened in store.open_containers(containers, containers.of_kind(ContainerKind::Data)) {
+        if let Ok(container) = opened?.1 {
+            locations.learn(&container)?;
         }
-        Ok(everywhere)
     }
+    Ok(())
 }
 
 fn missing(chunk: &Chunk) -> Error {

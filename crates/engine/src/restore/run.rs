@@ -42,7 +42,7 @@ pub fn restore(store: &Store, request: &RestoreRequest<'_>) -> Result<RestoreRep
     let share = request.memory_bytes / 4;
     let memory = MetadataMemory::left_by(&containers, share);
     let mut reader = MetadataReader::open(store, &containers, &request.scratch, memory)?;
-    let fetcher = Fetcher::new(store, containers, &request.scratch, &request.driver, 2 * share);
+    let fetcher = Fetcher::new(store, &containers, &request.scratch, &request.driver, 2 * share);
     // What refers to chunks waits in a quarter of the last share; what is linked to may spill.
     let window_chunks = (share / 4 / REFERENCE_BYTES).clamp(WINDOW_CHUNKS_MIN, WINDOW_CHUNKS_MAX);
     let links = FirstPaths::new(request.scratch.map(&store.host, "hard links", share - share / 4)?);

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::object::ObjectType;
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
-use crate::snapshot::{CommitBody, CommitKind, Head, Snapshot, decode_commit};
+use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, Snapshot, decode_commit};
 use crate::store::Store;
 use crate::types::{SessionId, Timestamp};
 
@@ -75,6 +75,16 @@ impl Store {
         let (_, body) = open_small(&self.keys, &object, ObjectType::Commit, identity, bytes)?;
         let body = decode_commit(&body).map_err(|error| error.of(object))?;
         Ok(Commit { session, checksum, body })
+    }
+
+    /// Reads the start of a session.
+    pub(crate) fn read_session(&self, session: SessionId) -> Result<SessionBody> {
+        let name = ObjectName::Session(session);
+        let object = self.display(name);
+        let bytes = self.read(name, SMALL_LEN_MAX)?;
+        let identity = (self.config.repository, Some(session));
+        let (_, body) = open_small(&self.keys, &object, ObjectType::Session, identity, bytes)?;
+        SessionBody::decode(&body).map_err(|error| error.of(object))
     }
 
     /// Reads all commits. One that cannot be read does not hide the others.

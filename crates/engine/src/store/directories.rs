@@ -23,6 +23,13 @@ impl Directories {
         Self { store: store.clone(), containers: containers.clone(), opened: Lru::new(bytes_max) }
     }
 
+    /// Looks in other containers from now on.
+    pub(crate) fn set_containers(&mut self, containers: &Containers) {
+        self.containers = containers.clone();
+        // The others may be deleted.
+        self.opened.retain(|id| containers.contains(*id));
+    }
+
     /// Returns a container's directory, opening it where it is not held.
     pub(crate) fn get(&mut self, id: ContainerId) -> Result<Arc<ContainerReader>> {
         if let Some(container) = self.opened.get(&id) {

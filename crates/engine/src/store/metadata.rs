@@ -13,10 +13,10 @@ use crate::lru::Lru;
 use crate::object::names::ContainerKind;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
-use crate::store::container_set::{ContainerNumber, Containers};
-use crate::store::directories::Directories;
+use crate::store::container_set::Containers;
 use crate::store::locations::Locations;
 pub use crate::store::scratch::Scratch;
+use crate::store::view::{View, ViewMemory};
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
 
@@ -40,6 +40,11 @@ impl MetadataMemory {
     /// Divides what the containers leave of a budget, at least half of it.
     pub fn left_by(containers: &Containers, bytes: usize) -> Self {
         Self::of(bytes.saturating_sub(containers.memory_bytes()).max(bytes / 2))
+    }
+
+    /// Metadata has no hints, so that the view never reads where chunks have moved.
+    fn view(self) -> ViewMemory {
+        ViewMemory { directories: self.directories_bytes, moved: 0 }
     }
 }
 
@@ -67,61 +72,97 @@ pub struct HintedNode {
 #[derive(Debug)]
 pub struct MetadataReader {
     store: Store,
+    view: View,
     locations: Locations,
-    directories: Directories,
     regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
     compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
     findings: Vec<Error>,
 }
 
+/// Containers that a reader uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Usable {
+    /// All.
+    Any,
+    /// Those that are as long as their directories say.
+    Whole,
+}
+
 impl MetadataReader {
-    /// Learns the position of every metadata chunk in the listed containers.
+    /// Learns the position of every metadata chunk in the listed containers. Lists them again when a chunk is in none of
+    /// them: a collection may have moved it.
     pub fn open(store: &Store, containers: &Containers, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
-        Self::open_where(store, containers, scratch, memory, &|_, _| Ok(true))
+        let view = View::new(store, containers, scratch, memory.view());
+        Self::over(view, Usable::Any, scratch, memory)
     }
 
-    /// Like [`MetadataReader::open`], but passes over containers that are not as long as their directories say. The containers
-    /// were listed with their lengths.
+    /// Like [`MetadataReader::open`], but never lists again: for a session, which refers to what it reads.
+    pub(crate) fn open_live(
+        store: &Store,
+        live: &Containers,
+        scratch: &Scratch,
+        memory: MetadataMemory,
+    ) -> Result<Self> {
+        let view = View::new(store, live, scratch, memory.view()).fixed();
+        Self::over(view, Usable::Any, scratch, memory)
+    }
+
+    /// Like [`MetadataReader::open_live`], but passes over containers that are not as long as their directories say. The
+    /// containers were listed with their lengths.
     pub(crate) fn open_whole(
         store: &Store,
-        containers: &Containers,
+        live: &Containers,
         scratch: &Scratch,
         memory: MetadataMemory,
     ) -> Result<Self> {
-        Self::open_where(store, containers, scratch, memory, &|number, container| {
-            Ok(containers.sized(number)?.1 == container.stored_len())
-        })
+        let view = View::new(store, live, scratch, memory.view()).fixed();
+        Self::over(view, Usable::Whole, scratch, memory)
     }
 
-    fn open_where(
-        store: &Store,
-        containers: &Containers,
-        scratch: &Scratch,
-        memory: MetadataMemory,
-        is_usable: &dyn Fn(ContainerNumber, &ContainerReader) -> Result<bool>,
-    ) -> Result<Self> {
+    fn over(view: View, usable: Usable, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
+        let store = view.store().clone();
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let mut reader = Self {
-            store: store.clone(),
-            locations: Locations::new(locations),
-            directories: Directories::new(store, containers, memory.directories_bytes),
+            locations: Locations::new(&store, locations),
+            store,
+            view,
             regions: Lru::new(memory.regions_bytes),
             compressor: Compressor::default(),
             findings: Vec::new(),
         };
-        let numbers = || containers.of_kind(ContainerKind::Metadata);
-        for (number, opened) in numbers().zip(store.open_containers(containers, numbers())) {
+        reader.learn(&Containers::default(), usable)?;
+        Ok(reader)
+    }
+
+    /// Learns the containers that are not among those known before.
+    fn learn(&mut self, known: &Containers, usable: Usable) -> Result<()> {
+        let containers = self.view.containers().clone();
+        let new = containers.retain(|_, id| !known.contains(id));
+        let numbers = || new.of_kind(ContainerKind::Metadata);
+        for (number, opened) in numbers().zip(self.store.open_containers(&new, numbers())) {
             match opened?.1 {
-                Ok(container) if is_usable(number, &container)? => {
-                    reader.locations.learn(&container)?;
-                    reader.directories.insert(container);
+                Ok(container) if usable == Usable::Whole && new.sized(number)?.1 != container.stored_len() => {}
+                Ok(container) => {
+                    self.locations.learn(&container)?;
+                    self.view.directories.insert(container);
                 }
-                Ok(_) => {}
-                Err(error) => reader.findings.push(error),
+                // A collection has deleted it since it was listed. If that lost a chunk, reading the chunk reports it.
+                Err(Error::Missing { .. }) => {}
+                Err(error) => self.findings.push(error),
             }
         }
-        Ok(reader)
+        Ok(())
+    }
+
+    /// Lists the containers again after a chunk was missed; returns true if it may be found now.
+    fn refresh(&mut self) -> Result<bool> {
+        let known = self.view.containers().clone();
+        if !self.view.refresh()? {
+            return Ok(false);
+        }
+        self.learn(&known, Usable::Any)?;
+        Ok(true)
     }
 
     /// Returns the repository that is read.
@@ -135,12 +176,23 @@ impl MetadataReader {
     }
 
     /// Reads a chunk and checks that it is what its name says. Where one container does not give it back, others that
-    /// have it are tried.
+    /// have it are tried, then those that have appeared meanwhile.
     pub(crate) fn read(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
+        loop {
+            let outcome = self.read_known(kind, fingerprint);
+            if outcome.is_ok() || !self.refresh()? {
+                return outcome;
+            }
+        }
+    }
+
+    fn read_known(&mut self, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let mut problem = None;
         for id in self.locations.of(&fingerprint)? {
             match self.read_copy(id, kind, fingerprint) {
                 Ok(chunk) => return Ok(chunk),
+                // A container that is gone has lost nothing if there is another copy, and does not tell which chunk it is.
+                Err(Error::Missing { .. }) => {}
                 // If no copy is sound, the error of the first one is reported.
                 Err(error) => problem = problem.or(Some(error)),
             }
@@ -150,7 +202,7 @@ impl MetadataReader {
 
     fn read_copy(&mut self, id: ContainerId, kind: ChunkKind, fingerprint: Fingerprint) -> Result<MetadataChunk> {
         let missing = || Error::MissingChunk { fingerprint: fingerprint.to_string() };
-        let container = self.directories.get(id)?;
+        let container = self.view.directories.get(id)?;
         let position = container.find(&fingerprint).ok_or_else(missing)?;
         let region = self.region(&container, position.region)?;
         let wrong = || Error::damaged(container.name, format!("chunk {fingerprint} is not in its place"));
@@ -173,7 +225,7 @@ impl MetadataReader {
     pub(crate) fn locate(&mut self, fingerprint: &Fingerprint) -> Result<Option<(ContainerId, u32)>> {
         let Some(id) = self.locations.of(fingerprint)?.first().copied() else { return Ok(None) };
         // Reading the chunk reports what is wrong with the directory.
-        let container = self.directories.get(id).ok();
+        let container = self.view.directories.get(id).ok();
         let position = container.and_then(|container| container.find(fingerprint));
         Ok(position.map(|position| (id, position.region)))
     }

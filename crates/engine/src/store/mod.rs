@@ -20,6 +20,7 @@ pub(crate) mod references;
 mod scratch;
 pub(crate) mod session;
 pub mod slots;
+pub(crate) mod view;
 pub mod walk;
 
 use std::fmt::Display;

@@ -1,0 +1,274 @@
+//! Readers while collections copy containers and delete the originals: nothing is missed that a snapshot needs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use onefold_engine::Result;
+use onefold_engine::compress::{Compression, Compressor};
+use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
+use onefold_engine::io::{Access, AlignedBuffer, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+use onefold_engine::object::names::{CollectionStep, ObjectName};
+use onefold_engine::object::store::Created;
+use onefold_engine::object::{ObjectType, seal_small};
+use onefold_engine::snapshot::collection::MovedContainer;
+use onefold_engine::snapshot::{CollectionBody, SessionKind, Snapshot};
+use onefold_engine::store::metadata::Scratch;
+use onefold_engine::store::{Session, Store, Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
+
+use crate::integration::support::{
+    Ask, Draw, OpenContainer, PASSWORD, SMALL, World, containers, directory_store, newest, noise, tree,
+};
+
+/// Does what prune does to containers, without a plan.
+#[derive(Debug)]
+pub(super) struct Collector {
+    /// The repository.
+    pub(super) store: Store,
+    /// Number of the last collection.
+    number: u32,
+    /// The whole map of the last `final`.
+    moved: BTreeMap<ContainerId, Vec<ContainerId>>,
+}
+
+impl Collector {
+    /// Starts before the first collection.
+    pub(super) fn new(store: &Store) -> Self {
+        Self { store: store.clone(), number: 0, moved: BTreeMap::new() }
+    }
+
+    fn step(&mut self, session: SessionId, body: &CollectionBody) {
+        let name = ObjectName::Collection(self.number, body.step);
+        let identity = (self.store.config.repository, session, self.number);
+        let (store, object_type) = (&self.store, ObjectType::Collection);
+        let bytes = seal_small(&store.keys, &*store.host, object_type, identity, &body.encode()).unwrap();
+        assert_eq!(store.objects.create(session, name, &bytes).unwrap(), Created::New);
+    }
+
+    /// Copies containers, each to two new ones, and deletes them in a collection of its own. With `notes`, its `final` says
+    /// where they went.
+    pub(super) fn collect(&mut self, victims: &[OpenContainer], notes: bool) {
+        let store = self.store.clone();
+        let session = Session::begin(&store, &Scratch::default(), SessionKind::Collection, "host").unwrap();
+        self.number += 1;
+        self.step(session.id, &CollectionBody::new(CollectionStep::Begin, Vec::new()));
+        let mut puts = Vec::new();
+        let mut ordinal = 0;
+        for victim in victims {
+            let mut targets = Vec::new();
+            for half in halves(&store, victim) {
+                let id = ContainerId { session: session.id, ordinal };
+                ordinal += 1;
+                let builder = ContainerBuilder { id, kind: victim.name.kind, regions: half };
+                let mut random = [0; 32];
+                store.host.random(&mut random).unwrap();
+                let (keys, repository) = (&store.keys, store.config.repository);
+                let sealed =
+                    Sealer::default().seal(keys, repository, &builder, &random, AlignedBuffer::default()).unwrap();
+                puts.push(session.put(sealed.name, &sealed.bytes).unwrap());
+                targets.push(id);
+            }
+            for earlier in self.moved.values_mut().filter(|earlier| earlier.contains(&victim.name.id)) {
+                earlier.retain(|id| *id != victim.name.id);
+                earlier.extend(&targets);
+            }
+            self.moved.insert(victim.name.id, targets);
+        }
+        store.objects.barrier(puts).unwrap();
+        let ids: Vec<ContainerId> = victims.iter().map(|victim| victim.name.id).collect();
+        self.step(session.id, &CollectionBody::new(CollectionStep::Condemn, ids.clone()));
+        let moved = self.moved.iter().map(|(container, targets)| {
+            let targets = if targets.len() <= 8 { targets.clone() } else { Vec::new() };
+            MovedContainer { container: *container, targets }
+        });
+        let moved = if notes { moved.collect() } else { Vec::new() };
+        self.step(session.id, &CollectionBody { moved, ..CollectionBody::new(CollectionStep::Final, ids) });
+        let names: Vec<ObjectName> = victims.iter().map(|victim| victim.name.into()).collect();
+        store.objects.delete(&names).unwrap();
+        self.step(session.id, &CollectionBody::new(CollectionStep::Done, Vec::new()));
+        session.end().unwrap();
+    }
+}
+
+/// Returns the chunks of a container in two parts, every other chunk in each, as the regions of a container each.
+fn halves(store: &Store, container: &OpenContainer) -> Vec<Vec<Region>> {
+    let mut halves = [Vec::new(), Vec::new()];
+    let directory = store.open_container(&container.name).unwrap().directory;
+    let plain = container.regions.concat();
+    let mut rest = plain.as_slice();
+    for (number, stored) in directory.chunks.iter().enumerate() {
+        let (bytes, tail) = rest.split_at(stored.len as usize);
+        rest = tail;
+        let chunk = Chunk { fingerprint: stored.fingerprint.unwrap(), len: stored.len };
+        let (half, sequence) = (&mut halves[number % 2], Sequence(number as u64));
+        let mut region = Region::with_buffer(0);
+        region.push(RegionChunk { chunk, kind: stored.kind, hints_len: stored.hints_len, sequence }, bytes);
+        region.compress(&mut Compressor::default(), Compression::Zstd(1));
+        half.push(region);
+    }
+    halves.into_iter().filter(|half| !half.is_empty()).collect()
+}
+
+type Hook = Box<dyn FnMut(u64) + Send>;
+
+/// A disk on which something happens before each call.
+struct Hooked {
+    disk: Arc<dyn Disk>,
+    calls: AtomicU64,
+    hook: Mutex<Hook>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hooked").field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
+impl Hooked {
+    fn call(&self) -> &dyn Disk {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        (self.hook.lock().unwrap())(call);
+        &*self.disk
+    }
+}
+
+impl Disk for Hooked {
+    fn create(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
+        self.call().create(path)
+    }
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>> {
+        self.call().open(path, access)
+    }
+    fn create_dir(&self, path: &Path) -> Result<()> {
+        self.call().create_dir(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.call().rename(from, to)
+    }
+    fn exchange(&self, from: &Path, to: &Path) -> Result<()> {
+        self.call().exchange(from, to)
+    }
+    fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {
+        self.call().link(existing, new)
+    }
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.call().remove(path)
+    }
+    fn remove_dir(&self, path: &Path) -> Result<bool> {
+        self.call().remove_dir(path)
+    }
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.call().sync_dir(path)
+    }
+    fn list(&self, path: &Path) -> Result<Vec<DiskEntry>> {
+        self.call().list(path)
+    }
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.call().exists(path)
+    }
+    fn read_batch(&self, reads: &mut [BatchRead]) {
+        self.call().read_batch(reads);
+    }
+    fn display(&self, path: &Path) -> String {
+        self.disk.display(path)
+    }
+}
+
+/// A repository with a snapshot of many small containers.
+struct Repository {
+    world: World,
+    store: Store,
+    source: MemTree,
+    snapshot: Snapshot,
+}
+
+impl Repository {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed);
+        let store = world.create(SMALL).unwrap();
+        let source = tree(12);
+        source.put_file(Path::new("/d/large"), &noise(seed, 900_000));
+        world.backup(&store, &source, &Ask::default()).unwrap();
+        let snapshot = newest(&store).unwrap().unwrap().1;
+        Self { world, store, source, snapshot }
+    }
+
+    /// The same repository on another disk.
+    fn fork(&self) -> Self {
+        let world = self.world.on(self.world.disk.fork());
+        let store = world.open().unwrap();
+        Self { world, store, source: self.source.clone(), snapshot: self.snapshot.clone() }
+    }
+
+    /// Opens the repository on a disk on which something happens before each call; returns it with the number of calls.
+    fn hooked(&self, hook: Hook) -> (Store, Arc<Hooked>) {
+        let hooked =
+            Arc::new(Hooked { disk: self.world.repo(), calls: AtomicU64::new(0), hook: Mutex::new(Box::new(|_| ())) });
+        let disk: Arc<dyn Disk> = Arc::clone(&hooked) as Arc<dyn Disk>;
+        let store = open(&directory_store(disk), &self.world.host, Unlock::Password(PASSWORD)).unwrap();
+        hooked.calls.store(0, Ordering::Relaxed);
+        *hooked.hook.lock().unwrap() = hook;
+        (store, hooked)
+    }
+
+    fn collector(&self) -> Collector {
+        Collector::new(&self.store)
+    }
+
+    /// Counts the calls of a reader, then repeats it for each call and lets collections run right before the call, and again
+    /// some calls later. Each moves a share of all containers.
+    fn at_each_call(&self, step: usize, read: &dyn Fn(&Self, &Store, &str)) {
+        let (store, hooked) = self.hooked(Box::new(|_| ()));
+        read(self, &store, "undisturbed");
+        let calls = hooked.calls.load(Ordering::Relaxed);
+        assert!(10 < calls, "{calls}");
+        for call in (0..calls).step_by(step) {
+            let fork = self.fork();
+            let (mut draw, mut collector) = (Draw::new(call), fork.collector());
+            let (share, notes, again) = (draw.below(3), !draw.once_in(3), call + 1 + draw.below(6) as u64);
+            let hook = move |now: u64| {
+                if now == call || now == again {
+                    let mut victims = containers(&collector.store);
+                    victims.retain(|_| share == 0 || draw.once_in(share + 1));
+                    collector.collect(&victims, notes);
+                }
+            };
+            let (store, _hooked) = fork.hooked(Box::new(hook));
+            read(&fork, &store, &format!("call {call} of {calls}, 1 of {} containers, notes {notes}", share + 1));
+        }
+    }
+}
+
+#[test]
+fn a_restore_goes_on_while_collections_move_containers() {
+    Repository::new(1).at_each_call(1, &|repository, store, case| {
+        let (restored, report) = repository.world.restore(store, &repository.snapshot).unwrap();
+        assert_eq!((report.failures, repository.source.diff(&restored)), (0, Vec::new()), "{case}");
+        assert_eq!(report.chunks_recovered, 0, "{case}");
+    });
+}
+
+#[test]
+fn a_chunk_that_is_really_lost_is_reported() {
+    for notes in [true, false] {
+        let repository = Repository::new(2);
+        let all = containers(&repository.store);
+        let mut collector = repository.collector();
+        collector.collect(&all, notes);
+        let targets = containers(&repository.store);
+        let lost = targets.iter().rfind(|container| container.name.kind == all[0].name.kind).unwrap();
+        repository.world.repo().remove(&lost.name.path()).unwrap();
+        let (_, report) = repository.world.restore(&repository.store, &repository.snapshot).unwrap();
+        assert!(0 < report.failures);
+        let left: Vec<OpenContainer> = containers(&repository.store);
+        assert!(!left.is_empty());
+        for container in &left {
+            repository.world.repo().remove(&container.name.path()).unwrap();
+        }
+        let (_, report) = repository.world.restore(&repository.store, &repository.snapshot).unwrap();
+        assert_eq!((report.files, report.failures), (0, 1));
+    }
+}
