@@ -18,6 +18,7 @@ mod marking;
 mod moving;
 mod old_formats;
 mod property;
+mod pruning;
 mod races;
 mod regressions;
 mod rehearsing;

@@ -1,10 +1,29 @@
-//! Reclaiming space: what a collection marks, plans, and finally deletes.
+//! Reclaiming space: what a collection marks, plans, copies, and finally deletes.
 //!
-//! docs/protocol.md states the steps and the rules. Policies are functions that return values; nothing here deletes.
+//! docs/protocol.md states the steps and the rules. Policies are functions that return values: `plan` proposes, `settle`
+//! decides. `collector` carries them out.
 
+mod collector;
 pub mod copy;
+mod decide;
 pub mod lifetime;
 pub mod mark;
+mod moved;
 pub mod plan;
+mod request;
 pub mod settle;
+mod steps;
+mod survey;
 pub mod usage;
+mod wait;
+
+pub use collector::{give_up, plan_prune, prune};
+pub use request::{PruneReport, PruneRequest, PruneState};
+pub use wait::UnendedSession;
+
+/// The least memory that a prune uses, in bytes: its smallest shares are a half for the usage of containers, and a quarter of
+/// a half for each part of a mark.
+pub(crate) const MEMORY_BYTES_MIN: usize = 4 * mark::MEMORY_BYTES_MIN;
+
+const _: () =
+    assert!(2 * usage::MEMORY_BYTES_MIN <= MEMORY_BYTES_MIN && 2 * decide::MEMORY_BYTES_MIN <= MEMORY_BYTES_MIN);

@@ -41,6 +41,13 @@ impl Moved {
             .map(|((container, end), start)| (*container, self.targets.get(start..*end).unwrap_or_default()))
     }
 
+    /// Returns the containers that hold the reached chunks of a deleted one; `None` if it has none. Numbers must ascend.
+    pub(super) fn of(&self, container: u32) -> Option<&[u32]> {
+        let at = self.containers.binary_search_by_key(&container, |(number, _)| *number).ok()?;
+        let start = at.checked_sub(1).and_then(|before| self.containers.get(before)).map_or(0, |(_, end)| *end);
+        self.targets.get(start..self.containers.get(at)?.1)
+    }
+
     fn push(&mut self, container: u32, targets: &Targets) {
         if let Targets::Listed(listed) = targets {
             self.targets.extend(listed);

@@ -18,8 +18,8 @@ use crate::types::Fingerprint;
 
 /// Bytes of a fingerprint that stand for it. With 10^9 live and 10^8 dead chunks, the odds that a dead one agrees with a
 /// live one are below 1%.
-const PREFIX_LEN: usize = 8;
-type Prefix = [u8; PREFIX_LEN];
+pub(super) const PREFIX_LEN: usize = 8;
+pub(super) type Prefix = [u8; PREFIX_LEN];
 
 /// Bytes of a reached chunk: prefix, and the rank of the newest snapshot that reaches it.
 pub(super) const REACHED_LEN: usize = PREFIX_LEN + 2;
@@ -70,7 +70,7 @@ pub(super) fn reached_record(fingerprint: &Fingerprint, rank: u16) -> [u8; REACH
     record
 }
 
-fn prefix_of(fingerprint: &Fingerprint) -> Prefix {
+pub(super) fn prefix_of(fingerprint: &Fingerprint) -> Prefix {
     *fingerprint.0.first_chunk().expect("a fingerprint is longer than its prefix")
 }
 
@@ -193,6 +193,11 @@ impl Usage {
         let counts = self.counts.get(number as usize).filter(|counts| **counts != Counts::UNKNOWN)?;
         let Counts { live_bytes, dead_bytes, live_chunks, rank } = *counts;
         Some(ContainerUsage { number, kind, stored_bytes, live_bytes, dead_bytes, live_chunks, rank })
+    }
+
+    /// Returns what snapshots reach.
+    pub fn reached(&self) -> &Reached {
+        &self.reached
     }
 
     /// Returns the live chunks of which this container's copy is kept, in the order of their fingerprints. Takes three

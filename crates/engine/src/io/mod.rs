@@ -291,6 +291,8 @@ pub trait Host: Debug + Send + Sync {
     fn file_clock(&self) -> Timestamp;
     /// Returns the time since an arbitrary start. It never moves back.
     fn monotonic(&self) -> Duration;
+    /// Returns when so much time has passed.
+    fn sleep(&self, duration: Duration);
     /// Runs a job of a named kind in the background, few at a time, in any order. A host without threads runs it before it
     /// returns, or when a caller asks for it. `background::Background` keeps track of a job.
     fn background(&self, kind: &'static str, job: Box<dyn FnOnce() + Send>);

@@ -296,6 +296,10 @@ impl Host for OsHost {
         Duration::new(time.tv_sec.unsigned_abs(), nanoseconds(time))
     }
 
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
     fn random(&self, buffer: &mut [u8]) -> Result<()> {
         let mut rest = buffer;
         while !rest.is_empty() {

@@ -29,6 +29,7 @@ const TAG_COLLECTIONS_SEEN: u8 = 15;
 pub(super) const TAG_CONTAINER: u8 = 16;
 const OPTIONAL_TAGS: u8 = 128;
 const TAG_ORIGINAL: u8 = 134;
+const TAG_DURABLE: u8 = 140;
 const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
 
 /// How a session ended.
@@ -40,6 +41,8 @@ pub(crate) enum CommitKind {
     Fence,
     /// Without anything to keep.
     Done,
+    /// Without a snapshot, after all containers of the session became durable.
+    Durable,
 }
 
 /// A commit that was seen when a snapshot was made.
@@ -180,9 +183,12 @@ impl CommitBody {
         let kind = match self.kind {
             CommitKind::Snapshot => 1,
             CommitKind::Fence => 2,
-            CommitKind::Done => 3,
+            CommitKind::Done | CommitKind::Durable => 3,
         };
         field(&mut out, TAG_KIND, |out| out.push(kind));
+        if self.kind == CommitKind::Durable {
+            field(&mut out, TAG_DURABLE, |_| {});
+        }
         if let Some(snapshot) = &self.snapshot {
             snapshot.encode(&mut out);
         }
@@ -345,6 +351,7 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
     let mut kind = None;
     let mut snapshot = Snapshot::empty();
     let mut has_tree = false;
+    let mut is_durable = false;
     let mut heads = Vec::new();
     fields(body, |tag, value| {
         match tag {
@@ -356,6 +363,7 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
                     _ => return Err(value.error("unknown kind of commit")),
                 });
             }
+            TAG_DURABLE => is_durable = true,
             TAG_HEAD => heads.push(Head { session: SessionId(value.array()?), checksum: value.array()? }),
             _ => {
                 has_tree |= tag == TAG_TREE;
@@ -368,8 +376,11 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
         Some(CommitKind::Snapshot) if has_tree => {
             Ok(CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads })
         }
+        Some(CommitKind::Done) if is_durable => Ok(CommitBody { kind: CommitKind::Durable, snapshot: None, heads }),
         Some(kind @ (CommitKind::Fence | CommitKind::Done)) => Ok(CommitBody { kind, snapshot: None, heads }),
-        Some(CommitKind::Snapshot) | None => Err(DecodeError { offset: body.len(), reason: "commit without a tree" }),
+        Some(CommitKind::Snapshot | CommitKind::Durable) | None => {
+            Err(DecodeError { offset: body.len(), reason: "commit without a tree" })
+        }
     }
 }
 
@@ -462,8 +473,10 @@ mod tests {
 
     #[test]
     fn fences_and_sessions_come_back() {
-        let fence = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
-        assert_eq!(decode_commit(&fence.encode()), Ok(fence));
+        for kind in [CommitKind::Fence, CommitKind::Done, CommitKind::Durable] {
+            let end = CommitBody { kind, snapshot: None, heads: Vec::new() };
+            assert_eq!(decode_commit(&end.encode()), Ok(end));
+        }
         assert!(decode_commit(&[1, 1, 1]).is_err(), "a snapshot without a tree");
         let session = SessionBody {
             kind: SessionKind::Backup,

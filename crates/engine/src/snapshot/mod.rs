@@ -8,7 +8,7 @@ mod forget;
 pub(crate) mod format;
 
 pub use collection::TARGETS_MAX;
-pub(crate) use collection::{CollectionBody, CollectionItem};
+pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
 pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
 pub use format::{Head, Snapshot, Summary};

@@ -39,8 +39,16 @@ impl Store {
     ///
     /// A deleted container that a stale listing still shows is therefore absent, too.
     pub(crate) fn read_absent(&self) -> Result<Absent> {
+        self.read_absent_but(0)
+    }
+
+    /// The same, without what the collection with this number says.
+    pub(crate) fn read_absent_but(&self, without: u32) -> Result<Absent> {
         let mut absent = Absent::default();
         for (number, steps) in self.list_collections()? {
+            if number == without {
+                continue;
+            }
             absent.newest = absent.newest.max(number);
             let (containers, is_condemning) = self.read_absent_of(number, &steps)?;
             absent.containers.append(containers);

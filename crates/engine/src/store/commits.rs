@@ -8,6 +8,7 @@ use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, Snapshot, decode_commit};
 use crate::store::Store;
+use crate::store::container_set::Containers;
 use crate::types::{SessionId, Timestamp};
 
 /// A commit that was read and checked.
@@ -117,6 +118,15 @@ impl Store {
 }
 
 impl Commits {
+    /// Returns the sessions of containers whose end does not prove that the containers are durable. A session that was fenced
+    /// may have died between the publication of a container and the sync of its directory. A commit that cannot be read
+    /// proves nothing.
+    pub(crate) fn in_doubt(&self, containers: &Containers) -> BTreeSet<SessionId> {
+        let proves = |commit: &&Commit| matches!(commit.body.kind, CommitKind::Snapshot | CommitKind::Durable);
+        let durable: BTreeSet<SessionId> = self.commits.iter().filter(proves).map(|commit| commit.session).collect();
+        containers.sessions().filter(|session| !durable.contains(session)).collect()
+    }
+
     /// Returns the snapshots that were not forgotten, oldest first.
     pub fn snapshots(&self) -> Vec<(SessionId, &Snapshot)> {
         let mut snapshots: Vec<_> = self

@@ -100,6 +100,11 @@ impl Containers {
         self.len
     }
 
+    /// Returns the number after the greatest one of the listing.
+    pub(crate) fn numbers_end(&self) -> u32 {
+        self.set.runs.len()
+    }
+
     /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -14,7 +14,6 @@ use crate::object::store::{Created, PendingPut};
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
-use crate::store::commits::Commit;
 use crate::store::container_set::Containers;
 use crate::store::scratch::Scratch;
 use crate::types::SessionId;
@@ -32,8 +31,7 @@ pub struct Session {
     pub(crate) id: SessionId,
     /// Containers that it may refer to: listed and not absent by a collection. Those of `in_doubt` are not known to be durable.
     pub(crate) live: Containers,
-    /// Sessions of containers that have not ended with a snapshot. A session that was fenced may have died between the
-    /// publication of a container and the sync of its directory.
+    /// Sessions of these containers whose end does not prove that they are durable.
     pub(crate) in_doubt: BTreeSet<SessionId>,
     /// Commits that no other commit has seen when the session began.
     pub(crate) heads: Vec<Head>,
@@ -57,6 +55,15 @@ impl Session {
     /// Begins a session (steps W1 to W3 of `docs/protocol.md`): creates its object, reads what collections have condemned,
     /// lists containers. A collection does the opposite, so that one of the two sees the other.
     pub(crate) fn begin(store: &Store, scratch: &Scratch, kind: SessionKind, hostname: &str) -> Result<Self> {
+        let mut session = Self::create(store, kind, hostname)?;
+        match session.list(scratch) {
+            Ok(()) => Ok(session),
+            Err(error) => Err(session.abandon(error)),
+        }
+    }
+
+    /// Begins a session that refers to nothing (step C0 of `docs/protocol.md`).
+    pub(crate) fn create(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
         store.objects.complete()?;
         let collections_seen = store.list_collections()?.into_keys().next_back().unwrap_or(0);
         let mut id = [0; 16];
@@ -70,7 +77,7 @@ impl Session {
             return Err(Error::damaged(store.display(name), "stands already under a name just drawn"));
         }
         let heartbeat = Mutex::new(Heartbeat { count: 0, at: store.host.monotonic() });
-        let mut session = Self {
+        Ok(Self {
             id,
             live: Containers::default(),
             in_doubt: BTreeSet::new(),
@@ -78,11 +85,7 @@ impl Session {
             is_condemning: false,
             store: store.clone(),
             heartbeat,
-        };
-        match session.list(scratch) {
-            Ok(()) => Ok(session),
-            Err(error) => Err(session.abandon(error)),
-        }
+        })
     }
 
     /// Lists what the session may refer to.
@@ -92,11 +95,7 @@ impl Session {
         self.is_condemning = absent.is_condemning;
         self.live = self.store.list_sized_containers(scratch)?.without(&absent.containers);
         let commits = self.store.read_commits()?;
-        // A commit that cannot be read proves nothing.
-        let is_snapshot = |commit: &&Commit| commit.body.kind == CommitKind::Snapshot;
-        let durable: BTreeSet<SessionId> =
-            commits.commits.iter().filter(is_snapshot).map(|commit| commit.session).collect();
-        self.in_doubt = self.live.sessions().filter(|session| !durable.contains(session)).collect();
+        self.in_doubt = commits.in_doubt(&self.live);
         self.heads = commits.heads();
         Ok(())
     }
@@ -186,7 +185,16 @@ impl Session {
 
     /// Ends the session without a snapshot. Returns the kind of the end that stood already, if one did.
     pub(crate) fn end(&self) -> Result<Option<CommitKind>> {
-        let body = CommitBody { kind: CommitKind::Done, snapshot: None, heads: Vec::new() };
+        self.end_with(CommitKind::Done)
+    }
+
+    /// Ends the session without a snapshot, after its containers became durable; others may then rely on them.
+    pub(crate) fn end_durable(&self) -> Result<Option<CommitKind>> {
+        self.end_with(CommitKind::Durable)
+    }
+
+    fn end_with(&self, kind: CommitKind) -> Result<Option<CommitKind>> {
+        let body = CommitBody { kind, snapshot: None, heads: Vec::new() };
         match self.create_commit(&body)?.0 {
             Created::New => Ok(None),
             Created::Existed => self.store.read_commit(self.id).map(|commit| Some(commit.body.kind)),
@@ -224,7 +232,7 @@ impl Session {
             Ok((Created::New, checksum)) => Ok(checksum),
             Ok((Created::Existed, _)) => match self.store.read_commit(self.id)?.body.kind {
                 CommitKind::Fence => Err(Error::Fenced { session: self.id }),
-                CommitKind::Snapshot | CommitKind::Done => {
+                CommitKind::Snapshot | CommitKind::Done | CommitKind::Durable => {
                     Err(Error::damaged(self.store.display(name), "stands already and is not this session's"))
                 }
             },

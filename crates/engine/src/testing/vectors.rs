@@ -67,6 +67,8 @@ impl Host for CountingHost {
         Duration::ZERO
     }
 
+    fn sleep(&self, _duration: Duration) {}
+
     fn background(&self, _kind: &'static str, job: Box<dyn FnOnce() + Send>) {
         job();
     }

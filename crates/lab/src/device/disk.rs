@@ -266,6 +266,10 @@ impl Host for ModelHost {
         self.clock.now()
     }
 
+    fn sleep(&self, duration: Duration) {
+        self.inner.sleep(duration);
+    }
+
     fn background(&self, _kind: &'static str, job: Box<dyn FnOnce() + Send>) {
         job();
     }

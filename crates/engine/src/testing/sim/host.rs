@@ -198,6 +198,10 @@ impl Host for SimHost {
         state.monotonic
     }
 
+    fn sleep(&self, duration: Duration) {
+        self.state().monotonic += duration;
+    }
+
     fn background(&self, kind: &'static str, job: Job) {
         let mut state = self.state();
         let Some(deferral) = &mut state.deferral else {

@@ -1,0 +1,393 @@
+//! A collector: carries out a collection, step by step, as docs/protocol.md names them.
+//!
+//! Everything before step C8 proposes. `settle` decides, with all that snapshots reach and copies that were looked at, and
+//! nothing is deleted that it has not released. So a collector that joins a collection trusts nothing that another process
+//! has marked or copied.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::decide::Decision;
+use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::moved::{self, Hinted};
+use crate::collect::plan::PrunePlan;
+use crate::collect::request::{PruneReport, PruneRequest, PruneState};
+use crate::collect::steps::{self, Open};
+use crate::collect::survey::{Beating, Survey, read_roots};
+use crate::collect::usage::{Reached, Usage};
+use crate::collect::wait::{self, StoreClock, UnendedSession};
+use crate::error::{Error, Result};
+use crate::monitor::{Items, Monitor};
+use crate::object::names::{CollectionStep, ObjectName, Prefix};
+use crate::object::store::Detail;
+use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
+use crate::store::commits::Commits;
+use crate::store::container_ids::ContainerIds;
+use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::{Session, Store};
+use crate::types::SessionId;
+
+/// Time between two looks at sessions that have not ended.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Containers that are deleted in one call.
+const DELETION_BATCH: usize = 256;
+/// Most collections of one prune. Each condemns up to [`CONDEMNED_MAX`] containers.
+const COLLECTIONS_MAX: usize = 64;
+
+/// Prunes: removes what no snapshot needs, and copies what stands among it.
+///
+/// Joins a collection that was interrupted. Returns when everything is deleted, or with a state that says what a later prune
+/// waits for. After an error a later prune goes on; nothing that a snapshot needs was deleted.
+pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
+    let mut report = PruneReport::default();
+    for _ in 0..COLLECTIONS_MAX {
+        let session = Arc::new(Session::create(store, SessionKind::Collection, &request.hostname)?);
+        let collector = Collector::new(store, request, monitor, Arc::clone(&session));
+        match collector.and_then(|mut collector| collector.run(&mut report)) {
+            Ok(next) => {
+                // A fence of another collector changes nothing: what was deleted was decided before.
+                session.end_durable()?;
+                if next == Next::End {
+                    let leftovers = store.remove_leftovers()?;
+                    report.leftovers = (leftovers.removed, leftovers.removed_bytes);
+                    break;
+                }
+            }
+            Err(error) => return Err(session.abandon(error)),
+        }
+    }
+    Ok(report)
+}
+
+/// Plans a prune, and writes nothing.
+pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
+    let commits = read_roots(store)?;
+    let absent = store.read_absent()?.containers;
+    let listed = store.list_sized_containers(&request.scratch)?.without(&absent);
+    let survey = Survey { store, request, monitor, session: None };
+    let candidates = survey.candidates(&listed, &commits, None)?;
+    let mut hinted = Hinted::new(store, &request.scratch, request.memory_bytes)?;
+    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut hinted)?;
+    let (_, plan) = survey.plan(&candidates, reached)?;
+    let snapshots = commits.snapshots().len() as u64;
+    Ok(PruneReport { plan: plan.totals, snapshots, ..PruneReport::default() })
+}
+
+/// Gives up the open collection: nothing that it has condemned is deleted. Returns its number; `None` if none is open.
+pub fn give_up(store: &Store, hostname: &str) -> Result<Option<u32>> {
+    let collections = store.list_collections()?;
+    let Some((number, _)) = collections.iter().next_back().filter(|(_, steps)| steps::is_open(steps)) else {
+        return Ok(None);
+    };
+    let session = Session::create(store, SessionKind::Collection, hostname)?;
+    let given_up = steps::create_empty(store, session.id, *number, CollectionStep::Final).and_then(|is_ours| {
+        if is_ours {
+            steps::create_empty(store, session.id, *number, CollectionStep::Done)?;
+        }
+        Ok(is_ours.then_some(*number))
+    });
+    match given_up {
+        Ok(number) => session.end().map(|_| number),
+        Err(error) => Err(session.abandon(error)),
+    }
+}
+
+/// What follows a collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Nothing.
+    End,
+    /// Another collection.
+    Another,
+}
+
+/// A collector with its session.
+struct Collector<'a> {
+    survey: Survey<'a>,
+    store: &'a Store,
+    request: &'a PruneRequest,
+    session: Arc<Session>,
+    clock: StoreClock,
+    hinted: Hinted,
+}
+
+/// What a collector knows from its own mark and plan, which is nothing if it joins a collection.
+#[derive(Debug, Default)]
+struct Marked {
+    reached: Option<Usage>,
+    roots: BTreeSet<SessionId>,
+    /// True if another collection can free more.
+    is_partial: bool,
+}
+
+impl<'a> Collector<'a> {
+    fn new(
+        store: &'a Store,
+        request: &'a PruneRequest,
+        monitor: &'a dyn Monitor,
+        session: Arc<Session>,
+    ) -> Result<Self> {
+        let clock = StoreClock::read(store, session.id)?;
+        let survey = Survey { store, request, monitor, session: Some(Arc::clone(&session)) };
+        let hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
+        Ok(Self { survey, store, request, session, clock, hinted })
+    }
+
+    /// Carries out one collection, or goes on with one.
+    fn run(&mut self, report: &mut PruneReport) -> Result<Next> {
+        report.state = PruneState::Done;
+        self.store.objects.try_handshake(self.session.id)?.require(&*self.store.objects)?;
+        for (number, steps) in self.store.list_collections()? {
+            if steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done) {
+                self.delete(number, report)?;
+            }
+        }
+        let (number, marked) = match steps::open(self.store, self.session.id)? {
+            Open::Condemned(number) => (number, Marked { is_partial: true, ..Marked::default() }),
+            Open::Begun(number) => match self.condemn(number, report)? {
+                Some(marked) => (number, marked),
+                None => return Ok(Next::End),
+            },
+        };
+        let condemned = steps::adopt(self.store, number, CollectionStep::Condemn)?;
+        let waited = self.wait(report)?;
+        if !waited.is_empty() {
+            report.state = PruneState::Waiting(waited);
+            return Ok(Next::End);
+        }
+        self.decide(number, &condemned, &marked, report)?;
+        drop(marked.reached);
+        let has_deleted = self.delete(number, report)?;
+        Ok(if marked.is_partial && has_deleted { Next::Another } else { Next::End })
+    }
+
+    /// Marks, plans, copies and condemns (steps C2 to C6). Returns `None` if there is nothing to do.
+    fn condemn(&mut self, number: u32, report: &mut PruneReport) -> Result<Option<Marked>> {
+        let commits = read_roots(self.store)?;
+        self.store.objects.refresh_collections(self.session.id)?;
+        let absent = self.store.read_absent()?.containers;
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let candidates = self.survey.candidates(&listed, &commits, Some(&self.clock))?;
+        self.hinted.start(&listed);
+        let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut self.hinted)?;
+        let (usage, plan) = self.survey.plan(&candidates, reached)?;
+        report.plan = plan.totals;
+        report.snapshots = commits.snapshots().len() as u64;
+        let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
+        let copied = self.copy(&candidates, (&usage, &plan), &commits, report)?;
+        let lacks_space = copied.is_none();
+        let mut condemned: Vec<u32> = plan.remove.iter().chain(copied.iter().flatten()).copied().collect();
+        condemned.sort_unstable();
+        if condemned.is_empty() {
+            self.give_up(number)?;
+            return Ok(None);
+        }
+        let mut step = CollectionEncoder::new(CollectionStep::Condemn);
+        for number in &condemned {
+            step.container(candidates.name(ContainerNumber(*number))?.id);
+        }
+        roots.iter().for_each(|root| step.marked(*root));
+        steps::create(self.store, self.session.id, number, CollectionStep::Condemn, step)?;
+        let is_partial = plan.totals.is_cut || lacks_space;
+        Ok(Some(Marked { reached: Some(usage), roots, is_partial }))
+    }
+
+    /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go; `None` if the
+    /// store has no space for copies, but containers without a needed chunk go first.
+    fn copy(
+        &self,
+        containers: &Containers,
+        (usage, plan): (&Usage, &PrunePlan),
+        commits: &Commits,
+        report: &mut PruneReport,
+    ) -> Result<Option<Vec<u32>>> {
+        if plan.copy.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
+        let request = CopyRequest {
+            store: self.store,
+            session: &self.session,
+            containers,
+            copy: &plan.copy,
+            classes: &classes,
+            compression: self.request.compression,
+            budget: CopyBudget::of(
+                (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN),
+                self.request.driver.compute_count(),
+            ),
+            scratch: &self.request.scratch,
+            driver: &self.request.driver,
+            monitor: self.survey.monitor,
+        };
+        match copy_forward(&request, usage.live_chunks()?, &mut 0) {
+            Ok(copied) => {
+                report.written_containers += copied.written_containers;
+                report.written_bytes += copied.written_bytes;
+                report.findings.extend(copied.not_copied.values().map(ToString::to_string));
+                let is_copied = |number: &&u32| !copied.not_copied.contains_key(number);
+                Ok(Some(plan.copy.iter().filter(is_copied).copied().collect()))
+            }
+            Err(error)
+                if error.io_kind() == Some(ErrorKind::StorageFull)
+                    && !report.lacks_space
+                    && !plan.remove.is_empty() =>
+            {
+                report.lacks_space = true;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a collection that condemns nothing.
+    fn give_up(&self, number: u32) -> Result<()> {
+        if steps::create_empty(self.store, self.session.id, number, CollectionStep::Final)? {
+            steps::create_empty(self.store, self.session.id, number, CollectionStep::Done)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no session is left that may have begun before containers were condemned (step C7). Returns those that are.
+    fn wait(&self, report: &mut PruneReport) -> Result<Vec<UnendedSession>> {
+        let start = self.store.host.monotonic();
+        loop {
+            self.store.objects.refresh_sessions(self.session.id)?;
+            let waited_for = self.store.host.monotonic().saturating_sub(start);
+            let mut waited = Vec::new();
+            for unended in wait::unended(self.store, &self.clock)? {
+                if unended.id == self.session.id {
+                    continue;
+                }
+                if self.request.fence_after <= unended.silent.unwrap_or(waited_for) {
+                    if wait::fence(self.store, &self.session, unended.id)? {
+                        report.fenced.push(unended.id);
+                    }
+                } else if unended.kind != Some(SessionKind::Collection) {
+                    waited.push(unended);
+                }
+            }
+            if waited.is_empty() {
+                // A fence of another collector need not be durable.
+                self.store.objects.confirm(&[ObjectName::Commit(self.session.id)])?;
+                return Ok(waited);
+            }
+            if self.request.wait <= waited_for {
+                return Ok(waited);
+            }
+            if self.survey.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            self.store.host.sleep(POLL_INTERVAL.min(self.request.wait - waited_for));
+        }
+    }
+
+    /// Decides what is deleted, and publishes it (step C8).
+    fn decide(
+        &mut self,
+        number: u32,
+        condemned: &ContainerIds,
+        marked: &Marked,
+        report: &mut PruneReport,
+    ) -> Result<()> {
+        self.store.objects.refresh_collections(self.session.id)?;
+        // What other collections delete is read before containers are listed.
+        let absent = self.store.read_absent_but(number)?.containers;
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let commits = read_roots(self.store)?;
+        self.store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
+        let in_doubt = commits.in_doubt(&listed);
+        let is_new = |(session, _): &(SessionId, &Snapshot)| !marked.roots.contains(session);
+        let later = if marked.reached.is_none() || commits.snapshots().iter().any(is_new) {
+            // Snapshots may be in containers that did not exist when the others were listed.
+            let readable = self.store.list_containers(&self.request.scratch)?.without(&absent);
+            if marked.reached.is_none() {
+                self.hinted.start(&readable);
+            }
+            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut self.hinted)?)
+        } else {
+            None
+        };
+        let mut cursor = condemned.cursor();
+        let condemned = listed.retain(|_, id| cursor.contains(id));
+        let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(&later).collect();
+        let beating = Beating(&self.survey);
+        let decision = Decision {
+            store: self.store,
+            session: &self.session,
+            scratch: &self.request.scratch,
+            memory_bytes: self.survey.memory() / 2,
+            containers: &listed,
+            condemned: &condemned,
+            in_doubt: &in_doubt,
+            reached: &reached,
+            trusts_copies: self.request.trust_copies,
+            monitor: &beating,
+        };
+        let settled = decision.settle()?;
+        let mut step = CollectionEncoder::new(CollectionStep::Final);
+        for number in &settled.deleted {
+            step.container(listed.name(ContainerNumber(*number))?.id);
+        }
+        moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
+        if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
+            report.rescued_containers += settled.rescued.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Deletes what a collection has decided to delete (steps C9 and C10). Returns false if it is kept for some time.
+    fn delete(&self, number: u32, report: &mut PruneReport) -> Result<bool> {
+        let Ok(deleted) = steps::adopt(self.store, number, CollectionStep::Final) else {
+            // What it names is not known. Writers leave alone what it has condemned, and later collections find it again.
+            return Ok(true);
+        };
+        if let Some(left) = self.kept_for(number)? {
+            report.state = PruneState::Kept(left);
+            return Ok(false);
+        }
+        let listed = self.store.list_sized_containers(&self.request.scratch)?;
+        let mut cursor = deleted.cursor();
+        let doomed = listed.retain(|_, id| cursor.contains(id));
+        self.survey.monitor.stage(Items::Containers, doomed.len() as u64);
+        let numbers: Vec<ContainerNumber> = doomed.numbers().collect();
+        for group in numbers.chunks(DELETION_BATCH) {
+            if Beating(&self.survey).is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let (mut names, mut bytes) = (Vec::with_capacity(group.len()), 0);
+            for number in group {
+                let (name, len) = doomed.sized(*number)?;
+                names.push(ObjectName::from(name));
+                bytes += len;
+            }
+            self.store.objects.delete(&names)?;
+            report.deleted_containers += names.len() as u64;
+            report.deleted_bytes += bytes;
+            self.survey.monitor.advance(bytes, names.len() as u64);
+        }
+        steps::create_empty(self.store, self.session.id, number, CollectionStep::Done)?;
+        Ok(true)
+    }
+
+    /// Returns how long deleted containers are still kept.
+    fn kept_for(&self, number: u32) -> Result<Option<Duration>> {
+        if self.request.keep_deleted.is_zero() {
+            return Ok(None);
+        }
+        let mut decided = None;
+        self.store.objects.list(Prefix::Collections, Detail::Lengths, &mut |page| {
+            for listed in page {
+                if listed.name == Ok(ObjectName::Collection(number, CollectionStep::Final)) {
+                    decided = listed.changed;
+                }
+            }
+            Ok(())
+        })?;
+        let age = self.clock.age(self.store, decided).unwrap_or(Duration::MAX);
+        Ok(self.request.keep_deleted.checked_sub(age).filter(|left| !left.is_zero()))
+    }
+}

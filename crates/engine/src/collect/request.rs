@@ -1,0 +1,78 @@
+//! What a user asks of a collection, and what became of it.
+
+use std::time::Duration;
+
+use crate::collect::plan::{PlanTotals, PruneOptions};
+use crate::collect::wait::UnendedSession;
+use crate::compress::Compression;
+use crate::pipeline::Driver;
+use crate::store::metadata::Scratch;
+use crate::types::SessionId;
+
+/// Request of a prune.
+#[derive(Clone, Debug)]
+pub struct PruneRequest {
+    /// What is removed and copied.
+    pub options: PruneOptions,
+    /// Time without a sign of life after which a session is fenced.
+    pub fence_after: Duration,
+    /// Time to wait for sessions that began before containers were condemned.
+    pub wait: Duration,
+    /// Time between the decision to delete containers and their deletion.
+    pub keep_deleted: Duration,
+    /// Time for which containers of a session that ended without a snapshot are left alone, since a later backup may use them.
+    pub keep_unfinished: Duration,
+    /// Relies on copies of chunks that this prune has not written without a look at their bytes.
+    pub trust_copies: bool,
+    /// Compression of regions that are taken apart.
+    pub compression: Compression,
+    /// Name of this host.
+    pub hostname: String,
+    /// Directory of temporary files.
+    pub scratch: Scratch,
+    /// Memory in bytes; at least [`MEMORY_BYTES_MIN`](super::MEMORY_BYTES_MIN) is used.
+    pub memory_bytes: usize,
+    /// Driver of the work queues.
+    pub driver: Driver,
+}
+
+/// State in which a prune left a collection.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum PruneState {
+    /// Nothing is left to do.
+    #[default]
+    Done,
+    /// Sessions may refer to condemned containers. A later prune goes on.
+    Waiting(Vec<UnendedSession>),
+    /// Containers are deleted when this time has passed. A later prune does it.
+    Kept(Duration),
+}
+
+/// Report of a prune.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PruneReport {
+    /// What was planned.
+    pub plan: PlanTotals,
+    /// Snapshots that are kept.
+    pub snapshots: u64,
+    /// Containers deleted.
+    pub deleted_containers: u64,
+    /// Bytes of them.
+    pub deleted_bytes: u64,
+    /// Containers that were condemned and stay, because a snapshot came to need them meanwhile.
+    pub rescued_containers: u64,
+    /// Containers that copies were written to.
+    pub written_containers: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
+    /// Sessions that were fenced.
+    pub fenced: Vec<SessionId>,
+    /// Containers that could not be read, and stay, in sentences.
+    pub findings: Vec<String>,
+    /// True if there was no space for copies.
+    pub lacks_space: bool,
+    /// Files of interrupted sessions that were removed, and their bytes.
+    pub leftovers: (u64, u64),
+    /// State of the last collection.
+    pub state: PruneState,
+}

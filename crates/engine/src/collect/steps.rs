@@ -1,0 +1,81 @@
+//! The steps of a collection as objects: created once, adopted if another collector was first.
+
+use std::collections::BTreeSet;
+
+use crate::error::{Error, Result};
+use crate::object::names::{CollectionStep, ObjectName};
+use crate::object::store::Created;
+use crate::object::{ObjectType, sealed};
+use crate::snapshot::{CollectionEncoder, CollectionItem};
+use crate::store::Store;
+use crate::store::container_ids::ContainerIds;
+use crate::types::SessionId;
+
+/// What a collector goes on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Open {
+    /// A collection that this process has begun, or that another one has begun and not condemned anything.
+    Begun(u32),
+    /// A collection that has condemned containers.
+    Condemned(u32),
+}
+
+/// Creates a step. Returns false if another collector has created it, which makes that one's the step.
+pub(super) fn create(
+    store: &Store,
+    session: SessionId,
+    number: u32,
+    which: CollectionStep,
+    step: CollectionEncoder,
+) -> Result<bool> {
+    let identity = (store.config.repository, session, number);
+    let bytes = sealed::seal_buffer(&store.keys, &*store.host, ObjectType::Collection, identity, step.finish())?;
+    let created = store.objects.create(session, ObjectName::Collection(number, which), &bytes)?;
+    Ok(created == Created::New)
+}
+
+/// Creates a step without containers.
+pub(super) fn create_empty(store: &Store, session: SessionId, number: u32, step: CollectionStep) -> Result<bool> {
+    create(store, session, number, step, CollectionEncoder::new(step))
+}
+
+/// Joins the open collection or begins the next one (step C1). At most one collection is open: it has no `final`.
+pub(super) fn open(store: &Store, session: SessionId) -> Result<Open> {
+    let collections = store.list_collections()?;
+    let newest = collections.iter().next_back();
+    if let Some((number, steps)) = newest
+        && is_open(steps)
+    {
+        let confirmed: Vec<ObjectName> = steps.iter().map(|step| ObjectName::Collection(*number, *step)).collect();
+        store.objects.confirm(&confirmed)?;
+        return Ok(if steps.contains(&CollectionStep::Condemn) {
+            Open::Condemned(*number)
+        } else {
+            Open::Begun(*number)
+        });
+    }
+    let number = newest.map_or(0, |(number, _)| *number).checked_add(1);
+    let number = number.ok_or_else(|| Error::invalid("the repository has seen more collections than it can count"))?;
+    // Another collector may have begun the same one, which is then joined.
+    create_empty(store, session, number, CollectionStep::Begin)?;
+    Ok(Open::Begun(number))
+}
+
+/// Returns true if a collection has decided nothing yet.
+pub(super) fn is_open(steps: &BTreeSet<CollectionStep>) -> bool {
+    !steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done)
+}
+
+/// Reads the containers of a step, and makes its name durable before anybody acts on it.
+pub(super) fn adopt(store: &Store, number: u32, step: CollectionStep) -> Result<ContainerIds> {
+    let mut ids = ContainerIds::default();
+    store.read_collection(number, step, &mut |item| {
+        if let CollectionItem::Container(id) = item {
+            ids.push(id);
+        }
+        Ok(())
+    })?;
+    ids.sort();
+    store.objects.confirm(&[ObjectName::Collection(number, step)])?;
+    Ok(ids)
+}

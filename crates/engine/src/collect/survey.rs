@@ -1,0 +1,166 @@
+//! What a collector learns before it decides: which containers may go, what snapshots reach, and what is worth copying (steps
+//! C2 to C5 of docs/protocol.md). Nothing here changes a repository.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::collect::mark::{DirectoryChunks, Marker};
+use crate::collect::moved::Hinted;
+use crate::collect::plan::PrunePlan;
+use crate::collect::request::PruneRequest;
+use crate::collect::usage::{Reached, Usage};
+use crate::collect::wait::StoreClock;
+use crate::error::{Error, Result};
+use crate::monitor::{Items, Monitor};
+use crate::object::names::{ObjectName, Prefix};
+use crate::object::store::Detail;
+use crate::snapshot::CommitKind;
+use crate::store::commits::Commits;
+use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::metadata::MetadataMemory;
+use crate::store::{MetadataReader, Session, Store};
+use crate::types::SessionId;
+
+/// Commits of a repository, all of which can be read or are forgotten.
+pub(super) fn read_roots(store: &Store) -> Result<Commits> {
+    let commits = store.read_commits()?;
+    match commits.findings.iter().find(|(session, _)| !commits.forgotten.contains(session)) {
+        None => Ok(commits),
+        Some((session, error)) => Err(Error::Context {
+            context: format!(
+                "what snapshot {session} needs is not known, so nothing is deleted; forget it or repair it"
+            ),
+            source: Box::new(error.clone()),
+        }),
+    }
+}
+
+/// A look at a repository that deletes nothing.
+#[derive(Debug)]
+pub(super) struct Survey<'a> {
+    pub(super) store: &'a Store,
+    pub(super) request: &'a PruneRequest,
+    pub(super) monitor: &'a dyn Monitor,
+    pub(super) session: Option<Arc<Session>>,
+}
+
+/// Shows a sign of life wherever an operation asks whether it is interrupted.
+#[derive(Debug)]
+pub(super) struct Beating<'a>(pub(super) &'a Survey<'a>);
+
+impl Monitor for Beating<'_> {
+    fn is_interrupted(&self) -> bool {
+        if let Some(session) = &self.0.session {
+            session.beat();
+        }
+        self.0.monitor.is_interrupted()
+    }
+}
+
+impl Survey<'_> {
+    pub(super) fn memory(&self) -> usize {
+        self.request.memory_bytes.max(super::MEMORY_BYTES_MIN)
+    }
+
+    /// Returns the containers that may be condemned (step C3): of sessions that had ended when `commits` was read.
+    pub(super) fn candidates(
+        &self,
+        listed: &Containers,
+        commits: &Commits,
+        clock: Option<&StoreClock>,
+    ) -> Result<Containers> {
+        let spared = self.unfinished(commits, clock)?;
+        let ended: BTreeSet<SessionId> = commits.commits.iter().map(|commit| commit.session).collect();
+        let unread = commits.findings.iter().map(|(session, _)| *session);
+        let ended: BTreeSet<SessionId> = ended.into_iter().chain(unread).collect();
+        // Two containers of one id are damage; neither is touched.
+        let (mut twice, mut before) = (BTreeSet::new(), None);
+        for (_, id) in listed.iter() {
+            if before.replace(id) == Some(id) {
+                twice.insert(id);
+            }
+        }
+        let mut of_session = (None, false);
+        Ok(listed.retain(|_, id| {
+            if of_session.0 != Some(id.session) {
+                of_session = (Some(id.session), ended.contains(&id.session) && !spared.contains(&id.session));
+            }
+            of_session.1 && !twice.contains(&id)
+        }))
+    }
+
+    /// Returns sessions that ended without a snapshot a short while ago.
+    fn unfinished(&self, commits: &Commits, clock: Option<&StoreClock>) -> Result<BTreeSet<SessionId>> {
+        let without = |kind| matches!(kind, CommitKind::Done | CommitKind::Fence);
+        let mut sessions: BTreeSet<SessionId> =
+            commits.commits.iter().filter(|commit| without(commit.body.kind)).map(|commit| commit.session).collect();
+        let Some(clock) = clock.filter(|_| !self.request.keep_unfinished.is_zero()) else {
+            sessions.clear();
+            return Ok(sessions);
+        };
+        let mut recent = BTreeSet::new();
+        self.store.objects.list(Prefix::Commits, Detail::Lengths, &mut |page| {
+            for listed in page {
+                let (Ok(ObjectName::Commit(session)), changed) = (listed.name, listed.changed) else { continue };
+                let age = clock.age(self.store, changed);
+                if age.is_some_and(|age| age < self.request.keep_unfinished) {
+                    recent.insert(session);
+                }
+            }
+            Ok(())
+        })?;
+        sessions.retain(|session| recent.contains(session));
+        Ok(sessions)
+    }
+
+    /// Returns what snapshots reach, without those of `but` (steps C2, C4 and C8). The newest come first.
+    pub(super) fn mark(
+        &self,
+        containers: &Containers,
+        commits: &Commits,
+        but: &BTreeSet<SessionId>,
+        hinted: &mut Hinted,
+    ) -> Result<Reached> {
+        let memory = MetadataMemory::left_by(containers, self.memory() / 4);
+        let mut reader = MetadataReader::open(self.store, containers, &self.request.scratch, memory)?;
+        let mut marker = Marker::new(&mut reader, &self.request.scratch, self.memory() / 2)?;
+        let mut snapshots = commits.snapshots();
+        snapshots.retain(|(session, _)| !but.contains(session));
+        self.monitor.stage(Items::Snapshots, snapshots.len() as u64);
+        for (session, snapshot) in snapshots.iter().rev() {
+            let marked = marker.mark(snapshot.tree, &mut |id| hinted.insert(id), &Beating(self));
+            marked.map_err(|error| cannot_mark(*session, error))?;
+            self.monitor.advance(0, 1);
+        }
+        marker.finish()
+    }
+
+    /// Plans what is removed and copied (steps C4 and C5).
+    pub(super) fn plan(&self, candidates: &Containers, reached: Reached) -> Result<(Usage, PrunePlan)> {
+        let mut chunks = DirectoryChunks { store: self.store, containers: candidates };
+        let (scratch, host) = (&self.request.scratch, &self.store.host);
+        let usage = Usage::count(scratch, host, self.memory() / 2, candidates.numbers_end(), reached, &mut chunks)?;
+        let mut error = None;
+        let of_container = |number: ContainerNumber| match candidates.sized(number) {
+            Ok((name, len)) => usage.of(number.0, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),
+            Err(failed) => {
+                error = Some(failed);
+                None
+            }
+        };
+        let plan = PrunePlan::new(candidates.numbers().filter_map(of_container), &self.request.options);
+        error.map_or(Ok((usage, plan)), Err)
+    }
+}
+
+fn cannot_mark(session: SessionId, error: Error) -> Error {
+    match error {
+        Error::Interrupted => error,
+        error => Error::Context {
+            context: format!(
+                "what snapshot {session} needs cannot be read, so nothing is deleted; `onefold repair snapshots` mends it"
+            ),
+            source: Box::new(error),
+        },
+    }
+}

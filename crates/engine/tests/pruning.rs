@@ -1,0 +1,327 @@
+//! Space given back: what a prune removes, and what it must not.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use onefold_engine::Error;
+use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
+use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
+use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, give_up, plan_prune, prune};
+use onefold_engine::compress::Compression;
+use onefold_engine::error::Result;
+use onefold_engine::forget::Forgetting;
+use onefold_engine::monitor::Silent;
+use onefold_engine::object::names::Prefix;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::snapshot::{ForgetBody, SessionKind};
+use onefold_engine::store::{Session, Store};
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{CrashMode, Fault};
+use onefold_engine::types::SessionId;
+
+use crate::integration::support::{
+    Ask, SMALL, World, change, container_names, containers, copy, noise, stored_twice, tell, tree,
+};
+
+/// A prune that waits for nobody and copies what frees anything.
+fn request(world: &World, store: &Store) -> PruneRequest {
+    PruneRequest {
+        options: PruneOptions {
+            max_unused: MaxUnused::Bytes(0),
+            max_repack_bytes: u64::MAX,
+            repack_small: false,
+            container_bytes: store.config.container_bytes,
+        },
+        fence_after: Duration::ZERO,
+        wait: Duration::ZERO,
+        keep_deleted: Duration::ZERO,
+        keep_unfinished: Duration::ZERO,
+        trust_copies: false,
+        compression: Compression::Zstd(1),
+        hostname: "collector".into(),
+        scratch: world.scratch(),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+    }
+}
+
+fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
+    prune(store, &request(world, store), &Silent)
+}
+
+fn forget(store: &Store, session: SessionId) -> Result<()> {
+    Forgetting::begin(store, &ForgetBody::default())?.forget(session).map(|_| ())
+}
+
+fn stored_bytes(store: &Store) -> u64 {
+    container_names(store).iter().map(|name| store.container_len(name).unwrap()).sum()
+}
+
+fn assert_clean(world: &World, store: &Store, case: &str) {
+    let request = CheckRequest {
+        snapshots: CheckedSnapshots::All,
+        read: ReadData::All,
+        scratch: world.scratch(),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+        seed: None,
+        heads: None,
+    };
+    let report = check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}"));
+    assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
+}
+
+fn assert_restores(world: &World, store: &Store, session: SessionId, source: &MemTree, case: &str) {
+    let commits = store.read_commits().unwrap();
+    let snapshots = commits.snapshots();
+    let (_, snapshot) = snapshots.iter().find(|(id, _)| *id == session).unwrap_or_else(|| panic!("{case}: {session}"));
+    let (restored, report) = world.restore(store, snapshot).unwrap_or_else(|error| panic!("{case}: restore: {error}"));
+    assert_eq!((report.failures, source.diff(&restored)), (0, Vec::new()), "{case}");
+}
+
+/// Three versions of a source: files that stay, files of one version only, and files of which a part changes.
+fn versions() -> Vec<MemTree> {
+    let first = tree(8);
+    for number in 0..4 {
+        first.put_file(Path::new(&format!("/d/stays-{number}")), &noise(number, 30_000));
+        first.put_file(Path::new(&format!("/d/changes-{number}")), &noise(100 + number, 30_000));
+    }
+    let mut versions = vec![first];
+    for version in 1..3 {
+        let next = copy(&versions[version - 1]);
+        if version == 1 {
+            change(&next);
+        }
+        for number in 0..4 {
+            let seed = 100 * (version as u64 + 1) + number;
+            next.put_file(Path::new(&format!("/d/changes-{number}")), &noise(seed, 30_000));
+        }
+        versions.push(next);
+    }
+    versions
+}
+
+fn back_up_all(world: &World, store: &Store, versions: &[MemTree]) -> Vec<SessionId> {
+    let ask = Ask { with_parent: true, ..Ask::default() };
+    versions.iter().map(|version| world.backup(store, version, &ask).unwrap().report.session).collect()
+}
+
+#[test]
+fn what_only_forgotten_snapshots_need_goes_and_everything_else_stays() {
+    for kept in [vec![0, 1, 2], vec![0, 2], vec![1], vec![2], vec![]] {
+        let case = format!("{kept:?} kept");
+        let world = World::new(1);
+        let store = world.create(SMALL).unwrap();
+        let versions = versions();
+        let sessions = back_up_all(&world, &store, &versions);
+        for (number, session) in sessions.iter().enumerate().filter(|(number, _)| !kept.contains(number)) {
+            assert!(number < 3);
+            forget(&store, *session).unwrap();
+        }
+        let before = stored_bytes(&store);
+        let planned = plan_prune(&store, &request(&world, &store), &Silent).unwrap();
+        assert_eq!(stored_bytes(&store), before);
+        let report = prune_all(&world, &store).unwrap();
+        assert_eq!(report.state, PruneState::Done, "{case}");
+        assert_eq!(report.plan, planned.plan, "{case}");
+        let after = stored_bytes(&store);
+        assert_eq!(before - after, report.deleted_bytes - report.written_bytes, "{case}");
+        assert_eq!(after < before, kept.len() < 3, "{case}: {before} -> {after}");
+        if kept.is_empty() {
+            assert_eq!(after, 0, "{case}");
+        }
+        for number in &kept {
+            assert_restores(&world, &store, sessions[*number], &versions[*number], &case);
+        }
+        assert_clean(&world, &store, &case);
+        // Nothing is left for another prune.
+        let again = prune_all(&world, &store).unwrap();
+        assert_eq!((again.deleted_containers, again.written_containers), (0, 0), "{case}: {again:?}");
+        // Later backups go on with what is there.
+        let next = world.backup(&store, &versions[1], &Ask { with_parent: true, ..Ask::default() }).unwrap();
+        assert_restores(&world, &store, next.report.session, &versions[1], &case);
+        assert_eq!(stored_twice(&store), Vec::new(), "{case}");
+        assert_clean(&world, &store, &case);
+    }
+}
+
+#[test]
+fn a_prune_waits_for_a_backup_and_the_next_one_goes_on() {
+    let world = World::new(2);
+    let store = world.create(SMALL).unwrap();
+    let versions = versions();
+    let sessions = back_up_all(&world, &store, &versions);
+    forget(&store, sessions[0]).unwrap();
+    let writer = Session::begin(&store, &world.scratch(), SessionKind::Backup, "writer").unwrap();
+    let patient = PruneRequest { fence_after: Duration::from_hours(24), ..request(&world, &store) };
+    let before = containers(&store).len();
+    for _ in 0..2 {
+        let report = prune(&store, &patient, &Silent).unwrap();
+        let PruneState::Waiting(waited) = report.state else { panic!("{report:?}") };
+        assert_eq!(
+            waited.iter().map(|session| (session.id, &*session.hostname)).collect::<Vec<_>>(),
+            [(writer.id, "writer")]
+        );
+        assert!(before <= containers(&store).len());
+    }
+    writer.end().unwrap();
+    let report = prune(&store, &patient, &Silent).unwrap();
+    assert!(report.state == PruneState::Done && 0 < report.deleted_containers, "{report:?}");
+    assert_restores(&world, &store, sessions[2], &versions[2], "after waiting");
+    assert_clean(&world, &store, "after waiting");
+}
+
+#[test]
+fn a_prune_that_is_given_up_deletes_nothing() {
+    let world = World::new(3);
+    let store = world.create(SMALL).unwrap();
+    let sessions = back_up_all(&world, &store, &versions());
+    forget(&store, sessions[0]).unwrap();
+    assert_eq!(give_up(&store, "host").unwrap(), None);
+    let writer = Session::begin(&store, &world.scratch(), SessionKind::Backup, "writer").unwrap();
+    let patient = PruneRequest { fence_after: Duration::from_hours(24), ..request(&world, &store) };
+    prune(&store, &patient, &Silent).unwrap();
+    let before = containers(&store).len();
+    assert_eq!(give_up(&store, "host").unwrap(), Some(1));
+    assert_eq!((give_up(&store, "host").unwrap(), containers(&store).len()), (None, before));
+    writer.end().unwrap();
+    assert!(0 < prune_all(&world, &store).unwrap().deleted_containers);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_read_stops_a_prune() {
+    let world = World::new(4);
+    let store = world.create(SMALL).unwrap();
+    let sessions = back_up_all(&world, &store, &versions());
+    forget(&store, sessions[0]).unwrap();
+    let before = containers(&store).len();
+    world.disk.damage(format!("repo/commits/{}", sessions[1]), |bytes| bytes[200] ^= 1);
+    let error = prune_all(&world, &store).unwrap_err();
+    assert!(error.to_string().contains(&sessions[1].to_string()), "{error}");
+    assert_eq!(containers(&store).len(), before);
+    let open = store.list_sessions(Prefix::Sessions).unwrap();
+    let ended: BTreeSet<SessionId> = store.list_sessions(Prefix::Commits).unwrap();
+    assert!(open.is_subset(&ended), "the collector has ended its session");
+}
+
+/// A repository with two snapshots that stay and two that were forgotten.
+struct Pruned {
+    world: World,
+    kept: Vec<(SessionId, MemTree)>,
+}
+
+impl Pruned {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed);
+        let store = world.create(SMALL).unwrap();
+        let mut versions = versions();
+        let sessions = back_up_all(&world, &store, &versions);
+        forget(&store, sessions[0]).unwrap();
+        let kept = sessions.into_iter().zip(versions.drain(..)).skip(1).collect();
+        Self { world, kept }
+    }
+
+    fn assert_sound(&self, world: &World, case: &str) {
+        let store = world.open().unwrap_or_else(|error| panic!("{case}: {error}"));
+        for (session, source) in &self.kept {
+            assert_restores(world, &store, *session, source, case);
+        }
+        assert_clean(world, &store, case);
+        let report = prune_all(world, &store).unwrap_or_else(|error| panic!("{case}: next prune: {error}"));
+        assert_eq!(report.state, PruneState::Done, "{case}");
+        for (session, source) in &self.kept {
+            assert_restores(world, &store, *session, source, case);
+        }
+        let (_, source) = self.kept.last().unwrap();
+        let next = world.backup(&store, source, &Ask { with_parent: true, ..Ask::default() });
+        let next = next.unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
+        assert_restores(world, &store, next.report.session, source, case);
+        assert_clean(world, &store, case);
+    }
+
+    fn calls(&self) -> u64 {
+        let run = self.world.on(self.world.disk.fork());
+        let store = run.open().unwrap();
+        let first = run.disk.calls();
+        let report = prune_all(&run, &store).unwrap();
+        assert!(0 < report.deleted_containers);
+        let calls = run.disk.calls() - first;
+        self.assert_sound(&run, "undisturbed");
+        calls
+    }
+}
+
+/// Returns all ways in which a call can fail, or, in a short run, one that the call's number chooses.
+fn each_or_one<T: Copy>(ways: &[T], call: u64) -> Vec<T> {
+    if cfg!(feature = "slow") {
+        return ways.to_vec();
+    }
+    vec![ways[usize::try_from(call).unwrap() % ways.len()]]
+}
+
+#[test]
+fn an_error_at_any_call_of_a_prune_loses_nothing() {
+    let pruned = Pruned::new(5);
+    let calls = pruned.calls();
+    let mut failed = 0;
+    for call in 1..=calls {
+        let faults = [
+            Fault::Error(ErrorKind::Other),
+            Fault::DiskFull,
+            Fault::ErrorAfter(ErrorKind::Other),
+            Fault::Error(ErrorKind::StorageFull),
+            Fault::ErrorAfter(ErrorKind::AlreadyExists),
+        ];
+        for fault in each_or_one(&faults, call) {
+            let run = pruned.world.on(pruned.world.disk.fork());
+            let store = run.open().unwrap();
+            run.disk.fail_at(run.disk.calls() + call, fault);
+            let outcome = prune_all(&run, &store);
+            run.disk.clear_faults();
+            failed += u64::from(outcome.is_err());
+            pruned.assert_sound(&run, &format!("{fault:?} at call {call}: {:?}", outcome.err()));
+        }
+    }
+    tell(&format!("errors at {calls} calls of a prune: {failed} prunes failed, nothing lost"));
+    assert!(calls / 3 < failed);
+}
+
+#[test]
+fn a_crash_at_any_call_of_a_prune_loses_nothing() {
+    let pruned = Pruned::new(6);
+    let calls = pruned.calls();
+    let mut images = 0;
+    for call in 1..=calls {
+        let run = pruned.world.on(pruned.world.disk.fork());
+        let store = run.open().unwrap();
+        run.disk.fail_at(run.disk.calls() + call, if call % 2 == 0 { Fault::Die } else { Fault::DieAfter });
+        let _died = prune_all(&run, &store);
+        let modes = [
+            Some(CrashMode::LoseUnsynced),
+            Some(CrashMode::Subset(call)),
+            None,
+            Some(CrashMode::KeepAll),
+            Some(CrashMode::Torn(call)),
+        ];
+        for mode in each_or_one(&modes, call) {
+            let after = mode.map_or_else(|| run.disk.reopen(), |mode| run.disk.crash(mode));
+            pruned.assert_sound(&run.on(after), &format!("crash at call {call}, {mode:?}"));
+            images += 1;
+        }
+    }
+    tell(&format!("crashes at {calls} calls of a prune: {images} images, nothing lost"));
+}
+
+#[test]
+fn a_fenced_collector_reports_its_work() {
+    let world = World::new(7);
+    let store = world.create(SMALL).unwrap();
+    let sessions = back_up_all(&world, &store, &versions());
+    forget(&store, sessions[0]).unwrap();
+    let other = Session::create(&store, SessionKind::Collection, "other").unwrap();
+    let report = prune_all(&world, &store).unwrap();
+    assert_eq!(report.fenced, [other.id]);
+    assert!(matches!(other.abandon(Error::Interrupted), Error::Fenced { .. }));
+}
