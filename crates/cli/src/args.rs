@@ -16,6 +16,7 @@ pub(crate) mod key;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod list;
+pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod restic;
 pub(crate) mod restore;
@@ -34,6 +35,7 @@ use crate::args::key::{KeyCommand, KeyCostArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabCommand;
 use crate::args::list::{CheckArgs, DumpArgs, ListArgs, LsArgs, SnapshotsArgs};
+use crate::args::prune::PruneArgs;
 use crate::args::repair::RepairCommand;
 use crate::args::restic::{AbsentCommand, IgnoredArgs, UnlockArgs};
 use crate::args::restore::RestoreArgs;
@@ -168,6 +170,12 @@ pub(crate) enum Command {
         "Forget one snapshot": "onefold forget 1a2b3c4d";
     })]
     Forget(Box<ForgetArgs>),
+    /// Give back the space that no snapshot needs
+    #[command(after_help = examples! {
+        "Show what would be given back": "onefold prune --dry-run";
+        "Give back only what needs no copying": "onefold prune --max-unused unlimited";
+    })]
+    Prune(PruneArgs),
     /// Take forgets back
     #[command(after_help = examples! {
         "List the snapshots that are forgotten": "onefold recover";
@@ -301,7 +309,7 @@ impl Command {
             Self::Diff(args) => &mut args.selection,
             Self::Stats(args) => &mut args.selection,
             Self::Init(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
-            Self::Key(_) | Self::List(_) | Self::Unlock(_) => return,
+            Self::Key(_) | Self::List(_) | Self::Prune(_) | Self::Unlock(_) => return,
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,
             Self::Completions(_) | Self::Man(_) | Self::Generate(_) => return,

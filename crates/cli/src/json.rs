@@ -6,6 +6,7 @@ pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod list;
+pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod status;
 

@@ -73,6 +73,8 @@ pub(crate) enum Activity {
     Restore,
     /// A repository is verified.
     Check,
+    /// Space is given back.
+    Prune,
     /// An index is rebuilt, or snapshots are repaired.
     Repair,
 }
@@ -234,7 +236,7 @@ impl Progress {
     fn answer(&self) {
         let status = self.status();
         match (self.output.json, &self.activity) {
-            (true, Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Repair) => {
+            (true, Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair) => {
                 self.output.warn_message(&status);
             }
             (true, Activity::Restore) => self.output.warn_message(&RestoreStatus::of(&status)),
@@ -255,7 +257,7 @@ impl Progress {
             Report::Messages => {
                 // A reader that has gone away shows when the summary is written.
                 let _ignored = match &self.activity {
-                    Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Repair => {
+                    Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair => {
                         self.output.message(&status)
                     }
                     Activity::Restore => self.output.message(&RestoreStatus::of(&status)),
@@ -339,16 +341,19 @@ impl Progress {
         }
         let is_backup = match &self.activity {
             Activity::Files | Activity::Stream(_) => true,
-            Activity::Restore | Activity::Check | Activity::Repair => false,
+            Activity::Restore | Activity::Check | Activity::Prune | Activity::Repair => false,
         };
         let word = match (&self.activity, action) {
             (Activity::Restore, Action::New | Action::Other) => "restored",
             (Activity::Restore, Action::Changed) => "updated",
             (
-                Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Repair,
+                Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair,
                 Action::New | Action::Other,
             ) => "new",
-            (Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Repair, Action::Changed) => "modified",
+            (
+                Activity::Files | Activity::Stream(_) | Activity::Check | Activity::Prune | Activity::Repair,
+                Action::Changed,
+            ) => "modified",
             (_, Action::Unchanged) => "unchanged",
         };
         let duration = is_backup.then(|| self.duration_of(path).as_secs_f64());
@@ -435,6 +440,7 @@ impl Monitor for Progress {
             }
             Activity::Files | Activity::Stream(_) => self.fail("archival", path, &error.to_string()),
             Activity::Check => self.fail("check", path, &error.to_string()),
+            Activity::Prune => self.fail("prune", path, &error.to_string()),
             Activity::Repair => self.fail("repair", path, &error.to_string()),
             Activity::Restore => self.fail("restore", path, &error.to_string()),
         }

@@ -42,13 +42,14 @@ pub(crate) fn parse_time(text: &str) -> anyhow::Result<Timestamp> {
     Ok(Timestamp { seconds, nanoseconds: u32::try_from(nanoseconds.rem_euclid(1_000_000_000))? })
 }
 
-/// Reads a duration as `30s` or `1h30m`.
+/// Reads a duration as `30s`, `1h30m` or `14d`. A day has 24 hours.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<std::time::Duration> {
     let wrong = || anyhow::anyhow!("{text:?}: not a duration; write it as 30s or 1h30m");
     if text == "0" {
         return Ok(std::time::Duration::ZERO);
     }
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
+    let duration = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| wrong())?;
     duration.try_into().map_err(|_| wrong())
 }
 

@@ -27,6 +27,7 @@ mod listing;
 mod manual;
 mod memory;
 mod options;
+mod pruning;
 mod repairing;
 mod restore_faults;
 mod restoring;

@@ -41,8 +41,8 @@ pub(crate) struct ForgetArgs {
     /// Omit paths and reasons from the tables
     #[arg(short, long)]
     pub(crate) compact: bool,
-    /// Accepted only to answer that space is not given back yet
-    #[arg(long, hide = true)]
+    /// Then give back the space that no snapshot needs, as `prune` does
+    #[arg(long)]
     pub(crate) prune: bool,
 }
 

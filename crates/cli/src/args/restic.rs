@@ -74,7 +74,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("lab", "this onefold was built without the laboratory; cargo's default features include it"),
     ("migrate", "not in this version; there is one version of the format"),
     ("mount", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),
-    ("prune", "not in this version; space is not given back yet"),
     ("rebuild-index", "`onefold repair index` rebuilds the index of this host"),
     ("self-update", "not in this version; install the new version as you installed this one"),
     ("webdav", "not in this version; `onefold ls`, `onefold dump` and `onefold restore` read snapshots"),

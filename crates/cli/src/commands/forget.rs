@@ -1,5 +1,7 @@
 //! `forget`.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::forget::{
     self, Basis, Candidate, Caution, Fate, ForgetPlan, Forgetting, Forgotten, GroupPlan, Policy, candidates,
@@ -11,6 +13,8 @@ use onefold_engine::store::commits::Commits;
 use onefold_engine::types::SessionId;
 
 use crate::args::forget::ForgetArgs;
+use crate::args::prune::PruneArgs;
+use crate::commands::prune;
 use crate::commands::snapshots::{Table, heading};
 use crate::interrupt::Interrupt;
 use crate::json::list::{ForgetGroup, KeepReason};
@@ -22,9 +26,8 @@ use crate::text;
 use crate::trust;
 
 /// Forgets the snapshots that were named, or those that no rule keeps.
-pub(crate) fn run(settings: &Settings, output: &Output, args: &ForgetArgs) -> Result<()> {
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ForgetArgs) -> Result<()> {
     let rules = args.keep.rules();
-    ensure!(!args.prune, "--prune: not in this version; space is not given back yet");
     ensure!(
         rules.is_empty() || args.snapshots.is_empty(),
         "name snapshots or give rules, not both: a named snapshot is forgotten whatever a rule would keep"
@@ -44,7 +47,8 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &ForgetArgs) -> Re
     }
     output.flush()?;
     let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
-    output.fail_on(unread, "not all commits can be read")
+    output.fail_on(unread, "not all commits can be read")?;
+    if args.prune && !args.dry_run { prune::run(settings, output, &PruneArgs::default()) } else { Ok(()) }
 }
 
 /// One run of the command.

@@ -19,6 +19,7 @@ mod lab;
 mod list;
 mod ls;
 mod ncdu;
+mod prune;
 mod repair;
 mod restore;
 mod snapshots;
@@ -61,6 +62,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         }
         Command::Backup(args) => backup::run(&settings, &output, &args),
         Command::Forget(args) => forget::run(&settings, &output, &args),
+        Command::Prune(args) => prune::run(&settings, &output, &args),
         Command::Recover(args) => derive::recover(&settings, &output, &args),
         Command::Tag(args) => derive::tag(&settings, &output, &args),
         Command::Rewrite(args) => derive::rewrite(&settings, &output, &args),

@@ -189,7 +189,9 @@ impl<'a> Collector<'a> {
         for number in &condemned {
             step.container(candidates.name(ContainerNumber(*number))?.id);
         }
-        roots.iter().for_each(|root| step.marked(*root));
+        for root in &roots {
+            step.marked(*root);
+        }
         steps::create(self.store, self.session.id, number, CollectionStep::Condemn, step)?;
         let is_partial = plan.totals.is_cut || lacks_space;
         Ok(Some(Marked { reached: Some(usage), roots, is_partial }))
@@ -281,7 +283,7 @@ impl<'a> Collector<'a> {
             if self.survey.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            self.store.host.sleep(POLL_INTERVAL.min(self.request.wait - waited_for));
+            self.store.host.sleep(POLL_INTERVAL.min(self.request.wait.saturating_sub(waited_for)));
         }
     }
 

@@ -30,7 +30,7 @@ pub struct PruneRequest {
     pub hostname: String,
     /// Directory of temporary files.
     pub scratch: Scratch,
-    /// Memory in bytes; at least [`MEMORY_BYTES_MIN`](super::MEMORY_BYTES_MIN) is used.
+    /// Memory in bytes; a prune uses at least 4 MiB.
     pub memory_bytes: usize,
     /// Driver of the work queues.
     pub driver: Driver,

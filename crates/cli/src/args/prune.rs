@@ -1,0 +1,57 @@
+//! Options of `prune`.
+
+use clap::Args;
+
+/// Options of `prune`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+pub(crate) struct PruneArgs {
+    /// Show what would be removed and copied, but change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Unused space that may stay: a share of what is used, a size, or "unlimited", which copies nothing
+    #[arg(long, value_name = "LIMIT", default_value = "5%")]
+    pub(crate) max_unused: String,
+    /// Copy at most this much, for example 50G
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_repack_size: Option<String>,
+    /// Join small containers, too
+    #[arg(long)]
+    pub(crate) repack_small: bool,
+    /// Delete containers only this long after the decision to delete them, for example 14d
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub(crate) keep_deleted: String,
+    /// Leave what interrupted backups stored alone for this long, since the next backup may use it
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    pub(crate) keep_unfinished: String,
+    /// Fence backups that have shown no sign of life for this long: they start again
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    pub(crate) fence_after: String,
+    /// Wait this long for backups that are at work; without it, a later prune goes on
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub(crate) wait: String,
+    /// Rely on chunks that are stored twice without a look at the copy that is kept
+    #[arg(long)]
+    pub(crate) trust_copies: bool,
+    /// Give up a prune that was interrupted or waits: what it has condemned stays
+    #[arg(long, conflicts_with_all = ["dry_run", "max_repack_size", "repack_small", "trust_copies"])]
+    pub(crate) give_up: bool,
+}
+
+impl Default for PruneArgs {
+    fn default() -> Self {
+        let (none, day) = (|| "0s".to_owned(), || "24h".to_owned());
+        Self {
+            dry_run: false,
+            max_unused: "5%".to_owned(),
+            max_repack_size: None,
+            repack_small: false,
+            keep_deleted: none(),
+            keep_unfinished: day(),
+            fence_after: day(),
+            wait: none(),
+            trust_copies: false,
+            give_up: false,
+        }
+    }
+}

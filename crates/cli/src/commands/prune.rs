@@ -1,0 +1,200 @@
+//! `prune`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
+use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, UnendedSession, give_up, plan_prune, prune};
+use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::io::os_identity::host_name;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::source::exclude::parse_size;
+
+use crate::args::prune::PruneArgs;
+use crate::interrupt::Interrupt;
+use crate::json::prune::{PruneSummary, WaitedSession};
+use crate::json::short_id;
+use crate::open::{OpenedCache, open};
+use crate::output::Output;
+use crate::progress::{Activity, Progress};
+use crate::settings::{Settings, Verbosity};
+use crate::text;
+
+/// Removes what no snapshot needs.
+pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -> Result<()> {
+    let opened = open(settings, output)?;
+    let interrupt = Interrupt::listen()?;
+    if args.give_up {
+        let given_up = give_up(&opened.store, &host_name())?;
+        output.note(&match given_up {
+            Some(number) => format!("gave up prune {number}; what it had condemned stays"),
+            None => "no prune waits or was interrupted".to_owned(),
+        });
+        return Ok(());
+    }
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let progress = Progress::new(output, &interrupt, Activity::Prune);
+    let request = PruneRequest {
+        options: PruneOptions {
+            max_unused: max_unused(&args.max_unused)?,
+            max_repack_bytes: args.max_repack_size.as_deref().map_or(Ok(u64::MAX), |text| {
+                parse_size(text).ok().with_context(|| format!("--max-repack-size {text}: not a size; write it as 50G"))
+            })?,
+            repack_small: args.repack_small,
+            container_bytes: opened.store.config.container_bytes,
+        },
+        fence_after: duration("--fence-after", &args.fence_after)?,
+        wait: duration("--wait", &args.wait)?,
+        keep_deleted: duration("--keep-deleted", &args.keep_deleted)?,
+        keep_unfinished: duration("--keep-unfinished", &args.keep_unfinished)?,
+        trust_copies: args.trust_copies,
+        compression: settings.compression,
+        hostname: host_name(),
+        scratch: cache.scratch(),
+        memory_bytes: settings.memory_bytes,
+        driver: Driver::threads(settings.threads),
+    };
+    let report = {
+        let _shown = progress.show();
+        if args.dry_run {
+            plan_prune(&opened.store, &request, &*progress)?
+        } else {
+            prune(&opened.store, &request, &*progress)?
+        }
+    };
+    print(output, args, &report)?;
+    ensure!(report.findings.is_empty(), "not all containers can be read; `onefold check --read-data` says more");
+    Ok(())
+}
+
+/// Reads a share of what is used, a size, or `unlimited`.
+fn max_unused(text: &str) -> Result<MaxUnused> {
+    let wrong = || format!("--max-unused {text}: write a share, as 5%, a size, as 50G, or unlimited");
+    if text == "unlimited" {
+        return Ok(MaxUnused::Unlimited);
+    }
+    if let Some(percent) = text.strip_suffix('%') {
+        let percent: f64 = percent.parse().ok().with_context(wrong)?;
+        ensure!(percent.is_finite() && 0.0 <= percent, wrong());
+        return Ok(MaxUnused::Percent(percent));
+    }
+    Ok(MaxUnused::Bytes(parse_size(text).ok().with_context(wrong)?))
+}
+
+fn duration(option: &str, text: &str) -> Result<Duration> {
+    text::parse_duration(text).with_context(|| option.to_owned())
+}
+
+fn print(output: &Output, args: &PruneArgs, report: &PruneReport) -> Result<()> {
+    for finding in &report.findings {
+        output.warn(finding);
+    }
+    if output.json {
+        output.message(&summary(args, report))?;
+    } else if Verbosity::Normal <= output.verbosity {
+        for line in lines(args, report) {
+            output.line(line)?;
+        }
+    }
+    Ok(output.flush()?)
+}
+
+/// Returns the report in sentences.
+fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
+    let plan = &report.plan;
+    let containers = |count| text::count(count, "container");
+    let mut lines = Vec::new();
+    if 0 < plan.containers {
+        lines.push(format!(
+            "{} with {}, of which {} is unused",
+            containers(plan.containers),
+            text::bytes(plan.stored_bytes),
+            text::bytes(plan.unused_bytes),
+        ));
+    }
+    if args.dry_run {
+        lines.push(format!(
+            "would remove {} ({}), and copy {} of {} to free {}; {} would stay unused",
+            containers(plan.removed_containers),
+            text::bytes(plan.removed_bytes),
+            text::bytes(plan.copied_bytes),
+            containers(plan.copied_containers),
+            text::bytes(plan.freed_by_copying_bytes),
+            text::bytes(plan.left_unused_bytes),
+        ));
+        return lines;
+    }
+    for session in &report.fenced {
+        lines.push(format!("fenced session {}, which had shown no sign of life", short_id(*session)));
+    }
+    if 0 < report.written_containers {
+        let written = containers(report.written_containers);
+        lines.push(format!("copied what is needed to {written} with {}", text::bytes(report.written_bytes)));
+    }
+    if report.lacks_space {
+        lines.push("there was no space for copies: only containers without a needed chunk were removed".to_owned());
+    }
+    if 0 < report.rescued_containers {
+        lines.push(format!("kept {}, which a snapshot has come to need", containers(report.rescued_containers)));
+    }
+    lines.push(match &report.state {
+        PruneState::Done if report.deleted_containers == 0 => "nothing was removed".to_owned(),
+        PruneState::Done => {
+            format!("removed {} ({})", containers(report.deleted_containers), text::bytes(report.deleted_bytes))
+        }
+        PruneState::Kept(left) => {
+            format!("what was decided is deleted by the next prune after {}", text::short_duration(*left))
+        }
+        PruneState::Waiting(sessions) => {
+            format!("waits for {}; the next prune goes on", text::count(sessions.len() as u64, "backup"))
+        }
+    });
+    if let PruneState::Waiting(sessions) = &report.state {
+        lines.extend(sessions.iter().map(waited));
+    }
+    if 0 < report.leftovers.0 {
+        let files = text::count(report.leftovers.0, "temporary file");
+        lines.push(format!("removed {files} of interrupted sessions ({})", text::bytes(report.leftovers.1)));
+    }
+    lines
+}
+
+fn waited(session: &UnendedSession) -> String {
+    let host = if session.hostname.is_empty() { "an unknown host" } else { &session.hostname };
+    let since = session.began.map_or_else(String::new, |began| format!(", since {}", text::local_time(began)));
+    format!("  session {} on {host}{since}", short_id(session.id))
+}
+
+fn summary(args: &PruneArgs, report: &PruneReport) -> PruneSummary {
+    let plan = &report.plan;
+    let (waiting_for, kept_seconds) = match &report.state {
+        PruneState::Waiting(sessions) => (sessions.iter().map(WaitedSession::of).collect(), None),
+        PruneState::Kept(left) => (Vec::new(), Some(left.as_secs())),
+        PruneState::Done => (Vec::new(), None),
+    };
+    PruneSummary {
+        dry_run: args.dry_run,
+        snapshots: report.snapshots,
+        containers: plan.containers,
+        stored_bytes: plan.stored_bytes,
+        unused_bytes: plan.unused_bytes,
+        planned_removed_containers: plan.removed_containers,
+        planned_removed_bytes: plan.removed_bytes,
+        planned_copied_containers: plan.copied_containers,
+        planned_copied_bytes: plan.copied_bytes,
+        planned_freed_bytes: plan.freed_bytes(),
+        planned_left_unused_bytes: plan.left_unused_bytes,
+        deleted_containers: report.deleted_containers,
+        deleted_bytes: report.deleted_bytes,
+        rescued_containers: report.rescued_containers,
+        written_containers: report.written_containers,
+        written_bytes: report.written_bytes,
+        fenced: report.fenced.iter().map(ToString::to_string).collect(),
+        lacks_space: report.lacks_space,
+        waiting_for,
+        kept_seconds,
+        leftovers_removed: report.leftovers.0,
+        peak_rss_bytes: process_peak_rss_bytes(),
+    }
+}

@@ -1,0 +1,102 @@
+//! `prune`: what it gives back, what it waits for, and what bad input gets.
+
+use std::path::Path;
+
+use crate::fixture::{Fixture, noise};
+
+/// Returns the bytes of all files below a directory.
+fn bytes_below(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let sizes = entries.map(|entry| match entry.metadata().unwrap() {
+        metadata if metadata.is_dir() => bytes_below(&entry.path()),
+        metadata => metadata.len(),
+    });
+    sizes.sum()
+}
+
+/// Returns the bytes of all containers.
+fn container_bytes(fixture: &Fixture) -> u64 {
+    bytes_below(&fixture.path("repository").join("containers"))
+}
+
+/// Makes three snapshots: half of the second version is new, and the third is the second once more with a small file.
+fn fixture() -> Fixture {
+    let fixture = Fixture::new();
+    for number in 0..20 {
+        fixture.write(&format!("file-{number}"), &noise(number, 400_000));
+    }
+    fixture.run(["backup", "source", "--quiet"]).code(0);
+    for number in 0..10 {
+        fixture.write(&format!("file-{number}"), &noise(100 + number, 400_000));
+    }
+    fixture.run(["backup", "source", "--quiet"]).code(0);
+    fixture.write("small", b"small");
+    fixture.run(["backup", "source", "--quiet"]).code(0);
+    fixture
+}
+
+#[test]
+fn half_of_a_snapshot_that_is_forgotten_comes_back_and_the_rest_restores() {
+    let fixture = fixture();
+    let containers = || container_bytes(&fixture);
+    assert!(fixture.run(["prune"]).code(0).stdout().contains("nothing was removed"));
+    fixture.run(["forget", "latest~2", "--quiet"]).code(0);
+    let before = containers();
+    let planned = fixture.run(["prune", "--dry-run", "--json"]).code(0).json();
+    assert!(3_900_000 < planned["planned_freed_bytes"].as_u64().unwrap(), "{planned}");
+    assert_eq!(containers(), before);
+    let report = fixture.run(["prune", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!(report["planned_freed_bytes"], planned["planned_freed_bytes"], "{report}");
+    let freed = before - containers();
+    assert_eq!(
+        report["deleted_bytes"].as_u64().unwrap() - report["written_bytes"].as_u64().unwrap(),
+        freed,
+        "{report}"
+    );
+    assert!((3_900_000..4_200_000).contains(&freed), "{freed} bytes came back: {report}");
+    assert!(fixture.run(["check", "--read-data"]).code(0).stdout().contains("no errors"));
+    let target = fixture.path("restored");
+    let part = format!("latest:{}", fixture.path("source").display());
+    fixture.run(["restore", &part, "--target", target.to_str().unwrap()]).code(0);
+    assert_eq!(std::fs::read(target.join("file-3")).unwrap(), noise(103, 400_000));
+    assert_eq!(std::fs::read(target.join("file-13")).unwrap(), noise(13, 400_000));
+    assert!(fixture.run(["prune"]).code(0).stdout().contains("nothing was removed"));
+    fixture.run(["backup", "source", "--quiet"]).code(0);
+    fixture.run(["check"]).code(0);
+}
+
+#[test]
+fn forget_prunes_on_request() {
+    let fixture = fixture();
+    let containers = || container_bytes(&fixture);
+    let before = containers();
+    fixture.run(["forget", "--keep-last", "1", "--prune", "--dry-run"]).code(0);
+    assert_eq!(containers(), before);
+    assert!(fixture.run(["forget", "--keep-last", "1", "--prune"]).code(0).stdout().contains("removed"));
+    assert!(containers() < before - 3_900_000);
+    fixture.run(["check", "--read-data"]).code(0);
+}
+
+#[test]
+fn wrong_options_change_nothing_and_say_what_is_right() {
+    let fixture = fixture();
+    fixture.run(["prune", "--max-unused", "many"]).code(1).says("unlimited");
+    fixture.run(["prune", "--max-unused", "-1%"]).code(1);
+    fixture.run(["prune", "--max-repack-size", "x"]).code(1).says("50G");
+    fixture.run(["prune", "--keep-deleted", "soon"]).code(1).says("not a duration");
+    fixture.run(["prune", "--give-up", "--dry-run"]).code(1);
+    fixture.run(["prune", "--give-up"]).code(0).says("no prune waits");
+}
+
+#[test]
+fn deleted_containers_are_kept_on_request() {
+    let fixture = fixture();
+    fixture.run(["forget", "latest~2", "--quiet"]).code(0);
+    let before = container_bytes(&fixture);
+    assert!(fixture.run(["prune", "--keep-deleted", "14d"]).code(0).stdout().contains("deleted by the next prune"));
+    assert!(before <= container_bytes(&fixture));
+    fixture.run(["check"]).code(0);
+    assert!(fixture.run(["prune"]).code(0).stdout().contains("removed"));
+    assert!(container_bytes(&fixture) < before - 3_900_000);
+    fixture.run(["check", "--read-data"]).code(0);
+}
