@@ -391,6 +391,18 @@ impl Error {
         }
     }
 
+    /// Returns true if the error shows that something of a repository is gone or damaged, and not that it cannot be read now.
+    pub(crate) fn is_loss(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Missing { .. } | Self::MissingChunk { .. } => true,
+            Self::Context { source, .. } | Self::RegionUnreadable { source } => source.is_loss(),
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true if the process, or the whole system, has too many files open.
     pub(crate) fn is_out_of_handles(&self) -> bool {
         use rustix::io::Errno;

@@ -18,6 +18,22 @@ pub enum Action {
     Other,
 }
 
+/// What a snapshot has lost at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// A directory with everything in it.
+    Directory,
+    /// Some entries of a directory.
+    Entries,
+    /// Some bytes of a file.
+    Bytes {
+        /// How many.
+        lost: u64,
+        /// Length of the file.
+        len: u64,
+    },
+}
+
 /// What a stage of an operation works through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Items {
@@ -45,6 +61,8 @@ pub trait Monitor: Debug + Send + Sync {
     fn directory(&self, _path: &Path, _action: Action) {}
     /// An entry of a restore's target was deleted, or would be.
     fn deleted(&self, _path: &Path) {}
+    /// Something of a snapshot at this path is lost.
+    fn lost(&self, _path: &Path, _loss: Loss) {}
     /// An entry of a snapshot is left out of the one that is derived from it, with all below it.
     fn excluded(&self, _path: &Path) {}
     /// Something failed that does not end the operation.

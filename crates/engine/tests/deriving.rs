@@ -35,7 +35,7 @@ fn exclusion(patterns: &[&str]) -> Exclusion {
     Exclusion { patterns: vec![compiled], texts: patterns.iter().map(|text| (*text).to_owned()).collect() }
 }
 
-fn options(world: &World, monitor: &Arc<dyn Monitor>) -> DeriveOptions {
+pub(super) fn options(world: &World, monitor: &Arc<dyn Monitor>) -> DeriveOptions {
     DeriveOptions {
         hostname: "host".into(),
         scratch: world.scratch(),
@@ -44,11 +44,11 @@ fn options(world: &World, monitor: &Arc<dyn Monitor>) -> DeriveOptions {
     }
 }
 
-fn silent(world: &World) -> DeriveOptions {
+pub(super) fn silent(world: &World) -> DeriveOptions {
     options(world, &(Arc::new(Silent) as Arc<dyn Monitor>))
 }
 
-fn storing() -> StoreOptions {
+pub(super) fn storing() -> StoreOptions {
     StoreOptions { compression: Compression::Zstd(1), driver: Driver::inline(1) }
 }
 
@@ -56,11 +56,11 @@ fn tags() -> Vec<String> {
     vec!["new".to_owned()]
 }
 
-fn forget(store: &Store, snapshot: SessionId) -> Result<()> {
+pub(super) fn forget(store: &Store, snapshot: SessionId) -> Result<()> {
     Forgetting::begin(store, &note())?.forget(snapshot).map(|_| ())
 }
 
-fn snapshot_of(store: &Store, id: SessionId) -> Snapshot {
+pub(super) fn snapshot_of(store: &Store, id: SessionId) -> Snapshot {
     let commits = store.read_commits().unwrap();
     let found = commits.snapshots().into_iter().find(|(listed, _)| *listed == id);
     found.map_or_else(|| panic!("{id} is not listed"), |(_, snapshot)| snapshot.clone())
@@ -184,7 +184,7 @@ fn excludes(patterns: &[&str]) -> Arc<Excludes> {
 }
 
 /// The images that were examined: the same image is sound again.
-fn is_new(examined: &mut HashSet<blake3::Hash>, disk: &SimDisk, is_acknowledged: bool) -> bool {
+pub(super) fn is_new(examined: &mut HashSet<blake3::Hash>, disk: &SimDisk, is_acknowledged: bool) -> bool {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[u8::from(is_acknowledged)]);
     hash_directory(&disk.fork(), Path::new("repo"), &mut hasher);

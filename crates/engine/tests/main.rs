@@ -22,6 +22,7 @@ mod pruning;
 mod races;
 mod regressions;
 mod rehearsing;
+mod repairing;
 mod replacing;
 mod restore_faults;
 mod sessions;

@@ -3,6 +3,7 @@
 //! Every chunk is looked for in the directory of the container that its hint names, each directory once. Those that are not
 //! there are looked for in all directories. Memory does not grow with the snapshot or the repository.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::store::node_walk::{NodeVisitor, NodeWalk};
 use crate::store::walk::{Event, TreeWalk};
 use crate::store::{MetadataReader, Session, Store};
 use crate::tree::Content;
-use crate::types::{Chunk, ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 /// Bytes of a reference: number of the container, fingerprint.
 const REFERENCE_LEN: usize = 4 + 32;
@@ -42,27 +43,55 @@ pub(crate) struct Missing {
     states: SpillMap,
     /// Chunks that are wanted or unreadable.
     count: u64,
+    /// Containers that could not be made durable.
+    unusable: Vec<ContainerId>,
 }
 
-/// Looks for all chunks that the root of a tree reaches in the containers that a session may refer to. Makes those durable
-/// that it relies on. `reader` reads these containers.
+/// The containers in which chunks are looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct View<'a> {
+    /// Those that may be referred to.
+    pub(crate) live: Containers,
+    /// Sessions whose containers are made durable before they are relied on.
+    pub(crate) in_doubt: BTreeSet<SessionId>,
+    /// The session that refers to them; `None`: nothing is written.
+    pub(crate) session: Option<&'a Session>,
+}
+
+impl<'a> View<'a> {
+    /// Returns what a session may refer to.
+    pub(crate) fn of(session: &'a Session) -> Self {
+        Self { live: session.live.clone(), in_doubt: session.in_doubt.clone(), session: Some(session) }
+    }
+
+    fn beat(&self) {
+        if let Some(session) = self.session {
+            session.beat();
+        }
+    }
+}
+
+/// Looks for all chunks that the roots of trees reach in the containers of a view. Makes those durable that it relies on.
+/// `reader` reads these containers. Fails if a container cannot be read for another reason than loss or damage.
 pub(crate) fn confirm(
     store: &Store,
-    session: &Session,
+    view: &View<'_>,
     reader: &mut MetadataReader,
-    root: Fingerprint,
+    roots: &[Fingerprint],
     options: &DeriveOptions,
 ) -> Result<Missing> {
+    reader.findings().iter().find(|error| !error.is_loss()).map_or(Ok(()), |error| Err(error.clone()))?;
     let (host, memory_bytes) = (&store.host, options.budget.index_bytes);
     let visited = options.scratch.map(host, "nodes visited", memory_bytes / 4)?;
     let states = options.scratch.map(host, "chunks missing", memory_bytes / 4)?;
     let references = options.scratch.partitions(host, "references", memory_bytes / 2)?;
-    let missing = Missing { states, count: 0 };
+    let missing = Missing { states, count: 0, unusable: Vec::new() };
     let near = RunCursor::default();
-    let mut gathering = Gathering { session, references, named: Bitmap::default(), missing, near };
-    NodeWalk::new(reader, visited).walk(root, &mut gathering, &*options.monitor)?;
+    let mut gathering = Gathering { view, references, named: Bitmap::default(), missing, near };
+    let mut walk = NodeWalk::new(reader, visited);
+    roots.iter().try_for_each(|root| walk.walk(*root, &mut gathering, &*options.monitor))?;
     let Gathering { references, named, mut missing, .. } = gathering;
-    let search = Search { store, session, monitor: &*options.monitor };
+    let search = Search { store, view, monitor: &*options.monitor };
     search.in_named(&named, &references.finish()?, &mut missing)?;
     if 0 < missing.count {
         search.everywhere(&mut missing)?;
@@ -72,7 +101,7 @@ pub(crate) fn confirm(
 
 /// Collects the references of a tree.
 struct Gathering<'a> {
-    session: &'a Session,
+    view: &'a View<'a>,
     references: Partitions<REFERENCE_LEN>,
     /// Numbers of the containers that they name.
     named: Bitmap,
@@ -82,7 +111,7 @@ struct Gathering<'a> {
 
 impl Gathering<'_> {
     fn refer(&mut self, chunk: Fingerprint, container: Option<ContainerId>) -> Result<()> {
-        let Some(number) = container.and_then(|id| self.session.live.find_near(id, &mut self.near)) else {
+        let Some(number) = container.and_then(|id| self.view.live.find_near(id, &mut self.near)) else {
             return self.missing.want(chunk);
         };
         self.named.insert(number.0);
@@ -96,9 +125,9 @@ impl Gathering<'_> {
 
 impl NodeVisitor for Gathering<'_> {
     fn node(&mut self, node: Fingerprint, reader: &mut MetadataReader) -> Result<()> {
-        self.session.beat();
+        self.view.beat();
         let copies = reader.copies_of(&node)?;
-        let durable = copies.iter().find(|id| !self.session.in_doubt.contains(&id.session));
+        let durable = copies.iter().find(|id| !self.view.in_doubt.contains(&id.session));
         self.refer(node, durable.or(copies.first()).copied())
     }
 
@@ -106,8 +135,8 @@ impl NodeVisitor for Gathering<'_> {
         self.refer(chunk.fingerprint, hint)
     }
 
-    fn unreadable(&mut self, node: Fingerprint, _: Error) -> Result<()> {
-        self.missing.lose(node)
+    fn unreadable(&mut self, node: Fingerprint, error: Error) -> Result<()> {
+        if error.is_loss() { self.missing.lose(node) } else { Err(error) }
     }
 }
 
@@ -117,7 +146,7 @@ type TakeContainer<'a> = dyn FnMut(ContainerNumber, &ContainerName, Option<&Cont
 /// A search in the directories of containers.
 struct Search<'a> {
     store: &'a Store,
-    session: &'a Session,
+    view: &'a View<'a>,
     monitor: &'a dyn Monitor,
 }
 
@@ -129,12 +158,12 @@ impl Search<'_> {
         references: &FilledPartitions<REFERENCE_LEN>,
         missing: &mut Missing,
     ) -> Result<()> {
-        let containers = self.session.live.retain(|number, _| named.contains(number.0));
+        let containers = self.view.live.retain(|number, _| named.contains(number.0));
         let mut references = references.sorted();
         let mut next = references.next().transpose()?;
         self.each_container(&containers, &mut |number, name, container| {
             // What is relied upon must be durable first.
-            let container = if self.make_durable(name)? { container } else { None };
+            let container = if self.make_durable(name, missing)? { container } else { None };
             while let Some(record) = next.filter(|record| record.starts_with(&number.0.to_be_bytes())) {
                 let chunk = Fingerprint(*record.last_chunk().expect("a record ends with a fingerprint"));
                 if container.is_none_or(|container| container.find(&chunk).is_none()) {
@@ -148,7 +177,7 @@ impl Search<'_> {
 
     /// Looks for the missing chunks in all containers.
     fn everywhere(&self, missing: &mut Missing) -> Result<()> {
-        self.each_container(&self.session.live, &mut |_, name, container| {
+        self.each_container(&self.view.live, &mut |_, name, container| {
             let Some(container) = container else { return Ok(true) };
             let mut is_durable = None;
             for chunk in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
@@ -157,7 +186,7 @@ impl Search<'_> {
                 }
                 let is_durable = match is_durable {
                     Some(known) => known,
-                    None => *is_durable.insert(self.make_durable(name)?),
+                    None => *is_durable.insert(self.make_durable(name, missing)?),
                 };
                 if is_durable {
                     missing.find(chunk)?;
@@ -171,12 +200,15 @@ impl Search<'_> {
     /// file has another length than it should have, comes without.
     fn each_container(&self, containers: &Containers, each: &mut TakeContainer<'_>) -> Result<()> {
         for (number, opened) in containers.numbers().zip(self.store.open_containers(containers, containers.numbers())) {
-            self.session.beat();
+            self.view.beat();
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
             let (name, opened) = opened?;
             let (_, len) = containers.sized(number)?;
+            if let Some(error) = opened.as_ref().err().filter(|error| !error.is_loss()) {
+                return Err(error.clone());
+            }
             let whole = opened.ok().filter(|container| container.stored_len() == len);
             if !each(number, &name, whole.as_ref())? {
                 break;
@@ -186,11 +218,13 @@ impl Search<'_> {
     }
 
     /// Makes a container durable if it is not known to be. Returns false if that is not possible.
-    fn make_durable(&self, name: &ContainerName) -> Result<bool> {
-        if !self.session.in_doubt.contains(&name.id.session) {
+    fn make_durable(&self, name: &ContainerName, missing: &mut Missing) -> Result<bool> {
+        let Some(session) = self.view.session else { return Ok(true) };
+        if !self.view.in_doubt.contains(&name.id.session) {
             return Ok(true);
         }
-        let unusable = self.session.make_durable(&[*name], &|| self.monitor.is_interrupted())?;
+        let unusable = session.make_durable(&[*name], &|| self.monitor.is_interrupted())?;
+        missing.unusable.extend(unusable.iter().map(|(name, _)| name.id));
         Ok(unusable.is_empty())
     }
 }
@@ -199,6 +233,16 @@ impl Missing {
     /// Returns how many chunks are missing.
     pub(crate) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Returns the containers that hold chunks, and that could not be made durable.
+    pub(crate) fn unusable(&self) -> &[ContainerId] {
+        &self.unusable
+    }
+
+    /// Returns true if a chunk of the trees is missing.
+    pub(crate) fn contains(&mut self, chunk: &Fingerprint) -> Result<bool> {
+        Ok(self.state(chunk)?.is_some_and(|state| state != State::Found))
     }
 
     /// Passes on the path of each file, and of each directory with a part, that needs a missing chunk, with the reason. Returns
@@ -245,7 +289,7 @@ impl Missing {
                 Ok(None) => return Ok(None),
                 Err(error) => return Ok(Some(error)),
             };
-            if self.state(&chunk.fingerprint)?.is_some_and(|state| state != State::Found) {
+            if self.contains(&chunk.fingerprint)? {
                 return Ok(Some(Error::MissingChunk { fingerprint: chunk.fingerprint.to_string() }));
             }
         }

@@ -6,6 +6,7 @@
 pub(crate) mod confirm;
 pub(crate) mod node_stage;
 pub(crate) mod rebuild;
+pub(crate) mod without_lost;
 
 use std::sync::Arc;
 

@@ -1,12 +1,13 @@
-//! A tree without some of its paths. Directories that change are built again; everything else is referred to.
+//! A tree with changes: without some of its paths, or without what is lost. Directories that change are built again; everything else is referred to.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::derive::node_stage::{NodeSink, NodeStage};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::source::exclude::Patterns;
 use crate::store::MetadataReader;
@@ -14,15 +15,17 @@ use crate::store::cursor::HintedEntry;
 use crate::store::walk::{Event, TreeWalk};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::{Content, Entry};
-use crate::types::{ContainerId, Fingerprint};
+use crate::types::Fingerprint;
 
-/// A tree without some paths.
+/// A tree that was built again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RebuiltTree {
     /// Its root.
     pub(crate) tree: Fingerprint,
-    /// True if a path was left out.
+    /// True if anything is not as it was.
     pub(crate) is_changed: bool,
+    /// Entries in its root.
+    pub(crate) entries: u64,
     /// Files that it contains.
     pub(crate) files: u64,
     /// Bytes of these files.
@@ -38,7 +41,58 @@ struct Directory {
     node: Fingerprint,
     /// Takes the entries that stay; `None` after the last one.
     builder: Option<TreeBuilder>,
+    /// Entries under new names, until those before them have come.
+    held: BTreeMap<Vec<u8>, HintedEntry>,
+    /// Entries that stay.
+    entries: u64,
+    /// True if the list differs from what it was.
     is_changed: bool,
+    /// True if a part of the list cannot be read.
+    is_cut: bool,
+}
+
+/// What becomes of the entries of a tree that is built again.
+pub(crate) trait TreeEdit {
+    /// Decides about an entry. `sink` stores new recipe segments.
+    fn entry(&mut self, path: &Path, hinted: HintedEntry, sink: &mut NodeSink<'_>) -> Result<Edited>;
+    /// Takes the path of a directory a part of which cannot be read. The error that this returns ends the work.
+    fn unreadable(&mut self, path: &Path, error: Error) -> Result<()>;
+    /// Takes the path of a directory with such a part, and the number of its entries that stay. Without entries it is left out.
+    fn cut(&mut self, _path: &Path, _entries: u64) {}
+}
+
+/// Outcomes of [`TreeEdit::entry`].
+#[derive(Debug)]
+pub(crate) enum Edited {
+    /// It stays. A directory is entered.
+    Kept(HintedEntry),
+    /// This takes its place. Its name is the same, or the same with more bytes at its end. It is no directory.
+    Changed(HintedEntry),
+    /// It is left out, with all below it.
+    LeftOut,
+}
+
+/// Leaves the paths out that patterns match. Fails if a node cannot be read.
+#[derive(Debug)]
+pub(crate) struct Without<'a> {
+    /// Lists of patterns; what one of them excludes is excluded.
+    pub(crate) patterns: &'a [Patterns],
+    /// Receiver of the paths.
+    pub(crate) monitor: &'a dyn Monitor,
+}
+
+impl TreeEdit for Without<'_> {
+    fn entry(&mut self, path: &Path, hinted: HintedEntry, _: &mut NodeSink<'_>) -> Result<Edited> {
+        if !self.patterns.iter().any(|patterns| patterns.matches(path)) {
+            return Ok(Edited::Kept(hinted));
+        }
+        self.monitor.excluded(path);
+        Ok(Edited::LeftOut)
+    }
+
+    fn unreadable(&mut self, path: &Path, error: Error) -> Result<()> {
+        Err(error.context(path.display()))
+    }
 }
 
 /// Builds a tree again.
@@ -58,56 +112,80 @@ impl<'a> Rebuild<'a> {
         Self { reader, stage, cut, files: 0, bytes: 0 }
     }
 
-    /// Builds a tree without the paths that patterns match. `monitor` gets each of them; what is below a directory that is
-    /// left out is not read. Fails if a node cannot be read.
-    pub(crate) fn without(
+    /// Builds a tree again, with the changes of `edit`. What is below a directory that is left out is not read.
+    pub(crate) fn with(
         mut self,
         root: Fingerprint,
-        patterns: &[Patterns],
+        edit: &mut dyn TreeEdit,
         monitor: &dyn Monitor,
     ) -> Result<RebuiltTree> {
         let mut walk = TreeWalk::new(root, b"", self.directory(None, root));
-        let mut top = (root, false);
+        let mut top = RebuiltTree { tree: root, is_changed: false, entries: 0, files: 0, bytes: 0 };
         while let Some(event) = walk.next(self.reader, monitor)? {
+            let path = if walk.path().is_empty() { b"/".as_slice() } else { walk.path() };
+            let path = PathBuf::from(OsStr::from_bytes(path));
+            let innermost = walk.state().expect("an event is in a directory");
             match event {
-                Event::Entry(HintedEntry { entry, hints }) => {
-                    let path = Path::new(OsStr::from_bytes(walk.path()));
-                    if patterns.iter().any(|patterns| patterns.matches(path)) {
-                        monitor.excluded(path);
-                        walk.state().expect("an entry is in a directory").is_changed = true;
-                    } else if let Content::Directory { node } = entry.content {
-                        let directory = self.directory(Some(entry), node);
-                        walk.enter(node, directory)?;
-                    } else {
-                        self.count(&entry);
-                        self.push(walk.state().expect("an entry is in a directory"), &entry, &hints)?;
+                Event::Entry(hinted) => {
+                    let mut sink = NodeSink { reader: self.reader, stage: self.stage.as_deref_mut() };
+                    match edit.entry(&path, hinted, &mut sink)? {
+                        Edited::LeftOut => innermost.is_changed = true,
+                        Edited::Changed(hinted) => {
+                            innermost.is_changed = true;
+                            self.count(&hinted.entry);
+                            self.hold(innermost, hinted)?;
+                        }
+                        Edited::Kept(HintedEntry { entry, .. }) if let Content::Directory { node } = entry.content => {
+                            let directory = self.directory(Some(entry), node);
+                            walk.enter(node, directory)?;
+                        }
+                        Edited::Kept(hinted) => {
+                            self.count(&hinted.entry);
+                            self.append(innermost, &hinted)?;
+                        }
                     }
                 }
                 Event::Leave => {
-                    let left = walk.state().expect("a directory is left before it is gone");
-                    let (entry, node) = self.finish(left)?;
-                    let is_changed = left.is_changed;
-                    let above = walk.levels().iter_mut().nth_back(1);
-                    match (entry, above) {
-                        (Some(entry), Some(above)) => {
-                            above.state.is_changed |= is_changed;
+                    self.release(innermost, None)?;
+                    let (entries, is_cut) = (innermost.entries, innermost.is_cut);
+                    if is_cut {
+                        edit.cut(&path, entries);
+                    }
+                    let is_left_out = is_cut && entries == 0 && innermost.entry.is_some();
+                    let left = if is_left_out { None } else { Some(self.finish(innermost)?) };
+                    let is_changed = innermost.is_changed;
+                    let mut above = walk.levels().iter_mut().nth_back(1).map(|level| &mut level.state);
+                    if let Some(above) = &mut above {
+                        above.is_changed |= is_changed;
+                    }
+                    match (left, above) {
+                        (Some((Some(entry), node)), Some(above)) => {
                             let entry = Entry { content: Content::Directory { node }, ..entry };
-                            self.push(&mut above.state, &entry, &[])?;
+                            self.append(above, &HintedEntry { entry, hints: Vec::new() })?;
                         }
-                        _ => top = (node, is_changed),
+                        (Some((_, node)), _) => top = RebuiltTree { tree: node, is_changed, entries, ..top },
+                        (None, _) => {}
                     }
                 }
                 Event::Unreadable(error) => {
-                    return Err(error.context(format!("/{}", walk.relative_path().display())));
+                    edit.unreadable(&path, error)?;
+                    (innermost.is_cut, innermost.is_changed) = (true, true);
                 }
             }
         }
-        let (tree, is_changed) = top;
-        Ok(RebuiltTree { tree, is_changed, files: self.files, bytes: self.bytes })
+        Ok(RebuiltTree { files: self.files, bytes: self.bytes, ..top })
     }
 
     fn directory(&self, entry: Option<Entry>, node: Fingerprint) -> Directory {
-        Directory { entry, node, builder: Some(TreeBuilder::new(self.cut)), is_changed: false }
+        Directory {
+            entry,
+            node,
+            builder: Some(TreeBuilder::new(self.cut)),
+            held: BTreeMap::new(),
+            entries: 0,
+            is_changed: false,
+            is_cut: false,
+        }
     }
 
     fn count(&mut self, entry: &Entry) {
@@ -117,7 +195,38 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    fn push(&mut self, directory: &mut Directory, entry: &Entry, hints: &[Option<ContainerId>]) -> Result<()> {
+    /// Holds an entry until those have come whose names are before its own. These begin with the name that it had, so that
+    /// few entries are held.
+    fn hold(&mut self, directory: &mut Directory, hinted: HintedEntry) -> Result<()> {
+        self.release(directory, Some(&hinted.entry.name))?;
+        match directory.held.insert(hinted.entry.name.clone(), hinted) {
+            None => Ok(()),
+            Some(HintedEntry { entry, .. }) => Err(taken(&entry.name)),
+        }
+    }
+
+    /// Appends an entry, after held ones with names before its own.
+    fn append(&mut self, directory: &mut Directory, hinted: &HintedEntry) -> Result<()> {
+        self.release(directory, Some(&hinted.entry.name))?;
+        if directory.held.contains_key(&hinted.entry.name) {
+            return Err(taken(&hinted.entry.name));
+        }
+        self.push(directory, hinted)
+    }
+
+    /// Appends the held entries with names before this one, or all.
+    fn release(&mut self, directory: &mut Directory, before: Option<&[u8]>) -> Result<()> {
+        while let Some(held) = directory.held.first_entry()
+            && before.is_none_or(|name| held.key().as_slice() < name)
+        {
+            let hinted = held.remove();
+            self.push(directory, &hinted)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, directory: &mut Directory, HintedEntry { entry, hints }: &HintedEntry) -> Result<()> {
+        directory.entries += 1;
         let Some(builder) = &mut directory.builder else { return Ok(()) };
         let keys = Arc::clone(&self.reader.store().keys);
         let mut sink = NodeSink { reader: self.reader, stage: self.stage.as_deref_mut() };
@@ -133,4 +242,9 @@ impl<'a> Rebuild<'a> {
         let mut sink = NodeSink { reader: self.reader, stage: self.stage.as_deref_mut() };
         Ok((entry, builder.finish(&keys, &mut sink)?))
     }
+}
+
+fn taken(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::invalid(format!("two files of a directory would have the name `{name}`: choose another suffix"))
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::derive::confirm::confirm;
+use crate::derive::confirm::{View, confirm};
 use crate::derive::node_stage::NodeStage;
-use crate::derive::rebuild::{Rebuild, RebuiltTree};
+use crate::derive::rebuild::{Rebuild, RebuiltTree, Without};
 use crate::derive::{DeriveOptions, Exclusion, StoreOptions};
 use crate::error::{Error, Result};
 use crate::repo::long_id::SnapshotId;
@@ -84,7 +84,7 @@ pub fn rewrite(
         let mut reader = open_reader(store, &session.live, options)?;
         let mut stage = NodeStage::new(store, session, options, storing)?;
         let rebuilt = Rebuild::new(&mut reader, Some(&mut stage));
-        let rebuilt = rebuilt.without(original.tree, &exclusion.patterns, &*options.monitor)?;
+        let rebuilt = rebuilt.with(original.tree, &mut without(exclusion, options), &*options.monitor)?;
         if !rebuilt.is_changed {
             return Ok(Outcome::Nothing(Derived::Unmodified));
         }
@@ -108,9 +108,13 @@ pub fn try_rewrite(
 ) -> Result<Option<Snapshot>> {
     let mut reader = open_reader(store, &store.list_sized_containers(&options.scratch)?, options)?;
     let rebuilt = Rebuild::new(&mut reader, None);
-    let rebuilt = rebuilt.without(original.tree, &exclusion.patterns, &*options.monitor)?;
+    let rebuilt = rebuilt.with(original.tree, &mut without(exclusion, options), &*options.monitor)?;
     let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
     Ok(rebuilt.is_changed.then(|| of_rebuilt(snapshot, &rebuilt)))
+}
+
+fn without<'a>(exclusion: &'a Exclusion, options: &'a DeriveOptions) -> Without<'a> {
+    Without { patterns: &exclusion.patterns, monitor: &*options.monitor }
 }
 
 /// Returns the patterns of a snapshot and those that are added.
@@ -125,13 +129,13 @@ fn excludes(original: &Snapshot, exclusion: &Exclusion) -> Vec<String> {
 }
 
 /// Returns a snapshot with another tree.
-fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot {
+pub(super) fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot {
     let &RebuiltTree { tree, files: files_processed, bytes: bytes_processed, .. } = rebuilt;
     Snapshot { tree, summary: Summary { files_processed, bytes_processed, ..snapshot.summary }, ..snapshot }
 }
 
 /// How a session ends that did not fail.
-enum Outcome {
+pub(super) enum Outcome {
     /// With a snapshot.
     Commit(Box<Snapshot>),
     /// Without.
@@ -145,7 +149,7 @@ impl Outcome {
 }
 
 /// Works in a session, and ends it. `work` gets the commits as they are after the steps W1 to W3, and may be called again.
-fn in_session(
+pub(super) fn in_session(
     store: &Store,
     options: &DeriveOptions,
     work: &mut dyn FnMut(&Arc<Session>, &Commits) -> Result<Outcome>,
@@ -188,7 +192,7 @@ fn snapshot_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result
 }
 
 /// Returns a snapshot that is not forgotten.
-fn root_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a Snapshot> {
+pub(super) fn root_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a Snapshot> {
     if commits.forgotten.contains(&id) {
         return Err(Error::invalid(format!("snapshot {} was forgotten meanwhile", SnapshotId(id))));
     }
@@ -196,7 +200,7 @@ fn root_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a
 }
 
 /// Returns the snapshot that a session makes of another one without storing anything.
-fn derived_from(id: SessionId, original: &Snapshot) -> Snapshot {
+pub(super) fn derived_from(id: SessionId, original: &Snapshot) -> Snapshot {
     Snapshot { original: Some(id), summary: without_stored(original.summary), ..original.clone() }
 }
 
@@ -207,7 +211,7 @@ fn without_stored(summary: Summary) -> Summary {
 
 /// Finds a snapshot that is not forgotten, that was derived from the same one, directly or not, and that is the same except for
 /// what its session has stored.
-fn find_same(commits: &Commits, derived: &Snapshot) -> Option<SessionId> {
+pub(super) fn find_same(commits: &Commits, derived: &Snapshot) -> Option<SessionId> {
     let contents = |snapshot: &Snapshot| {
         let summary = without_stored(snapshot.summary);
         Snapshot { original: None, summary, ..snapshot.clone() }
@@ -222,7 +226,7 @@ fn find_same(commits: &Commits, derived: &Snapshot) -> Option<SessionId> {
 }
 
 /// Ends the work because the snapshot is there. The caller may forget the original once it is durable.
-fn exists(session: &Session, same: SessionId) -> Result<Outcome> {
+pub(super) fn exists(session: &Session, same: SessionId) -> Result<Outcome> {
     session.make_commit_durable(same)?;
     Ok(Outcome::Nothing(Derived::Exists(same)))
 }
@@ -247,7 +251,7 @@ fn confirm_all(
     original: &Snapshot,
 ) -> Result<Option<Derived>> {
     let mut reader = open_reader(store, &session.live, options)?;
-    let mut missing = confirm(store, session, &mut reader, original.tree, options)?;
+    let mut missing = confirm(store, &View::of(session), &mut reader, &[original.tree], options)?;
     if missing.count() == 0 {
         return Ok(None);
     }
@@ -264,7 +268,7 @@ fn confirm_all(
     Ok(Some(Derived::Lost { chunks: missing.count(), paths }))
 }
 
-fn open_reader(store: &Store, containers: &Containers, options: &DeriveOptions) -> Result<MetadataReader> {
+pub(super) fn open_reader(store: &Store, containers: &Containers, options: &DeriveOptions) -> Result<MetadataReader> {
     let memory = MetadataMemory::left_by(containers, options.budget.parent_bytes);
     MetadataReader::open_whole(store, containers, &options.scratch, memory)
 }

@@ -5,6 +5,7 @@ pub mod derive;
 mod index;
 pub(crate) mod location;
 pub(crate) mod long_id;
+mod repair;
 pub(crate) mod select;
 mod sessions;
 
@@ -13,4 +14,5 @@ pub use derive::{Derived, recover, rewrite, tag, try_rewrite};
 pub use index::{RebuildRequest, RebuiltIndex, rebuild_index};
 pub use location::Location;
 pub use long_id::{LongRepositoryId, SnapshotId};
+pub use repair::{Losses, Repaired, find_losses, repair_snapshot};
 pub use select::{Selection, SnapshotName};

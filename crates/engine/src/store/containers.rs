@@ -110,7 +110,11 @@ impl Store {
 
     /// The front directory does not open: takes the back one and names the chunks by their contents.
     fn open_by_contents(&self, name: &ContainerName, error: Error) -> Result<ContainerReader> {
-        let Ok(whole) = self.read_container(name) else { return Err(error) };
+        let whole = match self.read_container(name) {
+            Ok(whole) => whole,
+            // What cannot be read now is not known to be lost.
+            Err(unread) => return Err(if unread.is_loss() { error } else { unread }),
+        };
         let Ok(mut reader) = self.open_back(name, &whole) else { return Err(error) };
         let mut compressor = Compressor::default();
         let mut fingerprints = Vec::with_capacity(reader.directory.chunks.len());

@@ -193,8 +193,9 @@ impl MetadataReader {
                 Ok(chunk) => return Ok(chunk),
                 // A container that is gone has lost nothing if there is another copy, and does not tell which chunk it is.
                 Err(Error::Missing { .. }) => {}
-                // If no copy is sound, the error of the first one is reported.
-                Err(error) => problem = problem.or(Some(error)),
+                // If no copy is sound, the error of the first one is reported, but rather one of a copy that may be sound.
+                Err(error) if problem.is_none() || !error.is_loss() => problem = Some(error),
+                Err(_) => {}
             }
         }
         Err(problem.unwrap_or_else(|| Error::MissingChunk { fingerprint: fingerprint.to_string() }))
