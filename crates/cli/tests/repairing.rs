@@ -92,3 +92,67 @@ fn containers_that_cannot_be_read_are_reported_and_not_in_the_index() {
     let target = fixture.path("target");
     fixture.run(["restore", "latest", "--target", target.to_str().unwrap()]).code(0);
 }
+
+/// Removes the container of data, which a snapshot of 20 files needs.
+fn lose_data(fixture: &Fixture) {
+    let session = fs::read_dir(fixture.path("repository/containers")).unwrap().next().unwrap().unwrap().path();
+    let names = fs::read_dir(session).unwrap().map(|entry| entry.unwrap().path());
+    let is_data = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('d');
+    fs::remove_file(names.into_iter().find(is_data).unwrap()).unwrap();
+    fixture.run(["check"]).code(1);
+}
+
+#[test]
+fn snapshots_are_repaired_and_forgotten_on_request() {
+    let (fixture, _) = backed_up();
+    assert!(fixture.run(["repair", "snapshots"]).code(0).stdout().contains("no snapshots were modified"));
+    fixture.run(["repair", "snapshots", "latest~1"]).code(1);
+    lose_data(&fixture);
+    let objects = contents(&fixture.path("repository"));
+    let old = fixture.run(["snapshots", "--json"]).code(0).json()[0].clone();
+    let dry = fixture.run(["repair", "snapshots", "--dry-run"]).code(0);
+    let text = dry.stdout();
+    assert!(text.contains("  lost: /source/file1: 40000 of 40000 bytes\n"), "{text}");
+    assert!(text.contains(": without 781.250 KiB\nwould modify 1 snapshot\n"), "{text}");
+    assert_eq!(contents(&fixture.path("repository")), objects, "a dry run writes nothing");
+    let repaired = fixture.run(["repair", "snapshots", "--json", "--suffix", ".repaired"]).code(0).messages();
+    let lost: Vec<_> = repaired.iter().filter(|message| message["message_type"] == "lost").collect();
+    assert_eq!(lost.len(), 20);
+    assert_eq!(
+        (&lost[0]["loss"], &lost[0]["lost_bytes"], &lost[0]["size"]),
+        (&"bytes".into(), &40_000.into(), &40_000.into())
+    );
+    let changed = &repaired[repaired.len() - 2];
+    assert_eq!((&changed["message_type"], &changed["old_snapshot_id"]), (&"changed".into(), &old["id"]));
+    assert_eq!(repaired[repaired.len() - 1]["changed_snapshots"], 1);
+    let new = changed["new_snapshot_id"].as_str().unwrap();
+    let listed = fixture.run(["snapshots", "--json"]).code(0).json();
+    let of_id = |id: &str| listed.as_array().unwrap().iter().find(|snapshot| snapshot["id"] == id).cloned();
+    assert!(of_id(old["id"].as_str().unwrap()).is_some(), "the old one stays");
+    let snapshot = of_id(new).unwrap();
+    assert_eq!((&snapshot["time"], &snapshot["original"]), (&old["time"], &old["id"]));
+    let files = fixture.run(["ls", new]).code(0).stdout();
+    assert_eq!(files.matches(".repaired").count(), 20, "{files}");
+    // Again, with the names as they were: the first repaired snapshot is whole.
+    let again = fixture.run(["repair", "snapshots", "--forget"]).code(0);
+    assert!(again.stdout().contains("modified 1 snapshot"), "{}", again.stdout());
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 2);
+    fixture.run(["check", "--read-data"]).code(0);
+    fixture.run(["restore", "latest", "--target", fixture.path("target").to_str().unwrap()]).code(0);
+    fixture.run(["repair", "snapshots", "--suffix", "a/b"]).code(1).says("--suffix");
+}
+
+#[test]
+fn a_snapshot_of_which_nothing_is_left_is_named() {
+    let (fixture, _) = backed_up();
+    for session in fs::read_dir(fixture.path("repository/containers")).unwrap() {
+        for container in fs::read_dir(session.unwrap().path()).unwrap() {
+            fs::remove_file(container.unwrap().path()).unwrap();
+        }
+    }
+    for arguments in [&["repair", "snapshots", "--dry-run"][..], &["repair", "snapshots", "--forget"]] {
+        let ran = fixture.run(arguments).code(1).says("nothing of it is left").says("nothing is left of 1 snapshot");
+        assert!(ran.stdout().contains("  lost: /: with everything in it"), "{}", ran.stdout());
+    }
+    assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 1, "it is not forgotten");
+}

@@ -9,7 +9,7 @@ use onefold_engine::derive::{DeriveOptions, Exclusion, StoreOptions};
 use onefold_engine::forget::Forgetting;
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::io::os_identity::{host_name, user_name};
-use onefold_engine::monitor::Monitor;
+use onefold_engine::monitor::{Loss, Monitor};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{self, Derived};
 use onefold_engine::snapshot::{ForgetBody, Snapshot};
@@ -22,6 +22,7 @@ use crate::commands::snapshots::Table;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::derive::{ChangedSnapshot, ChangedSummary, RecoverSummary, RecoveredSnapshot};
+use crate::json::repair::LostPath;
 use crate::json::{Failure, SnapshotObject, short_id};
 use crate::open::{self, Opened, OpenedCache, open};
 use crate::output::Output;
@@ -163,18 +164,18 @@ fn difference(original: &Snapshot, rewritten: &Snapshot) -> String {
 }
 
 /// One run of a command.
-struct Run<'a> {
+pub(super) struct Run<'a> {
     settings: &'a Settings,
     output: &'a Arc<Output>,
-    opened: Opened,
-    commits: Commits,
-    options: DeriveOptions,
+    pub(super) opened: Opened,
+    pub(super) commits: Commits,
+    pub(super) options: DeriveOptions,
     /// Holds the directory of temporary files.
     _cache: OpenedCache,
 }
 
 impl<'a> Run<'a> {
-    fn begin(settings: &'a Settings, output: &'a Arc<Output>, command: &'static str) -> Result<Self> {
+    pub(super) fn begin(settings: &'a Settings, output: &'a Arc<Output>, command: &'static str) -> Result<Self> {
         let opened = open(settings, output)?;
         let interrupt = Interrupt::listen()?;
         let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -188,7 +189,7 @@ impl<'a> Run<'a> {
         Ok(Self { settings, output, opened, commits, options, _cache: cache })
     }
 
-    fn forgetting(&self, command: &str) -> Result<Forgetting<'_>> {
+    pub(super) fn forgetting(&self, command: &str) -> Result<Forgetting<'_>> {
         let store: &Store = &self.opened.store;
         let (hostname, username) = (host_name(), user_name());
         let note = ForgetBody { time: store.host.now(), hostname, username, rules: format!("replaced by {command}") };
@@ -221,7 +222,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report(&self, old: SessionId, new: SessionId) -> Result<()> {
+    pub(super) fn report(&self, old: SessionId, new: SessionId) -> Result<()> {
         if self.output.json {
             self.output.message(&ChangedSnapshot::of(old, Some(new)))?;
         } else if Verbosity::Normal <= self.output.verbosity {
@@ -230,7 +231,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn would_change(&self, id: SessionId, what: &str) -> Result<()> {
+    pub(super) fn would_change(&self, id: SessionId, what: &str) -> Result<()> {
         if self.output.json {
             self.output.message(&ChangedSnapshot::of(id, None))?;
         } else {
@@ -247,7 +248,7 @@ impl<'a> Run<'a> {
     }
 
     /// Prints how many snapshots were changed, as restic does.
-    fn summarize(&self, changed: u64, dry_run: bool) -> Result<()> {
+    pub(super) fn summarize(&self, changed: u64, dry_run: bool) -> Result<()> {
         if self.output.json {
             return Ok(self.output.message(&ChangedSummary {
                 changed_snapshots: changed,
@@ -267,7 +268,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the output, and remembers the snapshots that were made. Fails if a commit could not be read.
-    fn finish(&self) -> Result<()> {
+    pub(super) fn finish(&self) -> Result<()> {
         self.output.flush()?;
         trust::remember(self.settings, self.output, &self.opened.store);
         let unread = self.commits.findings.iter().map(|(_, error)| error).chain(&self.commits.not_forgotten);
@@ -288,6 +289,21 @@ impl Monitor for Listener {
         if Verbosity::Verbose <= self.output.verbosity {
             self.output.note(&format!("excluding {}", path.display()));
         }
+    }
+
+    fn lost(&self, path: &Path, loss: Loss) {
+        // A reader that has gone away shows when the snapshot is reported.
+        let _ignored = if self.output.json {
+            self.output.message(&LostPath::of(path, loss))
+        } else {
+            let what = match loss {
+                Loss::Directory => "with everything in it".to_owned(),
+                Loss::Entries => "some entries".to_owned(),
+                Loss::Bytes { lost, len } => format!("{lost} of {len} bytes"),
+            };
+            let path = self.output.printable(path.as_os_str().as_encoded_bytes());
+            self.output.line([b"  lost: ", path.as_slice(), b": ", what.as_bytes()].concat())
+        };
     }
 
     fn failure(&self, path: &Path, error: &Error) {

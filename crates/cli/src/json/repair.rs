@@ -1,5 +1,8 @@
 //! JSON messages of `repair`.
 
+use std::path::Path;
+
+use onefold_engine::monitor::Loss;
 use onefold_engine::repo::RebuiltIndex;
 use serde::Serialize;
 
@@ -22,5 +25,30 @@ impl RepairIndexSummary {
             containers_unreadable: rebuilt.unreadable,
             containers_in_doubt: rebuilt.in_doubt,
         }
+    }
+}
+
+/// What a snapshot has lost at a path. The message of its snapshot follows.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "lost")]
+pub(crate) struct LostPath {
+    path: String,
+    loss: &'static str,
+    /// Of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+}
+
+impl LostPath {
+    /// Describes a loss.
+    pub(crate) fn of(path: &Path, loss: Loss) -> Self {
+        let (loss, lost_bytes, size) = match loss {
+            Loss::Directory => ("directory", None, None),
+            Loss::Entries => ("entries", None, None),
+            Loss::Bytes { lost, len } => ("bytes", Some(lost), Some(len)),
+        };
+        Self { path: path.to_string_lossy().into_owned(), loss, lost_bytes, size }
     }
 }

@@ -30,7 +30,7 @@ pub struct PruneRequest {
     pub hostname: String,
     /// Directory of temporary files.
     pub scratch: Scratch,
-    /// Memory in bytes; a prune uses at least 4 MiB.
+    /// Memory in bytes; a prune uses at least 8 MiB.
     pub memory_bytes: usize,
     /// Driver of the work queues.
     pub driver: Driver,
