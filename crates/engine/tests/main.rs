@@ -16,6 +16,7 @@ mod inspecting;
 mod interrupting;
 mod marking;
 mod moving;
+mod object_store;
 mod old_formats;
 mod property;
 mod pruning;

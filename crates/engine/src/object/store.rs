@@ -29,11 +29,11 @@ pub struct PendingPut {
     /// Name that it gets.
     pub name: ObjectName,
     /// Session that stores it.
-    pub(super) session: SessionId,
+    pub(crate) session: SessionId,
     /// Number by which the store knows it.
-    pub(super) ticket: u32,
+    pub(crate) ticket: u32,
     /// True if the object must exist already.
-    pub(super) is_again: bool,
+    pub(crate) is_again: bool,
 }
 
 /// One read of a batch.
@@ -143,7 +143,8 @@ pub trait ObjectStore: Debug + Send + Sync {
     fn confirm(&self, names: &[ObjectName]) -> Result<()>;
     /// Makes objects visible and durable. After an error some of them may be.
     fn barrier(&self, puts: Vec<PendingPut>) -> Result<()>;
-    /// Gives up objects that were not made durable. Frees their space where that is possible.
+    /// Gives up objects that were not made durable. Frees their space where that is possible. One that is visible already stays,
+    /// since other writers may refer to it.
     fn discard(&self, puts: Vec<PendingPut>);
     /// Reads ranges, several at a time. Each read has its own outcome.
     fn read(&self, reads: &mut [RangeRead]);

@@ -5,6 +5,10 @@ mod conformance;
 pub mod fuzzing;
 pub mod mem_tree;
 #[cfg(test)]
+mod object_conformance;
+#[cfg(test)]
+pub(crate) mod object_sim;
+#[cfg(test)]
 pub(crate) mod sim;
 #[cfg(test)]
 mod vectors;

@@ -25,7 +25,7 @@ mod tests;
 mod world;
 
 pub(crate) use crash::CrashMode;
-pub(crate) use fault::{Fault, TraceEntry};
+pub(crate) use fault::{Fault, TraceEntry, crash_error};
 pub(crate) use host::{JobCounts, SimHost};
 
 use fault::{CallOutcome, Faults, Injected, WriteLanding};

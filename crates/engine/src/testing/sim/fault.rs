@@ -150,7 +150,7 @@ impl Faults {
 }
 
 /// Returns the error that every call of a dead process gets.
-pub(super) fn crash_error() -> io::Error {
+pub(crate) fn crash_error() -> io::Error {
     io::Error::other(CRASH_MESSAGE)
 }
 
