@@ -120,7 +120,7 @@ impl CollectionBody {
     }
 
     /// Returns the encoded form.
-    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "no collection is written yet"))]
+    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "a collector encodes field by field"))]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut encoder = CollectionEncoder::new(self.step);
         if let Some(checksum) = &self.marked_checksum {

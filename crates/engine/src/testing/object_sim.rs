@@ -347,7 +347,9 @@ impl ObjectStore for SimObjectStore {
     fn discard(&self, puts: Vec<PendingPut>) {
         // An object that is visible stays: others may refer to it already.
         let mut bucket = self.bucket();
-        puts.iter().for_each(|put| bucket.abort(put.ticket));
+        for put in &puts {
+            bucket.abort(put.ticket);
+        }
     }
 
     fn read(&self, reads: &mut [RangeRead]) {
@@ -387,7 +389,9 @@ impl ObjectStore for SimObjectStore {
     fn delete(&self, names: &[ObjectName]) -> Result<()> {
         let keys: Vec<String> = names.iter().map(ToString::to_string).collect();
         self.delete_keys(&keys)?;
-        names.iter().for_each(|name| self.changed(name.prefix()));
+        for name in names {
+            self.changed(name.prefix());
+        }
         Ok(())
     }
 
