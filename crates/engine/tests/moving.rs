@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use onefold_engine::Result;
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
-use onefold_engine::io::{Access, AlignedBuffer, BatchRead, Disk, DiskEntry, DiskFile, Linked};
+use onefold_engine::io::{AlignedBuffer, Disk};
 use onefold_engine::object::names::{CollectionStep, ObjectName};
 use onefold_engine::object::store::Created;
 use onefold_engine::object::{ObjectType, seal_small};
@@ -19,6 +17,7 @@ use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 
+use crate::integration::support::hooked::{Hook, Hooked};
 use crate::integration::support::{
     Ask, Draw, OpenContainer, PASSWORD, SMALL, World, containers, directory_store, newest, noise, tree,
 };
@@ -112,71 +111,6 @@ fn halves(store: &Store, container: &OpenContainer) -> Vec<Vec<Region>> {
     halves.into_iter().filter(|half| !half.is_empty()).collect()
 }
 
-type Hook = Box<dyn FnMut(u64) + Send>;
-
-/// A disk on which something happens before each call.
-struct Hooked {
-    disk: Arc<dyn Disk>,
-    calls: AtomicU64,
-    hook: Mutex<Hook>,
-}
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hooked").field("calls", &self.calls).finish_non_exhaustive()
-    }
-}
-
-impl Hooked {
-    fn call(&self) -> &dyn Disk {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        (self.hook.lock().unwrap())(call);
-        &*self.disk
-    }
-}
-
-impl Disk for Hooked {
-    fn create(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
-        self.call().create(path)
-    }
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn DiskFile>> {
-        self.call().open(path, access)
-    }
-    fn create_dir(&self, path: &Path) -> Result<()> {
-        self.call().create_dir(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.call().rename(from, to)
-    }
-    fn exchange(&self, from: &Path, to: &Path) -> Result<()> {
-        self.call().exchange(from, to)
-    }
-    fn link(&self, existing: &Path, new: &Path) -> Result<Linked> {
-        self.call().link(existing, new)
-    }
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.call().remove(path)
-    }
-    fn remove_dir(&self, path: &Path) -> Result<bool> {
-        self.call().remove_dir(path)
-    }
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.call().sync_dir(path)
-    }
-    fn list(&self, path: &Path) -> Result<Vec<DiskEntry>> {
-        self.call().list(path)
-    }
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.call().exists(path)
-    }
-    fn read_batch(&self, reads: &mut [BatchRead]) {
-        self.call().read_batch(reads);
-    }
-    fn display(&self, path: &Path) -> String {
-        self.disk.display(path)
-    }
-}
-
 /// A repository with a snapshot of many small containers.
 struct Repository {
     world: World,
@@ -205,12 +139,10 @@ impl Repository {
 
     /// Opens the repository on a disk on which something happens before each call; returns it with the number of calls.
     fn hooked(&self, hook: Hook) -> (Store, Arc<Hooked>) {
-        let hooked =
-            Arc::new(Hooked { disk: self.world.repo(), calls: AtomicU64::new(0), hook: Mutex::new(Box::new(|_| ())) });
+        let hooked = Hooked::new(self.world.repo(), Box::new(|_| ()));
         let disk: Arc<dyn Disk> = Arc::clone(&hooked) as Arc<dyn Disk>;
         let store = open(&directory_store(disk), &self.world.host, Unlock::Password(PASSWORD)).unwrap();
-        hooked.calls.store(0, Ordering::Relaxed);
-        *hooked.hook.lock().unwrap() = hook;
+        hooked.restart(hook);
         (store, hooked)
     }
 
@@ -223,7 +155,7 @@ impl Repository {
     fn at_each_call(&self, step: usize, read: &dyn Fn(&Self, &Store, &str)) {
         let (store, hooked) = self.hooked(Box::new(|_| ()));
         read(self, &store, "undisturbed");
-        let calls = hooked.calls.load(Ordering::Relaxed);
+        let calls = hooked.calls();
         assert!(10 < calls, "{calls}");
         for call in (0..calls).step_by(step) {
             let fork = self.fork();

@@ -1,6 +1,7 @@
 //! A small world for integration tests: a simulated disk with a repository and a host's cache on it.
 
 pub(super) mod faulty_target;
+pub(super) mod hooked;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
