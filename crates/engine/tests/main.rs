@@ -29,4 +29,5 @@ mod restore_faults;
 mod sessions;
 mod sources;
 mod standing;
+mod stopping;
 mod support;

@@ -26,7 +26,7 @@ use crate::integration::support::{
 };
 
 /// A prune that waits for nobody and copies what frees anything.
-fn request(world: &World, store: &Store) -> PruneRequest {
+pub(super) fn request(world: &World, store: &Store) -> PruneRequest {
     PruneRequest {
         options: PruneOptions {
             max_unused: MaxUnused::Bytes(0),
@@ -51,7 +51,7 @@ fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
     prune(store, &request(world, store), &Silent)
 }
 
-fn forget(store: &Store, session: SessionId) -> Result<()> {
+pub(super) fn forget(store: &Store, session: SessionId) -> Result<()> {
     Forgetting::begin(store, &ForgetBody::default())?.forget(session).map(|_| ())
 }
 
@@ -59,7 +59,7 @@ fn stored_bytes(store: &Store) -> u64 {
     container_names(store).iter().map(|name| store.container_len(name).unwrap()).sum()
 }
 
-fn assert_clean(world: &World, store: &Store, case: &str) {
+pub(super) fn assert_clean(world: &World, store: &Store, case: &str) {
     let request = CheckRequest {
         snapshots: CheckedSnapshots::All,
         read: ReadData::All,
@@ -73,7 +73,7 @@ fn assert_clean(world: &World, store: &Store, case: &str) {
     assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
 }
 
-fn assert_restores(world: &World, store: &Store, session: SessionId, source: &MemTree, case: &str) {
+pub(super) fn assert_restores(world: &World, store: &Store, session: SessionId, source: &MemTree, case: &str) {
     let commits = store.read_commits().unwrap();
     let snapshots = commits.snapshots();
     let (_, snapshot) = snapshots.iter().find(|(id, _)| *id == session).unwrap_or_else(|| panic!("{case}: {session}"));
@@ -82,7 +82,7 @@ fn assert_restores(world: &World, store: &Store, session: SessionId, source: &Me
 }
 
 /// Three versions of a source: files that stay, files of one version only, and files of which a part changes.
-fn versions() -> Vec<MemTree> {
+pub(super) fn versions() -> Vec<MemTree> {
     let first = tree(8);
     for number in 0..4 {
         first.put_file(Path::new(&format!("/d/stays-{number}")), &noise(number, 30_000));
@@ -103,7 +103,7 @@ fn versions() -> Vec<MemTree> {
     versions
 }
 
-fn back_up_all(world: &World, store: &Store, versions: &[MemTree]) -> Vec<SessionId> {
+pub(super) fn back_up_all(world: &World, store: &Store, versions: &[MemTree]) -> Vec<SessionId> {
     let ask = Ask { with_parent: true, ..Ask::default() };
     versions.iter().map(|version| world.backup(store, version, &ask).unwrap().report.session).collect()
 }

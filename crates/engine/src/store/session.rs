@@ -201,6 +201,11 @@ impl Session {
         }
     }
 
+    /// Returns true if a collection is known to have ended the session.
+    fn is_fenced(&self) -> bool {
+        self.store.read_commit(self.id).is_ok_and(|commit| commit.body.kind == CommitKind::Fence)
+    }
+
     fn create_commit(&self, body: &CommitBody) -> Result<(Created, [u8; 32])> {
         let identity = (self.store.config.repository, self.id, 0);
         let bytes = seal_small(&self.store.keys, &*self.store.host, ObjectType::Commit, identity, &body.encode())?;
@@ -236,6 +241,8 @@ impl Session {
                     Err(Error::damaged(self.store.display(name), "stands already and is not this session's"))
                 }
             },
+            // The collection that has fenced the session may have removed its temporary files.
+            Err(_) if self.is_fenced() => Err(Error::Fenced { session: self.id }),
             // The object may have been created all the same: an error then no longer means that the snapshot does not exist.
             Err(error) if self.store.objects.len(name).map_or(true, |len| len.is_some()) => {
                 Err(Error::UnknownState { session: self.id, reason: error.to_string() })

@@ -1,0 +1,244 @@
+//! Processes that are stopped while others go on: whatever the order of their calls, no byte of a snapshot that was not
+//! forgotten is lost.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use onefold_engine::Error;
+use onefold_engine::collect::{PruneRequest, prune};
+use onefold_engine::error::Result;
+use onefold_engine::io::Disk;
+use onefold_engine::monitor::Silent;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::{Store, Unlock, open};
+use onefold_engine::testing::mem_tree::MemTree;
+use onefold_engine::testing::sim::{SimDisk, SimHost};
+use onefold_engine::types::SessionId;
+
+use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, forget, request, versions};
+use crate::integration::support::hooked::Hooked;
+use crate::integration::support::{Ask, Draw, PASSWORD, SMALL, World, back_up, directory_store, restore_to, tell};
+
+/// A repository of three snapshots, the first of which is forgotten.
+struct Repository {
+    world: World,
+    versions: Vec<MemTree>,
+    sessions: Vec<SessionId>,
+}
+
+impl Repository {
+    fn new(seed: u64) -> Self {
+        let world = World::with(SimDisk::new(), SimHost::new(seed));
+        let store = world.create(SMALL).unwrap();
+        let versions = versions();
+        let sessions = back_up_all(&world, &store, &versions);
+        forget(&store, sessions[0]).unwrap();
+        Self { world, versions, sessions }
+    }
+
+    fn fork(&self) -> World {
+        self.world.on(self.world.disk.fork())
+    }
+
+    /// Opens the repository of a fork on a disk with a hook.
+    fn open_hooked(world: &World) -> (Store, Arc<Hooked>) {
+        let hooked = Hooked::new(world.repo(), Box::new(|_| ()));
+        let disk = Arc::clone(&hooked) as Arc<dyn Disk>;
+        (open(&directory_store(disk), &world.host, Unlock::Password(PASSWORD)).unwrap(), hooked)
+    }
+
+    /// Backs up what the forgotten snapshot held.
+    fn back_up_again(&self, world: &World, store: &Store, with_parent: bool) -> Result<SessionId> {
+        let ask = Ask { with_parent, ..Ask::default() };
+        world.backup(store, &self.versions[0], &ask).map(|outcome| outcome.report.session)
+    }
+}
+
+#[test]
+fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_restores() {
+    let repository = Repository::new(1);
+    let mut tried = 0;
+    for with_parent in [false, true] {
+        let calls = {
+            let world = repository.fork();
+            let (store, hooked) = Repository::open_hooked(&world);
+            hooked.restart(Box::new(|_| ()));
+            repository.back_up_again(&world, &store, with_parent).unwrap();
+            hooked.calls()
+        };
+        for call in 0..calls {
+            let world = repository.fork();
+            let (store, hooked) = Repository::open_hooked(&world);
+            let others = world.clone();
+            hooked.restart(Box::new(move |now| {
+                if now == call {
+                    let store = others.open().unwrap();
+                    // The second one deletes what the first one has fenced.
+                    for _ in 0..2 {
+                        prune(&store, &request(&others, &store), &Silent).unwrap();
+                    }
+                }
+            }));
+            let case = format!("stopped at call {call} of {calls}, parent {with_parent}");
+            let session = repository.back_up_again(&world, &store, with_parent);
+            let session = session.unwrap_or_else(|error| panic!("{case}: {error}"));
+            hooked.restart(Box::new(|_| ()));
+            assert_restores(&world, &store, session, &repository.versions[0], &case);
+            for version in [1, 2] {
+                assert_restores(&world, &store, repository.sessions[version], &repository.versions[version], &case);
+            }
+            assert_clean(&world, &store, &case);
+            tried += 1;
+        }
+    }
+    tell(&format!("backups stopped at {tried} calls while prunes ran: all committed, nothing lost"));
+}
+
+/// Lets one thread at a time make its next call, in an order that a seed draws.
+#[derive(Debug)]
+struct Turns {
+    state: Mutex<TurnState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct TurnState {
+    draw: u64,
+    left: Vec<usize>,
+    current: usize,
+}
+
+impl TurnState {
+    fn next(&mut self) {
+        self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if !self.left.is_empty() {
+            let drawn = usize::try_from(self.draw >> 33).unwrap() % self.left.len();
+            self.current = self.left[drawn];
+        }
+    }
+}
+
+impl Turns {
+    fn new(seed: u64, threads: usize) -> Self {
+        let mut state = TurnState { draw: seed, left: (0..threads).collect(), current: 0 };
+        state.next();
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until it is the turn of `thread`.
+    fn start(&self, thread: usize) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| state.current != thread).unwrap());
+    }
+
+    /// Draws who is next, and waits until that is `thread`.
+    fn take(&self, thread: usize) {
+        let mut state = self.state.lock().unwrap();
+        state.next();
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| state.current != thread).unwrap());
+    }
+}
+
+/// Gives the turn away when its thread ends, also by a panic.
+struct Participant {
+    turns: Arc<Turns>,
+    thread: usize,
+}
+
+impl Drop for Participant {
+    fn drop(&mut self) {
+        let mut state = self.turns.state.lock().unwrap();
+        state.left.retain(|thread| *thread != self.thread);
+        state.next();
+        self.turns.changed.notify_all();
+    }
+}
+
+/// What a thread has made: a snapshot of a version.
+type Made = Option<(SessionId, usize)>;
+
+/// Operations that run at the same time.
+const THREADS: usize = 5;
+
+/// Returns how many orders of their calls are tried: what `INTERLEAVINGS` says, or a few.
+fn interleavings() -> u64 {
+    std::env::var("INTERLEAVINGS")
+        .map_or(if cfg!(feature = "slow") { 5_000 } else { 60 }, |count| count.parse().unwrap())
+}
+
+/// Runs one of the operations. A backup may be fenced more often than it starts again.
+fn operate(
+    thread: usize,
+    seed: u64,
+    (world, store): (&World, &Store),
+    versions: &[MemTree],
+    kept: &Snapshot,
+) -> Result<Made> {
+    let cache: Arc<dyn Disk> = Arc::new(world.disk.subdir(&format!("cache-{thread}")));
+    let mut draw = Draw::new(seed * 10 + thread as u64);
+    match thread {
+        0 | 1 => {
+            let version = draw.below(versions.len());
+            let ask = Ask { with_parent: draw.once_in(2), ..Ask::default() };
+            let source = Arc::new(versions[version].clone());
+            match back_up(store, &cache, source, Path::new("/"), &ask) {
+                Ok(outcome) => Ok(Some((outcome.report.session, version))),
+                Err(Error::Fenced { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+        2 | 3 => {
+            let fence_after = if draw.once_in(2) { Duration::ZERO } else { Duration::from_hours(24) };
+            let request = PruneRequest { fence_after, ..request(world, store) };
+            prune(store, &request, &Silent).map(|_| None)
+        }
+        _ => {
+            let target = MemTree::new();
+            let report = restore_to(store, &cache, kept, Path::new("/"), Arc::new(target.clone()))?;
+            assert_eq!((report.failures, versions[2].diff(&target)), (0, Vec::new()), "seed {seed}: a restore");
+            Ok(None)
+        }
+    }
+}
+
+#[test]
+fn two_backups_two_prunes_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
+    let repository = Repository::new(2);
+    let (mut made, mut fenced) = (0, 0);
+    let interleavings = interleavings();
+    for seed in 0..interleavings {
+        let world = repository.fork();
+        let store = world.open().unwrap();
+        let commits = store.read_commits().unwrap();
+        let kept = commits.snapshots().last().unwrap().1.clone();
+        let turns = Arc::new(Turns::new(seed, THREADS));
+        let outcomes: Vec<Made> = std::thread::scope(|scope| {
+            let threads = (0..THREADS).map(|thread| {
+                let (world, turns, versions, kept) = (world.clone(), Arc::clone(&turns), &repository.versions, &kept);
+                scope.spawn(move || {
+                    let _participant = Participant { turns: Arc::clone(&turns), thread };
+                    turns.start(thread);
+                    let (store, hooked) = Repository::open_hooked(&world);
+                    hooked.restart(Box::new(move |_| turns.take(thread)));
+                    let made = operate(thread, seed, (&world, &store), versions, kept);
+                    made.unwrap_or_else(|error| panic!("seed {seed}, operation {thread}: {error}"))
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let case = format!("seed {seed}");
+        let known = [1, 2].map(|version| (repository.sessions[version], version));
+        for (session, version) in known.into_iter().chain(outcomes.iter().flatten().copied()) {
+            assert_restores(&world, &store, session, &repository.versions[version], &case);
+        }
+        assert_clean(&world, &store, &case);
+        made += outcomes.iter().flatten().count();
+        fenced += outcomes[..2].iter().filter(|made| made.is_none()).count();
+    }
+    tell(&format!(
+        "{interleavings} interleavings: {made} snapshots made, {fenced} backups fenced for good, nothing lost"
+    ));
+    assert!(interleavings < made as u64);
+}
