@@ -325,3 +325,21 @@ fn a_fenced_collector_reports_its_work() {
     assert_eq!(report.fenced, [other.id]);
     assert!(matches!(other.abandon(Error::Interrupted), Error::Fenced { .. }));
 }
+
+#[test]
+fn a_prune_on_a_full_disk_frees_what_it_can_and_loses_nothing() {
+    let pruned = Pruned::new(8);
+    let before = stored_bytes(&pruned.world.open().unwrap());
+    for kibibytes in [2, 20, 60, 100, 150, 200, 300, 500, 1000] {
+        let run = pruned.world.on(pruned.world.disk.fork());
+        let store = run.open().unwrap();
+        run.disk.limit_space(Some(kibibytes << 10));
+        let outcome = prune_all(&run, &store);
+        run.disk.limit_space(None);
+        let case = format!("{kibibytes} KiB free");
+        let report = outcome.unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert!(0 < report.deleted_containers && stored_bytes(&store) < before, "{case}: {report:?}");
+        assert!(report.lacks_space || 100 <= kibibytes, "{case}: {report:?}");
+        pruned.assert_sound(&run, &case);
+    }
+}

@@ -56,7 +56,12 @@ pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Re
                     break;
                 }
             }
-            Err(error) => return Err(session.abandon(error)),
+            Err(error) => {
+                let error = session.abandon(error);
+                // What there was space for is done. The next prune goes on.
+                let is_full = error.io_kind() == Some(ErrorKind::StorageFull);
+                return if is_full && 0 < report.deleted_containers { Ok(report) } else { Err(error) };
+            }
         }
     }
     Ok(report)
@@ -177,9 +182,8 @@ impl<'a> Collector<'a> {
         report.plan = plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
-        let copied = self.copy(&candidates, (&usage, &plan), &commits, report)?;
-        let lacks_space = copied.is_none();
-        let mut condemned: Vec<u32> = plan.remove.iter().chain(copied.iter().flatten()).copied().collect();
+        let (copied, lacks_space) = self.copy(&candidates, (&usage, &plan), &commits, report)?;
+        let mut condemned: Vec<u32> = plan.remove.iter().chain(&copied).copied().collect();
         condemned.sort_unstable();
         if condemned.is_empty() {
             self.give_up(number)?;
@@ -197,51 +201,58 @@ impl<'a> Collector<'a> {
         Ok(Some(Marked { reached: Some(usage), roots, is_partial }))
     }
 
-    /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go; `None` if the
-    /// store has no space for copies, but containers without a needed chunk go first.
+    /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go, and whether the
+    /// store lacked space for the others: then containers without a needed chunk go first, or as many as there is space for.
     fn copy(
         &self,
         containers: &Containers,
         (usage, plan): (&Usage, &PrunePlan),
         commits: &Commits,
         report: &mut PruneReport,
-    ) -> Result<Option<Vec<u32>>> {
+    ) -> Result<(Vec<u32>, bool)> {
         if plan.copy.is_empty() {
-            return Ok(Some(Vec::new()));
+            return Ok((Vec::new(), false));
         }
+        let budget = (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN);
+        let budget = CopyBudget::of(budget, self.request.driver.compute_count());
         let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
-        let request = CopyRequest {
-            store: self.store,
-            session: &self.session,
-            containers,
-            copy: &plan.copy,
-            classes: &classes,
-            compression: self.request.compression,
-            budget: CopyBudget::of(
-                (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN),
-                self.request.driver.compute_count(),
-            ),
-            scratch: &self.request.scratch,
-            driver: &self.request.driver,
-            monitor: self.survey.monitor,
-        };
-        match copy_forward(&request, usage.live_chunks()?, &mut 0) {
-            Ok(copied) => {
-                report.written_containers += copied.written_containers;
-                report.written_bytes += copied.written_bytes;
-                report.findings.extend(copied.not_copied.values().map(ToString::to_string));
-                let is_copied = |number: &&u32| !copied.not_copied.contains_key(number);
-                Ok(Some(plan.copy.iter().filter(is_copied).copied().collect()))
+        let mut copy = plan.copy.clone();
+        let (mut ordinals, mut lacks_space) = (0, false);
+        loop {
+            let request = CopyRequest {
+                store: self.store,
+                session: &self.session,
+                containers,
+                copy: &copy,
+                classes: &classes,
+                compression: self.request.compression,
+                budget,
+                scratch: &self.request.scratch,
+                driver: &self.request.driver,
+                monitor: self.survey.monitor,
+            };
+            match copy_forward(&request, usage.live_chunks()?, &mut ordinals) {
+                Ok(copied) => {
+                    report.written_containers += copied.written_containers;
+                    report.written_bytes += copied.written_bytes;
+                    report.findings.extend(copied.not_copied.values().map(ToString::to_string));
+                    copy.retain(|number| !copied.not_copied.contains_key(number));
+                    return Ok((copy, lacks_space));
+                }
+                Err(error) if error.io_kind() == Some(ErrorKind::StorageFull) => {
+                    (report.lacks_space, lacks_space) = (true, true);
+                    // Containers without a needed chunk go first.
+                    if !plan.remove.is_empty() {
+                        return Ok((Vec::new(), lacks_space));
+                    }
+                    if copy.len() < 2 {
+                        return Err(error);
+                    }
+                    copy.sort_by_key(|number| usage.live_bytes(*number));
+                    copy.truncate(copy.len() / 2);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error)
-                if error.io_kind() == Some(ErrorKind::StorageFull)
-                    && !report.lacks_space
-                    && !plan.remove.is_empty() =>
-            {
-                report.lacks_space = true;
-                Ok(None)
-            }
-            Err(error) => Err(error),
         }
     }
 

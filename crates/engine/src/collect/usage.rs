@@ -195,6 +195,11 @@ impl Usage {
         Some(ContainerUsage { number, kind, stored_bytes, live_bytes, dead_bytes, live_chunks, rank })
     }
 
+    /// Returns the plaintext of the live chunks of a container whose copy is the one to keep.
+    pub fn live_bytes(&self, number: u32) -> u32 {
+        self.counts.get(number as usize).map_or(0, |counts| counts.live_bytes)
+    }
+
     /// Returns what snapshots reach.
     pub fn reached(&self) -> &Reached {
         &self.reached
