@@ -37,19 +37,26 @@ const DELETION_BATCH: usize = 256;
 /// Most collections of one prune. Each condemns up to [`CONDEMNED_MAX`] containers.
 const COLLECTIONS_MAX: usize = 64;
 
+/// How often a prune starts again after another one has fenced it.
+const FENCES_MAX: usize = 8;
+
 /// Prunes: removes what no snapshot needs, and copies what stands among it.
 ///
 /// Joins a collection that was interrupted. Returns when everything is deleted, or with a state that says what a later prune
 /// waits for. After an error a later prune goes on; nothing that a snapshot needs was deleted.
 pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
-    let mut report = PruneReport::default();
+    let (mut report, mut fences) = (PruneReport::default(), 0);
     for _ in 0..COLLECTIONS_MAX {
         let session = Arc::new(Session::create(store, SessionKind::Collection, &request.hostname)?);
         let collector = Collector::new(store, request, monitor, Arc::clone(&session));
         match collector.and_then(|mut collector| collector.run(&mut report)) {
             Ok(next) => {
                 // A fence of another collector changes nothing: what was deleted was decided before.
-                session.end_durable()?;
+                if let Err(error) = session.end_durable()
+                    && !session.is_fenced()
+                {
+                    return Err(error);
+                }
                 if next == Next::End {
                     let leftovers = store.remove_leftovers()?;
                     report.leftovers = (leftovers.removed, leftovers.removed_bytes);
@@ -58,6 +65,12 @@ pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Re
             }
             Err(error) => {
                 let error = session.abandon(error);
+                // Another collector has fenced this one, and perhaps removed its temporary files.
+                if matches!(error, Error::Fenced { .. }) && fences < FENCES_MAX {
+                    fences += 1;
+                    monitor.note("another prune has fenced this one; starting again");
+                    continue;
+                }
                 // What there was space for is done. The next prune goes on.
                 let is_full = error.io_kind() == Some(ErrorKind::StorageFull);
                 return if is_full && 0 < report.deleted_containers { Ok(report) } else { Err(error) };

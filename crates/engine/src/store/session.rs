@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Returns true if a collection is known to have ended the session.
-    fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.store.read_commit(self.id).is_ok_and(|commit| commit.body.kind == CommitKind::Fence)
     }
 
