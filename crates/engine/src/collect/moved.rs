@@ -1,14 +1,15 @@
-//! Where the chunks of deleted containers are, for the hints that live metadata still has (`moved` of `final`).
+//! The map from deleted containers to those that have their chunks now, for the hints that live metadata still has (`moved` of
+//! `final`).
 //!
 //! Each `final` has the whole map, so that readers read the newest one only.
 
 use crate::bitmap::Bitmap;
 use crate::collect::settle::Settled;
-use crate::error::{Error, Result};
-use crate::object::names::CollectionStep;
-use crate::snapshot::{CollectionEncoder, CollectionItem, TARGETS_MAX};
+use crate::error::Result;
+use crate::snapshot::{CollectionEncoder, TARGETS_MAX};
 use crate::spill::SpillMap;
 use crate::store::Store;
+use crate::store::container_ids::spill_key;
 use crate::store::container_set::{ContainerNumber, Containers, RunCursor};
 use crate::store::metadata::Scratch;
 use crate::types::ContainerId;
@@ -35,6 +36,7 @@ impl Hinted {
     pub(super) fn start(&mut self, containers: &Containers) {
         self.containers = containers.clone();
         self.listed = Bitmap::default();
+        self.near = RunCursor::default();
     }
 
     /// Adds a container that a hint names.
@@ -42,7 +44,7 @@ impl Hinted {
         match self.containers.find_near(id, &mut self.near) {
             Some(number) => self.listed.insert(number.0),
             None => {
-                self.others.insert_new(key_of(id), &[])?;
+                self.others.insert_new(spill_key(id), &[])?;
             }
         }
         Ok(())
@@ -51,16 +53,9 @@ impl Hinted {
     fn contains(&mut self, id: ContainerId) -> Result<bool> {
         match self.containers.find(id) {
             Some(number) if self.listed.contains(number.0) => Ok(true),
-            _ => self.others.contains(&key_of(id)),
+            _ => self.others.contains(&spill_key(id)),
         }
     }
-}
-
-/// Returns a key of a spilled map for a container.
-fn key_of(id: ContainerId) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&id.session.0).update(&id.ordinal.to_le_bytes());
-    hasher.finalize().into()
 }
 
 /// Adds to a `final` where chunks have moved: what `settled` says, and what the `final` before says of containers that are
@@ -81,28 +76,12 @@ pub(super) fn merge(
             step.moved(deleted, &targets);
         }
     }
-    for (before, steps) in store.list_collections()?.into_iter().rev() {
-        if before == number || !steps.contains(&CollectionStep::Final) {
-            continue;
+    store.read_moved(Some(number), &mut |container, targets| {
+        if hinted.contains(container)? {
+            step.moved(container, &translate(targets, containers, settled, &id_of)?);
         }
-        let mut add = |container: ContainerId, targets: &[ContainerId]| -> Result<()> {
-            if hinted.contains(container)? {
-                step.moved(container, &translate(targets, containers, settled, &id_of)?);
-            }
-            Ok(())
-        };
-        let read = store.read_collection(before, CollectionStep::Final, &mut |item| match item {
-            CollectionItem::Moved(container, targets) => add(container, targets),
-            CollectionItem::Container(_) | CollectionItem::Marked(_) => Ok(()),
-        });
-        match read {
-            // The map proposes: of one that does not open, nothing is known.
-            Err(Error::Damaged { .. } | Error::Missing { .. }) => continue,
-            read => read?,
-        };
-        break;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Returns where the chunks of some containers are now; an empty list: anywhere.

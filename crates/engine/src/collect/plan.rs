@@ -6,10 +6,8 @@
 use std::cmp::Ordering;
 
 use crate::object::names::ContainerKind;
+use crate::store::container_ids::CONDEMNED_MAX;
 
-/// Most containers that one collection condemns: 1 TiB of containers of 4 MiB, and 6 MiB of ids in `condemn`, which each
-/// writer reads. More are several collections.
-pub const CONDEMNED_MAX: usize = 1 << 18;
 /// Fewest small containers that are joined. Fewer, and each prune would copy the container that the last one made.
 pub const JOINED_MIN: usize = 10;
 

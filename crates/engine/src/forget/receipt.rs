@@ -5,21 +5,20 @@ use std::collections::BTreeMap;
 use crate::error::Result;
 use crate::forget::candidate::{Candidate, HeadTime, Received};
 use crate::object::names::{ObjectName, Prefix};
-use crate::object::store::{Detail, Listed};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::store::commits::{Commit, Commits, Originals};
-use crate::types::{SessionId, Timestamp};
+use crate::types::SessionId;
 
 /// Returns the snapshots that are not forgotten, with what their times are compared with.
 ///
 /// A snapshot that was derived from another one has the time of that one. So it has its receipt and heads, too.
 pub fn candidates<'a>(store: &Store, commits: &'a Commits) -> Result<Vec<Candidate<'a>>> {
-    let begun = times(store, Prefix::Sessions)?;
-    let ended = times(store, Prefix::Commits)?;
+    let begun = store.session_times(Prefix::Sessions, ObjectName::session)?;
+    let ended = store.session_times(Prefix::Commits, ObjectName::session)?;
     let received = |session: SessionId| {
-        let end = *ended.get(&session)?;
-        Some(Received { begin: begun.get(&session).copied().unwrap_or(end), end })
+        let end = ended.get(&session).copied().flatten()?;
+        Some(Received { begin: begun.get(&session).copied().flatten().unwrap_or(end), end })
     };
     let by_session: BTreeMap<SessionId, &Commit> =
         commits.commits.iter().map(|commit| (commit.session, commit)).collect();
@@ -41,18 +40,4 @@ fn origin(originals: &Originals<'_>, id: SessionId, snapshot: &Snapshot) -> Sess
     let is_same = |original: &Snapshot| (original.time, &original.hostname) == (snapshot.time, &snapshot.hostname);
     let same = originals.of(snapshot).take_while(|(_, original)| is_same(original));
     same.last().map_or(id, |(first, _)| first)
-}
-
-/// Returns when the objects under a prefix were created, as far as the store reports it.
-fn times(store: &Store, prefix: Prefix) -> Result<BTreeMap<SessionId, Timestamp>> {
-    let mut times = BTreeMap::new();
-    store.objects.list(prefix, Detail::Lengths, &mut |page| {
-        for Listed { name, changed, .. } in page {
-            if let (Ok(ObjectName::Session(session) | ObjectName::Commit(session)), Some(changed)) = (name, changed) {
-                times.insert(session, changed);
-            }
-        }
-        Ok(())
-    })?;
-    Ok(times)
 }

@@ -9,6 +9,7 @@ use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CollectionBody, CollectionItem};
 use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
+use crate::types::ContainerId;
 
 /// Containers that count as absent, and the newest collection.
 #[derive(Debug, Default)]
@@ -118,5 +119,34 @@ impl Store {
             return Err(Error::damaged(object, "stands under the name of another step or collection"));
         }
         Ok(body)
+    }
+
+    /// Passes on each deleted container with those that have its chunks now, as the newest `final` says that opens and has any:
+    /// each has the whole map, except those of collections that were given up. Leaves out the `final` of one collection.
+    pub(crate) fn read_moved(
+        &self,
+        without: Option<u32>,
+        each: &mut dyn FnMut(ContainerId, &[ContainerId]) -> Result<()>,
+    ) -> Result<()> {
+        for (number, steps) in self.list_collections()?.into_iter().rev() {
+            if Some(number) == without || !steps.contains(&CollectionStep::Final) {
+                continue;
+            }
+            let (mut has_any, mut outcome) = (false, Ok(()));
+            let read = self.read_collection(number, CollectionStep::Final, &mut |item| {
+                if let CollectionItem::Moved(container, targets) = item {
+                    has_any = true;
+                    outcome = each(container, targets);
+                }
+                outcome.clone()
+            });
+            outcome?;
+            match read {
+                Ok(_) if has_any => return Ok(()),
+                Err(error) if !error.is_loss() => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 }

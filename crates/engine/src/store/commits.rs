@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::object::ObjectType;
 use crate::object::names::{ObjectName, Prefix};
 use crate::object::sealed::{SMALL_LEN_MAX, open_small};
+use crate::object::store::Detail;
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, Snapshot, decode_commit};
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -60,6 +61,26 @@ impl Store {
     /// Lists the sessions that have an object under a prefix.
     pub(crate) fn list_sessions(&self, prefix: Prefix) -> Result<BTreeSet<SessionId>> {
         Ok(self.list(prefix)?.iter().filter_map(ObjectName::session).collect())
+    }
+
+    /// Returns when the newest object of each session under a prefix was created, as far as the store reports it. `of` chooses
+    /// the objects.
+    pub(crate) fn session_times(
+        &self,
+        prefix: Prefix,
+        of: impl Fn(&ObjectName) -> Option<SessionId>,
+    ) -> Result<BTreeMap<SessionId, Option<Timestamp>>> {
+        let mut times: BTreeMap<SessionId, Option<Timestamp>> = BTreeMap::new();
+        self.objects.list(prefix, Detail::Lengths, &mut |page| {
+            for listed in page {
+                if let Some(session) = listed.name.ok().as_ref().and_then(&of) {
+                    let newest = times.entry(session).or_default();
+                    *newest = (*newest).max(listed.changed);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(times)
     }
 
     /// Reads a commit.

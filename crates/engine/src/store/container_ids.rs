@@ -5,7 +5,6 @@ use crate::types::{ContainerId, SessionId};
 /// Containers that a collection condemns at most: a terabyte of 4 MiB each. A session reads the lists of running collections
 /// before it lists containers. One list has 5.8 MB, of which two copies are held while it is opened, and then takes at most
 /// 6.3 MB as runs. A longer list of another program is read all the same.
-#[cfg_attr(not(test), expect(dead_code, reason = "no collection is written yet"))]
 pub(crate) const CONDEMNED_MAX: usize = 1 << 18;
 
 /// Containers of one session with consecutive ordinals.
@@ -14,6 +13,13 @@ struct IdRun {
     session: SessionId,
     first: u32,
     last: u32,
+}
+
+/// Returns the key of a container in a spilled map. It is uniform, as the filters of the map need.
+pub(crate) fn spill_key(container: ContainerId) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&container.session.0).update(&container.ordinal.to_le_bytes());
+    hasher.finalize().into()
 }
 
 /// A set of container ids: 24 bytes for each run of consecutive ordinals.

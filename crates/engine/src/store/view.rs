@@ -10,9 +10,9 @@ use crate::container::ContainerReader;
 use crate::container::reader::ChunkPosition;
 use crate::error::{Error, Result};
 use crate::object::names::{CollectionStep, ContainerName};
-use crate::snapshot::CollectionItem;
 use crate::spill::SpillMap;
 use crate::store::Store;
+use crate::store::container_ids::spill_key;
 use crate::store::container_set::Containers;
 use crate::store::directories::Directories;
 use crate::store::scratch::Scratch;
@@ -140,7 +140,7 @@ impl View {
             Some(moved) => moved,
             None => self.moved.insert(load_moved(&self.store, &self.scratch, self.moved_bytes)?),
         };
-        let targets = moved.get(&key(container))?.unwrap_or_default();
+        let targets = moved.get(&spill_key(container))?.unwrap_or_default();
         let mut reader = Reader::new(&targets);
         let mut containers = Vec::new();
         while reader.remaining() != 0 {
@@ -182,34 +182,20 @@ impl Near {
     }
 }
 
-/// Reads the locations that the newest `final` with any has. One that cannot be read has none: they save time only.
+/// Reads the locations of moved chunks. Those that cannot be read are none: they save time only.
 fn load_moved(store: &Store, scratch: &Scratch, memory_bytes: usize) -> Result<SpillMap> {
-    for (number, steps) in store.list_collections()?.into_iter().rev() {
-        if !steps.contains(&CollectionStep::Final) {
-            continue;
+    let mut moved = scratch.map(&store.host, "moved containers", memory_bytes)?;
+    let mut outcome = Ok(());
+    let _unread = store.read_moved(None, &mut |container, targets| {
+        let mut value = Vec::new();
+        for target in targets {
+            put_container_id(&mut value, *target);
         }
-        let mut moved = scratch.map(&store.host, "moved containers", memory_bytes)?;
-        let (mut count, mut outcome) = (0_u64, Ok(()));
-        let read = store.read_collection(number, CollectionStep::Final, &mut |item| {
-            if let CollectionItem::Moved(container, targets) = item
-                && outcome.is_ok()
-            {
-                let mut value = Vec::new();
-                for target in targets {
-                    put_container_id(&mut value, *target);
-                }
-                outcome = moved.insert(key(container), &value);
-                count += 1;
-            }
-            Ok(())
-        });
-        // The disk of temporary files says nothing about the repository.
-        outcome?;
-        if read.is_ok() && 0 < count {
-            return Ok(moved);
-        }
-    }
-    scratch.map(&store.host, "moved containers", memory_bytes)
+        outcome = moved.insert(spill_key(container), &value);
+        outcome.clone()
+    });
+    // The disk of temporary files says nothing about the repository.
+    outcome.map(|()| moved)
 }
 
 /// Opens all containers of a repository and hands each to `each`, until that breaks. Containers that a collection deletes
@@ -241,15 +227,4 @@ pub(crate) fn open_each(
         }
         new = view.containers().retain(|_, id| !known.contains(id));
     }
-}
-
-/// Returns the key of a container in a spilled map.
-fn key(container: ContainerId) -> [u8; 32] {
-    let mut key = [0; 32];
-    let (session, rest) = key.split_at_mut(container.session.0.len());
-    session.copy_from_slice(&container.session.0);
-    for (byte, of_ordinal) in rest.iter_mut().zip(container.ordinal.to_le_bytes()) {
-        *byte = of_ordinal;
-    }
-    key
 }
