@@ -123,7 +123,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
         }
         Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits longer for it",
         Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
-            "; the next backup uses what is stored so far, once there is free space again"
+            "; once there is free space again, the next run goes on with what is stored so far"
         }
         _ => "",
     };

@@ -3,7 +3,6 @@
 //! Each is a newtype, so that a chunk's position cannot be passed where a container's number is meant.
 
 use std::fmt;
-use std::time::Duration;
 
 /// Bytes of a fingerprint.
 pub(crate) const FINGERPRINT_LEN: usize = 32;
@@ -155,13 +154,6 @@ pub struct Timestamp {
     pub seconds: i64,
     /// Nanoseconds after `seconds`, below 1,000,000,000.
     pub nanoseconds: u32,
-}
-
-impl Timestamp {
-    /// Returns the whole seconds since another time; none if that is later.
-    pub(crate) fn seconds_since(self, earlier: Self) -> Duration {
-        Duration::from_secs(u64::try_from(self.seconds.saturating_sub(earlier.seconds)).unwrap_or(0))
-    }
 }
 
 #[cfg(test)]

@@ -44,10 +44,13 @@ fn count(world: &World, store: &Store, snapshots: &[&Snapshot]) -> Result<Counte
         )?;
     }
     let nodes = marker.nodes();
-    let mut chunks = DirectoryChunks { store, containers: &containers };
+    let mut chunks = DirectoryChunks { store, containers: &containers, monitor: &Silent, unreadable: Vec::new() };
     let end = u32::try_from(containers.len()).unwrap();
     let memory_bytes = usage::MEMORY_BYTES_MIN;
     let usage = Usage::count(&world.scratch(), &store.host, memory_bytes, end, marker.finish()?, &mut chunks)?;
+    if let Some(error) = chunks.unreadable.into_iter().next() {
+        return Err(error);
+    }
     let each = containers.numbers().map(|number| {
         let kind = containers.name(number).unwrap().kind;
         usage.of(number.0, kind, 1000).unwrap()

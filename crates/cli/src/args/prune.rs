@@ -1,6 +1,6 @@
 //! Options of `prune`.
 
-use clap::Args;
+use clap::{Args, Command, FromArgMatches};
 
 /// Options of `prune`.
 #[derive(Args, Debug)]
@@ -39,19 +39,9 @@ pub(crate) struct PruneArgs {
 }
 
 impl Default for PruneArgs {
+    /// Returns the options of a command line without any.
     fn default() -> Self {
-        let (none, day) = (|| "0s".to_owned(), || "24h".to_owned());
-        Self {
-            dry_run: false,
-            max_unused: "5%".to_owned(),
-            max_repack_size: None,
-            repack_small: false,
-            keep_deleted: none(),
-            keep_unfinished: day(),
-            fence_after: day(),
-            wait: none(),
-            trust_copies: false,
-            give_up: false,
-        }
+        let matches = Self::augment_args(Command::new("prune")).get_matches_from(["prune"]);
+        Self::from_arg_matches(&matches).expect("the options of prune have defaults")
     }
 }

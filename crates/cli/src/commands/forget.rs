@@ -48,6 +48,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ForgetArgs) 
     output.flush()?;
     let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
     output.fail_on(unread, "not all commits can be read")?;
+    if args.prune && args.dry_run {
+        output
+            .note("--prune: nothing is pruned in a dry run; `onefold prune --dry-run` plans it without these forgets");
+    }
     if args.prune && !args.dry_run { prune::run(settings, output, &PruneArgs::default()) } else { Ok(()) }
 }
 

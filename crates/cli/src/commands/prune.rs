@@ -64,7 +64,14 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
         }
     };
     print(output, args, &report)?;
-    ensure!(report.findings.is_empty(), "not all containers can be read; `onefold check --read-data` says more");
+    ensure!(
+        report.findings.is_empty(),
+        "not all of the repository can be read; `onefold check --read-data` reports more"
+    );
+    ensure!(
+        !report.lacks_space,
+        "there was no space to copy what is needed of other containers; make space for one of them, and prune again"
+    );
     Ok(())
 }
 
@@ -107,7 +114,7 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
     let mut lines = Vec::new();
     if 0 < plan.containers {
         lines.push(format!(
-            "{} with {}, of which {} is unused",
+            "looked at {} with {}, of which {} is unused",
             containers(plan.containers),
             text::bytes(plan.stored_bytes),
             text::bytes(plan.unused_bytes),
@@ -131,9 +138,6 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
     if 0 < report.written_containers {
         let written = containers(report.written_containers);
         lines.push(format!("copied what is needed to {written} with {}", text::bytes(report.written_bytes)));
-    }
-    if report.lacks_space {
-        lines.push("there was no space for copies: only containers without a needed chunk were removed".to_owned());
     }
     if 0 < report.rescued_containers {
         lines.push(format!("kept {}, which a snapshot has come to need", containers(report.rescued_containers)));

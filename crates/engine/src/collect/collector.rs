@@ -4,6 +4,7 @@
 //! nothing is deleted that it has not released. So a collector that joins a collection trusts nothing that another process
 //! has marked or copied.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -34,10 +35,7 @@ use crate::types::SessionId;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Containers that are deleted in one call.
 const DELETION_BATCH: usize = 256;
-/// Most collections of one prune. Each condemns up to [`CONDEMNED_MAX`] containers.
-const COLLECTIONS_MAX: usize = 64;
-
-/// How often a prune starts again after another one has fenced it.
+/// Most times that a prune starts again after another one has fenced it.
 const FENCES_MAX: usize = 8;
 
 /// Prunes: removes what no snapshot needs, and copies what stands among it.
@@ -46,7 +44,7 @@ const FENCES_MAX: usize = 8;
 /// waits for. After an error a later prune goes on; nothing that a snapshot needs was deleted.
 pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
     let (mut report, mut fences) = (PruneReport::default(), 0);
-    for _ in 0..COLLECTIONS_MAX {
+    loop {
         let session = Arc::new(Session::create(store, SessionKind::Collection, &request.hostname)?);
         let collector = Collector::new(store, request, monitor, Arc::clone(&session));
         match collector.and_then(|mut collector| collector.run(&mut report)) {
@@ -58,40 +56,37 @@ pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Re
                     return Err(error);
                 }
                 if next == Next::End {
-                    let leftovers = store.remove_leftovers()?;
-                    report.leftovers = (leftovers.removed, leftovers.removed_bytes);
                     break;
                 }
             }
             Err(error) => {
                 let error = session.abandon(error);
-                // Another collector has fenced this one, and perhaps removed its temporary files.
-                if matches!(error, Error::Fenced { .. }) && fences < FENCES_MAX {
-                    fences += 1;
-                    monitor.note("another prune has fenced this one; starting again");
-                    continue;
+                // The other collector may have removed the temporary files of this one.
+                if !matches!(error, Error::Fenced { .. }) || fences == FENCES_MAX {
+                    return Err(error);
                 }
-                // What there was space for is done. The next prune goes on.
-                let is_full = error.io_kind() == Some(ErrorKind::StorageFull);
-                return if is_full && 0 < report.deleted_containers { Ok(report) } else { Err(error) };
+                fences += 1;
+                monitor.note("another prune has fenced this one; starting again");
             }
         }
     }
+    let leftovers = store.remove_leftovers()?;
+    report.leftovers = (leftovers.removed, leftovers.removed_bytes);
     Ok(report)
 }
 
 /// Plans a prune, and writes nothing.
 pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
-    let commits = read_roots(store)?;
+    let mut report = PruneReport::default();
+    let commits = read_roots(store, &mut report)?;
     let absent = store.read_absent()?.containers;
     let listed = store.list_sized_containers(&request.scratch)?.without(&absent);
     let survey = Survey { store, request, monitor, session: None };
-    let candidates = survey.candidates(&listed, &commits, None)?;
-    let mut hinted = Hinted::new(store, &request.scratch, request.memory_bytes)?;
-    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut hinted)?;
-    let (_, plan) = survey.plan(&candidates, reached)?;
-    let snapshots = commits.snapshots().len() as u64;
-    Ok(PruneReport { plan: plan.totals, snapshots, ..PruneReport::default() })
+    let candidates = survey.candidates(&listed, &commits, &StoreClock::of_host(&*store.host))?;
+    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut |_| Ok(()))?;
+    report.snapshots = commits.snapshots().len() as u64;
+    report.plan = survey.plan(&candidates, reached, &mut report)?.1.totals;
+    Ok(report)
 }
 
 /// Gives up the open collection: nothing that it has condemned is deleted. Returns its number; `None` if none is open.
@@ -101,19 +96,14 @@ pub fn give_up(store: &Store, hostname: &str) -> Result<Option<u32>> {
         return Ok(None);
     };
     let session = Session::create(store, SessionKind::Collection, hostname)?;
-    let given_up = steps::create_empty(store, session.id, *number, CollectionStep::Final).and_then(|is_ours| {
-        if is_ours {
-            steps::create_empty(store, session.id, *number, CollectionStep::Done)?;
-        }
-        Ok(is_ours.then_some(*number))
-    });
+    let given_up = steps::give_up(store, session.id, *number).map(|is_ours| is_ours.then_some(*number));
     match given_up {
         Ok(number) => session.end().map(|_| number),
         Err(error) => Err(session.abandon(error)),
     }
 }
 
-/// What follows a collection.
+/// The next step after a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// Nothing.
@@ -132,12 +122,12 @@ struct Collector<'a> {
     hinted: Hinted,
 }
 
-/// What a collector knows from its own mark and plan, which is nothing if it joins a collection.
+/// Knowledge of a collector from its own mark and plan: none if it joins a collection.
 #[derive(Debug, Default)]
 struct Marked {
     reached: Option<Usage>,
     roots: BTreeSet<SessionId>,
-    /// True if another collection can free more.
+    /// True if the plan was not carried out whole.
     is_partial: bool,
 }
 
@@ -164,34 +154,42 @@ impl<'a> Collector<'a> {
             }
         }
         let (number, marked) = match steps::open(self.store, self.session.id)? {
-            Open::Condemned(number) => (number, Marked { is_partial: true, ..Marked::default() }),
+            Open::Condemned(number) => (number, Marked::default()),
             Open::Begun(number) => match self.condemn(number, report)? {
                 Some(marked) => (number, marked),
                 None => return Ok(Next::End),
             },
         };
-        let condemned = steps::adopt(self.store, number, CollectionStep::Condemn)?;
+        let condemned = steps::adopt(self.store, number, CollectionStep::Condemn).map_err(|error| Error::Context {
+            context: format!("prune {number} cannot go on; `onefold prune --give-up` gives it up"),
+            source: Box::new(error),
+        })?;
         let waited = self.wait(report)?;
         if !waited.is_empty() {
             report.state = PruneState::Waiting(waited);
             return Ok(Next::End);
         }
         self.decide(number, &condemned, &marked, report)?;
+        let has_joined = marked.reached.is_none();
         drop(marked.reached);
-        let has_deleted = self.delete(number, report)?;
-        Ok(if marked.is_partial && has_deleted { Next::Another } else { Next::End })
+        let deleted_before = report.deleted_containers;
+        self.delete(number, report)?;
+        // A collection that deletes nothing makes no space for the next one.
+        let goes_on = has_joined || marked.is_partial && deleted_before < report.deleted_containers;
+        Ok(if goes_on { Next::Another } else { Next::End })
     }
 
     /// Marks, plans, copies and condemns (steps C2 to C6). Returns `None` if there is nothing to do.
     fn condemn(&mut self, number: u32, report: &mut PruneReport) -> Result<Option<Marked>> {
-        let commits = read_roots(self.store)?;
+        let commits = read_roots(self.store, report)?;
         self.store.objects.refresh_collections(self.session.id)?;
         let absent = self.store.read_absent()?.containers;
         let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
-        let candidates = self.survey.candidates(&listed, &commits, Some(&self.clock))?;
+        let candidates = self.survey.candidates(&listed, &commits, &self.clock)?;
         self.hinted.start(&listed);
-        let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut self.hinted)?;
-        let (usage, plan) = self.survey.plan(&candidates, reached)?;
+        let hinted = &mut self.hinted;
+        let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut |id| hinted.insert(id))?;
+        let (usage, plan) = self.survey.plan(&candidates, reached, report)?;
         report.plan = plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
@@ -199,7 +197,11 @@ impl<'a> Collector<'a> {
         let mut condemned: Vec<u32> = plan.remove.iter().chain(&copied).copied().collect();
         condemned.sort_unstable();
         if condemned.is_empty() {
-            self.give_up(number)?;
+            // Another collector may work on this collection, and may have condemned some by now.
+            if self.has_condemned(number)? {
+                return Ok(Some(Marked { reached: Some(usage), roots, is_partial: false }));
+            }
+            steps::give_up(self.store, self.session.id, number)?;
             return Ok(None);
         }
         let mut step = CollectionEncoder::new(CollectionStep::Condemn);
@@ -214,6 +216,11 @@ impl<'a> Collector<'a> {
         Ok(Some(Marked { reached: Some(usage), roots, is_partial }))
     }
 
+    fn has_condemned(&self, number: u32) -> Result<bool> {
+        let collections = self.store.list_collections()?;
+        Ok(collections.get(&number).is_some_and(|steps| steps.contains(&CollectionStep::Condemn)))
+    }
+
     /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go, and whether the
     /// store lacked space for the others: then containers without a needed chunk go first, or as many as there is space for.
     fn copy(
@@ -223,6 +230,7 @@ impl<'a> Collector<'a> {
         commits: &Commits,
         report: &mut PruneReport,
     ) -> Result<(Vec<u32>, bool)> {
+        report.lacks_space = false;
         if plan.copy.is_empty() {
             return Ok((Vec::new(), false));
         }
@@ -248,7 +256,9 @@ impl<'a> Collector<'a> {
                 Ok(copied) => {
                     report.written_containers += copied.written_containers;
                     report.written_bytes += copied.written_bytes;
-                    report.findings.extend(copied.not_copied.values().map(ToString::to_string));
+                    for error in copied.not_copied.values() {
+                        report.find(error);
+                    }
                     copy.retain(|number| !copied.not_copied.contains_key(number));
                     return Ok((copy, lacks_space));
                 }
@@ -259,7 +269,8 @@ impl<'a> Collector<'a> {
                         return Ok((Vec::new(), lacks_space));
                     }
                     if copy.len() < 2 {
-                        return Err(error);
+                        // A prune that has freed something ends, and reports what is left.
+                        return if report.deleted_containers == 0 { Err(error) } else { Ok((Vec::new(), false)) };
                     }
                     copy.sort_by_key(|number| usage.live_bytes(*number));
                     copy.truncate(copy.len() / 2);
@@ -267,14 +278,6 @@ impl<'a> Collector<'a> {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Ends a collection that condemns nothing.
-    fn give_up(&self, number: u32) -> Result<()> {
-        if steps::create_empty(self.store, self.session.id, number, CollectionStep::Final)? {
-            steps::create_empty(self.store, self.session.id, number, CollectionStep::Done)?;
-        }
-        Ok(())
     }
 
     /// Waits until no session is left that may have begun before containers were condemned (step C7). Returns those that are.
@@ -304,7 +307,7 @@ impl<'a> Collector<'a> {
             if self.request.wait <= waited_for {
                 return Ok(waited);
             }
-            if self.survey.monitor.is_interrupted() {
+            if Beating(&self.survey).is_interrupted() {
                 return Err(Error::Interrupted);
             }
             self.store.host.sleep(POLL_INTERVAL.min(self.request.wait.saturating_sub(waited_for)));
@@ -323,7 +326,7 @@ impl<'a> Collector<'a> {
         // What other collections delete is read before containers are listed.
         let absent = self.store.read_absent_but(number)?.containers;
         let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
-        let commits = read_roots(self.store)?;
+        let commits = read_roots(self.store, report)?;
         self.store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
         let in_doubt = commits.in_doubt(&listed);
         let is_new = |(session, _): &(SessionId, &Snapshot)| !marked.roots.contains(session);
@@ -333,7 +336,8 @@ impl<'a> Collector<'a> {
             if marked.reached.is_none() {
                 self.hinted.start(&readable);
             }
-            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut self.hinted)?)
+            let hinted = &mut self.hinted;
+            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut |id| hinted.insert(id))?)
         } else {
             None
         };
@@ -341,6 +345,7 @@ impl<'a> Collector<'a> {
         let condemned = listed.retain(|_, id| cursor.contains(id));
         let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(&later).collect();
         let beating = Beating(&self.survey);
+        let reporting = RefCell::new(report);
         let decision = Decision {
             store: self.store,
             session: &self.session,
@@ -352,8 +357,10 @@ impl<'a> Collector<'a> {
             reached: &reached,
             trusts_copies: self.request.trust_copies,
             monitor: &beating,
+            unreadable: &|error| reporting.borrow_mut().find(error),
         };
         let settled = decision.settle()?;
+        let report = reporting.into_inner();
         let mut step = CollectionEncoder::new(CollectionStep::Final);
         for number in &settled.deleted {
             step.container(listed.name(ContainerNumber(*number))?.id);
@@ -365,15 +372,20 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Deletes what a collection has decided to delete (steps C9 and C10). Returns false if it is kept for some time.
-    fn delete(&self, number: u32, report: &mut PruneReport) -> Result<bool> {
-        let Ok(deleted) = steps::adopt(self.store, number, CollectionStep::Final) else {
-            // What it names is not known. Writers leave alone what it has condemned, and later collections find it again.
-            return Ok(true);
+    /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. A decision that is
+    /// damaged is reported: nothing refers to what its collection has condemned, and nobody deletes it.
+    fn delete(&self, number: u32, report: &mut PruneReport) -> Result<()> {
+        let deleted = match steps::adopt(self.store, number, CollectionStep::Final) {
+            Ok(deleted) => deleted,
+            Err(error) if error.is_loss() => {
+                report.find(&error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         if let Some(left) = self.kept_for(number)? {
             report.state = PruneState::Kept(left);
-            return Ok(false);
+            return Ok(());
         }
         let listed = self.store.list_sized_containers(&self.request.scratch)?;
         let mut cursor = deleted.cursor();
@@ -395,8 +407,7 @@ impl<'a> Collector<'a> {
             report.deleted_bytes += bytes;
             self.survey.monitor.advance(bytes, names.len() as u64);
         }
-        steps::create_empty(self.store, self.session.id, number, CollectionStep::Done)?;
-        Ok(true)
+        steps::create_empty(self.store, self.session.id, number, CollectionStep::Done).map(|_| ())
     }
 
     /// Returns how long deleted containers are still kept.
@@ -413,7 +424,7 @@ impl<'a> Collector<'a> {
             }
             Ok(())
         })?;
-        let age = self.clock.age(self.store, decided).unwrap_or(Duration::MAX);
+        let age = self.clock.age(&*self.store.host, decided).unwrap_or(Duration::MAX);
         Ok(self.request.keep_deleted.checked_sub(age).filter(|left| !left.is_zero()))
     }
 }

@@ -1,4 +1,4 @@
-//! What a collection may delete (step C8 of docs/protocol.md): finds the copies that [`settle`] asks for.
+//! Decides what a collection may delete (step C8 of docs/protocol.md): finds the copies that [`settle`] asks for.
 //!
 //! The chunks of condemned containers are joined with what snapshots reach, and then with the chunks of the containers that
 //! stay, by partitions: memory does not grow with chunks. The join proposes copies by eight bytes of a fingerprint. Each copy
@@ -38,7 +38,6 @@ type Placed = FilledPartitions<PLACED_LEN>;
 type Proposed = FilledPartitions<PROPOSED_LEN>;
 
 /// The input of a decision.
-#[derive(Debug)]
 pub(super) struct Decision<'a> {
     pub(super) store: &'a Store,
     /// The collector's session. Its containers are durable, and their chunks were compared with their names.
@@ -56,6 +55,8 @@ pub(super) struct Decision<'a> {
     /// Relies on copies that this collection has not written without a look at their bytes.
     pub(super) trusts_copies: bool,
     pub(super) monitor: &'a dyn Monitor,
+    /// Takes what cannot be read. Condemned containers among it stay, and so do those whose copies are among it.
+    pub(super) unreadable: &'a dyn Fn(&Error),
 }
 
 impl Decision<'_> {
@@ -67,7 +68,13 @@ impl Decision<'_> {
         let mut condemned = self.open(self.condemned).map(|opened| {
             let (number, opened) = opened?;
             lookup.borrow_mut().enter(number)?;
-            let chunks = opened.map_or_else(|_| vec![None], |container| names_of(&container));
+            let chunks = match opened {
+                Ok(container) => names_of(&container),
+                Err(error) => {
+                    (self.unreadable)(&error);
+                    vec![None]
+                }
+            };
             Ok((number.0, chunks))
         });
         let mut condemned: Box<dyn Iterator<Item = Result<CondemnedContainer>>> = Box::new(&mut condemned);
@@ -101,8 +108,14 @@ impl Decision<'_> {
             self.scratch.partitions(&self.store.host, name, self.memory_bytes / 8)?;
         for opened in self.open(containers) {
             let (number, opened) = opened?;
-            // What cannot be opened is neither kept nor deleted.
-            let Ok(container) = opened else { continue };
+            let container = match opened {
+                Ok(container) => container,
+                // What cannot be opened is neither kept nor deleted.
+                Err(error) => {
+                    (self.unreadable)(&error);
+                    continue;
+                }
+            };
             for fingerprint in names_of(&container).into_iter().flatten() {
                 placed.push(&placed_record(prefix_of(&fingerprint), number.0))?;
             }
@@ -318,28 +331,32 @@ impl<'a> Copies<'a> {
                 return Err(Error::Interrupted);
             }
             let name = self.decision.containers.name(ContainerNumber(*number))?;
-            if self.holds(&name, fingerprint) && self.is_durable(name)? {
-                return Ok(Some(*number));
+            match self.holds(&name, fingerprint) {
+                Ok(true) if self.is_durable(name)? => return Ok(Some(*number)),
+                Ok(_) => {}
+                Err(error) => (self.decision.unreadable)(&error),
             }
         }
         Ok(None)
     }
 
-    /// Returns true if a container holds a chunk. One that cannot be read holds nothing.
-    fn holds(&mut self, name: &ContainerName, fingerprint: &Fingerprint) -> bool {
+    /// Returns true if a container holds a chunk.
+    fn holds(&mut self, name: &ContainerName, fingerprint: &Fingerprint) -> Result<bool> {
         let decision = self.decision;
-        let Ok(container) = self.directories.get(name.id) else { return false };
-        let Some(number) = container.number_of(fingerprint, 0) else { return false };
+        let container = self.directories.get(name.id)?;
+        let Some(number) = container.number_of(fingerprint, 0) else { return Ok(false) };
         if decision.trusts_copies || name.id.session == decision.session.id {
-            return true;
+            return Ok(true);
         }
+        let wrong = || Error::damaged(decision.store.display(name), format!("chunk {fingerprint} is not in its place"));
         let chunk = container.directory.chunks.get(number).map(|chunk| chunk.kind).zip(container.position(number));
-        let Some((kind, position)) = chunk else { return false };
-        let Ok(region) = self.region(&container, position.region) else { return false };
+        let (kind, position) = chunk.ok_or_else(wrong)?;
+        let region = self.region(&container, position.region)?;
         let start = position.offset as usize;
-        let Some(stored) = region.get(start..start.saturating_add(position.len as usize)) else { return false };
+        let stored = region.get(start..start.saturating_add(position.len as usize)).ok_or_else(wrong)?;
         let contents = stored.len().checked_sub(position.hints_len as usize).and_then(|len| stored.get(..len));
-        contents.is_some_and(|contents| decision.store.keys.fingerprint(kind, contents) == *fingerprint)
+        let is_sound = |contents: &&[u8]| decision.store.keys.fingerprint(kind, contents) == *fingerprint;
+        contents.filter(is_sound).map(|_| true).ok_or_else(wrong)
     }
 
     fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {

@@ -2,6 +2,7 @@
 //! directories.
 
 use crate::collect::usage::{RANK_MAX, REACHED_LEN, Reached, StoredChunk, StoredChunks, reached_record};
+use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::spill::Partitions;
@@ -84,19 +85,36 @@ pub struct DirectoryChunks<'a> {
     pub store: &'a Store,
     /// The containers, which bring their numbers with them.
     pub containers: &'a Containers,
+    /// Is asked whether to stop.
+    pub monitor: &'a dyn Monitor,
+    /// Containers whose directories cannot be read, or do not name all of their chunks. No chunk of them was passed on.
+    pub unreadable: Vec<Error>,
 }
 
 impl StoredChunks for DirectoryChunks<'_> {
-    /// Fails if a directory cannot be read, or does not name all of its chunks; the error names the container.
     fn each(&mut self, each: &mut dyn FnMut(StoredChunk) -> Result<()>) -> Result<()> {
         let opened = self.store.open_containers(self.containers, self.containers.numbers());
         for (number, opened) in self.containers.numbers().zip(opened) {
+            if self.monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
             let (name, opened) = opened?;
-            for (slot, chunk) in (0..=u16::MAX).zip(&opened?.directory.chunks) {
-                let Some(fingerprint) = chunk.fingerprint else {
-                    return Err(Error::damaged(self.store.display(name), "its directory does not name all chunks"));
-                };
-                each(StoredChunk { fingerprint, container: number.0, slot, len: chunk.len })?;
+            let names_all = |container: ContainerReader| {
+                let is_named = container.directory.chunks.iter().all(|chunk| chunk.fingerprint.is_some());
+                let problem = "its directory does not name all chunks";
+                if is_named { Ok(container) } else { Err(Error::damaged(self.store.display(name), problem)) }
+            };
+            let container = match opened.and_then(names_all) {
+                Ok(container) => container,
+                Err(error) => {
+                    self.unreadable.push(error);
+                    continue;
+                }
+            };
+            for (slot, chunk) in (0..=u16::MAX).zip(&container.directory.chunks) {
+                if let Some(fingerprint) = chunk.fingerprint {
+                    each(StoredChunk { fingerprint, container: number.0, slot, len: chunk.len })?;
+                }
             }
         }
         Ok(())

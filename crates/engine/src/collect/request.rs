@@ -1,18 +1,22 @@
-//! What a user asks of a collection, and what became of it.
+//! The request of a prune, and its report.
 
 use std::time::Duration;
 
 use crate::collect::plan::{PlanTotals, PruneOptions};
 use crate::collect::wait::UnendedSession;
 use crate::compress::Compression;
+use crate::error::Error;
 use crate::pipeline::Driver;
 use crate::store::metadata::Scratch;
 use crate::types::SessionId;
 
+/// Most findings of a prune; `check` reports more.
+const FINDINGS_MAX: usize = 100;
+
 /// Request of a prune.
 #[derive(Clone, Debug)]
 pub struct PruneRequest {
-    /// What is removed and copied.
+    /// Limits of removing and copying.
     pub options: PruneOptions,
     /// Time without a sign of life after which a session is fenced.
     pub fence_after: Duration,
@@ -51,7 +55,7 @@ pub enum PruneState {
 /// Report of a prune.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PruneReport {
-    /// What was planned.
+    /// The last plan, in numbers.
     pub plan: PlanTotals,
     /// Snapshots that are kept.
     pub snapshots: u64,
@@ -67,12 +71,22 @@ pub struct PruneReport {
     pub written_bytes: u64,
     /// Sessions that were fenced.
     pub fenced: Vec<SessionId>,
-    /// Containers that could not be read, and stay, in sentences.
+    /// Objects that cannot be read, in sentences. Containers among them stay.
     pub findings: Vec<String>,
-    /// True if there was no space for copies.
+    /// True if containers were left as they are because there was no space for copies.
     pub lacks_space: bool,
     /// Files of interrupted sessions that were removed, and their bytes.
     pub leftovers: (u64, u64),
     /// State of the last collection.
     pub state: PruneState,
+}
+
+impl PruneReport {
+    /// Adds something that cannot be read, once, up to [`FINDINGS_MAX`].
+    pub(super) fn find(&mut self, error: &Error) {
+        let finding = error.to_string();
+        if self.findings.len() < FINDINGS_MAX && !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
 }

@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
 use crate::types::SessionId;
 
-/// What a collector goes on with.
+/// A collection that a collector goes on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Open {
     /// A collection that this process has begun, or that another one has begun and not condemned anything.
@@ -78,4 +78,13 @@ pub(super) fn adopt(store: &Store, number: u32, step: CollectionStep) -> Result<
     ids.sort();
     store.objects.confirm(&[ObjectName::Collection(number, step)])?;
     Ok(ids)
+}
+
+/// Gives up a collection: an empty `final`, then `done`. Returns false if it was decided already.
+pub(super) fn give_up(store: &Store, session: SessionId, number: u32) -> Result<bool> {
+    let is_ours = create_empty(store, session, number, CollectionStep::Final)?;
+    if is_ours {
+        create_empty(store, session, number, CollectionStep::Done)?;
+    }
+    Ok(is_ours)
 }

@@ -1,29 +1,31 @@
-//! What a collector learns before it decides: which containers may go, what snapshots reach, and what is worth copying (steps
-//! C2 to C5 of docs/protocol.md). Nothing here changes a repository.
+//! The knowledge of a collector before it decides: which containers may go, what snapshots reach, and what is worth copying
+//! (steps C2 to C5 of docs/protocol.md). Nothing here changes a repository.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::collect::mark::{DirectoryChunks, Marker};
-use crate::collect::moved::Hinted;
 use crate::collect::plan::PrunePlan;
-use crate::collect::request::PruneRequest;
+use crate::collect::request::{PruneReport, PruneRequest};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::StoreClock;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{ObjectName, Prefix};
-use crate::object::store::Detail;
 use crate::snapshot::CommitKind;
 use crate::store::commits::Commits;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::metadata::MetadataMemory;
 use crate::store::{MetadataReader, Session, Store};
-use crate::types::SessionId;
+use crate::types::{ContainerId, SessionId};
 
-/// Commits of a repository, all of which can be read or are forgotten.
-pub(super) fn read_roots(store: &Store) -> Result<Commits> {
+/// Reads the commits of a repository. All of them can be read or are forgotten. A snapshot whose forgetting cannot be read
+/// counts as not forgotten, and is reported.
+pub(super) fn read_roots(store: &Store, report: &mut PruneReport) -> Result<Commits> {
     let commits = store.read_commits()?;
+    for error in &commits.not_forgotten {
+        report.find(error);
+    }
     match commits.findings.iter().find(|(session, _)| !commits.forgotten.contains(session)) {
         None => Ok(commits),
         Some((session, error)) => Err(Error::Context {
@@ -63,12 +65,7 @@ impl Survey<'_> {
     }
 
     /// Returns the containers that may be condemned (step C3): of sessions that had ended when `commits` was read.
-    pub(super) fn candidates(
-        &self,
-        listed: &Containers,
-        commits: &Commits,
-        clock: Option<&StoreClock>,
-    ) -> Result<Containers> {
+    pub(super) fn candidates(&self, listed: &Containers, commits: &Commits, clock: &StoreClock) -> Result<Containers> {
         let spared = self.unfinished(commits, clock)?;
         let ended: BTreeSet<SessionId> = commits.commits.iter().map(|commit| commit.session).collect();
         let unread = commits.findings.iter().map(|(session, _)| *session);
@@ -90,36 +87,28 @@ impl Survey<'_> {
     }
 
     /// Returns sessions that ended without a snapshot a short while ago.
-    fn unfinished(&self, commits: &Commits, clock: Option<&StoreClock>) -> Result<BTreeSet<SessionId>> {
-        let without = |kind| matches!(kind, CommitKind::Done | CommitKind::Fence);
-        let mut sessions: BTreeSet<SessionId> =
-            commits.commits.iter().filter(|commit| without(commit.body.kind)).map(|commit| commit.session).collect();
-        let Some(clock) = clock.filter(|_| !self.request.keep_unfinished.is_zero()) else {
-            sessions.clear();
-            return Ok(sessions);
+    fn unfinished(&self, commits: &Commits, clock: &StoreClock) -> Result<BTreeSet<SessionId>> {
+        if self.request.keep_unfinished.is_zero() {
+            return Ok(BTreeSet::new());
+        }
+        let ended = self.store.session_times(Prefix::Commits, ObjectName::session)?;
+        let is_recent = |session: &SessionId| {
+            let age = clock.age(&*self.store.host, ended.get(session).copied().flatten());
+            age.is_some_and(|age| age < self.request.keep_unfinished)
         };
-        let mut recent = BTreeSet::new();
-        self.store.objects.list(Prefix::Commits, Detail::Lengths, &mut |page| {
-            for listed in page {
-                let (Ok(ObjectName::Commit(session)), changed) = (listed.name, listed.changed) else { continue };
-                let age = clock.age(self.store, changed);
-                if age.is_some_and(|age| age < self.request.keep_unfinished) {
-                    recent.insert(session);
-                }
-            }
-            Ok(())
-        })?;
-        sessions.retain(|session| recent.contains(session));
-        Ok(sessions)
+        let unfinished =
+            commits.commits.iter().filter(|commit| matches!(commit.body.kind, CommitKind::Done | CommitKind::Fence));
+        Ok(unfinished.map(|commit| commit.session).filter(is_recent).collect())
     }
 
     /// Returns what snapshots reach, without those of `but` (steps C2, C4 and C8). The newest come first.
+    /// `hint` takes the container of each reference to a data chunk.
     pub(super) fn mark(
         &self,
         containers: &Containers,
         commits: &Commits,
         but: &BTreeSet<SessionId>,
-        hinted: &mut Hinted,
+        hint: &mut dyn FnMut(ContainerId) -> Result<()>,
     ) -> Result<Reached> {
         let memory = MetadataMemory::left_by(containers, self.memory() / 4);
         let mut reader = MetadataReader::open(self.store, containers, &self.request.scratch, memory)?;
@@ -128,18 +117,28 @@ impl Survey<'_> {
         snapshots.retain(|(session, _)| !but.contains(session));
         self.monitor.stage(Items::Snapshots, snapshots.len() as u64);
         for (session, snapshot) in snapshots.iter().rev() {
-            let marked = marker.mark(snapshot.tree, &mut |id| hinted.insert(id), &Beating(self));
+            let marked = marker.mark(snapshot.tree, hint, &Beating(self));
             marked.map_err(|error| cannot_mark(*session, error))?;
             self.monitor.advance(0, 1);
         }
         marker.finish()
     }
 
-    /// Plans what is removed and copied (steps C4 and C5).
-    pub(super) fn plan(&self, candidates: &Containers, reached: Reached) -> Result<(Usage, PrunePlan)> {
-        let mut chunks = DirectoryChunks { store: self.store, containers: candidates };
+    /// Plans what is removed and copied (steps C4 and C5). Containers that cannot be read stay, and are reported.
+    pub(super) fn plan(
+        &self,
+        candidates: &Containers,
+        reached: Reached,
+        report: &mut PruneReport,
+    ) -> Result<(Usage, PrunePlan)> {
+        let beating = Beating(self);
+        let (containers, unreadable) = (candidates, Vec::new());
+        let mut chunks = DirectoryChunks { store: self.store, containers, monitor: &beating, unreadable };
         let (scratch, host) = (&self.request.scratch, &self.store.host);
         let usage = Usage::count(scratch, host, self.memory() / 2, candidates.numbers_end(), reached, &mut chunks)?;
+        for error in &chunks.unreadable {
+            report.find(error);
+        }
         let mut error = None;
         let of_container = |number: ContainerNumber| match candidates.sized(number) {
             Ok((name, len)) => usage.of(number.0, name.kind, u32::try_from(len).unwrap_or(u32::MAX)),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::io::Host;
 use crate::object::names::{ObjectName, Prefix};
-use crate::object::store::{Created, Detail};
+use crate::object::store::Created;
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, SessionKind};
 use crate::store::{Session, Store};
@@ -22,38 +23,42 @@ pub struct UnendedSession {
     pub began: Option<Timestamp>,
     /// Time since its object or its last heartbeat was created, by the clock of the store; `None` if the store has none.
     pub silent: Option<Duration>,
-    /// What it does, as far as its object says so.
+    /// Its kind, as far as its object says so.
     pub(crate) kind: Option<SessionKind>,
 }
 
 /// The clock of a store: times of its objects are compared with each other only.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreClock {
-    /// When the collector's session object was created, by the store's clock.
-    created: Option<Timestamp>,
+    /// A time of the store, if it has a clock.
+    time: Option<Timestamp>,
     /// The same by the monotonic clock of this host.
     at: Duration,
 }
 
 impl StoreClock {
-    /// Reads when the object of a session, which was created just now, was created.
+    /// Takes the time at which the object of a session was created, which was just now.
     pub(super) fn read(store: &Store, session: SessionId) -> Result<Self> {
         let at = store.host.monotonic();
-        let created = times(store, Prefix::Sessions)?.remove(&session).flatten();
-        Ok(Self { created, at })
+        Ok(Self { time: session_times(store)?.remove(&session).flatten(), at })
     }
 
-    /// Returns how long ago an object was created.
-    pub(super) fn age(&self, store: &Store, changed: Option<Timestamp>) -> Option<Duration> {
-        let (created, changed) = (self.created?, changed?);
-        let since = store.host.monotonic().saturating_sub(self.at);
-        Some(created.seconds_since(changed) + since)
+    /// Takes the time of this host instead, for those who create nothing.
+    pub(super) fn of_host(host: &dyn Host) -> Self {
+        Self { time: Some(host.now()), at: host.monotonic() }
+    }
+
+    /// Returns how long ago an object was created, in whole seconds; none if that is later than now.
+    pub(super) fn age(&self, host: &dyn Host, changed: Option<Timestamp>) -> Option<Duration> {
+        let since = i64::try_from(host.monotonic().saturating_sub(self.at).as_secs()).unwrap_or(i64::MAX);
+        let age = self.time?.seconds.saturating_add(since).saturating_sub(changed?.seconds);
+        Some(Duration::from_secs(u64::try_from(age).unwrap_or(0)))
     }
 }
 
 /// Lists the sessions that have not ended. Sessions are listed first: one that ends meanwhile counts as ended.
 pub(super) fn unended(store: &Store, clock: &StoreClock) -> Result<Vec<UnendedSession>> {
-    let begun = times(store, Prefix::Sessions)?;
+    let begun = session_times(store)?;
     let ended = store.list_ended()?;
     let unended = begun.into_iter().filter(|(session, _)| !ended.contains(session));
     Ok(unended
@@ -63,7 +68,7 @@ pub(super) fn unended(store: &Store, clock: &StoreClock) -> Result<Vec<UnendedSe
                 id,
                 hostname: body.as_ref().map_or_else(String::new, |body| body.hostname.clone()),
                 began: body.as_ref().map(|body| body.time),
-                silent: clock.age(store, changed),
+                silent: clock.age(&*store.host, changed),
                 kind: body.map(|body| body.kind),
             }
         })
@@ -78,19 +83,27 @@ pub(super) fn fence(store: &Store, own: &Session, session: SessionId) -> Result<
     Ok(store.objects.create(own.id, ObjectName::Commit(session), &bytes)? == Created::New)
 }
 
-/// Returns when the newest object of each session under a prefix was created.
-fn times(store: &Store, prefix: Prefix) -> Result<BTreeMap<SessionId, Option<Timestamp>>> {
-    let mut times: BTreeMap<SessionId, Option<Timestamp>> = BTreeMap::new();
-    store.objects.list(prefix, Detail::Lengths, &mut |page| {
-        for listed in page {
-            if let Ok(ObjectName::Session(session) | ObjectName::Heartbeat(session, _) | ObjectName::Commit(session)) =
-                listed.name
-            {
-                let newest = times.entry(session).or_default();
-                *newest = (*newest).max(listed.changed);
-            }
-        }
-        Ok(())
-    })?;
-    Ok(times)
+/// Returns when each session began, or when its newest heartbeat was created.
+fn session_times(store: &Store) -> Result<BTreeMap<SessionId, Option<Timestamp>>> {
+    store.session_times(Prefix::Sessions, |name| match name {
+        ObjectName::Session(session) | ObjectName::Heartbeat(session, _) => Some(*session),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sim::SimHost;
+
+    #[test]
+    fn an_object_is_as_old_as_the_time_since_it_was_created_also_if_the_clock_was_read_before() {
+        let host = SimHost::new(1);
+        let clock = StoreClock::of_host(&host);
+        let at = |hours: i64| clock.time.map(|time| Timestamp { seconds: time.seconds + hours * 3600, ..time });
+        host.sleep(Duration::from_hours(3));
+        let hours = |age: Option<Duration>| age.map(|age| age.as_secs() / 3600);
+        assert_eq!([-1, 0, 2, 5].map(|created| hours(clock.age(&host, at(created)))), [4, 3, 1, 0].map(Some));
+        assert_eq!(clock.age(&host, None), None);
+    }
 }

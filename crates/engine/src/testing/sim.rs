@@ -114,7 +114,7 @@ impl SimDisk {
         self.shared.state().faults.is_dead()
     }
 
-    /// Lets only so many more bytes be written; `None` for no limit.
+    /// Lets only so many more bytes be written, beside those of files that are removed; `None` for no limit.
     pub(crate) fn limit_space(&self, bytes: Option<u64>) {
         self.shared.state().free_bytes = bytes;
     }
@@ -319,7 +319,7 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        self.call("remove", path, |state, path| state.world.remove(path))
+        self.call("remove", path, |state, path| state.world.remove(path, &mut state.free_bytes))
     }
 
     fn remove_dir(&self, path: &Path) -> Result<bool> {

@@ -304,12 +304,29 @@ impl World {
         Ok(Linked::Created)
     }
 
-    pub(super) fn remove(&mut self, path: &Path) -> io::Result<()> {
+    /// Removes a name. The bytes of a file without another one are free again.
+    pub(super) fn remove(&mut self, path: &Path, free_bytes: &mut Option<u64>) -> io::Result<()> {
+        if let Some(free) = free_bytes {
+            *free += self.freed_by_removing(path)?;
+        }
         let (parent, name) = self.resolve_parent(path)?;
         let inode = self.child(parent, &name)?.ok_or(ErrorKind::NotFound)?;
         self.file(inode)?;
         self.dir_mut(parent)?.change(NameChange::Remove { name, inode });
         Ok(())
+    }
+
+    /// Returns the bytes that the removal of a name gives back: none if the file has another name.
+    fn freed_by_removing(&self, path: &Path) -> io::Result<u64> {
+        let (parent, name) = self.resolve_parent(path)?;
+        let inode = self.child(parent, &name)?.ok_or(ErrorKind::NotFound)?;
+        let directories = self.nodes.iter().filter_map(|node| match &**node {
+            Node::Dir(directory) => Some(directory),
+            Node::File(_) => None,
+        });
+        let names: usize =
+            directories.map(|directory| directory.live.values().filter(|named| **named == inode).count()).sum();
+        Ok(if names == 1 { self.file(inode)?.live().len() } else { 0 })
     }
 
     pub(super) fn remove_dir(&mut self, path: &Path) -> io::Result<bool> {
