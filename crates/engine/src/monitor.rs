@@ -18,7 +18,7 @@ pub enum Action {
     Other,
 }
 
-/// What a snapshot has lost at a path.
+/// Losses of a snapshot at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// A directory with everything in it.
@@ -27,7 +27,7 @@ pub enum Loss {
     Entries,
     /// Some bytes of a file.
     Bytes {
-        /// How many.
+        /// Their number.
         lost: u64,
         /// Length of the file.
         len: u64,

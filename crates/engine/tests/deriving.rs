@@ -27,7 +27,7 @@ use crate::integration::support::{
     Ask, Draw, Notes, PASSWORD, SMALL, World, containers, copy, directory_store, hash_directory, noise, tell, tree,
 };
 
-/// What the tests leave out: the first link of a group, a file, and a directory.
+/// Paths that the tests leave out: the first link of a group, a file, and a directory.
 const LEFT_OUT: [&str; 3] = ["/d/e/text", "file-002", "/d/empty"];
 
 fn exclusion(patterns: &[&str]) -> Exclusion {
@@ -111,7 +111,7 @@ struct Sweep {
     /// The snapshot that is derived from, as it was committed.
     from: SessionId,
     original: Snapshot,
-    /// What the derived snapshot holds.
+    /// Contents of the derived snapshot.
     expected: MemTree,
 }
 

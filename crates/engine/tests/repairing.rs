@@ -171,7 +171,7 @@ fn is_part(few: &[Fingerprint], all: &[Fingerprint]) -> bool {
     few.iter().all(|chunk| all.any(|other| other == chunk))
 }
 
-/// What became of snapshots.
+/// Outcomes of repairs, counted.
 #[derive(Default, Debug)]
 struct Tally {
     repaired: usize,

@@ -155,7 +155,7 @@ impl Drop for Participant {
     }
 }
 
-/// What a thread has made: a snapshot of a version.
+/// Result of a thread: a snapshot of a version.
 type Made = Option<(SessionId, usize)>;
 
 /// Operations that run at the same time.

@@ -28,7 +28,7 @@ impl RepairIndexSummary {
     }
 }
 
-/// What a snapshot has lost at a path. The message of its snapshot follows.
+/// Losses of a snapshot at a path. The message of its snapshot follows.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "lost")]
 pub(crate) struct LostPath {

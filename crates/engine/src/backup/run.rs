@@ -169,7 +169,7 @@ fn open_reader(
 pub(super) enum Listing {
     /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends.
     Session,
-    /// That of a reader, which lists again.
+    /// The reader's, which lists again.
     Reader,
 }
 

@@ -31,7 +31,7 @@ use order::{CopiedContainer, LiveByContainer};
 use pack::Packing;
 use read::{OpenRegion, OpenedRegion, ReadContainer, ReadRegions};
 
-/// What is copied, and how.
+/// Request to copy containers.
 #[derive(Debug)]
 pub struct CopyRequest<'a> {
     /// The repository.
@@ -44,13 +44,13 @@ pub struct CopyRequest<'a> {
     pub copy: &'a [u32],
     /// The lifetime class of each rank.
     pub classes: &'a LifetimeClasses,
-    /// How regions that are taken apart are compressed.
+    /// Compression of regions that are taken apart.
     pub compression: Compression,
     /// Division of the memory.
     pub budget: CopyBudget,
-    /// Where the list of chunks spills.
+    /// Directory to which the list of chunks spills.
     pub scratch: &'a Scratch,
-    /// How stages run.
+    /// Driver of the work queues.
     pub driver: &'a Driver,
     /// Receiver of progress, by containers, and of interruptions.
     pub monitor: &'a dyn Monitor,

@@ -50,7 +50,7 @@ pub(super) struct Decision<'a> {
     pub(super) condemned: &'a Containers,
     /// Sessions whose containers are not known to be durable.
     pub(super) in_doubt: &'a BTreeSet<SessionId>,
-    /// What snapshots reach, in any number of lists.
+    /// The chunks that snapshots reach, in any number of lists.
     pub(super) reached: &'a [&'a Reached],
     /// Relies on copies that this collection has not written without a look at their bytes.
     pub(super) trusts_copies: bool,

@@ -83,7 +83,7 @@ impl FromIterator<LifetimeClass> for LifetimeClasses {
 /// Bytes of live chunks in each class.
 pub(super) type ClassBytes = [u64; CLASSES];
 
-/// Which classes share containers: the number of the group of each class, ascending from 0.
+/// Classes that share containers: the number of the group of each class, ascending from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Grouping {
     groups: [usize; CLASSES],

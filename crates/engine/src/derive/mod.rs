@@ -17,12 +17,12 @@ use crate::pipeline::Driver;
 use crate::source::exclude::Patterns;
 use crate::store::metadata::Scratch;
 
-/// What deriving a snapshot needs besides the repository.
+/// Options of deriving a snapshot.
 #[derive(Clone, Debug)]
 pub struct DeriveOptions {
     /// Host that does it, for the object of the session.
     pub hostname: String,
-    /// Where spilled state may go.
+    /// Directory of temporary files.
     pub scratch: Scratch,
     /// Division of the memory. What is meant for an index is for the references.
     pub budget: Budget,
@@ -30,7 +30,7 @@ pub struct DeriveOptions {
     pub monitor: Arc<dyn Monitor>,
 }
 
-/// How new nodes are stored.
+/// Options of storing new nodes.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Their compression.

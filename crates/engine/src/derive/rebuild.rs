@@ -51,7 +51,7 @@ struct Directory {
     is_cut: bool,
 }
 
-/// What becomes of the entries of a tree that is built again.
+/// Changes to the entries of a tree that is built again.
 pub(crate) trait TreeEdit {
     /// Decides about an entry. `sink` stores new recipe segments.
     fn entry(&mut self, path: &Path, hinted: HintedEntry, sink: &mut NodeSink<'_>) -> Result<Edited>;

@@ -134,7 +134,7 @@ pub(super) fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot 
     Snapshot { tree, summary: Summary { files_processed, bytes_processed, ..snapshot.summary }, ..snapshot }
 }
 
-/// How a session ends that did not fail.
+/// End of a session that did not fail.
 pub(super) enum Outcome {
     /// With a snapshot.
     Commit(Box<Snapshot>),

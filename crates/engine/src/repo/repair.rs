@@ -33,7 +33,7 @@ pub enum Repaired {
     Empty,
 }
 
-/// What snapshots have lost. Holds memory until it is dropped.
+/// Losses of snapshots. Holds memory until it is dropped.
 #[derive(Debug)]
 pub struct Losses {
     reader: MetadataReader,

@@ -30,7 +30,7 @@ pub(crate) struct MovedContainer {
 /// The body of a step of a collection. The step stands in it, so that none passes for another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CollectionBody {
-    /// Which step.
+    /// The step.
     pub(crate) step: CollectionStep,
     /// Checksum of the commits that were marked, where the step rests on them.
     pub(crate) marked_checksum: Option<[u8; 32]>,

@@ -149,7 +149,7 @@ pub(super) struct FoundRun {
     pub(super) ordinal: u32,
     /// Number of the first container.
     pub(super) number: u32,
-    /// How many there are.
+    /// Their number.
     pub(super) len: u32,
     /// Their kind.
     pub(super) kind: ContainerKind,

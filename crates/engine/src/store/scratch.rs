@@ -1,4 +1,4 @@
-//! Where an operation keeps what exceeds its memory.
+//! Temporary files for what exceeds the memory of an operation.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a reader sees of a repository while collections delete containers: a listing that can be taken again, and where
+//! The repository as a reader sees it while collections delete containers: a listing that can be taken again, and where
 //! the chunks of deleted containers are (docs/protocol.md, "A reader writes nothing").
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What every object store must do, run over each of them.
+//! Requirements of every object store, run over each of them.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;

@@ -37,7 +37,7 @@ const PROBE: &str = ".probe";
 /// Exists while a repository is created.
 const CREATION_LOCK: &str = "tmp/init";
 
-/// What goes wrong with a try of a request.
+/// Fault of a try of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestFault {
     /// The server refuses it for now (503) and does nothing.
@@ -50,7 +50,7 @@ pub(crate) enum RequestFault {
     DieAfter,
 }
 
-/// How a client's listings lag.
+/// Lag of a client's listings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Lag {
     /// They show all changes.

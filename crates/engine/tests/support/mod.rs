@@ -134,7 +134,7 @@ pub(super) struct Ask {
     pub memtable_bytes: Option<usize>,
     /// Division of the memory.
     pub budget: Budget,
-    /// What to leave out.
+    /// Patterns that are left out.
     pub excludes: Arc<Excludes>,
     /// Who listens.
     pub monitor: Arc<dyn Monitor>,

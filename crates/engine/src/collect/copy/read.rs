@@ -109,7 +109,7 @@ pub(super) enum Opened {
     },
 }
 
-/// What was opened, with the kind of its container.
+/// Result of opening, with the kind of the container.
 pub(super) struct LiveRegion {
     pub(super) kind: ContainerKind,
     pub(super) opened: Opened,
@@ -129,7 +129,7 @@ impl LiveRegion {
 pub(super) struct OpenedRegion {
     /// Number of its container.
     pub(super) container: u32,
-    /// What can be copied.
+    /// The part that can be copied.
     pub(super) outcome: Option<LiveRegion>,
     /// Why a live chunk cannot be copied.
     pub(super) error: Option<Error>,

@@ -1,4 +1,4 @@
-//! What a directory is tried for: names that are given once, and listings that show changes at once.
+//! Tries of a directory: whether names are given once, and whether listings show changes immediately.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -25,7 +25,7 @@ pub(super) struct Object {
     pub(super) changed: Timestamp,
 }
 
-/// What an upload may do.
+/// Conditions of an upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     /// Make or replace an object.
