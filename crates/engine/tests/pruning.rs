@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use onefold_engine::Error;
-use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
+use onefold_engine::check::{CheckRequest, CheckedSnapshots, Finding, ReadData, Severity, check};
 use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, give_up, plan_prune, prune};
 use onefold_engine::compress::Compression;
@@ -60,6 +60,12 @@ fn stored_bytes(store: &Store) -> u64 {
 }
 
 pub(super) fn assert_clean(world: &World, store: &Store, case: &str) {
+    let findings = findings(world, store, case);
+    assert!(findings.is_empty(), "{case}: {findings:?}");
+}
+
+/// Checks every byte of a repository.
+fn findings(world: &World, store: &Store, case: &str) -> Vec<Finding> {
     let request = CheckRequest {
         snapshots: CheckedSnapshots::All,
         read: ReadData::All,
@@ -69,8 +75,7 @@ pub(super) fn assert_clean(world: &World, store: &Store, case: &str) {
         seed: None,
         heads: None,
     };
-    let report = check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}"));
-    assert!(report.findings.is_empty(), "{case}: {:?}", report.findings);
+    check(store, &request, &Silent).unwrap_or_else(|error| panic!("{case}: check: {error}")).findings
 }
 
 pub(super) fn assert_restores(world: &World, store: &Store, session: SessionId, source: &MemTree, case: &str) {
@@ -396,4 +401,55 @@ fn a_decision_that_is_damaged_is_reported_and_nothing_is_deleted_for_it() {
     for (session, source) in &pruned.kept {
         assert_restores(&run, &store, *session, source, "a damaged decision");
     }
+}
+
+#[test]
+fn a_backup_after_prunes_reads_no_file_that_has_not_changed() {
+    let pruned = Pruned::new(11);
+    let store = pruned.world.open().unwrap();
+    let report = prune_all(&pruned.world, &store).unwrap();
+    assert!(0 < report.written_containers, "{report:?}");
+    let (_, source) = pruned.kept.last().unwrap();
+    let ask = Ask { with_parent: true, ..Ask::default() };
+    // A prune without work publishes an empty decision; the others forget the snapshot before the last.
+    for case in ["after a prune", "after a prune without work", "after another prune"] {
+        let backup = pruned.world.backup(&store, source, &ask).unwrap().report;
+        let summary = backup.snapshot.summary;
+        assert_eq!((summary.files_new, summary.files_changed), (0, 0), "{case}: {summary:?}");
+        assert_restores(&pruned.world, &store, backup.session, source, case);
+        if case == "after a prune without work" {
+            let commits = store.read_commits().unwrap();
+            let oldest = commits.snapshots()[0].0;
+            forget(&store, oldest).unwrap();
+            assert!(0 < prune_all(&pruned.world, &store).unwrap().deleted_containers);
+        } else {
+            prune_all(&pruned.world, &store).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_container_that_is_lost_after_a_prune_is_found() {
+    let pruned = Pruned::new(12);
+    let store = pruned.world.open().unwrap();
+    prune_all(&pruned.world, &store).unwrap();
+    for name in container_names(&store) {
+        let run = pruned.world.on(pruned.world.disk.fork());
+        let store = run.open().unwrap();
+        run.repo().remove(Path::new(&ObjectName::from(name).to_string())).unwrap();
+        let found = findings(&run, &store, "a needed container");
+        assert!(found.iter().any(|finding| finding.severity == Severity::Damage), "{name}: {found:?}");
+    }
+    // One that no snapshot needs is reported as well, and is no damage.
+    forget(&store, pruned.kept[0].0).unwrap();
+    let needed = pruned.world.on(pruned.world.disk.fork());
+    prune_all(&needed, &needed.open().unwrap()).unwrap();
+    let needed: BTreeSet<String> = container_names(&needed.open().unwrap()).iter().map(ToString::to_string).collect();
+    let session = pruned.kept[0].0;
+    let unneeded = container_names(&store)
+        .into_iter()
+        .find(|name| name.id.session == session && !needed.contains(&name.to_string()));
+    pruned.world.repo().remove(Path::new(&ObjectName::from(unneeded.unwrap()).to_string())).unwrap();
+    let found = findings(&pruned.world, &store, "an unneeded container");
+    assert!(!found.is_empty());
 }

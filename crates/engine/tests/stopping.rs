@@ -95,6 +95,31 @@ fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_
     tell(&format!("backups stopped at {tried} calls while prunes ran: all committed, nothing lost"));
 }
 
+#[test]
+fn a_check_finds_nothing_wrong_whenever_a_prune_runs() {
+    let repository = Repository::new(3);
+    let calls = {
+        let world = repository.fork();
+        let (store, hooked) = Repository::open_hooked(&world);
+        hooked.restart(Box::new(|_| ()));
+        assert_clean(&world, &store, "undisturbed");
+        hooked.calls()
+    };
+    for call in 0..calls {
+        let world = repository.fork();
+        let (store, hooked) = Repository::open_hooked(&world);
+        let others = world.clone();
+        hooked.restart(Box::new(move |now| {
+            if now == call {
+                let store = others.open().unwrap();
+                assert!(0 < prune(&store, &request(&others, &store), &Silent).unwrap().deleted_containers);
+            }
+        }));
+        assert_clean(&world, &store, &format!("a prune before call {call} of {calls}"));
+    }
+    tell(&format!("prunes before each of {calls} calls of a check: nothing wrong was found"));
+}
+
 /// Lets one thread at a time make its next call, in an order that a seed draws.
 #[derive(Debug)]
 struct Turns {
@@ -159,7 +184,7 @@ impl Drop for Participant {
 type Made = Option<(SessionId, usize)>;
 
 /// Operations that run at the same time.
-const THREADS: usize = 5;
+const THREADS: usize = 6;
 
 /// Returns how many orders of their calls are tried: what `INTERLEAVINGS` says, or a few.
 fn interleavings() -> u64 {
@@ -193,6 +218,10 @@ fn operate(
             let request = PruneRequest { fence_after, ..request(world, store) };
             prune(store, &request, &Silent).map(|_| None)
         }
+        4 => {
+            assert_clean(world, store, &format!("seed {seed}: a check"));
+            Ok(None)
+        }
         _ => {
             let target = MemTree::new();
             let report = restore_to(store, &cache, kept, Path::new("/"), Arc::new(target.clone()))?;
@@ -203,7 +232,7 @@ fn operate(
 }
 
 #[test]
-fn two_backups_two_prunes_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
+fn two_backups_two_prunes_a_check_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
     let repository = Repository::new(2);
     let (mut made, mut fenced) = (0, 0);
     let interleavings = interleavings();

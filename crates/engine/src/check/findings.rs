@@ -16,7 +16,7 @@ const PROBLEM_LEN_MAX: usize = 2000;
 /// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// Something that does not belong here, or is gone and not needed: it harms nothing.
+    /// Something that does not belong here, is gone and not needed, or costs time only: it harms nothing.
     UnknownFile,
     /// Something is damaged or missing.
     Damage,
@@ -81,6 +81,11 @@ impl Findings {
     /// Adds something that does not belong where it is.
     pub(super) fn unknown_file(&mut self, object: String, problem: impl Display) -> usize {
         self.add_as(Severity::UnknownFile, object, problem, "remove it if you know what it is; it is never read")
+    }
+
+    /// Adds something that costs time and no data.
+    pub(super) fn add_slow(&mut self, object: String, problem: impl Display) -> usize {
+        self.add_as(Severity::UnknownFile, object, problem, "nothing has to be done: readers search for longer")
     }
 
     /// Lowers the severity of a finding about a missing object if it has hit no file.

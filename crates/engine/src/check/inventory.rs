@@ -5,18 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::CheckRequest;
 use crate::check::condition::Conditions;
 use crate::check::findings::Findings;
-use crate::check::objects::{ADVICE_DIRECTORY, History};
+use crate::check::objects::{ADVICE_DIRECTORY, History, MovedTargets};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
 use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
-use crate::object::names::{ContainerKind, ContainerName, ObjectName, Prefix};
+use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName, Prefix};
 use crate::object::store::{Detail, Listed};
+use crate::pipeline::Task;
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
+use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerSetBuilder, Containers};
+use crate::store::view::{View, ViewMemory};
 use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
 const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
@@ -47,8 +50,16 @@ pub(super) struct Counts {
 pub(super) struct Inventory<'a> {
     pub(super) store: &'a Store,
     pub(super) findings: &'a mut Findings,
-    /// Containers that may be read.
+    /// Containers that may be read: those that no `final` names.
     pub(super) live: Containers,
+    /// Containers that a `final` names.
+    removed: ContainerIds,
+    /// Numbers of the collections whose `final` was read.
+    finals: BTreeSet<u32>,
+    /// The listing, which is taken again when something is missed.
+    view: View,
+    /// Containers that were gone when they were to be examined.
+    vanished: Vec<ContainerName>,
     pub(super) counts: Counts,
     /// Length by chunk, of all that are in a container whose directory can be read and that are not known to be damaged.
     chunks: SpillMap,
@@ -89,7 +100,11 @@ impl<'a> Inventory<'a> {
         let mut inventory = Self {
             store,
             findings,
-            live: listed.without(&history.condemned),
+            live: listed.without(&history.removed),
+            removed: history.removed.clone(),
+            finals: history.finals.clone(),
+            view: View::new(store, &listed, &request.scratch, ViewMemory { directories: 0, moved: 0 }),
+            vanished: Vec::new(),
             counts: Counts::default(),
             conditions: Conditions::new(request.memory_bytes / 16),
             chunks: map("chunks", 8)?,
@@ -145,7 +160,81 @@ impl<'a> Inventory<'a> {
         for examined in verify.drain().chain(inspect.drain()) {
             self.take(examined, monitor)?;
         }
+        self.explain_vanished(monitor)?;
         self.counts.chunks = self.chunks.compact()?;
+        Ok(())
+    }
+
+    /// Reports containers that have vanished since they were listed, except those that a collection has deleted meanwhile.
+    fn explain_vanished(&mut self, monitor: &dyn Monitor) -> Result<()> {
+        while self.vanished.iter().any(|name| !self.removed.contains(name.id)) && self.refresh(monitor)? {}
+        for name in std::mem::take(&mut self.vanished) {
+            if !self.removed.contains(name.id) {
+                let error = Error::Missing { object: self.store.display(name) };
+                let number = self.findings.add_error(self.store.display(name), &error, ADVICE_CONTAINER);
+                self.blame(&name, number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists the containers again after something was missed. Returns true if it may be found now: in containers that have
+    /// appeared, of which the directories are examined.
+    fn refresh(&mut self, monitor: &dyn Monitor) -> Result<bool> {
+        let known = self.view.containers().clone();
+        if !self.view.refresh()? {
+            return Ok(false);
+        }
+        // One that cannot be read was reported, or appeared just now.
+        self.read_finals()?;
+        self.live = self.view.containers().without(&self.removed);
+        let new = self.live.retain(|_, id| !known.contains(id));
+        for name in new.names() {
+            if monitor.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let examined = Inspect { store: self.store.clone() }.run(name?);
+            self.take(examined, monitor)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads each `final` that has appeared. Returns true if all were read.
+    fn read_finals(&mut self) -> Result<bool> {
+        let mut all = true;
+        for (number, steps) in self.store.list_collections()? {
+            if !steps.contains(&CollectionStep::Final) || self.finals.contains(&number) {
+                continue;
+            }
+            match self.store.read_ids(number, CollectionStep::Final) {
+                Ok(removed) => {
+                    self.removed.append(removed);
+                    self.finals.insert(number);
+                }
+                Err(_) => all = false,
+            }
+        }
+        self.removed.sort();
+        Ok(all)
+    }
+
+    /// Reports containers that the newest `final` names in place of deleted ones and that are not there.
+    pub(super) fn check_moved(&mut self, history: &History) -> Result<()> {
+        let Some(MovedTargets { number, targets }) = &history.moved else { return Ok(()) };
+        let absent = targets.iter().filter(|id| !self.view.containers().contains(*id)).count();
+        // A collection since may have deleted them, and says where their chunks are.
+        let is_newest = || {
+            Ok(self
+                .store
+                .list_collections()?
+                .into_iter()
+                .all(|(later, steps)| later <= *number || !steps.contains(&CollectionStep::Final)))
+        };
+        if absent != 0 && is_newest()? {
+            let object = self.store.display(ObjectName::Collection(*number, CollectionStep::Final));
+            let problem = format!("names {absent} containers in place of deleted ones that are not there");
+            self.findings.add_slow(object, problem);
+        }
         Ok(())
     }
 
@@ -157,6 +246,11 @@ impl<'a> Inventory<'a> {
         let is_live = self.live.contains(name.id);
         let contents = match contents {
             Ok(contents) => contents,
+            Err(Error::Missing { .. }) => {
+                extent.is_cut = true;
+                self.vanished.push(name);
+                return Ok(());
+            }
             Err(error) => {
                 extent.is_cut = true;
                 let number = self.findings.add_error(object(), &error, ADVICE_CONTAINER);
@@ -201,11 +295,13 @@ impl<'a> Inventory<'a> {
         }
     }
 
-    /// Finds containers of committed sessions that are gone, by the gaps in their numbers and by what a snapshot says
-    /// its session has stored. Nothing is said once a collection has run: it deletes containers.
-    pub(super) fn find_gone(&mut self, history: &History, listed: &Containers) {
-        if history.is_collected {
-            return;
+    /// Finds containers of committed sessions that are gone although no collection has deleted them, by the gaps in their
+    /// numbers and by what a snapshot says its session has stored. Nothing is reported if a `final` cannot be read: it may
+    /// name them.
+    pub(super) fn find_gone(&mut self, history: &History, listed: &Containers) -> Result<()> {
+        // A collection whose `final` was not there yet may have deleted containers before they were listed.
+        if !self.read_finals()? {
+            return Ok(());
         }
         for (session, commit) in &history.commits {
             let Some(snapshot) = &commit.body.snapshot else { continue };
@@ -214,11 +310,13 @@ impl<'a> Inventory<'a> {
             let end = listed.ordinals_end(*session);
             let is_gone = |ordinal: &u32| {
                 let id = ContainerId { session: *session, ordinal: *ordinal };
-                !listed.contains(id) && !extent.quarantined.contains(ordinal)
+                !listed.contains(id) && !extent.quarantined.contains(ordinal) && !self.removed.contains(id)
             };
             let gaps: Vec<u32> = (0..end.min(GAPS_MAX)).filter(is_gone).collect();
             let stored = snapshot.summary.data_added_packed;
-            if gaps.is_empty() && extent.bytes < stored && !extent.is_cut {
+            // How long deleted containers were is not known. `judge` finds those that are missing behind the last one.
+            let is_cut = extent.is_cut || self.removed.has_session(*session);
+            if gaps.is_empty() && extent.bytes < stored && !is_cut {
                 let problem = format!(
                     "holds {} bytes of containers where the snapshot has stored {stored}: containers from number \
                      {:08x} on are missing",
@@ -237,6 +335,7 @@ impl<'a> Inventory<'a> {
                 self.suspects.insert(number);
             }
         }
+        Ok(())
     }
 
     /// Judges missing containers once all references were followed: does anything need them?
@@ -249,12 +348,26 @@ impl<'a> Inventory<'a> {
         &mut self,
         Chunk { fingerprint, len }: Chunk,
         hint: Option<ContainerId>,
+        monitor: &dyn Monitor,
     ) -> Result<Option<usize>> {
         if let Some(id) = hint
             && self.conditions.find(id, &fingerprint, || open_again(self.store, &self.live, id)) == Some(len)
         {
             return Ok(None);
         }
+        if let Some(id) = hint
+            && self.removed.has_session(id.session)
+            && !self.view.containers().contains(id)
+            && !self.removed.contains(id)
+            && self.conditions.lost_by(id).is_none()
+            && !self.refresh(monitor)?
+        {
+            let number = self.add_missing(id);
+            self.gone.push(number);
+            self.conditions.lose(id, number);
+        }
+        // Collections may have moved it since the containers were listed.
+        while !self.chunks.contains(&fingerprint.0)? && self.lost(fingerprint)?.is_none() && self.refresh(monitor)? {}
         if let Some(stored) = self.chunks.get(&fingerprint.0)? {
             if stored == len.to_le_bytes() {
                 return Ok(None);

@@ -145,7 +145,8 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     }
     let (mut inventory, listed) = Inventory::list(store, &request, &history, &mut findings)?;
     inventory.examine(&request, &listed, monitor)?;
-    inventory.find_gone(&history, &listed);
+    inventory.find_gone(&history, &listed)?;
+    inventory.check_moved(&history)?;
     let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
     report.nodes = check_references(&request, &history, &mut inventory, monitor)?;
     if request.snapshots == CheckedSnapshots::All {
@@ -197,7 +198,7 @@ fn check_references(
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
     let visited = request.scratch.map(&store.host, "judgments", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();
-    let mut references = References::new(reader, inventory, visited);
+    let mut references = References::new(reader, inventory, visited, monitor);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
     let chosen = || history.snapshots().filter(|(session, _)| request.snapshots.contains(*session));
     monitor.stage(Items::Snapshots, chosen().count() as u64);

@@ -28,12 +28,23 @@ pub(super) struct History {
     pub(super) begun: BTreeSet<SessionId>,
     /// Names of all sessions that have ended, commits that cannot be read among them.
     pub(super) ended: BTreeSet<SessionId>,
-    /// Containers that running collections have condemned.
-    pub(super) condemned: ContainerIds,
-    /// True if a collection ever ran: then containers may be missing for a good reason.
-    pub(super) is_collected: bool,
+    /// Containers that collections have deleted or are about to delete: each `final` names some.
+    pub(super) removed: ContainerIds,
+    /// Numbers of the collections whose `final` was read.
+    pub(super) finals: BTreeSet<u32>,
+    /// Where the chunks of deleted containers are, as the newest `final` says.
+    pub(super) moved: Option<MovedTargets>,
     /// Files left over in `tmp`.
     pub(super) leftovers: u64,
+}
+
+/// The containers that a `final` names in place of deleted ones.
+#[derive(Debug)]
+pub(super) struct MovedTargets {
+    /// Number of its collection.
+    pub(super) number: u32,
+    /// The containers.
+    pub(super) targets: ContainerIds,
 }
 
 impl History {
@@ -101,7 +112,7 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
         }
     }
     check_collections(store, findings, &mut history);
-    for session in history.ended.difference(&history.begun) {
+    for session in history.ended.difference(&history.begun).filter(|session| is_missing(store, **session)) {
         findings.add(
             store.display(ObjectName::Session(*session)),
             "missing, although the session has ended",
@@ -112,6 +123,11 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
     history
 }
 
+/// Returns true if a session has no object. One that was not listed may have begun since.
+fn is_missing(store: &Store, session: SessionId) -> bool {
+    !matches!(store.objects.len(ObjectName::Session(session)), Ok(Some(_)))
+}
+
 /// Finds containers of sessions that never began.
 pub(super) fn check_container_sessions(
     store: &Store,
@@ -119,7 +135,7 @@ pub(super) fn check_container_sessions(
     history: &History,
     sessions: &BTreeSet<SessionId>,
 ) {
-    for session in sessions.difference(&history.begun) {
+    for session in sessions.difference(&history.begun).filter(|session| is_missing(store, **session)) {
         let object = store.display(ObjectName::Session(*session));
         findings.add(object, "missing, although there are containers of the session", ADVICE_SESSION);
     }
@@ -164,32 +180,42 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
 }
 
 fn check_collections(store: &Store, findings: &mut Findings, history: &mut History) {
-    let mut collections: BTreeMap<u32, (bool, ContainerIds)> = BTreeMap::new();
+    let mut moved: Option<MovedTargets> = None;
     for name in list(store, Prefix::Collections, "is no step of a collection", findings) {
         let ObjectName::Collection(number, step) = name else { continue };
-        let (is_done, condemned) = collections.entry(number).or_default();
-        let mut ids = ContainerIds::default();
+        let (mut removed, mut targets, mut has_moved) = (ContainerIds::default(), ContainerIds::default(), false);
         let mut take = |item: CollectionItem<'_>| {
-            if let CollectionItem::Container(id) = item {
-                ids.push(id);
+            match item {
+                CollectionItem::Container(id) if step == CollectionStep::Final => removed.push(id),
+                CollectionItem::Moved(_, to) => {
+                    has_moved = true;
+                    for id in to {
+                        targets.push(*id);
+                    }
+                }
+                CollectionItem::Container(_) | CollectionItem::Marked(_) => {}
             }
             Ok(())
         };
         match store.read_collection(number, step, &mut take) {
-            Ok(_) if step == CollectionStep::Done => *is_done = true,
-            Ok(_) if step == CollectionStep::Condemn => *condemned = ids,
+            Ok(_) if step == CollectionStep::Final => {
+                history.removed.append(removed);
+                history.finals.insert(number);
+            }
             Ok(_) => {}
             Err(error) => {
                 let advice = "no snapshot needs it: move this collection out of the repository, and check again";
                 findings.add_error(store.display(name), &error, advice);
+                continue;
             }
         }
+        if has_moved && moved.as_ref().is_none_or(|newest| newest.number < number) {
+            targets.sort();
+            moved = Some(MovedTargets { number, targets });
+        }
     }
-    history.is_collected = !collections.is_empty();
-    for (_, condemned) in collections.into_values().filter(|(is_done, _)| !is_done) {
-        history.condemned.append(condemned);
-    }
-    history.condemned.sort();
+    history.removed.sort();
+    history.moved = moved;
 }
 
 /// Lists the sessions that have an object under a prefix.

@@ -7,6 +7,7 @@ use crate::check::findings::object_of;
 use crate::check::inventory::Inventory;
 use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
+use crate::monitor::Monitor;
 use crate::spill::SpillMap;
 use crate::store::MetadataReader;
 use crate::store::references::{LinkedNode, NodeLink, Reference};
@@ -60,6 +61,7 @@ struct Frame {
 /// Follows references.
 pub(super) struct References<'a, 'b> {
     pub(super) reader: MetadataReader,
+    monitor: &'a dyn Monitor,
     pub(super) inventory: &'a mut Inventory<'b>,
     visited: SpillMap,
     /// Nodes read.
@@ -68,8 +70,13 @@ pub(super) struct References<'a, 'b> {
 
 impl<'a, 'b> References<'a, 'b> {
     /// Starts without having visited anything.
-    pub(crate) fn new(reader: MetadataReader, inventory: &'a mut Inventory<'b>, visited: SpillMap) -> Self {
-        Self { reader, inventory, visited, nodes: 0 }
+    pub(crate) fn new(
+        reader: MetadataReader,
+        inventory: &'a mut Inventory<'b>,
+        visited: SpillMap,
+        monitor: &'a dyn Monitor,
+    ) -> Self {
+        Self { reader, monitor, inventory, visited, nodes: 0 }
     }
 
     /// Judges a whole tree by its root.
@@ -113,7 +120,7 @@ impl<'a, 'b> References<'a, 'b> {
 
     /// Returns the finding by which a chunk cannot be restored; `None`: it can.
     pub(super) fn judge_chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<Option<usize>> {
-        self.inventory.judge(chunk, hint)
+        self.inventory.judge(chunk, hint, self.monitor)
     }
 
     fn visited(&mut self, node: Fingerprint) -> Result<Option<Summary>> {

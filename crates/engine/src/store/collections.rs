@@ -84,7 +84,8 @@ impl Store {
         Ok((self.read_ids(number, CollectionStep::Condemn)?, true))
     }
 
-    fn read_ids(&self, number: u32, step: CollectionStep) -> Result<ContainerIds> {
+    /// Reads the containers that a step lists.
+    pub(crate) fn read_ids(&self, number: u32, step: CollectionStep) -> Result<ContainerIds> {
         let mut ids = ContainerIds::default();
         self.read_collection(number, step, &mut |item| {
             if let CollectionItem::Container(id) = item {

@@ -59,6 +59,27 @@ impl ContainerIds {
         self.runs.shrink_to_fit();
     }
 
+    /// Returns true if the set contains an id.
+    pub(crate) fn contains(&self, id: ContainerId) -> bool {
+        let after = self.runs.partition_point(|run| (run.session, run.first) <= (id.session, id.ordinal));
+        let run = after.checked_sub(1).and_then(|at| self.runs.get(at));
+        run.is_some_and(|run| run.session == id.session && id.ordinal <= run.last)
+    }
+
+    /// Returns true if the set contains an id of a session.
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.runs.binary_search_by_key(&session, |run| run.session).is_ok()
+    }
+
+    /// Returns the ids in ascending order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ContainerId> {
+        let ids = |run: &IdRun| {
+            let session = run.session;
+            (run.first..=run.last).map(move |ordinal| ContainerId { session, ordinal })
+        };
+        self.runs.iter().flat_map(ids)
+    }
+
     /// Starts a search for ids that come in ascending order.
     pub(crate) fn cursor(&self) -> IdCursor<'_> {
         IdCursor { runs: &self.runs }
@@ -117,11 +138,15 @@ mod tests {
             let model: BTreeSet<_> = added.into_iter().collect();
             assert_eq!(set.runs.is_empty(), model.is_empty());
             assert!(set.runs.is_sorted() && set.runs.len() <= model.len());
+            assert!(set.iter().eq(model.iter().copied()));
             let mut cursor = set.cursor();
             for session in 0..5 {
+                let has_session = model.iter().any(|member| member.session == id(session, 0).session);
+                assert_eq!(set.has_session(id(session, 0).session), has_session);
                 for ordinal in 0..60 {
                     let id = id(session, ordinal);
                     assert_eq!(cursor.contains(id), model.contains(&id), "{id}");
+                    assert_eq!(set.contains(id), model.contains(&id), "{id}");
                 }
             }
         }
