@@ -54,6 +54,15 @@ hexadecimal!(Fingerprint);
 hexadecimal!(RepositoryId);
 hexadecimal!(SessionId);
 
+/// A process, as its host knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Identifier of the running kernel's boot. Two hosts, or two boots of one, never have the same.
+    pub boot: [u8; 16],
+    /// Number of the process.
+    pub id: u32,
+}
+
 /// Parses `2 * N` lower-case hexadecimal digits.
 pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();

@@ -16,6 +16,7 @@ use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::{ObjectName, Prefix};
 use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::{ForgetBody, SessionKind};
+use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, TraceEntry};
@@ -179,6 +180,35 @@ fn a_prune_waits_for_a_backup_and_the_next_one_goes_on() {
 }
 
 #[test]
+fn a_prune_does_not_wait_for_a_backup_of_its_host_that_was_killed() {
+    let world = World::new(20);
+    let store = world.create(SMALL).unwrap();
+    let versions = versions();
+    let sessions = back_up_all(&world, &store, &versions);
+    forget(&store, sessions[0]).unwrap();
+    let killed = Session::begin(&store, &world.scratch(), SessionKind::Backup, "writer").unwrap();
+    world.disk.fail_at(world.disk.calls() + 1, Fault::Die);
+    assert!(killed.end().is_err());
+    let world = world.on(world.disk.reopen());
+    let store = world.open().unwrap();
+    let patient = PruneRequest { fence_after: Duration::from_hours(24), ..request(&world, &store) };
+    // Another host, or a cache elsewhere, has to wait.
+    let elsewhere = PruneRequest { scratch: Scratch { dir: "elsewhere".into(), ..world.scratch() }, ..patient };
+    world.cache().create_dir(Path::new("elsewhere")).unwrap();
+    let report = prune(&store, &elsewhere, &Silent).unwrap();
+    assert!(matches!(report.state, PruneState::Waiting(_)), "{report:?}");
+    let patient = PruneRequest { scratch: world.scratch(), ..elsewhere };
+    let report = prune(&store, &patient, &Silent).unwrap();
+    assert_eq!((report.state, report.fenced), (PruneState::Done, vec![killed.id]));
+    assert_clean(&world, &store, "after a killed backup");
+    // The next session of the host removes the lock's file.
+    let lock = Path::new("sessions").join(killed.id.to_string());
+    assert!(world.cache().exists(&lock).unwrap());
+    back_up_all(&world, &store, &versions[..1]);
+    assert!(!world.cache().exists(&lock).unwrap());
+}
+
+#[test]
 fn a_prune_that_is_given_up_deletes_nothing() {
     let world = World::new(3);
     let store = world.create(SMALL).unwrap();
@@ -333,7 +363,7 @@ fn a_fenced_collector_reports_its_work() {
     let store = world.create(SMALL).unwrap();
     let sessions = back_up_all(&world, &store, &versions());
     forget(&store, sessions[0]).unwrap();
-    let other = Session::create(&store, SessionKind::Collection, "other").unwrap();
+    let other = Session::create(&store, &world.scratch(), SessionKind::Collection, "other").unwrap();
     let report = prune_all(&world, &store).unwrap();
     assert_eq!(report.fenced, [other.id]);
     assert!(matches!(other.abandon(Error::Interrupted), Error::Fenced { .. }));

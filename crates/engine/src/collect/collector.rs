@@ -28,6 +28,7 @@ use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
 use crate::store::commits::Commits;
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::metadata::Scratch;
 use crate::store::{Session, Store};
 use crate::types::SessionId;
 
@@ -45,7 +46,7 @@ const FENCES_MAX: usize = 8;
 pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
     let (mut report, mut fences) = (PruneReport::default(), 0);
     loop {
-        let session = Arc::new(Session::create(store, SessionKind::Collection, &request.hostname)?);
+        let session = Arc::new(Session::create(store, &request.scratch, SessionKind::Collection, &request.hostname)?);
         let collector = Collector::new(store, request, monitor, Arc::clone(&session));
         match collector.and_then(|mut collector| collector.run(&mut report)) {
             Ok(next) => {
@@ -95,7 +96,7 @@ pub fn give_up(store: &Store, hostname: &str) -> Result<Option<u32>> {
     let Some((number, _)) = collections.iter().next_back().filter(|(_, steps)| steps::is_open(steps)) else {
         return Ok(None);
     };
-    let session = Session::create(store, SessionKind::Collection, hostname)?;
+    let session = Session::create(store, &Scratch::default(), SessionKind::Collection, hostname)?;
     let given_up = steps::give_up(store, session.id, *number).map(|is_ours| is_ours.then_some(*number));
     match given_up {
         Ok(number) => session.end().map(|_| number),
@@ -287,11 +288,11 @@ impl<'a> Collector<'a> {
             self.store.objects.refresh_sessions(self.session.id)?;
             let waited_for = self.store.host.monotonic().saturating_sub(start);
             let mut waited = Vec::new();
-            for unended in wait::unended(self.store, &self.clock)? {
+            for unended in wait::unended(self.store, &self.request.scratch, &self.clock)? {
                 if unended.id == self.session.id {
                     continue;
                 }
-                if self.request.fence_after <= unended.silent.unwrap_or(waited_for) {
+                if unended.is_dead || self.request.fence_after <= unended.silent.unwrap_or(waited_for) {
                     if wait::fence(self.store, &self.session, unended.id)? {
                         report.fenced.push(unended.id);
                     }

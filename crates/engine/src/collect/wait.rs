@@ -9,7 +9,8 @@ use crate::object::names::{ObjectName, Prefix};
 use crate::object::store::Created;
 use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, SessionKind};
-use crate::store::{Session, Store};
+use crate::store::metadata::Scratch;
+use crate::store::{Session, Store, presence};
 use crate::types::{SessionId, Timestamp};
 
 /// A session that has not ended.
@@ -23,6 +24,8 @@ pub struct UnendedSession {
     pub began: Option<Timestamp>,
     /// Time since its object or its last heartbeat was created, by the clock of the store; `None` if the store has none.
     pub silent: Option<Duration>,
+    /// True if it was a process of this host, and that has died.
+    pub(crate) is_dead: bool,
     /// Its kind, as far as its object says so.
     pub(crate) kind: Option<SessionKind>,
 }
@@ -57,7 +60,7 @@ impl StoreClock {
 }
 
 /// Lists the sessions that have not ended. Sessions are listed first: one that ends meanwhile counts as ended.
-pub(super) fn unended(store: &Store, clock: &StoreClock) -> Result<Vec<UnendedSession>> {
+pub(super) fn unended(store: &Store, scratch: &Scratch, clock: &StoreClock) -> Result<Vec<UnendedSession>> {
     let begun = session_times(store)?;
     let ended = store.list_ended()?;
     let unended = begun.into_iter().filter(|(session, _)| !ended.contains(session));
@@ -68,6 +71,7 @@ pub(super) fn unended(store: &Store, clock: &StoreClock) -> Result<Vec<UnendedSe
                 id,
                 hostname: body.as_ref().map_or_else(String::new, |body| body.hostname.clone()),
                 began: body.as_ref().map(|body| body.time),
+                is_dead: body.as_ref().is_some_and(|body| presence::is_dead(scratch, &*store.host, id, body)),
                 silent: clock.age(&*store.host, changed),
                 kind: body.map(|body| body.kind),
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::types::Timestamp;
+use crate::types::{Process, Timestamp};
 
 pub(crate) mod absent;
 pub(crate) mod background;
@@ -293,6 +293,10 @@ pub trait Host: Debug + Send + Sync {
     fn monotonic(&self) -> Duration;
     /// Returns when so much time has passed.
     fn sleep(&self, duration: Duration);
+    /// Returns which process this is, if the host can tell.
+    fn process(&self) -> Option<Process> {
+        None
+    }
     /// Runs a job of a named kind in the background, few at a time, in any order. A host without threads runs it before it
     /// returns, or when a caller asks for it. `background::Background` keeps track of a job.
     fn background(&self, kind: &'static str, job: Box<dyn FnOnce() + Send>);

@@ -24,7 +24,7 @@ use crate::io::os_file::OsFile;
 use crate::io::{
     Access, BatchRead, BatchWrite, DeviceProfile, Disk, DiskEntry, DiskFile, Host, Linked, ReadStream, SizedEntry,
 };
-use crate::types::Timestamp;
+use crate::types::{Process, Timestamp};
 
 pub use crate::io::os_batch::IoBackend;
 
@@ -298,6 +298,12 @@ impl Host for OsHost {
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+
+    fn process(&self) -> Option<Process> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = boot.trim().split('-').collect();
+        Some(Process { boot: u128::from_str_radix(&digits, 16).ok()?.to_be_bytes(), id: std::process::id() })
     }
 
     fn random(&self, buffer: &mut [u8]) -> Result<()> {

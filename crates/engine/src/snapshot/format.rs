@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
-use crate::types::{Fingerprint, SessionId, Timestamp};
+use crate::types::{Fingerprint, Process, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
 pub(super) const TEXT_LEN_MAX: usize = 64 << 10;
@@ -28,6 +28,7 @@ const TAG_HEAD: u8 = 14;
 const TAG_COLLECTIONS_SEEN: u8 = 15;
 pub(super) const TAG_CONTAINER: u8 = 16;
 const OPTIONAL_TAGS: u8 = 128;
+const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
 const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
@@ -152,6 +153,8 @@ pub(crate) struct SessionBody {
     pub(crate) time: Timestamp,
     /// On which host.
     pub(crate) hostname: String,
+    /// The process, if its host can tell.
+    pub(crate) process: Option<Process>,
 }
 
 pub(super) fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)) {
@@ -397,6 +400,12 @@ impl SessionBody {
         field(&mut out, TAG_COLLECTIONS_SEEN, |out| put_varint(out, self.collections_seen.into()));
         field(&mut out, TAG_TIME, |out| put_timestamp(out, self.time));
         field(&mut out, TAG_HOSTNAME, |out| out.extend_from_slice(self.hostname.as_bytes()));
+        if let Some(Process { boot, id }) = self.process {
+            field(&mut out, TAG_PROCESS, |out| {
+                out.extend_from_slice(&boot);
+                put_varint(out, id.into());
+            });
+        }
         out
     }
 
@@ -408,6 +417,7 @@ impl SessionBody {
             collections_seen: 0,
             time: Timestamp::default(),
             hostname: String::new(),
+            process: None,
         };
         fields(body, |tag, value| {
             match tag {
@@ -422,6 +432,7 @@ impl SessionBody {
                 TAG_COLLECTIONS_SEEN => session.collections_seen = value.varint32()?,
                 TAG_TIME => session.time = value.timestamp()?,
                 TAG_HOSTNAME => session.hostname = text(value)?,
+                TAG_PROCESS => session.process = Some(Process { boot: value.array()?, id: value.varint32()? }),
                 _ => return Ok(false),
             }
             Ok(true)
@@ -482,6 +493,7 @@ mod tests {
             kind: SessionKind::Backup,
             collections_seen: 9,
             time: Timestamp::default(),
+            process: Some(Process { boot: [9; 16], id: 300 }),
             hostname: "h".into(),
         };
         assert_eq!(SessionBody::decode(&session.encode()), Ok(session));

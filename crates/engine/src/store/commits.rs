@@ -148,6 +148,12 @@ impl Commits {
         containers.sessions().filter(|session| !durable.contains(session)).collect()
     }
 
+    /// Returns true if a session has ended.
+    pub(crate) fn has_ended(&self, session: SessionId) -> bool {
+        self.commits.iter().any(|commit| commit.session == session)
+            || self.findings.iter().any(|(ended, _)| *ended == session)
+    }
+
     /// Returns the snapshots that were not forgotten, oldest first.
     pub fn snapshots(&self) -> Vec<(SessionId, &Snapshot)> {
         let mut snapshots: Vec<_> = self

@@ -16,6 +16,7 @@ pub(crate) mod locations;
 pub mod metadata;
 pub(crate) mod node_walk;
 pub mod pin;
+pub(crate) mod presence;
 pub(crate) mod references;
 mod scratch;
 pub(crate) mod session;

@@ -15,6 +15,7 @@ use crate::object::{ObjectType, seal_small};
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind};
 use crate::store::Store;
 use crate::store::container_set::Containers;
+use crate::store::presence::{self, Presence};
 use crate::store::scratch::Scratch;
 use crate::types::SessionId;
 
@@ -40,6 +41,7 @@ pub struct Session {
     pub(crate) is_condemning: bool,
     store: Store,
     heartbeat: Mutex<Heartbeat>,
+    _presence: Option<Presence>,
 }
 
 /// The last heartbeat.
@@ -55,7 +57,7 @@ impl Session {
     /// Begins a session (steps W1 to W3 of `docs/protocol.md`): creates its object, reads what collections have condemned,
     /// lists containers. A collection does the opposite, so that one of the two sees the other.
     pub(crate) fn begin(store: &Store, scratch: &Scratch, kind: SessionKind, hostname: &str) -> Result<Self> {
-        let mut session = Self::create(store, kind, hostname)?;
+        let mut session = Self::create(store, scratch, kind, hostname)?;
         match session.list(scratch) {
             Ok(()) => Ok(session),
             Err(error) => Err(session.abandon(error)),
@@ -63,13 +65,20 @@ impl Session {
     }
 
     /// Begins a session that refers to nothing (step C0 of `docs/protocol.md`).
-    pub(crate) fn create(store: &Store, kind: SessionKind, hostname: &str) -> Result<Self> {
+    pub(crate) fn create(store: &Store, scratch: &Scratch, kind: SessionKind, hostname: &str) -> Result<Self> {
         store.objects.complete()?;
         let collections_seen = store.list_collections()?.into_keys().next_back().unwrap_or(0);
         let mut id = [0; 16];
         store.host.random(&mut id)?;
         let id = SessionId(id);
-        let body = SessionBody { kind, collections_seen, time: store.host.now(), hostname: hostname.to_owned() };
+        let presence = Presence::announce(scratch, id);
+        let body = SessionBody {
+            kind,
+            collections_seen,
+            time: store.host.now(),
+            hostname: hostname.to_owned(),
+            process: store.host.process(),
+        };
         let identity = (store.config.repository, id, 0);
         let bytes = seal_small(&store.keys, &*store.host, ObjectType::Session, identity, &body.encode())?;
         let name = ObjectName::Session(id);
@@ -85,6 +94,7 @@ impl Session {
             is_condemning: false,
             store: store.clone(),
             heartbeat,
+            _presence: presence,
         })
     }
 
@@ -95,6 +105,7 @@ impl Session {
         self.is_condemning = absent.is_condemning;
         self.live = self.store.list_sized_containers(scratch)?.without(&absent.containers);
         let commits = self.store.read_commits()?;
+        presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
         self.heads = commits.heads();
         Ok(())

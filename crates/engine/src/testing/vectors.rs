@@ -156,7 +156,13 @@ fn object_vectors(out: &mut Vectors) {
     let slot = Slot::wrap(unsealed, REPOSITORY(), b"onefold", &MasterKey(counting(0)), &label).unwrap();
     out.push(("slot", encode_slot(REPOSITORY(), &slot)));
 
-    let session = SessionBody { kind: SessionKind::Backup, collections_seen: 300, time: TIME, hostname: "host".into() };
+    let session = SessionBody {
+        kind: SessionKind::Backup,
+        collections_seen: 300,
+        time: TIME,
+        hostname: "host".into(),
+        process: None,
+    };
     let seal = |object_type, ordinal, body: &[u8]| {
         seal_small(&keys(), &CountingHost, object_type, (REPOSITORY(), SESSION(), ordinal), body).unwrap()
     };

@@ -10,7 +10,7 @@ use crate::io::{Demand, Host};
 use crate::random::SplitMix64;
 use crate::testing::mem_tree::MemTree;
 use crate::testing::sim::SimDisk;
-use crate::types::Timestamp;
+use crate::types::{Process, Timestamp};
 
 /// How far the clocks move with each call, until set otherwise.
 const STEP: Duration = Duration::from_millis(1);
@@ -29,6 +29,8 @@ const PATIENCE_MAX: u64 = 24;
 #[derive(Debug)]
 pub(crate) struct SimHost {
     state: Mutex<State>,
+    /// Identifier of its boot, by the seed.
+    boot: [u8; 16],
 }
 
 struct State {
@@ -94,7 +96,7 @@ impl SimHost {
         let random = blake3::Hasher::new().update(b"onefold simulated host").update(&seed.to_le_bytes()).finalize_xof();
         let wall = Timestamp { seconds: START_SECONDS, nanoseconds: 0 };
         let state = State { wall, monotonic: Duration::ZERO, step: STEP, random, deferral: None };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), boot: (u128::from(seed) + 1).to_be_bytes() }
     }
 
     /// Makes a host that defers background jobs; the seed decides for how long and in which order.
@@ -200,6 +202,10 @@ impl Host for SimHost {
 
     fn sleep(&self, duration: Duration) {
         self.state().monotonic += duration;
+    }
+
+    fn process(&self) -> Option<Process> {
+        Some(Process { boot: self.boot, id: 1 })
     }
 
     fn background(&self, kind: &'static str, job: Job) {
