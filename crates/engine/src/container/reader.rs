@@ -2,6 +2,8 @@
 //!
 //! Does no I/O. Everything is checked before it is used, and a wrong byte anywhere is an error that names the container.
 
+use std::sync::OnceLock;
+
 use crate::codec::DecodeError;
 use crate::compress::Compressor;
 use crate::container::directory::{Directory, RegionEntry, Side, sealed_len};
@@ -41,8 +43,8 @@ pub struct ContainerReader {
     region_chunks: Vec<usize>,
     /// First byte of each chunk in its region's plaintext.
     chunk_offsets: Vec<u32>,
-    /// Chunk numbers, sorted by fingerprint; empty after a back directory.
-    by_fingerprint: Vec<u32>,
+    /// Chunk numbers, sorted by fingerprint, once one is looked for; empty after a back directory.
+    by_fingerprint: OnceLock<Vec<u32>>,
 }
 
 /// A container's header, checked.
@@ -134,12 +136,8 @@ impl ContainerReader {
             ));
         }
         let OpenHeader { bytes, key, .. } = header;
-        let by_fingerprint = Vec::new();
-        let header = bytes;
-        let mut reader =
-            Self { name, directory, header, key, region_offsets, region_chunks, chunk_offsets, by_fingerprint };
-        reader.sort_names();
-        reader
+        let (header, by_fingerprint) = (bytes, OnceLock::new());
+        Self { name, directory, header, key, region_offsets, region_chunks, chunk_offsets, by_fingerprint }
     }
 
     /// Names the chunks of a container that was opened by its back directory, in order.
@@ -147,15 +145,19 @@ impl ContainerReader {
         for (chunk, fingerprint) in self.directory.chunks.iter_mut().zip(fingerprints) {
             chunk.fingerprint = *fingerprint;
         }
-        self.sort_names();
+        self.by_fingerprint = OnceLock::new();
     }
 
-    fn sort_names(&mut self) {
-        let chunks = &self.directory.chunks;
-        let named = |number: u32| chunks.get(number as usize).and_then(|chunk| chunk.fingerprint);
-        let count = u32::try_from(chunks.len()).unwrap_or(0);
-        self.by_fingerprint = (0..count).filter(|&number| named(number).is_some()).collect();
-        self.by_fingerprint.sort_unstable_by_key(|&number| named(number));
+    /// Returns chunk numbers in the order of their fingerprints.
+    fn by_fingerprint(&self) -> &[u32] {
+        self.by_fingerprint.get_or_init(|| {
+            let chunks = &self.directory.chunks;
+            let named = |number: u32| chunks.get(number as usize).and_then(|chunk| chunk.fingerprint);
+            let count = u32::try_from(chunks.len()).unwrap_or(0);
+            let mut numbers: Vec<u32> = (0..count).filter(|&number| named(number).is_some()).collect();
+            numbers.sort_unstable_by_key(|&number| named(number));
+            numbers
+        })
     }
 
     /// Returns roughly how many bytes of memory the directory takes.
@@ -177,8 +179,9 @@ impl ContainerReader {
             return Some(guess);
         }
         let key = |&number: &u32| named(number as usize);
-        let at = self.by_fingerprint.binary_search_by_key(&Some(*fingerprint), key).ok()?;
-        self.by_fingerprint.get(at).map(|number| *number as usize)
+        let numbers = self.by_fingerprint();
+        let at = numbers.binary_search_by_key(&Some(*fingerprint), key).ok()?;
+        numbers.get(at).map(|number| *number as usize)
     }
 
     /// Returns where the chunk with this number stands.
