@@ -466,7 +466,8 @@ fn a_snapshot_whose_containers_were_copied_and_deleted_is_whole() {
     let mut marker = Marker::new(&mut reader, &scratch, MEMORY_BYTES_MIN).unwrap();
     marker.mark(newest.tree, &mut |_| Ok(()), &Silent).unwrap();
     let reached = marker.finish().unwrap();
-    let mut chunks = DirectoryChunks { store: &store, containers: &listed, monitor: &Silent, unreadable: Vec::new() };
+    let (containers, driver, unreadable) = (&listed, &Driver::inline(1), Vec::new());
+    let mut chunks = DirectoryChunks { store: &store, containers, driver, monitor: &Silent, unreadable };
     let count = u32::try_from(listed.len()).unwrap();
     let usage = Usage::count(&scratch, &store.host, usage::MEMORY_BYTES_MIN, count, reached, &mut chunks).unwrap();
     let counted = listed.numbers().map(|number| {

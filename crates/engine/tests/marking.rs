@@ -8,6 +8,7 @@ use onefold_engine::collect::plan::ContainerUsage;
 use onefold_engine::collect::usage::{self, Usage};
 use onefold_engine::io::Access;
 use onefold_engine::object::names::ContainerKind;
+use onefold_engine::pipeline::Driver;
 use onefold_engine::snapshot::Snapshot;
 use onefold_engine::store::metadata::MetadataMemory;
 use onefold_engine::store::{MetadataReader, Store};
@@ -44,7 +45,8 @@ fn count(world: &World, store: &Store, snapshots: &[&Snapshot]) -> Result<Counte
         )?;
     }
     let nodes = marker.nodes();
-    let mut chunks = DirectoryChunks { store, containers: &containers, monitor: &Silent, unreadable: Vec::new() };
+    let (containers, driver, unreadable) = (&containers, &Driver::inline(1), Vec::new());
+    let mut chunks = DirectoryChunks { store, containers, driver, monitor: &Silent, unreadable };
     let end = u32::try_from(containers.len()).unwrap();
     let memory_bytes = usage::MEMORY_BYTES_MIN;
     let usage = Usage::count(&world.scratch(), &store.host, memory_bytes, end, marker.finish()?, &mut chunks)?;

@@ -357,6 +357,7 @@ impl<'a> Collector<'a> {
             in_doubt: &in_doubt,
             reached: &reached,
             trusts_copies: self.request.trust_copies,
+            driver: &self.request.driver,
             monitor: &beating,
             unreadable: &|error| reporting.borrow_mut().find(error),
         };

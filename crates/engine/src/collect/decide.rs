@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
+use crate::pipeline::Driver;
 use crate::spill::partition::{FilledPartitions, Partitions, SortedRecords};
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::directories::Directories;
@@ -54,6 +55,8 @@ pub(super) struct Decision<'a> {
     pub(super) reached: &'a [&'a Reached],
     /// Relies on copies that this collection has not written without a look at their bytes.
     pub(super) trusts_copies: bool,
+    /// Runs the tasks that read directories.
+    pub(super) driver: &'a Driver,
     pub(super) monitor: &'a dyn Monitor,
     /// Takes what cannot be read. Condemned containers among it stay, and so do those whose copies are among it.
     pub(super) unreadable: &'a dyn Fn(&Error),
@@ -94,7 +97,7 @@ impl Decision<'_> {
         &'a self,
         containers: &'a Containers,
     ) -> impl Iterator<Item = Result<(ContainerNumber, Result<ContainerReader>)>> + 'a {
-        let opened = self.store.open_containers(containers, containers.numbers());
+        let opened = self.store.open_containers_ahead(self.driver, containers, containers.numbers());
         containers.numbers().zip(opened).map(|(number, opened)| {
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);

@@ -5,6 +5,7 @@ use crate::collect::usage::{RANK_MAX, REACHED_LEN, Reached, StoredChunk, StoredC
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
+use crate::pipeline::Driver;
 use crate::spill::Partitions;
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -85,6 +86,8 @@ pub struct DirectoryChunks<'a> {
     pub store: &'a Store,
     /// The containers, which bring their numbers with them.
     pub containers: &'a Containers,
+    /// Runs the tasks that read directories.
+    pub driver: &'a Driver,
     /// Is asked whether to stop.
     pub monitor: &'a dyn Monitor,
     /// Containers whose directories cannot be read, or do not name all of their chunks. No chunk of them was passed on.
@@ -93,7 +96,7 @@ pub struct DirectoryChunks<'a> {
 
 impl StoredChunks for DirectoryChunks<'_> {
     fn each(&mut self, each: &mut dyn FnMut(StoredChunk) -> Result<()>) -> Result<()> {
-        let opened = self.store.open_containers(self.containers, self.containers.numbers());
+        let opened = self.store.open_containers_ahead(self.driver, self.containers, self.containers.numbers());
         for (number, opened) in self.containers.numbers().zip(opened) {
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);

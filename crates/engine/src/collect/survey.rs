@@ -132,8 +132,9 @@ impl Survey<'_> {
         report: &mut PruneReport,
     ) -> Result<(Usage, PrunePlan)> {
         let beating = Beating(self);
+        let (store, driver) = (self.store, &self.request.driver);
         let (containers, unreadable) = (candidates, Vec::new());
-        let mut chunks = DirectoryChunks { store: self.store, containers, monitor: &beating, unreadable };
+        let mut chunks = DirectoryChunks { store, containers, driver, monitor: &beating, unreadable };
         let (scratch, host) = (&self.request.scratch, &self.store.host);
         let usage = Usage::count(scratch, host, self.memory() / 2, candidates.numbers_end(), reached, &mut chunks)?;
         for error in &chunks.unreadable {

@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 use crate::object::header::HEADER_LEN;
 use crate::object::names::{ContainerName, ObjectName, Prefix};
 use crate::object::store::{Detail, RangeRead};
+use crate::pipeline::driver::Pool;
+use crate::pipeline::{Driver, Task};
 use crate::store::Store;
 use crate::store::container_set::{ContainerNumber, ContainerSetBuilder, Containers};
 use crate::store::scratch::Scratch;
@@ -17,6 +19,22 @@ use crate::store::scratch::Scratch;
 const HEAD_LEN: usize = 64 << 10;
 /// Containers whose directories are read in one batch.
 const DIRECTORY_BATCH: usize = 32;
+/// Containers whose directories are read by one task, and tasks at a time.
+const AHEAD_BATCH: usize = 4;
+const AHEAD_BATCHES: usize = 4;
+
+/// Opens containers by their directories.
+struct OpenContainers(Store);
+
+impl Task for OpenContainers {
+    type In = Vec<ContainerName>;
+    type Out = Vec<(ContainerName, Result<ContainerReader>)>;
+
+    fn run(&self, names: Self::In) -> Self::Out {
+        let opened = self.0.open_batch(&names);
+        names.into_iter().zip(opened).collect()
+    }
+}
 
 impl Store {
     /// Lists all containers. Names that are no container's are left out.
@@ -75,6 +93,30 @@ impl Store {
                 batch = names.into_iter().zip(opened).collect::<Vec<_>>().into_iter();
             }
             batch.next().map(Ok)
+        })
+    }
+
+    /// Opens containers as [`Store::open_containers`] does, ahead of whoever takes them, on the threads of a driver. Takes at
+    /// most 20 directories.
+    pub(crate) fn open_containers_ahead<'a>(
+        &self,
+        driver: &Driver,
+        containers: &'a Containers,
+        mut numbers: impl Iterator<Item = ContainerNumber> + 'a,
+    ) -> impl Iterator<Item = Result<(ContainerName, Result<ContainerReader>)>> + 'a {
+        let mut queue = driver.queue(OpenContainers(self.clone()), Pool::Read, AHEAD_BATCHES);
+        let mut opened = Vec::new().into_iter();
+        std::iter::from_fn(move || {
+            while opened.as_slice().is_empty() {
+                let names = numbers.by_ref().take(AHEAD_BATCH).map(|number| containers.name(number));
+                let names: Vec<ContainerName> = match names.collect() {
+                    Ok(names) => names,
+                    Err(error) => return Some(Err(error)),
+                };
+                let oldest = if names.is_empty() { Some(queue.pop()?) } else { queue.push(names) };
+                opened = oldest.unwrap_or_default().into_iter();
+            }
+            opened.next().map(Ok)
         })
     }
 

@@ -11,6 +11,7 @@ use crate::container::ContainerReader;
 use crate::error::{Error, Result};
 use crate::lru::Lru;
 use crate::object::names::ContainerKind;
+use crate::object::store::RangeRead;
 use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
 use crate::store::container_set::Containers;
@@ -19,6 +20,11 @@ pub use crate::store::scratch::Scratch;
 use crate::store::view::{View, ViewMemory};
 use crate::tree::{TreeNode, decode_node};
 use crate::types::{ChunkKind, ContainerId, Fingerprint};
+
+/// Share of the memory for regions that is for reading some together: one of 4.
+const READ_AHEAD_SHARE: usize = 4;
+/// Most regions that are read together.
+const READ_AHEAD_MAX: usize = 32;
 
 /// Memory of a metadata reader.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +81,8 @@ pub struct MetadataReader {
     view: View,
     locations: Locations,
     regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
+    /// Memory of regions that are read together, in bytes.
+    ahead_bytes: usize,
     compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
     findings: Vec<Error>,
@@ -123,11 +131,13 @@ impl MetadataReader {
     fn over(view: View, usable: Usable, scratch: &Scratch, memory: MetadataMemory) -> Result<Self> {
         let store = view.store().clone();
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
+        let ahead_bytes = memory.regions_bytes / READ_AHEAD_SHARE;
         let mut reader = Self {
             locations: Locations::new(&store, locations),
             store,
             view,
-            regions: Lru::new(memory.regions_bytes),
+            regions: Lru::new(memory.regions_bytes - ahead_bytes),
+            ahead_bytes,
             compressor: Compressor::default(),
             findings: Vec::new(),
         };
@@ -229,6 +239,39 @@ impl MetadataReader {
         let container = self.view.directories.get(id).ok();
         let position = container.and_then(|container| container.find(fingerprint));
         Ok(position.map(|position| (id, position.region)))
+    }
+
+    /// Returns the number of regions that [`MetadataReader::read_ahead`] may take.
+    pub(crate) fn read_ahead_count(&self) -> usize {
+        (self.ahead_bytes / self.store.config.region_bytes.max(1) as usize).min(READ_AHEAD_MAX)
+    }
+
+    /// Reads regions in one batch, so that chunks in them are found in memory. Whoever reads a chunk of a region that cannot
+    /// be read gets the error.
+    pub(crate) fn read_ahead(&mut self, regions: &[(ContainerId, u32)]) {
+        let mut reads = Vec::with_capacity(regions.len());
+        for (id, region) in regions {
+            if self.regions.get(&(*id, *region)).is_some() {
+                continue;
+            }
+            let Ok(container) = self.view.directories.get(*id) else { continue };
+            let Some((offset, len)) = container.region_range(*region) else { continue };
+            let read = RangeRead::new(container.name.into(), offset, len as usize);
+            reads.push((container, *region, read));
+        }
+        let (containers, mut reads): (Vec<_>, Vec<_>) =
+            reads.into_iter().map(|(container, region, read)| ((container, region), read)).unzip();
+        self.store.objects.read(&mut reads);
+        for ((container, region), mut read) in containers.into_iter().zip(reads) {
+            let mut plain = Vec::new();
+            let opened = read
+                .outcome
+                .and_then(|_| container.open_region(region, &mut read.buffer, &mut self.compressor, &mut plain));
+            if opened.is_ok() {
+                let bytes = plain.len();
+                self.regions.insert((container.name.id, region), Arc::new(plain), bytes);
+            }
+        }
     }
 
     fn region(&mut self, container: &ContainerReader, region: u32) -> Result<Arc<Vec<u8>>> {

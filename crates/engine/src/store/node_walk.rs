@@ -14,6 +14,9 @@ const STEP_NODES_MAX: usize = 1 << 10;
 /// one node for each level only.
 const FRONTIER_MAX: usize = 1 << 17;
 
+/// A node with the container and region of its first copy, if they are known.
+type Located = (Option<(ContainerId, u32)>, ChunkKind, Fingerprint);
+
 /// Receiver of what a walk visits.
 pub(crate) trait NodeVisitor {
     /// Takes a node before it is read, once. `reader` locates it.
@@ -54,8 +57,13 @@ impl<'a> NodeWalk<'a> {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            for (kind, node) in self.take_step()? {
-                self.follow(kind, node, visitor)?;
+            let step = self.take_step()?;
+            let mut read_to = 0;
+            for (at, (_, kind, node)) in step.iter().enumerate() {
+                if read_to <= at {
+                    read_to = self.read_ahead(&step, at);
+                }
+                self.follow(*kind, *node, visitor)?;
             }
         }
         Ok(())
@@ -75,8 +83,31 @@ impl<'a> NodeWalk<'a> {
         Ok(())
     }
 
+    /// Reads the regions of nodes from `start` on. Returns the first node whose region was not read.
+    fn read_ahead(&mut self, step: &[Located], start: usize) -> usize {
+        let count = self.reader.read_ahead_count();
+        let mut regions = Vec::with_capacity(count);
+        let mut end = start;
+        for (at, (location, ..)) in step.iter().enumerate().skip(start) {
+            if let Some(location) = location
+                && regions.last() != Some(location)
+            {
+                if count <= regions.len() {
+                    break;
+                }
+                regions.push(*location);
+            }
+            end = at + 1;
+        }
+        // A single region is read when it is wanted.
+        if 1 < regions.len() {
+            self.reader.read_ahead(&regions);
+        }
+        end.max(start + 1)
+    }
+
     /// Takes the last nodes of the frontier, in the order of their locations.
-    fn take_step(&mut self) -> Result<Vec<(ChunkKind, Fingerprint)>> {
+    fn take_step(&mut self) -> Result<Vec<Located>> {
         let count = if FRONTIER_MAX < self.frontier.len() { 1 } else { STEP_NODES_MAX };
         let step = self.frontier.split_off(self.frontier.len().saturating_sub(count));
         let mut located = Vec::with_capacity(step.len());
@@ -84,7 +115,7 @@ impl<'a> NodeWalk<'a> {
             located.push((self.reader.locate(&node)?, kind, node));
         }
         located.sort_unstable_by_key(|(location, ..)| *location);
-        Ok(located.into_iter().map(|(_, kind, node)| (kind, node)).collect())
+        Ok(located)
     }
 
     fn follow(&mut self, kind: ChunkKind, node: Fingerprint, visitor: &mut dyn NodeVisitor) -> Result<()> {
