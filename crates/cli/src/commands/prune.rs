@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
 use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, UnendedSession, give_up, plan_prune, prune};
-use onefold_engine::io::os::process_peak_rss_bytes;
+use onefold_engine::io::os::{give_way, process_peak_rss_bytes};
 use onefold_engine::io::os_identity::host_name;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
@@ -35,6 +35,8 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
     }
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let progress = Progress::new(output, &interrupt, Activity::Prune);
+    // Before the driver starts its threads. A backup beside it hardly takes longer.
+    give_way();
     let request = PruneRequest {
         options: PruneOptions {
             max_unused: max_unused(&args.max_unused)?,
