@@ -190,6 +190,7 @@ fn every_field_of_a_message_is_in_the_manual() {
         ("`backup`: `summary`", [of(&first, "summary"), of(&second, "summary"), of(&tried, "summary")].concat()),
         ("`restore`: `status`", of(&restored, "status")),
         ("*`repair index`*: *`summary`*", found(&["repair", "index", "--json", "--progress-interval", "0"])),
+        ("*`repair containers`*: *`summary`*", found(&["repair", "containers", "--json", "--progress-interval", "0"])),
         ("`restore`: `verbose_status`", of(&restored, "verbose_status")),
         ("`restore`: `summary`", of(&restored, "summary")),
         ("`snapshots`, `cat snapshot`, `ls`: `snapshot`", list(found(&["snapshots", "--json"]).remove(0))),

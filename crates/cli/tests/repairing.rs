@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use onefold_engine::io::os::OsDisk;
 use onefold_engine::io::{Access, Disk};
 
-use crate::fixture::{Fixture, contents};
+use crate::fixture::{Fixture, contents, noise};
 
 /// A repository of one snapshot, and the directory of its index.
 fn backed_up() -> (Fixture, PathBuf) {
@@ -91,6 +91,72 @@ fn containers_that_cannot_be_read_are_reported_and_not_in_the_index() {
     assert_ne!(summary["chunks_unique"], 0, "{summary}");
     let target = fixture.path("target");
     fixture.run(["restore", "latest", "--target", target.to_str().unwrap()]).code(0);
+}
+
+/// Returns the paths of all files below the directory of containers.
+fn container_files(fixture: &Fixture) -> Vec<PathBuf> {
+    let sessions = fs::read_dir(fixture.path("repository/containers")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        sessions.flat_map(|session| fs::read_dir(session).unwrap().map(|entry| entry.unwrap().path())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn damaged_containers_are_reported_set_aside_brought_back_and_removed() {
+    let fixture = Fixture::new();
+    for number in 0..10 {
+        fixture.write(&format!("file{number}"), &noise(number, 200_000));
+    }
+    fixture.run(["backup", "source", "-q"]).code(0);
+    assert!(fixture.run(["repair", "containers"]).code(0).stdout().contains("no container is damaged"));
+    let is_data = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('d');
+    let data = container_files(&fixture).iter().find(is_data).unwrap().clone();
+    let good = fs::read(&data).unwrap();
+    let mut damaged = good.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&data, &damaged).unwrap();
+    let name = data.to_str().unwrap().to_owned();
+    let bad = PathBuf::from(format!("{name}.bad"));
+    let objects = contents(&fixture.path("repository"));
+    for arguments in [&["repair", "containers"][..], &["repair", "containers", "--quarantine", "--dry-run"]] {
+        let found = fixture.run(arguments).code(1).says(&name).says("does not open").says("  hits ");
+        assert!(found.stdout().contains("found 1 damaged container"), "{}", found.stdout());
+        found.says("the repository has 1 damaged container");
+    }
+    let found = fixture.run(["repair", "containers", &name, "--json"]).code(1).messages().pop().unwrap();
+    assert_eq!(found["damaged"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(contents(&fixture.path("repository")), objects, "a report writes nothing");
+    fixture.run(["repair", "containers", "nothing"]).code(1).says("nothing: not a container");
+    let nowhere = name.replace("d00000000", "d00000009");
+    fixture.run(["repair", "containers", "--quarantine", &nowhere]).code(1).says("there is no container");
+
+    let aside = fixture.run(["repair", "containers", "--quarantine"]).code(0);
+    assert!(aside.stdout().contains("set 1 damaged container aside"), "{}", aside.stdout());
+    assert!(!data.exists() && fs::read(&bad).unwrap() == damaged);
+    assert!(fixture.run(["repair", "containers"]).code(0).stdout().contains("no container is damaged"));
+    let id = fixture.run(["list", "quarantined"]).code(0).stdout();
+    assert_eq!(id.trim_end(), found["damaged"][0], "{id}");
+    fixture.run(["check", "--read-data"]).code(1).says(bad.to_str().unwrap()).says("  hits ");
+    let stats = fixture.run(["stats", "--mode", "raw-data", "--json"]).code(0).json();
+    assert_eq!((&stats["quarantined_containers"], &stats["quarantined_size"]), (&1.into(), &damaged.len().into()));
+    assert!(fixture.run(["prune"]).code(0).stdout().contains(" in 1 container set aside as damaged"));
+
+    // The disk gives the bytes back.
+    fs::write(&bad, &good).unwrap();
+    assert!(fixture.run(["repair", "containers", "--salvage"]).code(0).stdout().contains("brought "));
+    fixture.run(["check", "--read-data"]).code(0);
+    let target = fixture.path("target");
+    fixture.run(["restore", "latest:/source", "--target", target.to_str().unwrap()]).code(0);
+    for number in 0..10 {
+        assert_eq!(fs::read(target.join(format!("file{number}"))).unwrap(), noise(number, 200_000));
+    }
+    let would = fixture.run(["repair", "containers", "--remove-quarantined", "-n"]).code(0).stdout();
+    assert!(would.contains("would remove 1 container") && bad.exists(), "{would}");
+    let removed = fixture.run(["repair", "containers", "--remove-quarantined", "--json"]).code(0).messages();
+    assert_eq!((&removed[0]["removed_containers"], bad.exists()), (&1.into(), false), "{removed:?}");
+    assert_eq!(fixture.run(["list", "quarantined"]).code(0).stdout(), "");
 }
 
 /// Removes the container of data, which a snapshot of 20 files needs.

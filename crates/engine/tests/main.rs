@@ -20,6 +20,7 @@ mod object_store;
 mod old_formats;
 mod property;
 mod pruning;
+mod quarantining;
 mod races;
 mod regressions;
 mod rehearsing;

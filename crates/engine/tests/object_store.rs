@@ -1,12 +1,15 @@
 //! Repositories in an object store: backup, restore and check, with lost replies, throttling and errors at every request.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
+use onefold_engine::collect::quarantine;
 use onefold_engine::crypto::slot::SlotLabel;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::ObjectStore;
+use onefold_engine::object::names::{ContainerKind, ObjectName};
 use onefold_engine::object::store::Handshake;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::store::{CreateOptions, Store, Unlock, create_and_try, open};
@@ -15,7 +18,10 @@ use onefold_engine::testing::object_sim::{Lag, RequestFault, SimObjectStore};
 use onefold_engine::types::SessionId;
 use onefold_engine::{Error, Result};
 
-use crate::integration::support::{Ask, CHEAP, PASSWORD, SMALL, World, change, copy, noise, tell, tree};
+use crate::integration::pruning;
+use crate::integration::support::{
+    Ask, CHEAP, PASSWORD, SMALL, World, change, container_names, copy, noise, tell, tree,
+};
 
 /// Tries after which a client gives a request up, and more.
 const ALL_TRIES: u32 = u32::MAX;
@@ -166,6 +172,63 @@ fn an_error_or_the_death_of_the_process_at_any_request_loses_no_snapshot() {
     }
     assert!(0 < failed);
     tell(&format!("errors and deaths at {} requests: {failed} backups failed, nothing lost", requests - begun));
+}
+
+#[test]
+fn an_error_or_the_death_of_the_process_at_any_request_of_quarantining_loses_nothing() {
+    let remote = Remote::new(2, 4);
+    let _created = remote.create().unwrap();
+    let acknowledged = [remote.backup(0).unwrap(), remote.backup(1).unwrap()];
+    let base = Arc::clone(&remote.objects);
+    let name =
+        container_names(&remote.open().unwrap()).into_iter().find(|name| name.kind == ContainerKind::Data).unwrap();
+    // Some chunks of it are lost.
+    let store = remote.open().unwrap();
+    let mut damaged = store.read_container(&name).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    base.plant(&name.to_string(), &damaged);
+    let quarantine = |remote: &Remote| {
+        let store = remote.open()?;
+        let request = pruning::request(&remote.world, &store);
+        quarantine(&store, &request, &BTreeSet::from([name.id]), &Silent)
+    };
+    let fork =
+        || Remote { objects: Arc::new(base.fork()), world: remote.world.clone(), sources: remote.sources.clone() };
+    let calm = fork();
+    let first = calm.objects.requests();
+    assert_eq!(quarantine(&calm).unwrap().quarantined_containers, 1);
+    let requests = calm.objects.requests() - first;
+    let ways = [
+        (RequestFault::Throttled, ALL_TRIES),
+        (RequestFault::Die, 1),
+        (RequestFault::LostReply, ALL_TRIES),
+        (RequestFault::DieAfter, 1),
+    ];
+    let mut failed = 0;
+    for request in 1..=requests {
+        for (fault, tries) in pruning::each_or_one(&ways, request) {
+            let case = format!("{fault:?} at request {request}");
+            let mut run = fork();
+            run.objects.fail_at(run.objects.requests() + request, fault, tries);
+            failed += u64::from(quarantine(&run).is_err());
+            run.objects = Arc::new(run.objects.fork());
+            quarantine(&run).unwrap_or_else(|error| panic!("{case}: again: {error}"));
+            let quarantined = ObjectName::Quarantined(name);
+            let keys = run.objects.keys();
+            assert!(keys.contains(&quarantined.to_string()) && !keys.contains(&name.to_string()), "{case}");
+            let store = run.open().unwrap();
+            let mut bytes = vec![0; damaged.len()];
+            store.objects.read_exact(quarantined, 0, &mut bytes).unwrap();
+            assert!(bytes == damaged, "{case}");
+            run.backup(0).unwrap();
+            run.backup(1).unwrap();
+            store.remove_quarantined(&store.list_quarantined().unwrap()).unwrap();
+            run.assert_sound(&acknowledged, &case);
+        }
+    }
+    assert!(0 < failed);
+    tell(&format!("errors and deaths at {requests} requests of quarantining: {failed} runs failed, nothing lost"));
 }
 
 #[test]

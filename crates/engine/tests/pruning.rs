@@ -289,7 +289,7 @@ impl Pruned {
 }
 
 /// Returns all ways in which a call can fail, or, in a short run, one that the call's number chooses.
-fn each_or_one<T: Copy>(ways: &[T], call: u64) -> Vec<T> {
+pub(super) fn each_or_one<T: Copy>(ways: &[T], call: u64) -> Vec<T> {
     if cfg!(feature = "slow") {
         return ways.to_vec();
     }

@@ -144,6 +144,8 @@ pub(crate) enum ListedObjects {
     /// Containers
     #[value(alias = "containers")]
     Packs,
+    /// Containers that were set aside because they are damaged
+    Quarantined,
     /// Chunks, with what each holds: data or tree
     #[value(alias = "chunks")]
     Blobs,

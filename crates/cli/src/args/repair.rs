@@ -18,6 +18,41 @@ pub(crate) enum RepairCommand {
         "Replace a snapshot by one without what is lost": "onefold repair snapshots --forget 1a2b3c4d";
     })]
     Snapshots(RepairSnapshotsArgs),
+    /// Find damaged containers and what they affect, and set them aside with --quarantine
+    #[command(after_help = examples! {
+        "Read all containers, and report those that are damaged": "onefold repair containers";
+        "Set them aside, and keep what is whole in them": "onefold repair containers --quarantine";
+        "Remove the containers that were set aside": "onefold repair containers --remove-quarantined";
+    })]
+    Containers(RepairContainersArgs),
+}
+
+/// Options of `repair containers`.
+#[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
+pub(crate) struct RepairContainersArgs {
+    /// Read only these containers, by the paths that `check` prints or the ids that `list packs` prints; with --quarantine, set
+    /// them aside, damaged or not
+    #[arg(value_name = "CONTAINER", conflicts_with_all = ["salvage", "remove_quarantined"])]
+    pub(crate) containers: Vec<String>,
+    /// Set damaged containers aside: what is whole in them is copied, and their names get the ending .bad
+    #[arg(long, conflicts_with_all = ["salvage", "remove_quarantined"])]
+    pub(crate) quarantine: bool,
+    /// Copy what is whole in containers that were set aside, and in no other container, back to the repository
+    #[arg(long, conflicts_with = "remove_quarantined")]
+    pub(crate) salvage: bool,
+    /// Remove the containers that were set aside
+    #[arg(long)]
+    pub(crate) remove_quarantined: bool,
+    /// Show what would be done, but change nothing
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Wait this long for backups that are at work; without it, a later prune goes on
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub(crate) wait: String,
+    /// Fence backups that have shown no sign of life for this long: they start again
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    pub(crate) fence_after: String,
 }
 
 /// Options of `repair snapshots`.

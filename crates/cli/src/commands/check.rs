@@ -122,7 +122,8 @@ fn followed(report: &CheckReport) -> String {
     if report.snapshots == report.snapshots_total { total } else { format!("{} of {total}", report.snapshots) }
 }
 
-fn print_finding(output: &Output, finding: &Finding) {
+/// Prints a finding with the files that it affects.
+pub(crate) fn print_finding(output: &Output, finding: &Finding) {
     let kind = match finding.severity {
         Severity::Damage => "error",
         Severity::UnknownFile => "note",

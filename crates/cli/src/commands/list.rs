@@ -34,6 +34,10 @@ pub(crate) fn run(settings: &Settings, output: &Output, objects: ListedObjects) 
             let containers = store.list_containers(&cache.scratch())?;
             containers.iter().try_for_each(|(_, id)| Ok(output.line(id.to_string())?))
         }
+        ListedObjects::Quarantined => {
+            let quarantined = store.list_quarantined()?;
+            quarantined.iter().try_for_each(|container| Ok(output.line(container.name.id.to_string())?))
+        }
         ListedObjects::Blobs => blobs(settings, output, store),
         ListedObjects::Index | ListedObjects::Locks => Ok(()),
     }

@@ -21,6 +21,7 @@ mod ls;
 mod ncdu;
 mod prune;
 mod repair;
+mod repair_containers;
 mod restore;
 mod snapshots;
 mod stats;

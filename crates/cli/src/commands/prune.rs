@@ -10,6 +10,7 @@ use onefold_engine::io::os::{give_way, process_peak_rss_bytes};
 use onefold_engine::io::os_identity::host_name;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::source::exclude::parse_size;
+use onefold_engine::store::{QuarantinedContainer, Store};
 
 use crate::args::prune::PruneArgs;
 use crate::interrupt::Interrupt;
@@ -37,14 +38,43 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
     let progress = Progress::new(output, &interrupt, Activity::Prune);
     // Before the driver starts its threads. A backup beside it hardly takes longer.
     give_way();
-    let request = PruneRequest {
+    let request = request(settings, &opened.store, &cache, args)?;
+    let report = {
+        let _shown = progress.show();
+        if args.dry_run {
+            plan_prune(&opened.store, &request, &*progress)?
+        } else {
+            prune(&opened.store, &request, &*progress)?
+        }
+    };
+    let quarantined = opened.store.list_quarantined()?;
+    print(output, args, &report, &quarantined)?;
+    ensure!(
+        report.findings.is_empty(),
+        "not all of the repository can be read; `onefold check --read-data` reports more"
+    );
+    ensure!(
+        !report.lacks_space,
+        "there was no space to copy what is needed of other containers; make space for one of them, and prune again"
+    );
+    Ok(())
+}
+
+/// Returns the request that options make.
+pub(crate) fn request(
+    settings: &Settings,
+    store: &Store,
+    cache: &OpenedCache,
+    args: &PruneArgs,
+) -> Result<PruneRequest> {
+    Ok(PruneRequest {
         options: PruneOptions {
             max_unused: max_unused(&args.max_unused)?,
             max_repack_bytes: args.max_repack_size.as_deref().map_or(Ok(u64::MAX), |text| {
                 parse_size(text).ok().with_context(|| format!("--max-repack-size {text}: not a size; write it as 50G"))
             })?,
             repack_small: args.repack_small,
-            container_bytes: opened.store.config.container_bytes,
+            container_bytes: store.config.container_bytes,
         },
         fence_after: duration("--fence-after", &args.fence_after)?,
         wait: duration("--wait", &args.wait)?,
@@ -56,25 +86,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
         scratch: cache.scratch(),
         memory_bytes: settings.memory_bytes,
         driver: Driver::threads(settings.threads),
-    };
-    let report = {
-        let _shown = progress.show();
-        if args.dry_run {
-            plan_prune(&opened.store, &request, &*progress)?
-        } else {
-            prune(&opened.store, &request, &*progress)?
-        }
-    };
-    print(output, args, &report)?;
-    ensure!(
-        report.findings.is_empty(),
-        "not all of the repository can be read; `onefold check --read-data` reports more"
-    );
-    ensure!(
-        !report.lacks_space,
-        "there was no space to copy what is needed of other containers; make space for one of them, and prune again"
-    );
-    Ok(())
+    })
 }
 
 /// Reads a share of what is used, a size, or `unlimited`.
@@ -95,18 +107,30 @@ fn duration(option: &str, text: &str) -> Result<Duration> {
     text::parse_duration(text).with_context(|| option.to_owned())
 }
 
-fn print(output: &Output, args: &PruneArgs, report: &PruneReport) -> Result<()> {
+fn print(output: &Output, args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedContainer]) -> Result<()> {
     for finding in &report.findings {
         output.warn(finding);
     }
     if output.json {
-        output.message(&summary(args, report))?;
+        output.message(&summary(args, report, quarantined))?;
     } else if Verbosity::Normal <= output.verbosity {
         for line in lines(args, report) {
             output.line(line)?;
         }
+        if !quarantined.is_empty() {
+            output.line(format!(
+                "{} in {} set aside as damaged; `onefold repair containers --remove-quarantined` removes what was set aside",
+                text::bytes(bytes_of(quarantined)),
+                text::count(quarantined.len() as u64, "container"),
+            ))?;
+        }
     }
     Ok(output.flush()?)
+}
+
+/// Returns the bytes of quarantined containers.
+pub(crate) fn bytes_of(quarantined: &[QuarantinedContainer]) -> u64 {
+    quarantined.iter().map(|container| container.len).sum()
 }
 
 /// Returns the report in sentences.
@@ -134,6 +158,29 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
         ));
         return lines;
     }
+    lines.extend(collection_lines(report));
+    lines.push(match &report.state {
+        PruneState::Done if report.deleted_containers == 0 => "nothing was removed".to_owned(),
+        PruneState::Done => {
+            format!("removed {} ({})", containers(report.deleted_containers), text::bytes(report.deleted_bytes))
+        }
+        PruneState::Kept(left) => {
+            format!("what was decided is deleted by the next prune after {}", text::short_duration(*left))
+        }
+        PruneState::Waiting(_) => waiting_line(&report.state),
+    });
+    lines.extend(waited_lines(&report.state));
+    if 0 < report.leftovers.0 {
+        let files = text::count(report.leftovers.0, "temporary file");
+        lines.push(format!("removed {files} of interrupted sessions ({})", text::bytes(report.leftovers.1)));
+    }
+    lines
+}
+
+/// Returns the work of collections in sentences, without what they have removed.
+pub(crate) fn collection_lines(report: &PruneReport) -> Vec<String> {
+    let containers = |count| text::count(count, "container");
+    let mut lines = Vec::new();
     for session in &report.fenced {
         lines.push(format!("fenced session {}, which had shown no sign of life", short_id(*session)));
     }
@@ -144,26 +191,22 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
     if 0 < report.rescued_containers {
         lines.push(format!("kept {}, which a snapshot has come to need", containers(report.rescued_containers)));
     }
-    lines.push(match &report.state {
-        PruneState::Done if report.deleted_containers == 0 => "nothing was removed".to_owned(),
-        PruneState::Done => {
-            format!("removed {} ({})", containers(report.deleted_containers), text::bytes(report.deleted_bytes))
-        }
-        PruneState::Kept(left) => {
-            format!("what was decided is deleted by the next prune after {}", text::short_duration(*left))
-        }
-        PruneState::Waiting(sessions) => {
-            format!("waits for {}; the next prune goes on", text::count(sessions.len() as u64, "backup"))
-        }
-    });
-    if let PruneState::Waiting(sessions) = &report.state {
-        lines.extend(sessions.iter().map(waited));
-    }
-    if 0 < report.leftovers.0 {
-        let files = text::count(report.leftovers.0, "temporary file");
-        lines.push(format!("removed {files} of interrupted sessions ({})", text::bytes(report.leftovers.1)));
+    if 0 < report.quarantined_containers {
+        let quarantined = text::count(report.quarantined_containers, "damaged container");
+        lines.push(format!("set {quarantined} aside ({})", text::bytes(report.quarantined_bytes)));
     }
     lines
+}
+
+/// Returns the state of a collection that waits in a sentence.
+pub(crate) fn waiting_line(state: &PruneState) -> String {
+    let count = if let PruneState::Waiting(sessions) = state { sessions.len() as u64 } else { 0 };
+    format!("waits for {}; the next prune goes on", text::count(count, "backup"))
+}
+
+/// Returns a line for each session that is waited for.
+pub(crate) fn waited_lines(state: &PruneState) -> Vec<String> {
+    if let PruneState::Waiting(sessions) = state { sessions.iter().map(waited).collect() } else { Vec::new() }
 }
 
 fn waited(session: &UnendedSession) -> String {
@@ -172,13 +215,10 @@ fn waited(session: &UnendedSession) -> String {
     format!("  session {} on {host}{since}", short_id(session.id))
 }
 
-fn summary(args: &PruneArgs, report: &PruneReport) -> PruneSummary {
+fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedContainer]) -> PruneSummary {
     let plan = &report.plan;
-    let (waiting_for, kept_seconds) = match &report.state {
-        PruneState::Waiting(sessions) => (sessions.iter().map(WaitedSession::of).collect(), None),
-        PruneState::Kept(left) => (Vec::new(), Some(left.as_secs())),
-        PruneState::Done => (Vec::new(), None),
-    };
+    let kept_seconds = if let PruneState::Kept(left) = &report.state { Some(left.as_secs()) } else { None };
+    let waiting_for = WaitedSession::of_state(&report.state);
     PruneSummary {
         dry_run: args.dry_run,
         snapshots: report.snapshots,
@@ -193,6 +233,10 @@ fn summary(args: &PruneArgs, report: &PruneReport) -> PruneSummary {
         planned_left_unused_bytes: plan.left_unused_bytes,
         deleted_containers: report.deleted_containers,
         deleted_bytes: report.deleted_bytes,
+        quarantined_now_containers: report.quarantined_containers,
+        quarantined_now_bytes: report.quarantined_bytes,
+        quarantined_containers: quarantined.len() as u64,
+        quarantined_bytes: bytes_of(quarantined),
         rescued_containers: report.rescued_containers,
         written_containers: report.written_containers,
         written_bytes: report.written_bytes,

@@ -12,6 +12,7 @@ use onefold_engine::types::SessionId;
 
 use crate::args::repair::{RepairCommand, RepairIndexArgs, RepairSnapshotsArgs};
 use crate::commands::derive::Run;
+use crate::commands::repair_containers;
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::repair::RepairIndexSummary;
@@ -26,11 +27,12 @@ use crate::text;
 /// Longest name of a file, in bytes.
 const NAME_LEN_MAX: usize = 255;
 
-/// Repairs the index of this host, or snapshots.
+/// Repairs the index of this host, snapshots, or containers.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &RepairCommand) -> Result<()> {
     match command {
         RepairCommand::Index(args) => index(settings, output, args),
         RepairCommand::Snapshots(args) => snapshots(settings, output, args),
+        RepairCommand::Containers(args) => repair_containers::run(settings, output, args),
     }
 }
 

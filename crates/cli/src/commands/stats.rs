@@ -72,6 +72,10 @@ fn describe(lines: &mut Vec<(&'static str, String)>, raw: &RawStats, logical: u6
     if 0 < raw.missing_chunks {
         lines.push(("Missing chunks:", format!("{}; `onefold check` says more", raw.missing_chunks)));
     }
+    if 0 < raw.quarantined_containers {
+        let quarantined = format!("{} ({})", raw.quarantined_containers, text::bytes(raw.quarantined_bytes));
+        lines.push(("Set aside as damaged:", quarantined));
+    }
     if 0 < raw.unreadable_containers {
         lines.push(("Unreadable containers:", format!("{}; `onefold check` says more", raw.unreadable_containers)));
     }

@@ -145,6 +145,8 @@ pub(crate) struct StatsRaw {
     containers: u64,
     container_size: u64,
     unreadable_containers: u64,
+    quarantined_containers: u64,
+    quarantined_size: u64,
 }
 
 impl StatsRaw {
@@ -171,6 +173,8 @@ impl StatsRaw {
             containers: raw.containers,
             container_size: raw.container_bytes,
             unreadable_containers: raw.unreadable_containers,
+            quarantined_containers: raw.quarantined_containers,
+            quarantined_size: raw.quarantined_bytes,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! JSON messages of `prune`.
 
-use onefold_engine::collect::UnendedSession;
+use onefold_engine::collect::{PruneState, UnendedSession};
 use serde::Serialize;
 
 use crate::text;
@@ -22,6 +22,10 @@ pub(crate) struct PruneSummary {
     pub(crate) planned_left_unused_bytes: u64,
     pub(crate) deleted_containers: u64,
     pub(crate) deleted_bytes: u64,
+    pub(crate) quarantined_now_containers: u64,
+    pub(crate) quarantined_now_bytes: u64,
+    pub(crate) quarantined_containers: u64,
+    pub(crate) quarantined_bytes: u64,
     pub(crate) rescued_containers: u64,
     pub(crate) written_containers: u64,
     pub(crate) written_bytes: u64,
@@ -47,8 +51,13 @@ pub(crate) struct WaitedSession {
 }
 
 impl WaitedSession {
+    /// Returns the sessions that a collection waits for in a state.
+    pub(crate) fn of_state(state: &PruneState) -> Vec<Self> {
+        if let PruneState::Waiting(sessions) = state { sessions.iter().map(Self::of).collect() } else { Vec::new() }
+    }
+
     /// Takes the fields of a session.
-    pub(crate) fn of(session: &UnendedSession) -> Self {
+    fn of(session: &UnendedSession) -> Self {
         Self {
             session: session.id.to_string(),
             hostname: session.hostname.clone(),

@@ -6,6 +6,8 @@ use onefold_engine::monitor::Loss;
 use onefold_engine::repo::RebuiltIndex;
 use serde::Serialize;
 
+use crate::json::prune::WaitedSession;
+
 /// The end of `repair index`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "summary")]
@@ -51,4 +53,27 @@ impl LostPath {
         };
         Self { path: path.to_string_lossy().into_owned(), loss, lost_bytes, size }
     }
+}
+
+/// The end of `repair containers`.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "summary")]
+pub(crate) struct RepairContainersSummary {
+    pub(crate) dry_run: bool,
+    /// Ids of damaged containers.
+    pub(crate) damaged: Vec<String>,
+    pub(crate) quarantined_now_containers: u64,
+    pub(crate) quarantined_now_bytes: u64,
+    pub(crate) quarantined_containers: u64,
+    pub(crate) quarantined_bytes: u64,
+    pub(crate) removed_containers: u64,
+    pub(crate) removed_bytes: u64,
+    pub(crate) salvaged_chunks: u64,
+    pub(crate) salvaged_bytes: u64,
+    pub(crate) rescued_containers: u64,
+    pub(crate) written_containers: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) waiting_for: Vec<WaitedSession>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peak_rss_bytes: Option<u64>,
 }

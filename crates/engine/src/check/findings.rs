@@ -83,6 +83,13 @@ impl Findings {
         self.add_as(Severity::UnknownFile, object, problem, "remove it if you know what it is; it is never read")
     }
 
+    /// Adds a quarantined container.
+    pub(super) fn add_quarantined(&mut self, object: String) -> usize {
+        let advice = "it is never read; `onefold repair containers --remove-quarantined` removes it, and `--salvage` copies what is \
+                      whole in it back";
+        self.add_as(Severity::UnknownFile, object, "was set aside as damaged", advice)
+    }
+
     /// Adds something that costs time and no data.
     pub(super) fn add_slow(&mut self, object: String, problem: impl Display) -> usize {
         self.add_as(Severity::UnknownFile, object, problem, "nothing has to be done: readers search for longer")

@@ -5,31 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::CheckRequest;
 use crate::check::condition::Conditions;
 use crate::check::findings::Findings;
-use crate::check::objects::{ADVICE_DIRECTORY, History, MovedTargets};
+use crate::check::listing::list_containers;
+use crate::check::objects::{History, MovedTargets};
 use crate::check::sample::Sample;
 use crate::check::verify::{Examined, FoundChunk, Inspect, ReadWhole, Verify};
 use crate::container::DirectoryChunk;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName, Prefix};
-use crate::object::store::{Detail, Listed};
 use crate::pipeline::Task;
 use crate::pipeline::driver::Pool;
 use crate::spill::SpillMap;
 use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
-use crate::store::container_set::{ContainerSetBuilder, Containers};
+use crate::store::container_set::Containers;
 use crate::store::view::{View, ViewMemory};
 use crate::types::{Chunk, ContainerId, Fingerprint, SessionId};
 
-const ADVICE_CONTAINER: &str = "move it away (give it a name that ends in `.bad`) and run backup again: what is still \
+const ADVICE_CONTAINER: &str = "set it aside with `onefold repair containers --quarantine` and run backup again: what is still \
                                 in the source is stored again and heals the snapshots that had it; restore what you \
                                 need from snapshots that are not affected";
 const ADVICE_LOST: &str = "run backup again: what is still in the source is stored again and heals the snapshots that \
                            had it; restore what you need from snapshots that are not affected, or bring the container \
                            back from a copy of the repository";
-/// Ending of the names of quarantined containers.
-const QUARANTINED: &str = ".bad";
 /// Containers that are inspected at a time; the directories of each take up to 8 MiB.
 const INSPECTED_IN_FLIGHT: usize = 4;
 /// Copies of a container that reading it takes: its bytes, the sealed and the opened region, its directories.
@@ -71,6 +69,10 @@ pub(super) struct Inventory<'a> {
     sessions: BTreeMap<SessionId, Extent>,
     /// Findings of containers that are gone.
     gone: Vec<usize>,
+    /// Containers whose bytes are damaged.
+    pub(super) damaged: BTreeSet<ContainerId>,
+    /// Number of quarantined containers.
+    pub(super) quarantined: u64,
 }
 
 /// Containers of a session.
@@ -112,6 +114,8 @@ impl<'a> Inventory<'a> {
             suspects: BTreeSet::new(),
             sessions: BTreeMap::new(),
             gone: Vec::new(),
+            damaged: BTreeSet::new(),
+            quarantined: quarantined.len() as u64,
         };
         for (name, number) in &quarantined {
             let extent = inventory.sessions.entry(name.id.session).or_default();
@@ -122,8 +126,14 @@ impl<'a> Inventory<'a> {
         Ok((inventory, listed))
     }
 
-    /// Looks at every container, at those of the sample byte by byte.
-    pub(super) fn examine(&mut self, request: &CheckRequest, listed: &Containers, monitor: &dyn Monitor) -> Result<()> {
+    /// Looks at every container, at those of the sample and of `whole` byte by byte.
+    pub(super) fn examine(
+        &mut self,
+        request: &CheckRequest,
+        whole: &BTreeSet<ContainerId>,
+        listed: &Containers,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
         let store = self.store;
         let in_flight = request.memory_bytes / 4 / (COPIES * store.config.container_bytes as usize);
         let depth = (in_flight / 2).clamp(1, 16);
@@ -143,7 +153,8 @@ impl<'a> Inventory<'a> {
                 self.findings.add(store.display(name), "is not the only container of its number", ADVICE_CONTAINER);
                 self.conditions.fault(name.id);
             }
-            let examined = if sample.takes(name.id) {
+            // The sample counts all of them.
+            let examined = if sample.takes(name.id) || whole.contains(&name.id) {
                 read.push(name).and_then(|whole| verify.push(whole))
             } else {
                 inspect.push(name)
@@ -253,6 +264,10 @@ impl<'a> Inventory<'a> {
             }
             Err(error) => {
                 extent.is_cut = true;
+                // Bytes that cannot be read now are not known to be damaged.
+                if error.is_loss() {
+                    self.damaged.insert(name.id);
+                }
                 let number = self.findings.add_error(object(), &error, ADVICE_CONTAINER);
                 self.blame(&name, number);
                 return Ok(());
@@ -267,6 +282,7 @@ impl<'a> Inventory<'a> {
             // It may be its length that is wrong.
             extent.is_cut = true;
             self.conditions.fault(name.id);
+            self.damaged.insert(name.id);
             number = Some(self.findings.add(object(), problem, ADVICE_CONTAINER));
         }
         if let Some(number) = number
@@ -447,44 +463,4 @@ fn open_again(store: &Store, live: &Containers, id: ContainerId) -> Option<Vec<C
 /// Returns a finding's number as it is spilled.
 fn spilled(number: usize) -> [u8; 4] {
     u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
-}
-
-fn list_containers(
-    store: &Store,
-    request: &CheckRequest,
-    findings: &mut Findings,
-    quarantined: &mut BTreeMap<ContainerName, usize>,
-) -> Result<Containers> {
-    let mut builder = ContainerSetBuilder::new(&store.host, &request.scratch);
-    let mut unknown = Vec::new();
-    let mut problem = None;
-    let listed = store.objects.list(Prefix::Containers, Detail::Names, &mut |page| {
-        for Listed { name, len, .. } in page {
-            match name {
-                Ok(ObjectName::Container(name)) => problem = problem.take().or(builder.push(&name, len).err()),
-                Ok(other) => unknown.push(other.to_string()),
-                Err(name) => unknown.push(name),
-            }
-        }
-        problem.clone().map_or(Ok(()), Err)
-    });
-    // A full disk of temporary files says nothing about the repository.
-    if let Some(problem) = problem {
-        return Err(problem);
-    }
-    if let Err(error) = listed {
-        findings.add_error(store.display(Prefix::Containers), &error, ADVICE_DIRECTORY);
-    }
-    for key in unknown {
-        let object = store.display(&key);
-        match key.strip_suffix(QUARANTINED).and_then(ObjectName::parse) {
-            Some(ObjectName::Container(name)) => {
-                quarantined.insert(name, findings.unknown_file(object, "was set aside as damaged"));
-            }
-            _ => {
-                findings.unknown_file(object, "has no container's name");
-            }
-        }
-    }
-    Ok(builder.finish()?.into())
 }

@@ -14,13 +14,14 @@ use crate::pipeline::Driver;
 use crate::snapshot::Head;
 use crate::store::metadata::{MetadataMemory, Scratch};
 use crate::store::{MetadataReader, Store};
-use crate::types::{Fingerprint, SessionId};
+use crate::types::{ContainerId, Fingerprint, SessionId};
 
 mod affected;
 mod condition;
 mod config;
 pub mod findings;
 mod inventory;
+mod listing;
 mod objects;
 mod references;
 pub(crate) mod remembered_heads;
@@ -120,6 +121,10 @@ pub struct CheckReport {
     pub chunks_read: u64,
     /// Files left over by sessions that were interrupted. They are harmless.
     pub leftovers: u64,
+    /// Containers whose bytes are damaged, of those that were looked at.
+    pub damaged: BTreeSet<ContainerId>,
+    /// Number of quarantined containers.
+    pub quarantined: u64,
 }
 
 impl CheckReport {
@@ -131,6 +136,16 @@ impl CheckReport {
 
 /// Checks a repository. An error says only that checking itself was not possible.
 pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Result<CheckReport> {
+    check_with(store, request, &BTreeSet::new(), monitor)
+}
+
+/// Checks a repository, and reads every byte of some containers in any case.
+pub fn check_with(
+    store: &Store,
+    request: &CheckRequest,
+    whole: &BTreeSet<ContainerId>,
+    monitor: &dyn Monitor,
+) -> Result<CheckReport> {
     let request = CheckRequest { memory_bytes: request.memory_bytes.max(MEMORY_BYTES_MIN), ..request.clone() };
     request.read.validate()?;
     let mut findings = Findings::default();
@@ -144,7 +159,7 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
         check_remembered(store, (heads_dir, seen), &history, &mut findings, monitor);
     }
     let (mut inventory, listed) = Inventory::list(store, &request, &history, &mut findings)?;
-    inventory.examine(&request, &listed, monitor)?;
+    inventory.examine(&request, whole, &listed, monitor)?;
     inventory.find_gone(&history, &listed)?;
     inventory.check_moved(&history)?;
     let mut report = CheckReport { leftovers: history.leftovers, ..CheckReport::default() };
@@ -159,6 +174,8 @@ pub fn check(store: &Store, request: &CheckRequest, monitor: &dyn Monitor) -> Re
     report.chunks = inventory.counts.chunks;
     report.chunks_read = inventory.counts.chunks_read;
     report.bytes_read = inventory.counts.bytes_read;
+    report.quarantined = inventory.quarantined;
+    report.damaged = std::mem::take(&mut inventory.damaged);
     report.findings = findings.finish();
     Ok(report)
 }

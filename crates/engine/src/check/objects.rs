@@ -193,7 +193,7 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
                         targets.push(*id);
                     }
                 }
-                CollectionItem::Container(_) | CollectionItem::Marked(_) => {}
+                CollectionItem::Container(_) | CollectionItem::Quarantined(_) | CollectionItem::Marked(_) => {}
             }
             Ok(())
         };

@@ -16,7 +16,7 @@ use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::moved::{self, Hinted};
 use crate::collect::plan::PrunePlan;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
-use crate::collect::steps::{self, Open};
+use crate::collect::steps::{self, Named, Open};
 use crate::collect::survey::{Beating, Survey, read_roots};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::{self, StoreClock, UnendedSession};
@@ -26,11 +26,10 @@ use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::Detail;
 use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
 use crate::store::commits::Commits;
-use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::metadata::Scratch;
 use crate::store::{Session, Store};
-use crate::types::SessionId;
+use crate::types::{ContainerId, SessionId};
 
 /// Time between two looks at sessions that have not ended.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,11 +43,37 @@ const FENCES_MAX: usize = 8;
 /// Joins a collection that was interrupted. Returns when everything is deleted, or with a state that says what a later prune
 /// waits for. After an error a later prune goes on; nothing that a snapshot needs was deleted.
 pub fn prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
+    carry_out(store, request, Task::Prune, monitor)
+}
+
+/// Quarantines damaged containers: copies what is whole in them, and sets them aside in a collection.
+///
+/// Joins a collection that was interrupted first. It needs no snapshot: every chunk that is whole counts as needed. A container stays
+/// if it cannot be read for another reason than damage.
+pub fn quarantine(
+    store: &Store,
+    request: &PruneRequest,
+    damaged: &BTreeSet<ContainerId>,
+    monitor: &dyn Monitor,
+) -> Result<PruneReport> {
+    carry_out(store, request, Task::Quarantine(damaged), monitor)
+}
+
+/// The work of a collector in a collection that it begins.
+#[derive(Clone, Copy, Debug)]
+enum Task<'a> {
+    /// Removes what no snapshot needs.
+    Prune,
+    /// Quarantines these containers.
+    Quarantine(&'a BTreeSet<ContainerId>),
+}
+
+fn carry_out(store: &Store, request: &PruneRequest, task: Task<'_>, monitor: &dyn Monitor) -> Result<PruneReport> {
     let (mut report, mut fences) = (PruneReport::default(), 0);
     loop {
         let session = Arc::new(Session::create(store, &request.scratch, SessionKind::Collection, &request.hostname)?);
         let collector = Collector::new(store, request, monitor, Arc::clone(&session));
-        match collector.and_then(|mut collector| collector.run(&mut report)) {
+        match collector.and_then(|mut collector| collector.run(task, &mut report)) {
             Ok(next) => {
                 // A fence of another collector changes nothing: what was deleted was decided before.
                 if let Err(error) = session.end_durable()
@@ -114,22 +139,24 @@ enum Next {
 }
 
 /// A collector with its session.
-struct Collector<'a> {
-    survey: Survey<'a>,
-    store: &'a Store,
-    request: &'a PruneRequest,
-    session: Arc<Session>,
+pub(super) struct Collector<'a> {
+    pub(super) survey: Survey<'a>,
+    pub(super) store: &'a Store,
+    pub(super) request: &'a PruneRequest,
+    pub(super) session: Arc<Session>,
     clock: StoreClock,
     hinted: Hinted,
 }
 
 /// Knowledge of a collector from its own mark and plan: none if it joins a collection.
 #[derive(Debug, Default)]
-struct Marked {
-    reached: Option<Usage>,
-    roots: BTreeSet<SessionId>,
+pub(super) struct Marked {
+    pub(super) reached: Option<Usage>,
+    pub(super) roots: BTreeSet<SessionId>,
     /// True if the plan was not carried out whole.
-    is_partial: bool,
+    pub(super) is_partial: bool,
+    /// True if the containers that are condemned are another collector's choice.
+    pub(super) has_joined: bool,
 }
 
 impl<'a> Collector<'a> {
@@ -146,7 +173,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Carries out one collection, or goes on with one.
-    fn run(&mut self, report: &mut PruneReport) -> Result<Next> {
+    fn run(&mut self, task: Task<'_>, report: &mut PruneReport) -> Result<Next> {
         report.state = PruneState::Done;
         self.store.objects.try_handshake(self.session.id)?.require(&*self.store.objects)?;
         for (number, steps) in self.store.list_collections()? {
@@ -155,11 +182,17 @@ impl<'a> Collector<'a> {
             }
         }
         let (number, marked) = match steps::open(self.store, self.session.id)? {
-            Open::Condemned(number) => (number, Marked::default()),
-            Open::Begun(number) => match self.condemn(number, report)? {
-                Some(marked) => (number, marked),
-                None => return Ok(Next::End),
-            },
+            Open::Condemned(number) => (number, Marked { has_joined: true, ..Marked::default() }),
+            Open::Begun(number) => {
+                let condemned = match task {
+                    Task::Prune => self.condemn(number, report)?,
+                    Task::Quarantine(damaged) => self.condemn_damaged(number, damaged, report)?,
+                };
+                match condemned {
+                    Some(marked) => (number, marked),
+                    None => return Ok(Next::End),
+                }
+            }
         };
         let condemned = steps::adopt(self.store, number, CollectionStep::Condemn).map_err(|error| Error::Context {
             context: format!("prune {number} cannot go on; `onefold prune --give-up` gives it up"),
@@ -171,12 +204,12 @@ impl<'a> Collector<'a> {
             return Ok(Next::End);
         }
         self.decide(number, &condemned, &marked, report)?;
-        let has_joined = marked.reached.is_none();
-        drop(marked.reached);
-        let deleted_before = report.deleted_containers;
+        let Marked { is_partial, has_joined, .. } = marked;
+        let removed = |report: &PruneReport| report.deleted_containers + report.quarantined_containers;
+        let removed_before = removed(report);
         self.delete(number, report)?;
         // A collection that deletes nothing makes no space for the next one.
-        let goes_on = has_joined || marked.is_partial && deleted_before < report.deleted_containers;
+        let goes_on = has_joined || is_partial && removed_before < removed(report);
         Ok(if goes_on { Next::Another } else { Next::End })
     }
 
@@ -200,7 +233,7 @@ impl<'a> Collector<'a> {
         if condemned.is_empty() {
             // Another collector may work on this collection, and may have condemned some by now.
             if self.has_condemned(number)? {
-                return Ok(Some(Marked { reached: Some(usage), roots, is_partial: false }));
+                return Ok(Some(Marked { reached: Some(usage), roots, ..Marked::default() }));
             }
             steps::give_up(self.store, self.session.id, number)?;
             return Ok(None);
@@ -214,10 +247,10 @@ impl<'a> Collector<'a> {
         }
         steps::create(self.store, self.session.id, number, CollectionStep::Condemn, step)?;
         let is_partial = plan.totals.is_cut || lacks_space;
-        Ok(Some(Marked { reached: Some(usage), roots, is_partial }))
+        Ok(Some(Marked { reached: Some(usage), roots, is_partial, has_joined: false }))
     }
 
-    fn has_condemned(&self, number: u32) -> Result<bool> {
+    pub(super) fn has_condemned(&self, number: u32) -> Result<bool> {
         let collections = self.store.list_collections()?;
         Ok(collections.get(&number).is_some_and(|steps| steps.contains(&CollectionStep::Condemn)))
     }
@@ -316,22 +349,23 @@ impl<'a> Collector<'a> {
     }
 
     /// Decides what is deleted, and publishes it (step C8).
-    fn decide(
-        &mut self,
-        number: u32,
-        condemned: &ContainerIds,
-        marked: &Marked,
-        report: &mut PruneReport,
-    ) -> Result<()> {
+    fn decide(&mut self, number: u32, named: &Named, marked: &Marked, report: &mut PruneReport) -> Result<()> {
         self.store.objects.refresh_collections(self.session.id)?;
         // What other collections delete is read before containers are listed.
         let absent = self.store.read_absent_but(number)?.containers;
         let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
-        let commits = read_roots(self.store, report)?;
+        let mut cursor = named.containers.cursor();
+        let condemned = listed.retain(|_, id| cursor.contains(id));
+        let is_marking = condemned.iter().any(|(_, id)| !named.quarantined.contains(id));
+        // What snapshots need does not matter to a container that is quarantined.
+        let commits = if is_marking { read_roots(self.store, report)? } else { self.store.read_commits()? };
         self.store.objects.confirm(&[ObjectName::Forget(self.session.id)])?;
         let in_doubt = commits.in_doubt(&listed);
         let is_new = |(session, _): &(SessionId, &Snapshot)| !marked.roots.contains(session);
-        let later = if marked.reached.is_none() || commits.snapshots().iter().any(is_new) {
+        let later = if !is_marking {
+            self.hinted.set_unknown();
+            None
+        } else if marked.reached.is_none() || commits.snapshots().iter().any(is_new) {
             // Snapshots may be in containers that did not exist when the others were listed.
             let readable = self.store.list_containers(&self.request.scratch)?.without(&absent);
             if marked.reached.is_none() {
@@ -342,8 +376,6 @@ impl<'a> Collector<'a> {
         } else {
             None
         };
-        let mut cursor = condemned.cursor();
-        let condemned = listed.retain(|_, id| cursor.contains(id));
         let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(&later).collect();
         let beating = Beating(&self.survey);
         let reporting = RefCell::new(report);
@@ -354,6 +386,7 @@ impl<'a> Collector<'a> {
             memory_bytes: self.survey.memory() / 2,
             containers: &listed,
             condemned: &condemned,
+            quarantined: &named.quarantined,
             in_doubt: &in_doubt,
             reached: &reached,
             trusts_copies: self.request.trust_copies,
@@ -365,7 +398,11 @@ impl<'a> Collector<'a> {
         let report = reporting.into_inner();
         let mut step = CollectionEncoder::new(CollectionStep::Final);
         for number in &settled.deleted {
-            step.container(listed.name(ContainerNumber(*number))?.id);
+            let id = listed.name(ContainerNumber(*number))?.id;
+            step.container(id);
+            if named.quarantined.contains(id) {
+                step.quarantined(id);
+            }
         }
         moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
         if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
@@ -377,8 +414,8 @@ impl<'a> Collector<'a> {
     /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. A decision that is
     /// damaged is reported: nothing refers to what its collection has condemned, and nobody deletes it.
     fn delete(&self, number: u32, report: &mut PruneReport) -> Result<()> {
-        let deleted = match steps::adopt(self.store, number, CollectionStep::Final) {
-            Ok(deleted) => deleted,
+        let named = match steps::adopt(self.store, number, CollectionStep::Final) {
+            Ok(named) => named,
             Err(error) if error.is_loss() => {
                 report.find(&error);
                 return Ok(());
@@ -390,7 +427,7 @@ impl<'a> Collector<'a> {
             return Ok(());
         }
         let listed = self.store.list_sized_containers(&self.request.scratch)?;
-        let mut cursor = deleted.cursor();
+        let mut cursor = named.containers.cursor();
         let doomed = listed.retain(|_, id| cursor.contains(id));
         self.survey.monitor.stage(Items::Containers, doomed.len() as u64);
         let numbers: Vec<ContainerNumber> = doomed.numbers().collect();
@@ -399,15 +436,24 @@ impl<'a> Collector<'a> {
                 return Err(Error::Interrupted);
             }
             let (mut names, mut bytes) = (Vec::with_capacity(group.len()), 0);
+            let (mut damaged, mut damaged_bytes) = (Vec::new(), 0);
             for number in group {
                 let (name, len) = doomed.sized(*number)?;
-                names.push(ObjectName::from(name));
-                bytes += len;
+                if named.quarantined.contains(name.id) {
+                    damaged.push(name);
+                    damaged_bytes += len;
+                } else {
+                    names.push(ObjectName::from(name));
+                    bytes += len;
+                }
             }
+            self.store.objects.quarantine(&damaged)?;
+            report.quarantined_containers += damaged.len() as u64;
+            report.quarantined_bytes += damaged_bytes;
             self.store.objects.delete(&names)?;
             report.deleted_containers += names.len() as u64;
             report.deleted_bytes += bytes;
-            self.survey.monitor.advance(bytes, names.len() as u64);
+            self.survey.monitor.advance(bytes + damaged_bytes, group.len() as u64);
         }
         steps::create_empty(self.store, self.session.id, number, CollectionStep::Done).map(|_| ())
     }

@@ -4,12 +4,13 @@
 //! stay, by partitions: memory does not grow with chunks. The join proposes copies by eight bytes of a fingerprint. Each copy
 //! that is relied upon is then compared with its whole fingerprint.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::collect::settle::{CondemnedContainer, Settled, settle};
 use crate::collect::usage::{PREFIX_LEN, Prefix, REACHED_LEN, Reached, prefix_of};
+use crate::collect::whole::whole_chunks;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -18,6 +19,7 @@ use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
 use crate::spill::partition::{FilledPartitions, Partitions, SortedRecords};
+use crate::store::container_ids::ContainerIds;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::directories::Directories;
 use crate::store::metadata::Scratch;
@@ -47,8 +49,10 @@ pub(super) struct Decision<'a> {
     pub(super) memory_bytes: usize,
     /// Containers that exist, condemned ones included, without those that other collections delete.
     pub(super) containers: &'a Containers,
-    /// Those of them that may be deleted.
+    /// Those of them that may be deleted or quarantined.
     pub(super) condemned: &'a Containers,
+    /// Condemned containers that are quarantined: all that is whole in them counts as reached, and nothing else.
+    pub(super) quarantined: &'a ContainerIds,
     /// Sessions whose containers are not known to be durable.
     pub(super) in_doubt: &'a BTreeSet<SessionId>,
     /// The chunks that snapshots reach, in any number of lists.
@@ -68,22 +72,27 @@ impl Decision<'_> {
         let proposed = self.propose()?;
         let lookup = RefCell::new(Lookup::new(&proposed)?);
         let mut copies = Copies::new(self);
-        let mut condemned = self.open(self.condemned).map(|opened| {
-            let (number, opened) = opened?;
+        let ordinary = self.condemned.without(self.quarantined);
+        let mut opened = self.open(&ordinary);
+        let is_quarantined = Cell::new(false);
+        let mut condemned = self.condemned.iter().map(|(number, id)| {
             lookup.borrow_mut().enter(number)?;
-            let chunks = match opened {
-                Ok(container) => names_of(&container),
-                Err(error) => {
-                    (self.unreadable)(&error);
-                    vec![None]
-                }
+            is_quarantined.set(self.quarantined.contains(id));
+            let names = if is_quarantined.get() {
+                self.whole_names(number)?
+            } else {
+                opened.next().expect("each of them is opened")?.1.map(|container| names_of(&container))
             };
-            Ok((number.0, chunks))
+            let names = names.unwrap_or_else(|error| {
+                (self.unreadable)(&error);
+                vec![None]
+            });
+            Ok((number.0, names))
         });
         let mut condemned: Box<dyn Iterator<Item = Result<CondemnedContainer>>> = Box::new(&mut condemned);
         settle(
             &mut condemned,
-            &mut |fingerprint| Ok(lookup.borrow().copies.contains_key(&prefix_of(fingerprint))),
+            &mut |fingerprint| Ok(is_quarantined.get() || lookup.borrow().copies.contains_key(&prefix_of(fingerprint))),
             &mut |fingerprint| {
                 let lookup = lookup.borrow();
                 let proposed = lookup.copies.get(&prefix_of(fingerprint));
@@ -104,6 +113,15 @@ impl Decision<'_> {
             }
             Ok((number, opened?.1))
         })
+    }
+
+    /// Returns the names of the chunks that are whole in a container that is quarantined.
+    fn whole_names(&self, number: ContainerNumber) -> Result<Result<Vec<Option<Fingerprint>>>> {
+        if self.monitor.is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let whole = whole_chunks(self.store, &self.containers.name(number)?);
+        Ok(whole.map(|whole| whole.into_iter().map(|chunk| Some(chunk.fingerprint)).collect()))
     }
 
     fn locate(&self, containers: &Containers, name: &'static str) -> Result<Placed> {
@@ -129,7 +147,8 @@ impl Decision<'_> {
     /// Returns for each condemned container its reached chunks, each with containers that may hold a copy.
     fn propose(&self) -> Result<Proposed> {
         let host = &self.store.host;
-        let mut wanted = self.join_reached(&self.locate(self.condemned, "chunks of condemned containers")?)?;
+        let ordinary = self.condemned.without(self.quarantined);
+        let mut wanted = self.join_reached(&self.locate(&ordinary, "chunks of condemned containers")?)?;
         let mut proposed: Partitions<PROPOSED_LEN> =
             self.scratch.partitions(host, "copies of condemned chunks", self.memory_bytes / 8)?;
         let is_condemned = |id| self.condemned.contains(id);
@@ -163,7 +182,7 @@ impl Decision<'_> {
         proposed.finish()
     }
 
-    /// Returns the chunks that a snapshot reaches.
+    /// Returns the chunks that a snapshot reaches, and all that are whole in containers that are quarantined.
     fn join_reached(&self, condemned: &Placed) -> Result<Placed> {
         let mut wanted: Partitions<PLACED_LEN> = self.scratch.partitions(
             &self.store.host,
@@ -183,6 +202,17 @@ impl Decision<'_> {
             // A container may hold a chunk twice.
             if is_reached && last.replace(record) != Some(record) {
                 wanted.push(&record)?;
+            }
+        }
+        for (number, _) in self.condemned.iter().filter(|(_, id)| self.quarantined.contains(*id)) {
+            match self.whole_names(number)? {
+                Ok(names) => {
+                    for fingerprint in names.into_iter().flatten() {
+                        wanted.push(&placed_record(prefix_of(&fingerprint), number.0))?;
+                    }
+                }
+                // Without a copy for its chunks, it stays.
+                Err(error) => (self.unreadable)(&error),
             }
         }
         wanted.finish()

@@ -10,15 +10,19 @@ pub mod lifetime;
 pub mod mark;
 mod moved;
 pub mod plan;
+mod quarantine;
 mod request;
+mod salvage;
 pub mod settle;
 mod steps;
 mod survey;
 pub mod usage;
 mod wait;
+mod whole;
 
-pub use collector::{give_up, plan_prune, prune};
+pub use collector::{give_up, plan_prune, prune, quarantine};
 pub use request::{PruneReport, PruneRequest, PruneState};
+pub use salvage::{Salvaged, salvage};
 pub use wait::UnendedSession;
 
 /// The least memory that a prune uses, in bytes: its smallest shares are a half for the usage of containers, and a quarter of

@@ -23,13 +23,16 @@ pub(super) struct Hinted {
     near: RunCursor,
     /// The others.
     others: SpillMap,
+    /// True if the hints are not known, so that all containers count.
+    is_unknown: bool,
 }
 
 impl Hinted {
     /// Starts without hints.
     pub(super) fn new(store: &Store, scratch: &Scratch, memory_bytes: usize) -> Result<Self> {
         let others = scratch.map(&store.host, "hints to deleted containers", memory_bytes)?;
-        Ok(Self { containers: Containers::default(), listed: Bitmap::default(), near: RunCursor::default(), others })
+        let (containers, listed, near) = (Containers::default(), Bitmap::default(), RunCursor::default());
+        Ok(Self { containers, listed, near, others, is_unknown: false })
     }
 
     /// Starts again, with the containers that most hints name.
@@ -50,7 +53,15 @@ impl Hinted {
         Ok(())
     }
 
+    /// Lets all containers count from now on: nothing was marked.
+    pub(super) fn set_unknown(&mut self) {
+        self.is_unknown = true;
+    }
+
     fn contains(&mut self, id: ContainerId) -> Result<bool> {
+        if self.is_unknown {
+            return Ok(true);
+        }
         match self.containers.find(id) {
             Some(number) if self.listed.contains(number.0) => Ok(true),
             _ => self.others.contains(&spill_key(id)),

@@ -63,6 +63,10 @@ pub struct PruneReport {
     pub deleted_containers: u64,
     /// Bytes of them.
     pub deleted_bytes: u64,
+    /// Damaged containers that were quarantined.
+    pub quarantined_containers: u64,
+    /// Bytes of them.
+    pub quarantined_bytes: u64,
     /// Containers that were condemned and stay, because a snapshot came to need them meanwhile.
     pub rescued_containers: u64,
     /// Containers that copies were written to.

@@ -66,18 +66,30 @@ pub(super) fn is_open(steps: &BTreeSet<CollectionStep>) -> bool {
     !steps.contains(&CollectionStep::Final) && !steps.contains(&CollectionStep::Done)
 }
 
+/// The containers that a step names.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// All of them.
+    pub(super) containers: ContainerIds,
+    /// Those that are quarantined instead of deleted.
+    pub(super) quarantined: ContainerIds,
+}
+
 /// Reads the containers of a step, and makes its name durable before anybody acts on it.
-pub(super) fn adopt(store: &Store, number: u32, step: CollectionStep) -> Result<ContainerIds> {
-    let mut ids = ContainerIds::default();
+pub(super) fn adopt(store: &Store, number: u32, step: CollectionStep) -> Result<Named> {
+    let mut named = Named::default();
     store.read_collection(number, step, &mut |item| {
-        if let CollectionItem::Container(id) = item {
-            ids.push(id);
+        match item {
+            CollectionItem::Container(id) => named.containers.push(id),
+            CollectionItem::Quarantined(id) => named.quarantined.push(id),
+            CollectionItem::Marked(_) | CollectionItem::Moved(..) => {}
         }
         Ok(())
     })?;
-    ids.sort();
+    named.containers.sort();
+    named.quarantined.sort();
     store.objects.confirm(&[ObjectName::Collection(number, step)])?;
-    Ok(ids)
+    Ok(named)
 }
 
 /// Gives up a collection: an empty `final`, then `done`. Returns false if it was decided already.

@@ -37,6 +37,17 @@ pub(super) fn read_roots(store: &Store, report: &mut PruneReport) -> Result<Comm
     }
 }
 
+/// Returns the ids of which there are two containers, which is damage. No collection touches them.
+pub(super) fn listed_twice(listed: &Containers) -> BTreeSet<ContainerId> {
+    let (mut twice, mut before) = (BTreeSet::new(), None);
+    for (_, id) in listed.iter() {
+        if before.replace(id) == Some(id) {
+            twice.insert(id);
+        }
+    }
+    twice
+}
+
 /// A look at a repository that deletes nothing.
 #[derive(Debug)]
 pub(super) struct Survey<'a> {
@@ -70,13 +81,7 @@ impl Survey<'_> {
         let ended: BTreeSet<SessionId> = commits.commits.iter().map(|commit| commit.session).collect();
         let unread = commits.findings.iter().map(|(session, _)| *session);
         let ended: BTreeSet<SessionId> = ended.into_iter().chain(unread).collect();
-        // Two containers of one id are damage; neither is touched.
-        let (mut twice, mut before) = (BTreeSet::new(), None);
-        for (_, id) in listed.iter() {
-            if before.replace(id) == Some(id) {
-                twice.insert(id);
-            }
-        }
+        let twice = listed_twice(listed);
         let mut of_session = (None, false);
         Ok(listed.retain(|_, id| {
             if of_session.0 != Some(id.session) {

@@ -229,6 +229,10 @@ pub struct RawStats {
     pub container_bytes: u64,
     /// Containers that could not be opened.
     pub unreadable_containers: u64,
+    /// Containers that were set aside because they are damaged.
+    pub quarantined_containers: u64,
+    /// Bytes of them.
+    pub quarantined_bytes: u64,
 }
 
 /// Counts each chunk that the snapshots refer to once, and looks up in the containers' directories what it takes.
@@ -242,6 +246,10 @@ pub fn raw_stats(reader: &mut MetadataReader, request: &StatsRequest<'_>) -> Res
     referenced.look_up(&store, request, &mut stats)?;
     let found = stats.data_chunks + stats.metadata_chunks;
     stats.missing_chunks = referenced.count.saturating_sub(found);
+    for container in store.list_quarantined()? {
+        stats.quarantined_containers += 1;
+        stats.quarantined_bytes += container.len;
+    }
     Ok(stats)
 }
 

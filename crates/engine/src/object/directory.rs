@@ -16,7 +16,7 @@ use crate::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked, SizedEntry
 use crate::lru::Lru;
 use crate::object::bytes::ObjectBytes;
 use crate::object::handshake::try_handshake;
-use crate::object::names::{self, ObjectName, Prefix};
+use crate::object::names::{self, ContainerName, ObjectName, Prefix};
 use crate::object::store::{
     Abilities, Created, CreationLock, Detail, Handshake, Leftovers, Listed, ObjectStore, PendingPut, RangeRead,
 };
@@ -62,6 +62,10 @@ fn absent_is<T>(absent: T, found: Result<T>) -> Result<T> {
 
 fn parent_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
+}
+
+fn parents<'a>(names: impl IntoIterator<Item = &'a ObjectName>) -> BTreeSet<PathBuf> {
+    names.into_iter().map(|name| parent_of(&name.path()).to_owned()).collect()
 }
 
 fn temporary(session: SessionId, number: u32) -> PathBuf {
@@ -134,6 +138,11 @@ impl DirectoryStore {
             }
         }
         if removed { self.disk.sync_dir(Path::new(Prefix::Containers.directory())) } else { Ok(()) }
+    }
+
+    /// Syncs directories that exist. A name that was removed before a crash is synced as well: its removal need not be durable.
+    fn sync_existing(&self, directories: &BTreeSet<PathBuf>) -> Result<()> {
+        directories.iter().try_for_each(|directory| absent_is((), self.disk.sync_dir(directory)))
     }
 
     fn made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
@@ -311,8 +320,7 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn confirm(&self, names: &[ObjectName]) -> Result<()> {
-        let directories: BTreeSet<PathBuf> = names.iter().map(|name| parent_of(&name.path()).to_owned()).collect();
-        directories.iter().try_for_each(|directory| self.disk.sync_dir(directory))
+        parents(names).iter().try_for_each(|directory| self.disk.sync_dir(directory))
     }
 
     fn barrier(&self, puts: Vec<PendingPut>) -> Result<()> {
@@ -399,22 +407,22 @@ impl ObjectStore for DirectoryStore {
     }
 
     fn delete(&self, names: &[ObjectName]) -> Result<()> {
-        let (mut directories, mut sessions) = (BTreeSet::new(), BTreeSet::new());
         for name in names {
-            let path = name.path();
             // An open file would keep its space.
             self.open_files().remove(name);
-            absent_is((), self.disk.remove(&path))?;
-            directories.insert(parent_of(&path).to_owned());
-            if matches!(name, ObjectName::Container(_)) {
-                sessions.insert(parent_of(&path).to_owned());
-            }
+            absent_is((), self.disk.remove(&name.path()))?;
         }
-        // A name that was removed before a crash is synced as well: its removal need not be durable.
-        for directory in &directories {
-            absent_is((), self.disk.sync_dir(directory))?;
+        self.sync_existing(&parents(names))?;
+        let is_container = |name: &&ObjectName| matches!(name, ObjectName::Container(_) | ObjectName::Quarantined(_));
+        self.remove_directories(&parents(names.iter().filter(is_container)))
+    }
+
+    fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
+        for name in names {
+            self.open_files().remove(&(*name).into());
+            absent_is((), self.disk.rename(&name.path(), &ObjectName::Quarantined(*name).path()))?;
         }
-        self.remove_directories(&sessions)
+        self.sync_existing(&names.iter().map(|name| parent_of(&name.path()).to_owned()).collect())
     }
 
     fn refresh_collections(&self, session: SessionId) -> Result<()> {

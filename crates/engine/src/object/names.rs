@@ -12,6 +12,8 @@ pub const DIRECTORIES: [&str; 7] = ["keys", "containers", "sessions", "commits",
 pub(crate) const CONFIG: &str = "config";
 /// Their second copy.
 pub(crate) const CONFIG_COPY: &str = "config.copy";
+/// Ending of the names of quarantined containers.
+const QUARANTINED: &str = ".bad";
 
 /// Groups of objects that are listed together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -123,6 +125,8 @@ pub enum ObjectName {
     Slot([u8; 16], ObjectCopy),
     /// A container.
     Container(ContainerName),
+    /// A container that was set apart because it is damaged. Nothing refers to it.
+    Quarantined(ContainerName),
     /// A session's start.
     Session(SessionId),
     /// A heartbeat of a session, by its number.
@@ -155,6 +159,7 @@ impl fmt::Display for ObjectName {
                 write!(f, "{directory}/{}.{digit}", SessionId(*id))
             }
             Self::Container(name) => name.fmt(f),
+            Self::Quarantined(name) => write!(f, "{name}{QUARANTINED}"),
             Self::Session(session) | Self::Commit(session) | Self::Forget(session) => {
                 write!(f, "{directory}/{session}")
             }
@@ -170,7 +175,7 @@ impl ObjectName {
         match self {
             Self::Config(_) => Prefix::Root,
             Self::Slot(..) => Prefix::Keys,
-            Self::Container(_) => Prefix::Containers,
+            Self::Container(_) | Self::Quarantined(_) => Prefix::Containers,
             Self::Session(_) | Self::Heartbeat(..) => Prefix::Sessions,
             Self::Commit(_) => Prefix::Commits,
             Self::Forget(_) => Prefix::Forget,
@@ -181,7 +186,7 @@ impl ObjectName {
     /// Returns the session of an object that is one session's.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
-            Self::Container(name) => Some(name.id.session),
+            Self::Container(name) | Self::Quarantined(name) => Some(name.id.session),
             Self::Session(session) | Self::Commit(session) | Self::Forget(session) => Some(*session),
             Self::Config(_) | Self::Slot(..) | Self::Heartbeat(..) | Self::Collection(..) => None,
         }
@@ -212,7 +217,11 @@ impl ObjectName {
             }
             "containers" => {
                 let (session, name) = rest.split_once('/')?;
-                ContainerName::parse(SessionId::parse(session)?, name).map(Self::Container)
+                let session = SessionId::parse(session)?;
+                match name.strip_suffix(QUARANTINED) {
+                    Some(name) => ContainerName::parse(session, name).map(Self::Quarantined),
+                    None => ContainerName::parse(session, name).map(Self::Container),
+                }
             }
             "sessions" => match rest.split_once('.') {
                 Some((session, count)) => Some(Self::Heartbeat(SessionId::parse(session)?, parse_number(count)?)),
@@ -267,7 +276,6 @@ impl fmt::Display for ContainerName {
 
 impl ContainerName {
     /// Returns the container's path in a directory.
-    #[cfg(any(test, feature = "testing"))]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(self.to_string())
     }
@@ -297,6 +305,10 @@ mod tests {
         let file = path.file_name().unwrap().to_str().unwrap();
         assert_eq!(ContainerName::parse(id.session, file), Some(name));
         assert_eq!(ObjectName::parse(path.to_str().unwrap()), Some(name.into()));
+        let quarantined = ObjectName::Quarantined(name);
+        assert_eq!(quarantined.to_string(), format!("{}.bad", path.display()));
+        assert_eq!(ObjectName::parse(&quarantined.to_string()), Some(quarantined));
+        assert_eq!(ObjectName::parse(&format!("{quarantined}.bad")), None);
         assert_eq!(ContainerName::parse(id.session, &file[1..]), None);
         assert_eq!(ContainerName::parse(id.session, "d+0000000-00"), None);
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::io::AlignedBuffer;
 use crate::object::bytes::ObjectBytes;
-use crate::object::names::{ObjectName, Prefix};
+use crate::object::names::{ContainerName, ObjectName, Prefix};
 use crate::types::{SessionId, Timestamp};
 
 /// Outcomes of [`ObjectStore::create`].
@@ -161,6 +161,10 @@ pub trait ObjectStore: Debug + Send + Sync {
     fn list(&self, prefix: Prefix, detail: Detail, page: &mut dyn FnMut(Vec<Listed>) -> Result<()>) -> Result<()>;
     /// Deletes objects durably. A name without an object is fine.
     fn delete(&self, names: &[ObjectName]) -> Result<()>;
+    /// Gives containers their names as [quarantined](ObjectName::Quarantined) ones, durably. A name without an object is fine: it may
+    /// have been quarantined before. A quarantined container of the same name is replaced. After an error, and while this is at
+    /// work, a container may have both names, and has at least one.
+    fn quarantine(&self, names: &[ContainerName]) -> Result<()>;
     /// Makes the next listing of collections show the steps that others have taken, on a client that caches listings.
     fn refresh_collections(&self, session: SessionId) -> Result<()>;
     /// Makes the next listing of sessions show those that others have begun and ended, on a client that caches listings.

@@ -15,6 +15,7 @@ pub const TARGETS_MAX: usize = 8;
 const TAG_MARKED_CHECKSUM: u8 = 17;
 const TAG_MARKED: u8 = 128;
 const TAG_MOVED: u8 = 129;
+const TAG_QUARANTINED: u8 = 141;
 /// Bytes of a container's id.
 const ID_LEN: usize = 20;
 
@@ -36,6 +37,8 @@ pub(crate) struct CollectionBody {
     pub(crate) marked_checksum: Option<[u8; 32]>,
     /// The containers that it is about.
     pub(crate) containers: Vec<ContainerId>,
+    /// Those of them that are quarantined instead of deleted.
+    pub(crate) quarantined: Vec<ContainerId>,
     /// In `condemn`, the snapshots that were marked before it.
     pub(crate) marked: Vec<SessionId>,
     /// In `final`, the locations of what stood in containers that this collection and earlier ones have deleted, as far as
@@ -48,6 +51,8 @@ pub(crate) struct CollectionBody {
 pub(crate) enum CollectionItem<'a> {
     /// A container that the step is about.
     Container(ContainerId),
+    /// One of these containers, which is quarantined instead of deleted.
+    Quarantined(ContainerId),
     /// A snapshot that was marked.
     Marked(SessionId),
     /// A deleted container, and its targets.
@@ -85,6 +90,11 @@ impl CollectionEncoder {
         field(&mut self.out, TAG_CONTAINER, |out| put_container_id(out, id));
     }
 
+    /// Marks a container of the step as one that is quarantined instead of deleted.
+    pub(crate) fn quarantined(&mut self, id: ContainerId) {
+        field(&mut self.out, TAG_QUARANTINED, |out| put_container_id(out, id));
+    }
+
     /// Adds a snapshot that was marked.
     pub(crate) fn marked(&mut self, snapshot: SessionId) {
         field(&mut self.out, TAG_MARKED, |out| out.extend_from_slice(&snapshot.0));
@@ -116,7 +126,8 @@ impl CollectionEncoder {
 impl CollectionBody {
     /// Makes a step that names containers and nothing else.
     pub(crate) fn new(step: CollectionStep, containers: Vec<ContainerId>) -> Self {
-        Self { step, marked_checksum: None, containers, marked: Vec::new(), moved: Vec::new() }
+        let (quarantined, marked, moved) = (Vec::new(), Vec::new(), Vec::new());
+        Self { step, marked_checksum: None, containers, quarantined, marked, moved }
     }
 
     /// Returns the encoded form.
@@ -127,6 +138,7 @@ impl CollectionBody {
             encoder.marked_checksum(checksum);
         }
         self.containers.iter().for_each(|container| encoder.container(*container));
+        self.quarantined.iter().for_each(|container| encoder.quarantined(*container));
         self.marked.iter().for_each(|snapshot| encoder.marked(*snapshot));
         self.moved.iter().for_each(|moved| encoder.moved(moved.container, &moved.targets));
         encoder.finish().split_off(HEADER_LEN)
@@ -135,15 +147,17 @@ impl CollectionBody {
     /// Reads the encoded form.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn decode(body: &[u8]) -> Decoded<Self> {
-        let (mut containers, mut marked, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut containers, mut quarantined) = (Vec::new(), Vec::new());
+        let (mut marked, mut moved) = (Vec::new(), Vec::new());
         let body = Self::decode_items(body, &mut |item| match item {
             CollectionItem::Container(id) => containers.push(id),
+            CollectionItem::Quarantined(id) => quarantined.push(id),
             CollectionItem::Marked(snapshot) => marked.push(snapshot),
             CollectionItem::Moved(container, targets) => {
                 moved.push(MovedContainer { container, targets: targets.to_vec() });
             }
         })?;
-        Ok(Self { containers, marked, moved, ..body })
+        Ok(Self { containers, quarantined, marked, moved, ..body })
     }
 
     /// Reads the encoded form and hands on what there may be millions of, instead of returning it. After an error some were
@@ -164,6 +178,7 @@ impl CollectionBody {
                 }
                 TAG_MARKED_CHECKSUM => marked_checksum = Some(value.array()?),
                 TAG_CONTAINER => take(CollectionItem::Container(value.container_id()?)),
+                TAG_QUARANTINED => take(CollectionItem::Quarantined(value.container_id()?)),
                 TAG_MARKED => take(CollectionItem::Marked(SessionId(value.array()?))),
                 TAG_MOVED => {
                     let container = value.container_id()?;
@@ -204,6 +219,7 @@ mod tests {
         CollectionBody {
             marked_checksum: Some([9; 32]),
             marked: vec![SessionId([3; 16]), SessionId([4; 16])],
+            quarantined: vec![id(5)],
             moved: vec![moved(5, &[6]), moved(7, &[]), moved(8, &[1, 2, 3, 4, 5, 6, 7, 8])],
             ..CollectionBody::new(CollectionStep::Final, vec![id(5); 3])
         }

@@ -17,6 +17,7 @@ pub mod metadata;
 pub(crate) mod node_walk;
 pub mod pin;
 pub(crate) mod presence;
+mod quarantined;
 pub(crate) mod references;
 mod scratch;
 pub(crate) mod session;
@@ -37,6 +38,7 @@ use crate::object::store::{Detail, ObjectStore, RangeRead};
 pub use create::{CreateOptions, Unlock, create, create_and_try, open};
 pub(crate) use host_file::read_file;
 pub use metadata::MetadataReader;
+pub use quarantined::QuarantinedContainer;
 pub(crate) use session::Session;
 
 /// An open repository. Cheap to clone.

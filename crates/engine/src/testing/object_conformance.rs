@@ -60,7 +60,11 @@ fn on_every_store(property: impl Fn(&Handles<'_>)) {
 }
 
 fn container(session: SessionId, ordinal: u32) -> ObjectName {
-    ContainerName { id: ContainerId { session, ordinal }, kind: ContainerKind::Data, checksum: [7; 32] }.into()
+    container_name(session, ordinal).into()
+}
+
+fn container_name(session: SessionId, ordinal: u32) -> ContainerName {
+    ContainerName { id: ContainerId { session, ordinal }, kind: ContainerKind::Data, checksum: [7; 32] }
 }
 
 fn bytes_of(name: ObjectName) -> Vec<u8> {
@@ -246,6 +250,35 @@ fn deletions_are_seen_by_all_and_may_be_repeated() {
         assert_eq!(read(*store, names[0]), None);
         assert_eq!(read(*other, names[0]), None);
         store.delete(&[ObjectName::Commit(SESSION)]).unwrap();
+    });
+}
+
+#[test]
+fn quarantined_containers_have_another_name_and_the_same_bytes_and_it_may_be_repeated() {
+    on_every_store(|Handles { store, other, plant }| {
+        let containers: Vec<ContainerName> =
+            (1..9).map(|n| container_name(if n < 5 { SESSION } else { OTHER }, n)).collect();
+        let names: Vec<ObjectName> = containers.iter().map(|name| (*name).into()).collect();
+        put_all(*store, &names);
+        plant(&ObjectName::Quarantined(containers[5]).to_string(), b"older");
+        assert_eq!(read(*other, names[0]), Some(bytes_of(names[0])));
+        for handle in [store, other] {
+            handle.quarantine(&containers[..6]).unwrap();
+            for (container, name) in containers.iter().zip(&names).take(6) {
+                let quarantined = ObjectName::Quarantined(*container);
+                assert_eq!((read(*store, *name), read(*other, *name)), (None, None));
+                assert_eq!(read(*other, quarantined), Some(bytes_of(*name)));
+            }
+            let mut listed: Vec<ObjectName> =
+                containers[..6].iter().map(|name| ObjectName::Quarantined(*name)).collect();
+            listed.extend(&names[6..]);
+            let as_listed: BTreeSet<_> = list(*other, Prefix::Containers).into_iter().collect();
+            assert_eq!(as_listed, listed.into_iter().map(Ok).collect());
+        }
+        // A container of another session that nobody has stored.
+        store.quarantine(&[container_name(SessionId([9; 16]), 1)]).unwrap();
+        store.delete(&[ObjectName::Quarantined(containers[0])]).unwrap();
+        assert_eq!(read(*other, ObjectName::Quarantined(containers[0])), None);
     });
 }
 

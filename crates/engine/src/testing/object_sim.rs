@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::{Error, Result};
 use crate::object::bytes::ObjectBytes;
 use crate::object::handshake::{ProbeHandle, try_handshake};
-use crate::object::names::{ObjectName, Prefix};
+use crate::object::names::{ContainerName, ObjectName, Prefix};
 use crate::object::store::{
     Abilities, Created, CreationLock, Detail, Handshake, Leftovers, Listed, ObjectStore, PendingPut, RangeRead,
 };
@@ -392,6 +392,21 @@ impl ObjectStore for SimObjectStore {
         for name in names {
             self.changed(name.prefix());
         }
+        Ok(())
+    }
+
+    fn quarantine(&self, names: &[ContainerName]) -> Result<()> {
+        for name in names {
+            // The server copies an object; there is no rename.
+            let (from, to) = (name.to_string(), ObjectName::Quarantined(*name).to_string());
+            self.request("copy", &from, |bucket| {
+                if let Some(bytes) = bucket.objects.get(&from).map(|object| Arc::clone(&object.bytes)) {
+                    bucket.store(&to, bytes);
+                }
+            })?;
+            self.delete_keys(&[from])?;
+        }
+        self.changed(Prefix::Containers);
         Ok(())
     }
 

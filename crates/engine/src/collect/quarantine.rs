@@ -1,0 +1,103 @@
+//! How a collection gives up damaged containers (steps C3 to C6 of docs/protocol.md).
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use crate::collect::collector::{Collector, Marked};
+use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::request::PruneReport;
+use crate::collect::steps;
+use crate::collect::survey::{Beating, listed_twice};
+use crate::collect::usage::LiveChunk;
+use crate::collect::whole::{WholeChunk, whole_chunks};
+use crate::error::{Error, Result};
+use crate::monitor::Monitor;
+use crate::object::names::CollectionStep;
+use crate::snapshot::CollectionEncoder;
+use crate::store::container_ids::CONDEMNED_MAX;
+use crate::store::container_set::{ContainerNumber, Containers};
+use crate::types::ContainerId;
+
+impl Collector<'_> {
+    /// Returns the chunks that are whole in a container. An error outside ends everything; one inside is the container's.
+    fn whole_chunks_of(&self, containers: &Containers, number: u32) -> Result<Result<Vec<WholeChunk>>> {
+        if Beating(&self.survey).is_interrupted() {
+            return Err(Error::Interrupted);
+        }
+        Ok(whole_chunks(self.store, &containers.name(ContainerNumber(number))?))
+    }
+
+    /// Copies what is whole in damaged containers, and condemns them. Nothing is marked: all that is whole counts as
+    /// needed. Returns `None` if there is nothing to do.
+    pub(super) fn condemn_damaged(
+        &self,
+        number: u32,
+        damaged: &BTreeSet<ContainerId>,
+        report: &mut PruneReport,
+    ) -> Result<Option<Marked>> {
+        self.store.objects.refresh_collections(self.session.id)?;
+        let absent = self.store.read_absent()?.containers;
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let twice = listed_twice(&listed);
+        for id in damaged.intersection(&twice) {
+            report.find(&Error::damaged(format!("container {id}"), "there are two of this number; neither is touched"));
+        }
+        let candidates = listed.retain(|_, id| damaged.contains(&id) && !twice.contains(&id));
+        let mut condemned: Vec<u32> = candidates.numbers().take(CONDEMNED_MAX).map(|number| number.0).collect();
+        let is_partial = condemned.len() < candidates.len();
+        let unreadable = RefCell::new(Vec::new());
+        let live = condemned.iter().flat_map(|&container| match self.whole_chunks_of(&candidates, container) {
+            Err(error) => vec![Err(error)],
+            Ok(Err(error)) => {
+                unreadable.borrow_mut().push((container, error));
+                Vec::new()
+            }
+            Ok(Ok(whole)) => {
+                let live = |WholeChunk { slot, len, .. }| Ok(LiveChunk { container, slot, rank: 0, len });
+                whole.into_iter().map(live).collect()
+            }
+        });
+        let budget = CopyBudget::of(
+            (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN),
+            self.request.driver.compute_count(),
+        );
+        let request = CopyRequest {
+            store: self.store,
+            session: &self.session,
+            containers: &candidates,
+            copy: &condemned,
+            classes: &LifetimeClasses::of_times([]),
+            compression: self.request.compression,
+            budget,
+            scratch: &self.request.scratch,
+            driver: &self.request.driver,
+            monitor: self.survey.monitor,
+        };
+        let copied = copy_forward(&request, live, &mut 0)?;
+        report.written_containers += copied.written_containers;
+        report.written_bytes += copied.written_bytes;
+        let mut not_copied = copied.not_copied;
+        not_copied.extend(unreadable.into_inner());
+        for error in not_copied.values() {
+            report.find(error);
+        }
+        condemned.retain(|number| !not_copied.contains_key(number));
+        if condemned.is_empty() {
+            // Another collector may work on this collection, and may have condemned some by now.
+            if self.has_condemned(number)? {
+                return Ok(Some(Marked { has_joined: true, ..Marked::default() }));
+            }
+            steps::give_up(self.store, self.session.id, number)?;
+            return Ok(None);
+        }
+        let mut step = CollectionEncoder::new(CollectionStep::Condemn);
+        for number in &condemned {
+            let id = candidates.name(ContainerNumber(*number))?.id;
+            step.container(id);
+            step.quarantined(id);
+        }
+        let is_ours = steps::create(self.store, self.session.id, number, CollectionStep::Condemn, step)?;
+        Ok(Some(Marked { is_partial, has_joined: !is_ours, ..Marked::default() }))
+    }
+}
