@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use onefold_engine::Error;
 use onefold_engine::Result;
+use onefold_engine::collect::give_up;
 use onefold_engine::io::{Access, BatchRead, Disk, DiskEntry, DiskFile, Linked};
 use onefold_engine::object::names::{CollectionStep, ContainerKind};
 use onefold_engine::object::{ObjectType, seal_small};
@@ -134,8 +135,11 @@ fn a_condemned_set_that_cannot_be_read_stops_the_backup() {
     condemn((&world, &store), 1, &[]);
     world.repo().open(Path::new("gc/00000001/condemn"), Access::ReadWrite).unwrap().write_at(70, b"?").unwrap();
     let outcome = world.backup(&store, &source, &Ask::default());
-    assert!(matches!(outcome, Err(Error::Damaged { .. })), "{outcome:?}");
+    let error = outcome.unwrap_err();
+    assert!(error.is_loss() && error.to_string().contains("prune --give-up"), "{error}");
     assert_eq!(store.read_commits().unwrap().snapshots().len(), 1);
+    assert_eq!(give_up(&store, "host").unwrap(), Some(1));
+    world.backup(&store, &source, &Ask::default()).unwrap();
 }
 
 /// A disk on which a collection is always a moment faster: it fences sessions right before they commit.

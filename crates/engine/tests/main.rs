@@ -32,3 +32,4 @@ mod sources;
 mod standing;
 mod stopping;
 mod support;
+mod undecided;

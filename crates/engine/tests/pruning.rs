@@ -19,7 +19,7 @@ use onefold_engine::snapshot::{ForgetBody, SessionKind};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::testing::sim::{CrashMode, Fault, TraceEntry};
+use onefold_engine::testing::sim::{CrashMode, Fault};
 use onefold_engine::types::SessionId;
 
 use crate::integration::support::{
@@ -406,31 +406,6 @@ fn a_container_that_cannot_be_read_stays_and_does_not_stop_a_prune() {
     assert!(finding.contains(&name.to_string()), "{finding}");
     assert!(container_names(&store).contains(&name));
     assert!(0 < report.deleted_containers && report.deleted_containers < deleted, "{report:?}");
-}
-
-#[test]
-fn a_decision_that_is_damaged_is_reported_and_nothing_is_deleted_for_it() {
-    let pruned = Pruned::new(10);
-    let run = pruned.world.on(pruned.world.disk.fork());
-    run.disk.record_trace();
-    prune_all(&run, &run.open().unwrap()).unwrap();
-    let is_deletion = |call: &&TraceEntry| call.operation == "remove" && call.path.starts_with("repo/containers");
-    let deletion = run.disk.trace().iter().find(is_deletion).unwrap().number;
-    let run = pruned.world.on(pruned.world.disk.fork());
-    run.disk.fail_at(deletion, Fault::Die);
-    prune_all(&run, &run.open().unwrap()).unwrap_err();
-    let run = run.on(run.disk.reopen());
-    let store = run.open().unwrap();
-    let before = container_names(&store);
-    run.disk.damage("repo/gc/00000001/final", |bytes| bytes[150] ^= 1);
-    for _ in 0..2 {
-        let report = prune_all(&run, &store).unwrap();
-        assert!(report.findings.len() == 1 && report.findings[0].contains("gc/00000001/final"), "{report:?}");
-        assert!(before.iter().all(|name| container_names(&store).contains(name)), "{report:?}");
-    }
-    for (session, source) in &pruned.kept {
-        assert_restores(&run, &store, *session, source, "a damaged decision");
-    }
 }
 
 #[test]

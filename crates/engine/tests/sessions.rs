@@ -17,6 +17,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk};
 use onefold_engine::types::{ContainerId, SessionId};
 
+use crate::integration::pruning::assert_clean;
 use crate::integration::support::{Ask, SMALL, World, containers, noise, tree};
 
 fn fence(store: &Store, session: SessionId) -> Created {
@@ -162,6 +163,8 @@ fn a_session_shows_heartbeats_and_removes_them() {
         world.simulated.set_step(Duration::ZERO);
         session.beat();
         assert_eq!(signs(), [ObjectName::Heartbeat(session.id, count)]);
+        // They are known to a check.
+        assert_clean(&world, &store, "a heartbeat");
     }
     // A sign is nobody's session.
     assert_eq!(store.list_sessions(Prefix::Sessions).unwrap(), BTreeSet::from([session.id]));
@@ -189,7 +192,10 @@ fn what_a_final_leaves_out_counts_again_before_its_collection_is_done() {
     let path = Path::new("gc/00000001/final");
     let file = world.repo().open(path, onefold_engine::io::Access::ReadWrite).unwrap();
     file.write_at(70, b"?").unwrap();
-    assert_eq!(store.read_absent().unwrap().containers, all.iter().copied().collect());
+    let absent = store.read_absent().unwrap();
+    assert!(all.iter().all(|id| absent.is_undecided(*id)) && absent.is_condemning);
+    let listed = store.list_containers(&Scratch::default()).unwrap();
+    assert_eq!((absent.live(&listed).len(), listed.len()), (0, all.len()));
 }
 
 /// A disk on which a collection fences a session and deletes a container while the session writes it again.

@@ -83,6 +83,12 @@ impl Findings {
         self.add_as(Severity::UnknownFile, object, problem, "remove it if you know what it is; it is never read")
     }
 
+    /// Adds damage of something that nobody needs any more.
+    pub(super) fn add_needless(&mut self, object: String, error: &Error) -> usize {
+        let problem = format!("{}; nobody needs it any more", problem_of(error));
+        self.add_as(Severity::UnknownFile, object, problem, "nothing has to be done")
+    }
+
     /// Adds a quarantined container.
     pub(super) fn add_quarantined(&mut self, object: String) -> usize {
         let advice = "it is never read; `onefold repair containers --remove-quarantined` removes it, and `--salvage` copies what is \

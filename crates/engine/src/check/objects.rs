@@ -181,8 +181,12 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
 
 fn check_collections(store: &Store, findings: &mut Findings, history: &mut History) {
     let mut moved: Option<MovedTargets> = None;
+    let (mut damaged, mut ended, mut decided) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for name in list(store, Prefix::Collections, "is no step of a collection", findings) {
         let ObjectName::Collection(number, step) = name else { continue };
+        if step == CollectionStep::Final {
+            decided.insert(number);
+        }
         let (mut removed, mut targets, mut has_moved) = (ContainerIds::default(), ContainerIds::default(), false);
         let mut take = |item: CollectionItem<'_>| {
             match item {
@@ -202,10 +206,12 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
                 history.removed.append(removed);
                 history.finals.insert(number);
             }
+            Ok(_) if step == CollectionStep::Done => {
+                ended.insert(number);
+            }
             Ok(_) => {}
             Err(error) => {
-                let advice = "no snapshot needs it: move this collection out of the repository, and check again";
-                findings.add_error(store.display(name), &error, advice);
+                damaged.push((number, step, error));
                 continue;
             }
         }
@@ -213,6 +219,35 @@ fn check_collections(store: &Store, findings: &mut Findings, history: &mut Histo
             targets.sort();
             moved = Some(MovedTargets { number, targets });
         }
+    }
+    for (number, step, error) in damaged {
+        let object = store.display(ObjectName::Collection(number, step));
+        let advice = match step {
+            _ if ended.contains(&number) || history.finals.contains(&number) => {
+                findings.add_needless(object, &error);
+                // All that it has condemned is gone.
+                if step == CollectionStep::Final
+                    && let Ok(removed) = store.read_ids(number, CollectionStep::Condemn)
+                {
+                    history.removed.append(removed);
+                    history.finals.insert(number);
+                }
+                continue;
+            }
+            CollectionStep::Final => {
+                "no snapshot needs it: `onefold prune` deletes what this collection has condemned, and ends it"
+            }
+            CollectionStep::Condemn if !decided.contains(&number) => {
+                "no snapshot needs it, but backups fail: `onefold prune --give-up` ends this collection"
+            }
+            CollectionStep::Condemn => {
+                "no snapshot needs it, but backups fail: when no prune is at work, move this collection out of the repository"
+            }
+            CollectionStep::Begin | CollectionStep::Done => {
+                "no snapshot needs it: `onefold prune` ends this collection"
+            }
+        };
+        findings.add_error(object, &error, advice);
     }
     history.removed.sort();
     history.moved = moved;

@@ -105,13 +105,13 @@ fn carry_out(store: &Store, request: &PruneRequest, task: Task<'_>, monitor: &dy
 pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) -> Result<PruneReport> {
     let mut report = PruneReport::default();
     let commits = read_roots(store, &mut report)?;
-    let absent = store.read_absent()?.containers;
-    let listed = store.list_sized_containers(&request.scratch)?.without(&absent);
+    let absent = store.read_absent()?;
+    let listed = store.list_sized_containers(&request.scratch)?.without(&absent.containers);
     let survey = Survey { store, request, monitor, session: None };
     let candidates = survey.candidates(&listed, &commits, &StoreClock::of_host(&*store.host))?;
     let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut |_| Ok(()))?;
     report.snapshots = commits.snapshots().len() as u64;
-    report.plan = survey.plan(&candidates, reached, &mut report)?.1.totals;
+    report.plan = survey.plan(&candidates, &absent, reached, &mut report)?.1.totals;
     Ok(report)
 }
 
@@ -172,8 +172,21 @@ impl<'a> Collector<'a> {
         Ok(Self { survey, store, request, session, clock, hinted })
     }
 
-    /// Carries out one collection, or goes on with one.
+    /// Carries out one collection, or goes on with one. Then ends collections whose `final` is damaged, if that is possible.
     fn run(&mut self, task: Task<'_>, report: &mut PruneReport) -> Result<Next> {
+        let next = self.collect(task, report)?;
+        for undecided in steps::end_undecided(self.store, self.session.id, &self.request.scratch)? {
+            match undecided {
+                Ok(number) => {
+                    self.survey.monitor.note(&format!("prune {number}, of which a part is damaged, has ended"));
+                }
+                Err(error) => report.find(&error),
+            }
+        }
+        Ok(next)
+    }
+
+    fn collect(&mut self, task: Task<'_>, report: &mut PruneReport) -> Result<Next> {
         report.state = PruneState::Done;
         self.store.objects.try_handshake(self.session.id)?.require(&*self.store.objects)?;
         for (number, steps) in self.store.list_collections()? {
@@ -217,13 +230,14 @@ impl<'a> Collector<'a> {
     fn condemn(&mut self, number: u32, report: &mut PruneReport) -> Result<Option<Marked>> {
         let commits = read_roots(self.store, report)?;
         self.store.objects.refresh_collections(self.session.id)?;
-        let absent = self.store.read_absent()?.containers;
-        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let absent = self.store.read_absent()?;
+        // What a collection with a damaged `final` has condemned may be needed; it is condemned once more.
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
         let candidates = self.survey.candidates(&listed, &commits, &self.clock)?;
         self.hinted.start(&listed);
         let hinted = &mut self.hinted;
         let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut |id| hinted.insert(id))?;
-        let (usage, plan) = self.survey.plan(&candidates, reached, report)?;
+        let (usage, plan) = self.survey.plan(&candidates, &absent, reached, report)?;
         report.plan = plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
@@ -352,8 +366,10 @@ impl<'a> Collector<'a> {
     fn decide(&mut self, number: u32, named: &Named, marked: &Marked, report: &mut PruneReport) -> Result<()> {
         self.store.objects.refresh_collections(self.session.id)?;
         // What other collections delete is read before containers are listed.
-        let absent = self.store.read_absent_but(number)?.containers;
-        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let absent = self.store.read_absent_but(number)?;
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
+        // Nobody relies on what a collection with a damaged `final` has condemned. This one deletes it if it has condemned it, too.
+        let listed = listed.retain(|_, id| !absent.is_undecided(id) || named.containers.contains(id));
         let mut cursor = named.containers.cursor();
         let condemned = listed.retain(|_, id| cursor.contains(id));
         let is_marking = condemned.iter().any(|(_, id)| !named.quarantined.contains(id));
@@ -367,7 +383,7 @@ impl<'a> Collector<'a> {
             None
         } else if marked.reached.is_none() || commits.snapshots().iter().any(is_new) {
             // Snapshots may be in containers that did not exist when the others were listed.
-            let readable = self.store.list_containers(&self.request.scratch)?.without(&absent);
+            let readable = self.store.list_containers(&self.request.scratch)?.without(&absent.containers);
             if marked.reached.is_none() {
                 self.hinted.start(&readable);
             }
@@ -411,15 +427,12 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. A decision that is
-    /// damaged is reported: nothing refers to what its collection has condemned, and nobody deletes it.
+    /// Deletes what a collection has decided to delete (steps C9 and C10), unless it is kept for some time. If the decision is
+    /// damaged, later collections delete what this one has condemned.
     fn delete(&self, number: u32, report: &mut PruneReport) -> Result<()> {
         let named = match steps::adopt(self.store, number, CollectionStep::Final) {
             Ok(named) => named,
-            Err(error) if error.is_loss() => {
-                report.find(&error);
-                return Ok(());
-            }
+            Err(error) if error.is_loss() => return Ok(()),
             Err(error) => return Err(error),
         };
         if let Some(left) = self.kept_for(number)? {

@@ -175,7 +175,7 @@ impl PrunePlan {
         let left_max = options.max_unused.bytes(used_bytes);
         let mut chosen = Vec::new();
         for container in wasteful.finish() {
-            if plan.totals.left_unused_bytes <= left_max || !plan.copies(&container, options) {
+            if plan.totals.left_unused_bytes <= left_max || !plan.copies(&container, options.max_repack_bytes) {
                 break;
             }
             chosen.push(container);
@@ -190,6 +190,21 @@ impl PrunePlan {
         chosen.sort_unstable_by_key(|container| (container.rank, container.number));
         plan.copy = chosen.into_iter().map(|container| container.number).collect();
         plan
+    }
+
+    /// Gives further containers up whatever they waste: what is needed of them is copied last. Limits on copying do not hold.
+    pub fn give_up(&mut self, containers: impl IntoIterator<Item = ContainerUsage>) {
+        let mut copied = self.copy.clone();
+        copied.sort_unstable();
+        for container in containers {
+            // Those without a needed chunk are removed in any case.
+            if container.is_dead() || copied.binary_search(&container.number).is_ok() {
+                continue;
+            }
+            if self.copies(&container, u64::MAX) {
+                self.copy.push(container.number);
+            }
+        }
     }
 
     fn condemned(&self) -> usize {
@@ -207,13 +222,13 @@ impl PrunePlan {
     }
 
     /// Adds a container that is copied to the totals; returns false if a limit forbids it.
-    fn copies(&mut self, container: &ContainerUsage, options: &PruneOptions) -> bool {
+    fn copies(&mut self, container: &ContainerUsage, max_repack_bytes: u64) -> bool {
         if CONDEMNED_MAX <= self.condemned() {
             self.totals.is_cut = true;
             return false;
         }
         let copied_bytes = self.totals.copied_bytes + container.used_bytes();
-        if options.max_repack_bytes < copied_bytes {
+        if max_repack_bytes < copied_bytes {
             return false;
         }
         self.totals.copied_bytes = copied_bytes;
@@ -232,7 +247,7 @@ impl PrunePlan {
     ) {
         let (before, start) = (self.totals, chosen.len());
         for container in small {
-            if !self.copies(container, options) {
+            if !self.copies(container, options.max_repack_bytes) {
                 break;
             }
             chosen.push(*container);

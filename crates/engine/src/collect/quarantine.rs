@@ -37,8 +37,8 @@ impl Collector<'_> {
         report: &mut PruneReport,
     ) -> Result<Option<Marked>> {
         self.store.objects.refresh_collections(self.session.id)?;
-        let absent = self.store.read_absent()?.containers;
-        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent);
+        let absent = self.store.read_absent()?;
+        let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
         let twice = listed_twice(&listed);
         for id in damaged.intersection(&twice) {
             report.find(&Error::damaged(format!("container {id}"), "there are two of this number; neither is touched"));

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
-use crate::object::names::{CollectionStep, ObjectName};
+use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName};
 use crate::object::store::Created;
 use crate::object::{ObjectType, sealed};
 use crate::snapshot::{CollectionEncoder, CollectionItem};
 use crate::store::Store;
+use crate::store::collections::Undecided;
 use crate::store::container_ids::ContainerIds;
-use crate::types::SessionId;
+use crate::store::metadata::Scratch;
+use crate::types::{ContainerId, SessionId};
 
 /// A collection that a collector goes on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +92,41 @@ pub(super) fn adopt(store: &Store, number: u32, step: CollectionStep) -> Result<
     named.quarantined.sort();
     store.objects.confirm(&[ObjectName::Collection(number, step)])?;
     Ok(named)
+}
+
+/// Ends the collections whose `final` is damaged, and of whose condemned containers none is left. Returns their numbers, and the
+/// damage of the others.
+///
+/// Such a collection has no other end: nobody may write `done` for a `final` that he has not read, except when nothing is left that it
+/// could name. Their deletion is made durable first.
+pub(super) fn end_undecided(
+    store: &Store,
+    session: SessionId,
+    scratch: &Scratch,
+) -> Result<Vec<std::result::Result<u32, Error>>> {
+    let undecided = store.read_absent()?.undecided;
+    if undecided.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed = store.list_containers(scratch)?;
+    let end = |Undecided { number, condemned, error }: Undecided| {
+        if condemned.iter().any(|id| listed.contains(id)) {
+            return Ok(Err(error));
+        }
+        let sessions: BTreeSet<SessionId> = condemned.iter().map(|id| id.session).collect();
+        // To delete what is not there makes earlier deletions durable.
+        let any_of = |session| ContainerName {
+            id: ContainerId { session, ordinal: 0 },
+            kind: ContainerKind::Data,
+            checksum: [0; 32],
+        };
+        let names: Vec<ObjectName> = sessions.into_iter().map(|session| any_of(session).into()).collect();
+        store.objects.delete(&names)?;
+        let is_ours = create_empty(store, session, number, CollectionStep::Done)?;
+        // One that stands there and does not open ends nothing.
+        Ok(if is_ours || adopt(store, number, CollectionStep::Done).is_ok() { Ok(number) } else { Err(error) })
+    };
+    undecided.into_iter().map(end).collect()
 }
 
 /// Gives up a collection: an empty `final`, then `done`. Returns false if it was decided already.

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{ObjectName, Prefix};
 use crate::snapshot::CommitKind;
+use crate::store::collections::Absent;
 use crate::store::commits::Commits;
 use crate::store::container_set::{ContainerNumber, Containers};
 use crate::store::metadata::MetadataMemory;
@@ -129,10 +130,12 @@ impl Survey<'_> {
         marker.finish()
     }
 
-    /// Plans what is removed and copied (steps C4 and C5). Containers that cannot be read stay, and are reported.
+    /// Plans what is removed and copied (steps C4 and C5). Containers that cannot be read stay, and are reported. What a
+    /// collection with a damaged `final` has condemned is given up in any case.
     pub(super) fn plan(
         &self,
         candidates: &Containers,
+        absent: &Absent,
         reached: Reached,
         report: &mut PruneReport,
     ) -> Result<(Usage, PrunePlan)> {
@@ -153,7 +156,12 @@ impl Survey<'_> {
                 None
             }
         };
-        let plan = PrunePlan::new(candidates.numbers().filter_map(of_container), &self.request.options);
+        let mut of_container = of_container;
+        let mut plan = PrunePlan::new(candidates.numbers().filter_map(&mut of_container), &self.request.options);
+        if !absent.undecided.is_empty() {
+            let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
+            plan.give_up(undecided.filter_map(&mut of_container));
+        }
         error.map_or(Ok((usage, plan)), Err)
     }
 }

@@ -53,8 +53,8 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
     let commits = store.read_commits()?;
     let ended = commits.commits.iter().filter(|commit| commit.body.kind == CommitKind::Snapshot);
     let ended: BTreeSet<SessionId> = ended.map(|commit| commit.session).collect();
-    let absent = store.read_absent()?.containers;
-    let live = store.list_containers(scratch)?.without(&absent);
+    let absent = store.read_absent()?;
+    let live = absent.live(&store.list_containers(scratch)?);
     let durable = live.retain(|_, id| ended.contains(&id.session));
     monitor.stage(Items::Containers, durable.len() as u64);
     let _all = index.attach_numbered(durable.iter().map(|(number, id)| (number.0, id)));

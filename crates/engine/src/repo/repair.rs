@@ -50,7 +50,7 @@ pub fn find_losses(store: &Store, options: &DeriveOptions, snapshots: &[&Snapsho
     loop {
         let absent = store.read_absent()?;
         refuse_if(absent.is_condemning)?;
-        let live = store.list_sized_containers(&options.scratch)?.without(&absent.containers);
+        let live = absent.live(&store.list_sized_containers(&options.scratch)?);
         let mut reader = open_reader(store, &live, options)?;
         let view = View { live, in_doubt: BTreeSet::new(), session: None };
         let missing = confirm(store, &view, &mut reader, &roots, options)?;

@@ -9,6 +9,7 @@ use crate::object::sealed::{SMALL_LEN_MAX, open_small};
 use crate::snapshot::{CollectionBody, CollectionItem};
 use crate::store::Store;
 use crate::store::container_ids::ContainerIds;
+use crate::store::container_set::Containers;
 use crate::types::ContainerId;
 
 /// Containers that count as absent, and the newest collection.
@@ -16,10 +17,38 @@ use crate::types::ContainerId;
 pub(crate) struct Absent {
     /// Number of the newest collection; 0 if there was none.
     pub(crate) newest: u32,
-    /// The containers. They are read before containers are listed, so that their ids are held until then.
+    /// The containers, without those of `undecided`. They are read before containers are listed, so that their ids are held
+    /// until then.
     pub(crate) containers: ContainerIds,
+    /// Collections whose `final` is damaged.
+    pub(crate) undecided: Vec<Undecided>,
     /// True if a collection has condemned containers and has neither chosen the final ones nor ended.
     pub(crate) is_condemning: bool,
+}
+
+/// A collection whose `final` is there and damaged, and that has not ended. Any process that has read it may be deleting any of
+/// its condemned containers.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    /// Its number.
+    pub(crate) number: u32,
+    /// The containers that it has condemned.
+    pub(crate) condemned: ContainerIds,
+    /// The damage.
+    pub(crate) error: Error,
+}
+
+impl Absent {
+    /// Returns true if a collection whose `final` is damaged has condemned a container.
+    pub(crate) fn is_undecided(&self, id: ContainerId) -> bool {
+        self.undecided.iter().any(|undecided| undecided.condemned.contains(id))
+    }
+
+    /// Returns the listed containers that a session may refer to.
+    pub(crate) fn live(&self, listed: &Containers) -> Containers {
+        let live = listed.without(&self.containers);
+        if self.undecided.is_empty() { live } else { live.retain(|_, id| !self.is_undecided(id)) }
+    }
 }
 
 impl Store {
@@ -51,37 +80,52 @@ impl Store {
                 continue;
             }
             absent.newest = absent.newest.max(number);
-            let (containers, is_condemning) = self.read_absent_of(number, &steps)?;
-            absent.containers.append(containers);
-            absent.is_condemning |= is_condemning;
+            self.read_absent_of(number, &steps, &mut absent)?;
         }
         absent.containers.sort();
         Ok(absent)
     }
 
-    /// Returns the absent containers of a collection, and true if they are only condemned.
-    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>) -> Result<(ContainerIds, bool)> {
+    /// Adds the absent containers of a collection.
+    fn read_absent_of(&self, number: u32, steps: &BTreeSet<CollectionStep>, absent: &mut Absent) -> Result<()> {
         let (has_final, has_condemn) =
             (steps.contains(&CollectionStep::Final), steps.contains(&CollectionStep::Condemn));
+        let mut damage = None;
         if has_final {
             match self.read_ids(number, CollectionStep::Final) {
                 Ok(containers) => {
                     // A power cut must not take the name back after a session has relied on a rescued container: another
                     // collector could then publish a `final` that names it.
                     self.objects.confirm(&[ObjectName::Collection(number, CollectionStep::Final)])?;
-                    return Ok((containers, false));
+                    absent.containers.append(containers);
+                    return Ok(());
                 }
                 // `condemn` names at least as much.
-                Err(_) if has_condemn => {}
+                Err(error) if has_condemn => damage = Some(error).filter(Error::is_loss),
                 Err(error) => return Err(error),
             }
         }
         // A `done` that does not open proves nothing.
         let is_done = || self.read_ids(number, CollectionStep::Done).is_ok();
         if !has_condemn || (steps.contains(&CollectionStep::Done) && is_done()) {
-            return Ok((ContainerIds::default(), false));
+            return Ok(());
         }
-        Ok((self.read_ids(number, CollectionStep::Condemn)?, true))
+        let condemned = self.read_ids(number, CollectionStep::Condemn);
+        let mut condemned = condemned.map_err(|error| Error::Context {
+            context: format!(
+                "which containers collection {number} has condemned is not known; `onefold prune --give-up` gives it up"
+            ),
+            source: Box::new(error),
+        })?;
+        absent.is_condemning = true;
+        match damage {
+            Some(error) => {
+                condemned.sort();
+                absent.undecided.push(Undecided { number, condemned, error });
+            }
+            None => absent.containers.append(condemned),
+        }
+        Ok(())
     }
 
     /// Reads the containers that a step lists.

@@ -103,7 +103,7 @@ impl Session {
         self.store.objects.refresh_collections(self.id)?;
         let absent = self.store.read_absent()?;
         self.is_condemning = absent.is_condemning;
-        self.live = self.store.list_sized_containers(scratch)?.without(&absent.containers);
+        self.live = absent.live(&self.store.list_sized_containers(scratch)?);
         let commits = self.store.read_commits()?;
         presence::remove_left(scratch, |session| commits.has_ended(session));
         self.in_doubt = commits.in_doubt(&self.live);
