@@ -5,7 +5,7 @@ use std::path::Path;
 
 use onefold_engine::collect::mark::{DirectoryChunks, MEMORY_BYTES_MIN, Marker};
 use onefold_engine::collect::plan::ContainerUsage;
-use onefold_engine::collect::usage::{self, Usage};
+use onefold_engine::collect::usage::{self, StoredChunk, StoredChunks, Usage};
 use onefold_engine::io::Access;
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;
@@ -143,5 +143,34 @@ fn a_node_or_a_directory_that_cannot_be_read_is_an_error_that_names_it() {
             }
             _ => panic!("{error}"),
         }
+    }
+}
+
+#[test]
+fn directories_come_in_the_order_of_their_containers_whatever_driver_reads_them() {
+    let (world, store, ..) = world();
+    let listed = store.list_containers(&world.scratch()).unwrap();
+    let all = containers(&store);
+    // More than are read ahead.
+    assert!(20 < all.len(), "{} containers", all.len());
+    let damaged = all.len() / 2;
+    let file = world.repo().open(&all[damaged].name.path(), Access::ReadWrite).unwrap();
+    file.write_at(0, &[0; 100]).unwrap();
+    let mut expected = Vec::new();
+    for (number, OpenContainer { chunks, .. }) in all.iter().enumerate().filter(|(number, _)| *number != damaged) {
+        expected
+            .extend(chunks.iter().enumerate().map(|(slot, (_, fingerprint, len))| (*fingerprint, number, slot, *len)));
+    }
+    for driver in [1, 2, 8].map(Driver::threads).into_iter().chain((0..20).map(Driver::inline)) {
+        let (containers, driver, unreadable) = (&listed, &driver, Vec::new());
+        let mut chunks = DirectoryChunks { store: &store, containers, driver, monitor: &Silent, unreadable };
+        let mut found = Vec::new();
+        let each = &mut |chunk: StoredChunk| {
+            found.push((chunk.fingerprint, chunk.container as usize, usize::from(chunk.slot), chunk.len));
+            Ok(())
+        };
+        chunks.each(each).unwrap();
+        assert_eq!(chunks.unreadable.len(), 1, "{:?}", chunks.unreadable);
+        assert!(found == expected, "{driver:?}");
     }
 }

@@ -20,7 +20,7 @@ const HEAD_LEN: usize = 64 << 10;
 /// Containers whose directories are read in one batch.
 const DIRECTORY_BATCH: usize = 32;
 /// Containers whose directories are read by one task, and tasks at a time.
-const AHEAD_BATCH: usize = 4;
+const AHEAD_BATCH: usize = 2;
 const AHEAD_BATCHES: usize = 4;
 
 /// Opens containers by their directories.
@@ -97,7 +97,7 @@ impl Store {
     }
 
     /// Opens containers as [`Store::open_containers`] does, ahead of whoever takes them, on the threads of a driver. Takes at
-    /// most 20 directories.
+    /// most 10 directories.
     pub(crate) fn open_containers_ahead<'a>(
         &self,
         driver: &Driver,
