@@ -234,6 +234,7 @@ pub fn variants() -> Vec<Variant> {
         (Violation::AcknowledgedCommitLost, without(O::CommitNotSynced, world([1, 1, 0, 1, 1], CUT))),
         (Violation::ReaderMissedChunk, without(O::ReaderNeverRefreshes, world([0, 1, 1, 1, 1], READING))),
         (Violation::ReaderMissedChunk, without(O::ReaderIgnoresFinals, world([0, 1, 1, 2, 2], READING))),
+        (Violation::ReaderMissedChunk, without(O::FinalsReadAfterListing, world([0, 1, 1, 2, 2], READING))),
     ];
     let lost = lost.map(|world| Variant { world, breaks: Violation::ChunkLost });
     lost.into_iter().chain(others.map(|(breaks, world)| Variant { world, breaks })).collect()

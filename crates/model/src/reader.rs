@@ -1,8 +1,8 @@
 //! A reader: it lists once, reads, and lists again when a chunk is in none of the containers of its listing.
 //!
 //! It restores the old snapshot. A listing is not atomic: it takes two steps, for containers with even and with odd numbers
-//! in either order. The reader gives up when a refresh brings no new container and no `final` has appeared since the
-//! listing before it began.
+//! in either order. After its first miss the reader reads `gc/` and lists again. After a later miss it reads `gc/`, and gives
+//! up if no `final` has appeared since it did so before.
 
 use crate::set::Set;
 use crate::state::{Broken, Reader, ReaderStep, State};
@@ -22,10 +22,11 @@ pub(crate) fn steps(successors: &mut Successors<'_>, state: &State) {
     }
     match state.reader.step {
         ReaderStep::Idle => list_half(successors, state, [ReaderStep::HalfEven, ReaderStep::HalfOdd]),
-        ReaderStep::Missed => list_half(successors, state, [ReaderStep::AgainEven, ReaderStep::AgainOdd]),
+        ReaderStep::Refreshing => list_half(successors, state, [ReaderStep::AgainEven, ReaderStep::AgainOdd]),
         ReaderStep::HalfEven | ReaderStep::AgainEven => list_rest(successors, state, ODD),
         ReaderStep::HalfOdd | ReaderStep::AgainOdd => list_rest(successors, state, EVEN),
         ReaderStep::Viewing => read(successors, state),
+        ReaderStep::Missed => decide(successors, state),
         ReaderStep::Finished => {}
     }
 }
@@ -37,25 +38,32 @@ fn push(successors: &mut Successors<'_>, step: Step, state: &State, reader: Read
 fn list_half(successors: &mut Successors<'_>, state: &State, [even, odd]: [ReaderStep; 2]) {
     for (step, half) in [(even, EVEN), (odd, ODD)] {
         let listing = state.containers.visible.and(half);
-        let reader = Reader { step, listing, finals_now: state.finals(), ..state.reader };
-        let step = Step::new(Actor::Reader, "lists one half of the containers", Detail::Containers(listing));
-        push(successors, step, state, reader);
+        let step_done = Step::new(Actor::Reader, "lists one half of the containers", Detail::Containers(listing));
+        push(successors, step_done, state, Reader { step, listing, ..state.reader });
     }
 }
 
 fn list_rest(successors: &mut Successors<'_>, state: &State, half: Set) {
     let reader = state.reader;
-    let is_refresh = matches!(reader.step, ReaderStep::AgainEven | ReaderStep::AgainOdd);
     let view = reader.listing.or(state.containers.visible.and(half));
-    let brings_nothing = view.minus(reader.view).is_empty();
-    let ignores = successors.world.omits(Omission::ReaderIgnoresFinals);
-    if is_refresh && brings_nothing && (ignores || state.finals() == reader.finals) {
+    let finals = if successors.world.omits(Omission::FinalsReadAfterListing) {
+        reader.finals.map(|_| state.finals())
+    } else {
+        reader.finals
+    };
+    let step = Step::new(Actor::Reader, "lists the other half, has", Detail::Containers(view));
+    push(successors, step, state, Reader { step: ReaderStep::Viewing, view, finals, ..Reader::default() });
+}
+
+/// After a miss: lists again, or gives up.
+fn decide(successors: &mut Successors<'_>, state: &State) {
+    let (reader, finals) = (state.reader, state.finals());
+    let is_known = |before: Set| before == finals || successors.world.omits(Omission::ReaderIgnoresFinals);
+    if reader.finals.is_some_and(is_known) {
         return report_missing(successors, state);
     }
-    let step = Step::new(Actor::Reader, "lists the other half, has", Detail::Containers(view))
-        .showing(Sights::when(is_refresh && !brings_nothing, Sight::Refreshed));
-    let next = Reader { step: ReaderStep::Viewing, view, finals: reader.finals_now, ..Reader::default() };
-    push(successors, step, state, next);
+    let step = Step::new(Actor::Reader, "reads gc/", Detail::Nothing);
+    push(successors, step, state, Reader { step: ReaderStep::Refreshing, finals: Some(finals), ..reader });
 }
 
 fn read(successors: &mut Successors<'_>, state: &State) {
@@ -66,9 +74,10 @@ fn read(successors: &mut Successors<'_>, state: &State) {
         report_missing(successors, state);
     } else if is_missing {
         let step = Step::new(Actor::Reader, "misses a chunk", Detail::Nothing);
-        push(successors, step, state, Reader { step: ReaderStep::Missed, ..reader });
+        push(successors, step, state, Reader { step: ReaderStep::Missed, finals: reader.finals, ..Reader::default() });
     } else {
-        let step = Step::new(Actor::Reader, "reads everything", Detail::Nothing);
+        let step = Step::new(Actor::Reader, "reads everything", Detail::Nothing)
+            .showing(Sights::when(reader.finals.is_some(), Sight::Refreshed));
         push(successors, step, state, Reader { step: ReaderStep::Finished, ..Reader::default() });
     }
 }

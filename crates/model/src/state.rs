@@ -284,10 +284,8 @@ pub(crate) struct Reader {
     pub(crate) view: Set,
     /// Containers of the listing that is in progress.
     pub(crate) listing: Set,
-    /// Collections with a `final` when the last whole listing began.
-    pub(crate) finals: Set,
-    /// The same for the listing in progress.
-    pub(crate) finals_now: Set,
+    /// Collections that had a `final` before its last listing began, once it has listed after a miss.
+    pub(crate) finals: Option<Set>,
 }
 
 /// The last step that a reader has done.
@@ -303,6 +301,8 @@ pub(crate) enum ReaderStep {
     Viewing,
     /// It has not found a chunk in what the listing named.
     Missed,
+    /// It has read `gc/` after that, and is to list again.
+    Refreshing,
     /// As [`ReaderStep::HalfEven`], in a refresh.
     AgainEven,
     /// As [`ReaderStep::HalfOdd`], in a refresh.

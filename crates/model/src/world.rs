@@ -143,8 +143,10 @@ pub enum Omission {
     ForgetsReadBeforeCollections,
     /// A reader does not list again.
     ReaderNeverRefreshes,
-    /// A reader gives up when a refresh brings no new container, whether or not a `final` has appeared meanwhile.
+    /// A reader gives up at its second miss, whether or not a `final` has appeared meanwhile.
     ReaderIgnoresFinals,
+    /// A reader reads `gc/` after it has listed again, instead of before.
+    FinalsReadAfterListing,
 }
 
 /// A set of things that an exploration has shown to happen.
