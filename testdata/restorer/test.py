@@ -3,6 +3,7 @@
 
     ONEFOLD=path/to/onefold python3 testdata/restorer/test.py
 
+`testdata/restorer/test-0.1.0` sets ONEFOLD_0_1_0 as well, to the program of that version.
 The last line is `N passed, M failed`; the exit code is 0 if nothing failed.
 """
 
@@ -24,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FORMATS = HERE.parent / "formats"
 LINES_MAX, LINE_LEN_MAX = 800, 120
+# The restorer reads no collections.
+TYPE_COLLECTION = 6
 AS_ROOT = sources.is_root()
 
 
@@ -108,6 +111,63 @@ def test_kept_repository(temporary):
         restore(kept / "repo", *password, "--snapshot", snapshot["id"], "--target", target)
         expect_same(snapshot["entries"], sources.describe(target))
     check_variety(restorer.Repository(kept / "repo", (kept / "password").read_bytes().strip()))
+
+
+def test_repository_of_the_first_version_that_todays_program_has_pruned(temporary):
+    """Objects and tags that version 0.1.0 does not know are no hindrance, neither for it nor for the restorer."""
+    kept = FORMATS / "v1"
+    expected = json.loads((kept / "expected.json").read_text(encoding="ascii"))["snapshots"]
+    onefold = Onefold(temporary, (kept / "password").read_text(encoding="ascii").strip())
+    shutil.copytree(kept / "repo", onefold.repository)
+    before = set(onefold.repository.glob("containers/*/*"))
+    # The second snapshot stays under another name, and needs much of what the first one has stored.
+    onefold("tag", "--add", "kept", expected[1]["id"])
+    onefold("forget", expected[0]["id"])
+    onefold("prune", "--max-unused", "0")
+    after = set(onefold.repository.glob("containers/*/*"))
+    if not before - after or not after - before:
+        raise Failed(f"{len(before - after)} containers were deleted and {len(after - before)} written")
+    repository = restorer.Repository(onefold.repository, os.fsencode(onefold.environment["ONEFOLD_PASSWORD"]))
+    for directory, object_type, expected_tags in (
+        ("commits", restorer.TYPE_COMMIT, {134, 140}),
+        ("forget", restorer.TYPE_FORGET, {135, 136, 137}),
+        ("gc", TYPE_COLLECTION, {128, 129}),
+    ):
+        if missing := expected_tags - tags_in(repository, directory, object_type):
+            raise Failed(f"no object in {directory}/ has the tags {sorted(missing)}")
+    onefold("check", "--read-data")
+    if len(onefold.restore("--list")[0].splitlines()) != 1:
+        raise Failed("the forgotten snapshots are listed")
+    onefold.restore("--snapshot", "latest", "--target", temporary / "restored")
+    expect_same(expected[1]["entries"], sources.describe(temporary / "restored"))
+    if first_version := os.environ.get("ONEFOLD_0_1_0"):
+        environment = {**onefold.environment, "ONEFOLD_CACHE_DIR": os.fspath(temporary / "another cache")}
+        if "0.1.0" not in run([first_version, "version"], environment)[0]:
+            raise Failed(f"{first_version} is not version 0.1.0")
+        run([first_version, "check", "--read-data"], environment)
+        run([first_version, "restore", "latest", "--target", temporary / "restored by 0.1.0"], environment)
+        # As it restored the repository before; not all hard links were linked by that version.
+        environment["ONEFOLD_REPOSITORY"] = os.fspath(kept / "repo")
+        run([first_version, "restore", "latest", "--target", temporary / "restored before"], environment)
+        environment["ONEFOLD_REPOSITORY"] = os.fspath(onefold.repository)
+        expect_same(sources.describe(temporary / "restored before"), sources.describe(temporary / "restored by 0.1.0"))
+        # It finds every chunk of the source that is there still.
+        run([first_version, "backup", "source"], environment, temporary / "restored by 0.1.0")
+        onefold("check", "--read-data")
+
+
+def tags_in(repository, directory, object_type):
+    """The tags in the bodies of all objects of a directory."""
+    tags = set()
+    for path in (repository.path / directory).rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            session, ordinal = data[24:40], int.from_bytes(data[40:44], "little")
+            fields = restorer.Reader(restorer.open_small_object(repository.keys, data, object_type, session, ordinal))
+            while fields.left():
+                tags.add(fields.u8())
+                fields.string(restorer.FIELD_MAX)
+    return tags
 
 
 def check_variety(repository):
