@@ -168,6 +168,7 @@ pub(crate) enum Command {
         "Show what a policy would forget":
             "onefold forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run";
         "Forget one snapshot": "onefold forget 1a2b3c4d";
+        "Show what forgetting one snapshot would free": "onefold forget 1a2b3c4d --what-if";
     })]
     Forget(Box<ForgetArgs>),
     /// Give back the space that no snapshot needs
@@ -221,6 +222,7 @@ pub(crate) enum Command {
     /// Show the size of snapshots and the space that they use
     #[command(after_help = examples! {
         "Show the space that all snapshots use in the repository": "onefold stats --mode raw-data";
+        "Show what only one snapshot holds, for each of them": "onefold stats --mode exclusive";
     })]
     Stats(StatsArgs),
     /// Write an object of the repository as JSON, or the bytes of a chunk or container

@@ -5,6 +5,7 @@ pub(crate) mod derive;
 pub(crate) mod inspect;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
+pub(crate) mod ledger;
 pub(crate) mod list;
 pub(crate) mod prune;
 pub(crate) mod repair;

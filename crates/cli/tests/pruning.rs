@@ -99,3 +99,50 @@ fn deleted_containers_are_kept_on_request() {
     assert!(container_bytes(&fixture) < before - 3_900_000);
     fixture.run(["check", "--read-data"]).code(0);
 }
+
+#[test]
+fn what_if_counts_to_the_byte_what_forgetting_and_pruning_then_free() {
+    for limit in ["0", "5%", "unlimited"] {
+        let fixture = fixture();
+        let before = container_bytes(&fixture);
+        let limits = ["--max-unused", limit, "--json"];
+        let asked = fixture.run(["forget", "latest~2", "--what-if"].into_iter().chain(limits)).code(0);
+        let asked = asked.messages().pop().unwrap();
+        assert_eq!((&asked["message_type"], container_bytes(&fixture)), (&"what_if".into(), before));
+        assert_eq!(fixture.run(["snapshots", "--json"]).code(0).json().as_array().unwrap().len(), 3);
+        let only = fixture.run(["stats", "--mode", "exclusive", "latest~2", "--json"]).code(0).json();
+        assert_eq!(only["only"], asked["only"]);
+        assert!((4_000_000..4_100_000).contains(&only["only"]["uncompressed_size"].as_u64().unwrap()), "{only}");
+        let each = fixture.run(["stats", "--mode", "exclusive", "--json"]).code(0).json();
+        assert_eq!(each["snapshots"][0]["uncompressed_size"], only["only"]["uncompressed_size"]);
+        fixture.run(["forget", "latest~2", "--prune"].into_iter().chain(limits)).code(0);
+        let freed = before - container_bytes(&fixture);
+        assert_eq!(asked["freed_bytes"].as_u64().unwrap(), freed, "--max-unused {limit}");
+        // Without copying, containers that are partly needed stay.
+        assert!(limit == "unlimited" || 3_000_000 < freed, "--max-unused {limit}: {freed}");
+    }
+    let fixture = fixture();
+    let said = fixture.run(["forget", "--keep-last", "1", "--what-if"]).code(0).stdout();
+    assert!(said.contains("would forget 2 snapshots") && said.contains("forgetting and pruning would free"), "{said}");
+    assert!(fixture.run(["stats", "--mode", "exclusive"]).code(0).stdout().contains("several snapshots"));
+    fixture.run(["forget", "latest", "--what-if", "--prune"]).code(1);
+}
+
+#[test]
+fn what_is_lost_makes_what_if_a_sentence_and_no_number() {
+    let fixture = fixture();
+    let containers = fixture.path("repository").join("containers");
+    let mut left = vec![containers];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            if entry.metadata().unwrap().is_dir() {
+                left.push(entry.path());
+            } else if entry.file_name().to_string_lossy().contains('m') {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+    let lost = fixture.run(["forget", "latest~2", "--what-if"]).code(1).stdout();
+    assert!(!lost.contains("would free"), "{lost}");
+    fixture.run(["stats", "--mode", "exclusive"]).code(1);
+}

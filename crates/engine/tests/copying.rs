@@ -52,7 +52,7 @@ impl Case {
         let listed = store.list_containers(&scratch)?;
         let request = CopyRequest {
             store,
-            session: &session,
+            session: Some(&session),
             containers: &listed,
             copy: &self.copy,
             classes: &classes(),

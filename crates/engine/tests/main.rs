@@ -14,6 +14,7 @@ mod forgetting;
 mod hostile;
 mod inspecting;
 mod interrupting;
+mod ledger;
 mod marking;
 mod moving;
 mod object_store;

@@ -7,6 +7,7 @@ use onefold_engine::forget::{GroupBy, KeepRule, KeepRules, Limit, Period, Span, 
 
 use crate::args::SelectionArgs;
 use crate::args::backup::Grouping;
+use crate::args::prune::LimitArgs;
 
 /// Options of `forget`.
 #[derive(Args, Debug)]
@@ -44,6 +45,11 @@ pub(crate) struct ForgetArgs {
     /// Then give back the space that no snapshot needs, as `prune` does
     #[arg(long)]
     pub(crate) prune: bool,
+    /// Count exactly what --prune would free, but forget and write nothing; reads what --prune would read
+    #[arg(long, conflicts_with = "prune")]
+    pub(crate) what_if: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 }
 
 /// The rules of a policy.

@@ -56,7 +56,7 @@ pub(crate) struct DiffArgs {
 }
 
 /// Quantity that `stats` counts.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum StatsMode {
     /// Size of the snapshots when they are restored
     RestoreSize,
@@ -64,6 +64,8 @@ pub(crate) enum StatsMode {
     FilesByContents,
     /// Chunks that the snapshots need, and their space in the repository
     RawData,
+    /// What each snapshot holds and no other one does; of named snapshots, what only these hold together
+    Exclusive,
 }
 
 /// Options of `stats`.

@@ -2,22 +2,28 @@
 
 use clap::{Args, Command, FromArgMatches};
 
+/// Limits of a prune, which `forget` has, too.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LimitArgs {
+    /// Unused space that may stay in a prune: a share of what is used, a size, or "unlimited", which copies nothing
+    #[arg(long, value_name = "LIMIT", default_value = "5%")]
+    pub(crate) max_unused: String,
+    /// Copy at most this much in a prune, for example 50G
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_repack_size: Option<String>,
+    /// Join small containers in a prune, too
+    #[arg(long)]
+    pub(crate) repack_small: bool,
+}
+
 /// Options of `prune`.
 #[derive(Args, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct PruneArgs {
     /// Show what would be removed and copied, but change nothing
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Unused space that may stay: a share of what is used, a size, or "unlimited", which copies nothing
-    #[arg(long, value_name = "LIMIT", default_value = "5%")]
-    pub(crate) max_unused: String,
-    /// Copy at most this much, for example 50G
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) max_repack_size: Option<String>,
-    /// Join small containers, too
-    #[arg(long)]
-    pub(crate) repack_small: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Delete containers only this long after the decision to delete them, for example 14d
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(crate) keep_deleted: String,

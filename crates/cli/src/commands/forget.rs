@@ -14,8 +14,8 @@ use onefold_engine::types::SessionId;
 
 use crate::args::forget::ForgetArgs;
 use crate::args::prune::PruneArgs;
-use crate::commands::prune;
 use crate::commands::snapshots::{Table, heading};
+use crate::commands::{prune, what_if};
 use crate::interrupt::Interrupt;
 use crate::json::list::{ForgetGroup, KeepReason};
 use crate::json::{GroupKey, SnapshotObject, short_id};
@@ -40,11 +40,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ForgetArgs) 
     let interrupt = Interrupt::listen()?;
     let commits = trust::read_commits(settings, output, &opened.store)?;
     let run = Run { store: &opened.store, output, args, interrupt, verbosity: settings.verbosity };
-    if args.snapshots.is_empty() {
-        run.by_policy(&rules, &commits)?;
-    } else {
-        run.by_name(&commits)?;
-    }
+    let chosen = if args.snapshots.is_empty() { run.by_policy(&rules, &commits)? } else { run.by_name(&commits)? };
     output.flush()?;
     let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
     output.fail_on(unread, "not all commits can be read")?;
@@ -52,7 +48,11 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ForgetArgs) 
         output
             .note("--prune: nothing is pruned in a dry run; `onefold prune --dry-run` plans it without these forgets");
     }
-    if args.prune && !args.dry_run { prune::run(settings, output, &PruneArgs::default()) } else { Ok(()) }
+    let prune_args = PruneArgs { limits: args.limits.clone(), ..PruneArgs::default() };
+    if args.what_if {
+        return what_if::run(settings, output, &opened.store, &prune_args, &chosen);
+    }
+    if args.prune && !args.dry_run { prune::run(settings, output, &prune_args) } else { Ok(()) }
 }
 
 /// One run of the command.
@@ -65,7 +65,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn by_name(&self, commits: &Commits) -> Result<()> {
+    /// Returns the snapshots that were named, and forgets them.
+    fn by_name(&self, commits: &Commits) -> Result<Vec<SessionId>> {
         let selection = open::selection(&self.args.selection())?;
         let mut named: Vec<SessionId> = Vec::new();
         for name in &self.args.snapshots {
@@ -78,13 +79,20 @@ impl Run<'_> {
                 (Err(error), None) => return Err(error.into()),
             }
         }
-        if self.args.dry_run {
-            return self.would_forget(&named);
+        if self.changes_nothing() {
+            self.would_forget(&named)?;
+        } else {
+            self.forget(&named, "named by its id")?;
         }
-        self.forget(&named, "named by its id")
+        Ok(named)
     }
 
-    fn by_policy(&self, rules: &forget::KeepRules, commits: &Commits) -> Result<()> {
+    fn changes_nothing(&self) -> bool {
+        self.args.dry_run || self.args.what_if
+    }
+
+    /// Returns the snapshots that no rule keeps, and forgets them.
+    fn by_policy(&self, rules: &forget::KeepRules, commits: &Commits) -> Result<Vec<SessionId>> {
         let selection = open::selection(&self.args.selection())?;
         let all = candidates(self.store, commits)?;
         let policy = Policy {
@@ -117,18 +125,21 @@ impl Run<'_> {
         let mut forgotten: Vec<&Candidate<'_>> = plan.forgotten().collect();
         forgotten.sort_by_key(|candidate| (candidate.snapshot.time, candidate.id));
         let forgotten: Vec<SessionId> = forgotten.into_iter().map(|candidate| candidate.id).collect();
-        if self.args.dry_run {
+        if self.changes_nothing() {
+            let option = if self.args.what_if { "--what-if" } else { "--dry-run" };
             for caution in &cautions {
-                self.output.warn(&format!("warning: {caution}; without --dry-run, this needs --force"));
+                self.output.warn(&format!("warning: {caution}; without {option}, this needs --force"));
             }
-            return self.would_forget(&forgotten);
+            self.would_forget(&forgotten)?;
+            return Ok(forgotten);
         }
         ensure!(
             cautions.is_empty() || self.args.force,
             "{}; nothing was forgotten; --force does it",
             cautions.join("; ")
         );
-        self.forget(&forgotten, &rules.to_string())
+        self.forget(&forgotten, &rules.to_string())?;
+        Ok(forgotten)
     }
 
     /// Reports what the times of snapshots were compared with, and how many are doubtful.

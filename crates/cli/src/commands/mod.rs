@@ -27,6 +27,7 @@ mod snapshots;
 mod stats;
 mod unlock;
 mod version;
+mod what_if;
 
 use std::sync::Arc;
 

@@ -67,13 +67,14 @@ pub(crate) fn request(
     cache: &OpenedCache,
     args: &PruneArgs,
 ) -> Result<PruneRequest> {
+    let limits = &args.limits;
     Ok(PruneRequest {
         options: PruneOptions {
-            max_unused: max_unused(&args.max_unused)?,
-            max_repack_bytes: args.max_repack_size.as_deref().map_or(Ok(u64::MAX), |text| {
+            max_unused: max_unused(&limits.max_unused)?,
+            max_repack_bytes: limits.max_repack_size.as_deref().map_or(Ok(u64::MAX), |text| {
                 parse_size(text).ok().with_context(|| format!("--max-repack-size {text}: not a size; write it as 50G"))
             })?,
-            repack_small: args.repack_small,
+            repack_small: limits.repack_small,
             container_bytes: store.config.container_bytes,
         },
         fence_after: duration("--fence-after", &args.fence_after)?,

@@ -1,11 +1,16 @@
 //! `stats`.
 
 use anyhow::Result;
+use onefold_engine::collect::ledger::{LedgerRequest, held_by_each, held_by_set};
 use onefold_engine::inspect::{RawStats, StatsRequest, contents_stats, raw_stats, restore_stats};
-use onefold_engine::types::Fingerprint;
+use onefold_engine::snapshot::Snapshot;
+use onefold_engine::store::Store;
+use onefold_engine::store::commits::Commits;
+use onefold_engine::types::{Fingerprint, SessionId};
 
 use crate::args::inspect::{StatsArgs, StatsMode};
 use crate::json::inspect::{Stats, StatsRaw, ratio};
+use crate::json::ledger::{Exclusive, ExclusiveSnapshot, HeldObject};
 use crate::open::{self, OpenedMetadata};
 use crate::output::Output;
 use crate::settings::{Settings, Verbosity};
@@ -22,6 +27,7 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Res
     let mut lines = vec![("Snapshots processed:", roots.len().to_string())];
     let snapshots_count = roots.len();
     let message = match args.mode {
+        StatsMode::Exclusive => return exclusive(output, args, &commits, reader.store(), &request),
         StatsMode::RestoreSize => {
             let counted = restore_stats(&mut reader, &request)?;
             counts(&mut lines, snapshots_count, counted.entries, counted.bytes)
@@ -45,6 +51,64 @@ pub(crate) fn run(settings: &Settings, output: &Output, args: &StatsArgs) -> Res
         print(output, args.mode, &lines)?;
     }
     output.fail_on(commits.findings.iter().map(|(_, error)| error), "not all snapshots can be read and are counted")
+}
+
+/// Counts what single snapshots hold, or what those that were named hold together.
+fn exclusive(
+    output: &Output,
+    args: &StatsArgs,
+    commits: &Commits,
+    store: &Store,
+    request: &StatsRequest<'_>,
+) -> Result<()> {
+    // What an unreadable snapshot holds would count as held by others alone.
+    let unread = commits.findings.iter().map(|(_, error)| error).chain(&commits.not_forgotten);
+    output.fail_on(unread, "what a snapshot alone holds is known only if all of them can be read")?;
+    let &StatsRequest { scratch, memory_bytes, monitor, .. } = request;
+    // The memory that the other modes divide among two maps.
+    let request = LedgerRequest { scratch, memory_bytes: memory_bytes * 2, monitor };
+    let all = commits.snapshots();
+    let chosen = open::find_all(commits, &args.selection, &args.snapshots)?;
+    let is_chosen = |session: &SessionId| chosen.iter().any(|(id, _)| id == session);
+    let mut message = Exclusive { snapshots_count: chosen.len(), ..Exclusive::default() };
+    if args.snapshots.is_empty() {
+        let roots: Vec<Fingerprint> = all.iter().map(|(_, snapshot)| snapshot.tree).collect();
+        let held = held_by_each(store, &request, &roots)?;
+        let rows = all.iter().zip(&held.each).filter(|((session, _), _)| is_chosen(session));
+        message.snapshots =
+            Some(rows.map(|((session, snapshot), held)| ExclusiveSnapshot::of(*session, snapshot, held)).collect());
+        (message.shared, message.unneeded) = (HeldObject::of(&held.shared), HeldObject::of(&held.unneeded));
+    } else {
+        let (set, others): (Vec<_>, Vec<_>) = all.iter().partition(|(session, _)| is_chosen(session));
+        let roots = |snapshots: Vec<&(SessionId, &Snapshot)>| -> Vec<Fingerprint> {
+            snapshots.into_iter().map(|(_, snapshot)| snapshot.tree).collect()
+        };
+        let held = held_by_set(store, &request, &roots(set), &roots(others))?;
+        message.only = Some(HeldObject::of(&held.only));
+        message.others = Some(HeldObject::of(&held.others));
+        (message.shared, message.unneeded) = (HeldObject::of(&held.shared), HeldObject::of(&held.unneeded));
+    }
+    if output.json {
+        output.message(&message)?;
+        return Ok(output.flush()?);
+    }
+    let row = |title: &str, held: &HeldObject| {
+        let (plain, stored) = (text::bytes(held.uncompressed_size), text::bytes(held.size));
+        output.line(format!("{title:>32}  {:>10}  {plain:>12}  {stored:>12}", held.chunks))
+    };
+    output.line(format!("{:>32}  {:>10}  {:>12}  {:>12}", "Held only by", "Chunks", "Uncompressed", "Stored"))?;
+    for snapshot in message.snapshots.iter().flatten() {
+        row(&format!("{}  {}", snapshot.short_id, snapshot.local_time), &snapshot.held)?;
+    }
+    if let Some(only) = &message.only {
+        row("the named snapshots", only)?;
+    }
+    row("several snapshots", &message.shared)?;
+    if let Some(others) = &message.others {
+        row("other snapshots", others)?;
+    }
+    row("no snapshot", &message.unneeded)?;
+    Ok(output.flush()?)
 }
 
 /// Returns the message on counted files, and adds lines that say the same.

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
+use crate::collect::copy::{CopyRequest, copy_forward};
 use crate::collect::decide::Decision;
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::moved::{self, Hinted};
@@ -282,15 +282,14 @@ impl<'a> Collector<'a> {
         if plan.copy.is_empty() {
             return Ok((Vec::new(), false));
         }
-        let budget = (self.survey.memory() / 4 * 3).max(CopyBudget::BYTES_MIN);
-        let budget = CopyBudget::of(budget, self.request.driver.compute_count());
+        let budget = self.survey.copy_budget();
         let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
         let mut copy = plan.copy.clone();
         let (mut ordinals, mut lacks_space) = (0, false);
         loop {
             let request = CopyRequest {
                 store: self.store,
-                session: &self.session,
+                session: Some(&self.session),
                 containers,
                 copy: &copy,
                 classes: &classes,

@@ -36,8 +36,9 @@ use read::{OpenRegion, OpenedRegion, ReadContainer, ReadRegions};
 pub struct CopyRequest<'a> {
     /// The repository.
     pub store: &'a Store,
-    /// The session of the collector, which owns the new containers.
-    pub(crate) session: &'a Arc<Session>,
+    /// The session of the collector, which owns the new containers. Without one, they are packed and counted, but neither
+    /// sealed nor written.
+    pub(crate) session: Option<&'a Arc<Session>>,
     /// The containers that numbers refer to.
     pub containers: &'a Containers,
     /// Numbers of the containers to copy, each once, in the order in which their chunks are to follow each other.
@@ -99,7 +100,9 @@ pub fn copy_forward(
         if request.monitor.is_interrupted() {
             return Err(Error::Interrupted);
         }
-        request.session.beat();
+        if let Some(session) = request.session {
+            session.beat();
+        }
         copier.copy(container?)?;
     }
     copier.finish()

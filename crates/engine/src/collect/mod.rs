@@ -6,6 +6,7 @@
 mod collector;
 pub mod copy;
 mod decide;
+pub mod ledger;
 pub mod lifetime;
 pub mod mark;
 mod moved;
@@ -18,12 +19,14 @@ mod steps;
 mod survey;
 pub mod usage;
 mod wait;
+mod what_if;
 mod whole;
 
 pub use collector::{give_up, plan_prune, prune, quarantine};
 pub use request::{PruneReport, PruneRequest, PruneState};
 pub use salvage::{Salvaged, salvage};
 pub use wait::UnendedSession;
+pub use what_if::{WhatIf, what_if};
 
 /// The least memory that a prune uses, in bytes: its smallest shares are a half for the usage of containers, and a quarter of
 /// a half for each part of a mark.

@@ -64,7 +64,7 @@ impl Collector<'_> {
         );
         let request = CopyRequest {
             store: self.store,
-            session: &self.session,
+            session: Some(&self.session),
             containers: &candidates,
             copy: &condemned,
             classes: &LifetimeClasses::of_times([]),

@@ -87,7 +87,7 @@ impl Salvage<'_> {
         let memory = self.request.memory_bytes.max(super::MEMORY_BYTES_MIN) / 2;
         let request = CopyRequest {
             store: &store,
-            session: self.session,
+            session: Some(self.session),
             containers: &containers,
             copy: &copy,
             classes: &LifetimeClasses::of_times([]),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::collect::copy::CopyBudget;
 use crate::collect::mark::{DirectoryChunks, Marker};
 use crate::collect::plan::PrunePlan;
 use crate::collect::request::{PruneReport, PruneRequest};
@@ -74,6 +75,12 @@ impl Monitor for Beating<'_> {
 impl Survey<'_> {
     pub(super) fn memory(&self) -> usize {
         self.request.memory_bytes.max(super::MEMORY_BYTES_MIN)
+    }
+
+    /// Returns how copying divides the memory.
+    pub(super) fn copy_budget(&self) -> CopyBudget {
+        let bytes = (self.memory() / 4 * 3).max(CopyBudget::BYTES_MIN);
+        CopyBudget::of(bytes, self.request.driver.compute_count())
     }
 
     /// Returns the containers that may be condemned (step C3): of sessions that had ended when `commits` was read.

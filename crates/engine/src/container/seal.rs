@@ -45,6 +45,29 @@ pub(crate) fn padme(len: usize) -> usize {
     (len + mask) & !mask
 }
 
+/// Bytes of a sealed container and of its parts.
+struct Lengths {
+    front: usize,
+    regions: usize,
+    back: usize,
+    all: usize,
+}
+
+impl Lengths {
+    fn of(builder: &ContainerBuilder) -> Self {
+        let chunks = builder.regions.iter().map(|region| region.chunks.len()).sum();
+        let front = sealed_len(builder.kind, Side::Front, builder.regions.len(), chunks);
+        let back = sealed_len(builder.kind, Side::Back, builder.regions.len(), chunks);
+        let regions = builder.regions.iter().map(|region| region.stored().len() + TAG_LEN).sum();
+        Self { front, regions, back, all: padme(HEADER_LEN + front + regions + back + TRAILER_LEN) }
+    }
+}
+
+/// Returns the bytes that a container has once it is sealed.
+pub(crate) fn len_sealed(builder: &ContainerBuilder) -> u64 {
+    Lengths::of(builder).all as u64
+}
+
 /// Seals containers one after another and reuses its buffers.
 #[derive(Default, Debug)]
 pub struct Sealer {
@@ -70,14 +93,10 @@ impl Sealer {
         buffer: AlignedBuffer,
     ) -> Result<SealedContainer> {
         let directory = directory_of(builder);
-        let (regions, chunks) = (directory.regions.len(), directory.chunks.len());
-        let front_len = sealed_len(builder.kind, Side::Front, regions, chunks);
-        let back_len = sealed_len(builder.kind, Side::Back, regions, chunks);
-        let regions_len: usize = directory.regions.iter().map(|region| region.sealed_len as usize).sum();
+        let Lengths { front: front_len, regions: regions_len, back: back_len, all: len } = Lengths::of(builder);
         let (header, key) = header_of(keys, repository, builder, &directory, random, front_len);
         let header = header.encode();
 
-        let len = padme(HEADER_LEN + front_len + regions_len + back_len + TRAILER_LEN);
         let back_offset = len - TRAILER_LEN - back_len;
         let mut bytes = ObjectBytes::within(buffer, len);
         let mut layout = Layout::of(bytes.bytes_mut());

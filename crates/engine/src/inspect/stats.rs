@@ -388,7 +388,7 @@ impl Referenced {
 const LEVELS_MAX: usize = 4 * DEPTH_MAX;
 
 /// Returns the part of a region that a chunk takes.
-fn share(chunk: u32, sealed: u32, plain: u32) -> u64 {
+pub(crate) fn share(chunk: u32, sealed: u32, plain: u32) -> u64 {
     let product = u64::from(chunk) * u64::from(sealed);
     product.checked_div(u64::from(plain)).unwrap_or(0)
 }

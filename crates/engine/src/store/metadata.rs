@@ -176,7 +176,7 @@ impl MetadataReader {
     }
 
     /// Returns the repository that is read.
-    pub(crate) fn store(&self) -> &Store {
+    pub fn store(&self) -> &Store {
         &self.store
     }
 

@@ -8,7 +8,8 @@ use crate::collect::copy::{Copied, CopyRequest};
 use crate::collect::lifetime::{Grouping, LifetimeClass};
 use crate::compress::Compressor;
 use crate::container::compress_region::CompressRegion;
-use crate::container::{CompressedRegion, Packer, Region};
+use crate::container::seal::len_sealed;
+use crate::container::{CompressedRegion, ContainerBuilder, Packer, Region};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerKind;
@@ -16,6 +17,7 @@ use crate::pipeline::driver::Pool;
 use crate::pipeline::{Task, TaskQueue};
 use crate::store::container_ids::ContainerIds;
 use crate::store::container_writer::ContainerWriter;
+use crate::types::SessionId;
 
 /// A region on its way to a container.
 enum PackInput {
@@ -57,7 +59,8 @@ pub(super) struct Packing<'a> {
     compress: TaskQueue<Compress>,
     compressor: Compressor,
     ordinals: &'a mut u32,
-    writer: ContainerWriter,
+    /// None: containers are only counted.
+    writer: Option<ContainerWriter>,
     written: ContainerIds,
     written_containers: u64,
     written_bytes: u64,
@@ -70,10 +73,9 @@ impl<'a> Packing<'a> {
         let container_bytes = store.config.container_bytes;
         let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
         let data = Grouping::new(&bytes.data, container_bytes.into(), budget.groups_max.saturating_sub(metadata.len()));
-        let group = |kind| Group {
-            region: Region::default(),
-            packer: Packer::new(session.id, kind, container_bytes, compression),
-        };
+        let owner = session.map_or(SessionId([0; 16]), |session| session.id);
+        let group =
+            |kind| Group { region: Region::default(), packer: Packer::new(owner, kind, container_bytes, compression) };
         let kinds = [(ContainerKind::Data, data.len()), (ContainerKind::Metadata, metadata.len())];
         let groups = kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind));
         Self {
@@ -85,7 +87,7 @@ impl<'a> Packing<'a> {
             compress: driver.queue(Compress(CompressRegion::new(compression)), Pool::Compute, budget.regions_opening),
             compressor: Compressor::default(),
             ordinals,
-            writer: ContainerWriter::new(store, session, driver, budget.writer_limits()),
+            writer: session.map(|session| ContainerWriter::new(store, session, driver, budget.writer_limits())),
             written: ContainerIds::default(),
             written_containers: 0,
             written_bytes: 0,
@@ -147,14 +149,24 @@ impl<'a> Packing<'a> {
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            self.writer.close(builder)?;
+            self.close(builder)?;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, builder: ContainerBuilder) -> Result<()> {
+        if let Some(writer) = &mut self.writer {
+            writer.close(builder)?;
             self.take_written();
+        } else {
+            self.written_containers += 1;
+            self.written_bytes += len_sealed(&builder);
         }
         Ok(())
     }
 
     fn take_written(&mut self) {
-        for unit in self.writer.take_stored() {
+        for unit in self.writer.iter_mut().flat_map(ContainerWriter::take_stored) {
             self.written.push(unit.container);
             self.written_containers += 1;
             self.written_bytes += unit.len;
@@ -171,10 +183,12 @@ impl<'a> Packing<'a> {
         }
         for number in 0..self.groups.len() {
             if let Some(builder) = self.group(number).packer.finish() {
-                self.writer.close(builder)?;
+                self.close(builder)?;
             }
         }
-        self.writer.finish()?;
+        if let Some(writer) = &mut self.writer {
+            writer.finish()?;
+        }
         self.take_written();
         let Self { mut written, written_containers, written_bytes, .. } = self;
         written.sort();
