@@ -293,6 +293,8 @@ def small_objects(expected):
     containers = field(16, container_id(1)) + field(16, container_id(0x01020304))
     condemn = field(1, b"\2") + containers
     moved = field(129, container_id(1) + varint(2) + container_id(5) + container_id(300))
+    runs = varint(0) + varint(2) + b"\xff\1" + varint(298) + varint(1) + b"\x80"
+    manifest = field(18, SESSION + runs) + field(18, bytes(range(0xC0, 0xD0)) + varint(5) + varint(1) + b"\x11")
     made = {
         "session_body": session,
         "session": seal_small(3, session),
@@ -302,6 +304,10 @@ def small_objects(expected):
         "condemn_body": condemn,
         "condemn": seal_small(6, condemn, 5),
         "condemn_marked_body": condemn + field(128, bytes(range(0xC0, 0xD0))) + field(128, SESSION),
+        "commit_manifest_body": expected["commit_body"] + field(130, bytes(range(0xD0, 0xF0))),
+        "manifest_body": manifest,
+        "manifest": seal_small(9, manifest),
+        "final_quick_body": field(1, b"\3") + field(142, b"\3") + field(16, container_id(1)),
         "final_body": field(1, b"\3") + containers + moved + field(129, container_id(2) + varint(0)),
     }
     commit = parse_commit(open_small_object(KEYS, expected["commit"], 4, SESSION), SESSION, b"")

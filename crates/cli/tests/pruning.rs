@@ -65,6 +65,34 @@ fn half_of_a_snapshot_that_is_forgotten_comes_back_and_the_rest_restores() {
 }
 
 #[test]
+fn a_quick_prune_removes_what_no_snapshot_lists_and_falls_back_to_a_full_one() {
+    let fixture = fixture();
+    fixture.write("discarded", &noise(500, 9_000_000));
+    fixture.run(["backup", "source", "--quiet"]).code(0);
+    fixture.run(["forget", "latest", "--quiet"]).code(0);
+    let before = container_bytes(&fixture);
+    let planned = fixture.run(["prune", "--quick", "--dry-run", "--json"]).code(0).json();
+    assert_eq!((&planned["quick"], container_bytes(&fixture)), (&true.into(), before), "{planned}");
+    let report = fixture.run(["prune", "--quick", "--json"]).code(0).messages().pop().unwrap();
+    assert_eq!((&report["quick"], &report["written_bytes"]), (&true.into(), &0.into()), "{report}");
+    assert_eq!(report["deleted_bytes"], planned["planned_removed_bytes"]);
+    let freed = before - container_bytes(&fixture);
+    assert_eq!(report["deleted_bytes"], freed);
+    assert!(8_900_000 < freed, "{report}");
+    fixture.run(["check", "--read-data"]).code(0);
+    fixture.run(["prune", "--quick", "--repack-small"]).code(1);
+    // Without manifests.
+    std::fs::remove_dir_all(fixture.path("repository").join("manifests")).unwrap();
+    fixture.run(["forget", "latest~1", "--quiet"]).code(0);
+    let full = fixture.run(["prune", "--quick", "--json"]).code(0).says("this prune is a full one");
+    assert_eq!(full.messages().pop().unwrap()["quick"], false);
+    let target = fixture.path("restored");
+    fixture.run(["restore", "latest:/source", "--target", target.to_str().unwrap()]).code(0);
+    assert_eq!(std::fs::read(target.join("file-3")).unwrap(), noise(103, 400_000));
+    assert_eq!(std::fs::read(target.join("file-13")).unwrap(), noise(13, 400_000));
+}
+
+#[test]
 fn forget_prunes_on_request() {
     let fixture = fixture();
     let containers = || container_bytes(&fixture);

@@ -174,7 +174,7 @@ impl Disk for Fencing {
             let session = SessionId::parse(new.file_name().unwrap().to_str().unwrap()).unwrap();
             let store = &self.store;
             let identity = (store.config.repository, session, 0);
-            let body = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() }.encode();
+            let body = CommitBody::without_snapshot(CommitKind::Fence).encode();
             let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body)?;
             write(&*self.disk, new, &bytes);
             self.fenced.lock().unwrap().push(session);

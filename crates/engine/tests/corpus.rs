@@ -114,6 +114,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("small_object", "session"),
         ("small_object", "commit"),
         ("small_object", "condemn"),
+        ("small_object", "manifest"),
         ("container", "data_container"),
         ("container", "metadata_container"),
         ("recipe", "recipe"),
@@ -121,11 +122,14 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("tree_node", "tree_entries"),
         ("tree_node", "tree_root"),
         ("commit", "commit_body"),
+        ("commit", "commit_manifest_body"),
         ("commit", "fence_body"),
         ("session", "session_body"),
         ("collection", "condemn_body"),
         ("collection", "condemn_marked_body"),
         ("collection", "final_body"),
+        ("collection", "final_quick_body"),
+        ("manifest", "manifest_body"),
     ]
     .map(|(target, name)| (target, name, vector(name)))
     .to_vec();

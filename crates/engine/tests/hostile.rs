@@ -133,7 +133,12 @@ impl Forger {
             program: String::new(),
             summary: Summary::default(),
         };
-        let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot.clone()), heads: Vec::new() };
+        let body = CommitBody {
+            kind: CommitKind::Snapshot,
+            snapshot: Some(snapshot.clone()),
+            heads: Vec::new(),
+            manifest: None,
+        };
         self.session.commit(&body).unwrap();
         snapshot
     }

@@ -35,6 +35,7 @@ pub(super) fn request(world: &World, store: &Store) -> PruneRequest {
             repack_small: false,
             container_bytes: store.config.container_bytes,
         },
+        quick: false,
         fence_after: Duration::ZERO,
         wait: Duration::ZERO,
         keep_deleted: Duration::ZERO,

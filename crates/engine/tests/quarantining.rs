@@ -24,7 +24,7 @@ use crate::integration::pruning::{assert_restores, each_or_one, request};
 use crate::integration::support::{Ask, SMALL, World, change, container_names, copy, noise, stored_twice, tell, tree};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Damage {
+pub(super) enum Damage {
     Cut,
     Lengthened,
     Overwritten,
@@ -37,7 +37,7 @@ const DAMAGES: [Damage; 6] =
     [Damage::Cut, Damage::Lengthened, Damage::Overwritten, Damage::Emptied, Damage::Front, Damage::Region];
 
 impl Damage {
-    fn strike(self, world: &World, name: &ContainerName) {
+    pub(super) fn strike(self, world: &World, name: &ContainerName) {
         let path = Path::new("repo").join(name.path());
         world.disk.damage(path, |bytes| match self {
             Self::Cut => bytes.truncate(bytes.len() - 100),

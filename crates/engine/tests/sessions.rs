@@ -21,7 +21,7 @@ use crate::integration::pruning::assert_clean;
 use crate::integration::support::{Ask, SMALL, World, containers, noise, tree};
 
 fn fence(store: &Store, session: SessionId) -> Created {
-    let body = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() }.encode();
+    let body = CommitBody::without_snapshot(CommitKind::Fence).encode();
     let identity = (store.config.repository, session, 0);
     let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body).unwrap();
     store.objects.create(SessionId([9; 16]), ObjectName::Commit(session), &bytes).unwrap()

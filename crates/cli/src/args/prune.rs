@@ -18,12 +18,17 @@ pub(crate) struct LimitArgs {
 
 /// Options of `prune`.
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each switch that can be typed")]
 pub(crate) struct PruneArgs {
     /// Show what would be removed and copied, but change nothing
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    /// Remove only containers that no snapshot refers to at all, by their lists in manifests; reads no tree and no copy, copies
+    /// nothing, and leaves unused space among what is needed
+    #[arg(long, conflicts_with_all = ["max_repack_size", "repack_small", "trust_copies"])]
+    pub(crate) quick: bool,
     /// Delete containers only this long after the decision to delete them, for example 14d
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(crate) keep_deleted: String,
@@ -40,7 +45,7 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) trust_copies: bool,
     /// Give up a prune that was interrupted or waits: what it has condemned stays
-    #[arg(long, conflicts_with_all = ["dry_run", "max_repack_size", "repack_small", "trust_copies"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_repack_size", "repack_small", "trust_copies"])]
     pub(crate) give_up: bool,
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn request(
             repack_small: limits.repack_small,
             container_bytes: store.config.container_bytes,
         },
+        quick: args.quick,
         fence_after: duration("--fence-after", &args.fence_after)?,
         wait: duration("--wait", &args.wait)?,
         keep_deleted: duration("--keep-deleted", &args.keep_deleted)?,
@@ -172,8 +173,9 @@ fn lines(args: &PruneArgs, report: &PruneReport) -> Vec<String> {
     });
     lines.extend(waited_lines(&report.state));
     if 0 < report.leftovers.0 {
-        let files = text::count(report.leftovers.0, "temporary file");
-        lines.push(format!("removed {files} of interrupted sessions ({})", text::bytes(report.leftovers.1)));
+        let files = text::count(report.leftovers.0, "file");
+        let bytes = text::bytes(report.leftovers.1);
+        lines.push(format!("removed {files} of interrupted sessions and forgotten snapshots ({bytes})"));
     }
     lines
 }
@@ -222,6 +224,7 @@ fn summary(args: &PruneArgs, report: &PruneReport, quarantined: &[QuarantinedCon
     let waiting_for = WaitedSession::of_state(&report.state);
     PruneSummary {
         dry_run: args.dry_run,
+        quick: report.is_quick,
         snapshots: report.snapshots,
         containers: plan.containers,
         stored_bytes: plan.stored_bytes,

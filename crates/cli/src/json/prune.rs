@@ -10,6 +10,7 @@ use crate::text;
 #[serde(tag = "message_type", rename = "summary")]
 pub(crate) struct PruneSummary {
     pub(crate) dry_run: bool,
+    pub(crate) quick: bool,
     pub(crate) snapshots: u64,
     pub(crate) containers: u64,
     pub(crate) stored_bytes: u64,

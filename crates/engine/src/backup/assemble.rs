@@ -12,6 +12,7 @@ use crate::recipe::builder::BuiltRecipe;
 use crate::snapshot::Summary;
 use crate::store::Store;
 use crate::store::cursor::HintedEntry;
+use crate::store::manifests::{ManifestBuilder, UsedBytes};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::{Content, Entry};
 use crate::types::{ChunkRef, ContainerId, Fingerprint, SessionId};
@@ -28,6 +29,8 @@ pub(crate) struct Assembler {
     recipe: RecipeBuilder,
     file: Option<OpenFile>,
     monitor: Arc<dyn Monitor>,
+    /// Takes the containers of files.
+    manifest: Arc<ManifestBuilder>,
     /// What was counted.
     pub(crate) summary: Summary,
     /// Things that could not be read.
@@ -57,6 +60,8 @@ struct OpenFile {
     bytes: u64,
     /// Bytes in containers of this session.
     added: u64,
+    /// The containers that it refers to.
+    used: UsedBytes,
 }
 
 impl std::fmt::Debug for Assembler {
@@ -67,7 +72,12 @@ impl std::fmt::Debug for Assembler {
 
 impl Assembler {
     /// Starts at the root of a snapshot.
-    pub(crate) fn new(store: &Store, session: SessionId, monitor: Arc<dyn Monitor>) -> Self {
+    pub(crate) fn new(
+        store: &Store,
+        session: SessionId,
+        monitor: Arc<dyn Monitor>,
+        manifest: Arc<ManifestBuilder>,
+    ) -> Self {
         let config = &store.config;
         let cut = TreeCut { rule: config.tree_cut, node_bytes: config.tree_node_bytes as usize };
         Self {
@@ -79,6 +89,7 @@ impl Assembler {
             recipe: RecipeBuilder::new(config.recipe_cut, config.recipe_inline_max),
             file: None,
             monitor,
+            manifest,
             summary: Summary::default(),
             failures: 0,
         }
@@ -91,6 +102,7 @@ impl Assembler {
         self.recipe.chunk(chunk, Some(container), sink)?;
         if let Some(file) = &mut self.file {
             file.bytes += len;
+            file.used.add(container, chunk.len);
             if container.session == self.session {
                 file.added += len;
             }
@@ -111,7 +123,7 @@ impl Assembler {
             Step::Reused(path, hinted) => self.reuse(&path, &hinted, sink)?,
             Step::File(start) => {
                 self.monitor.begin(&start.path);
-                self.file = Some(OpenFile { start, bytes: 0, added: 0 });
+                self.file = Some(OpenFile { start, bytes: 0, added: 0, used: UsedBytes::default() });
             }
             Step::Hole(len) => {
                 self.recipe.hole(len, sink)?;
@@ -171,7 +183,7 @@ impl Assembler {
 
     fn end_file(&mut self, end: FileEnd, sink: &mut IdentifyStage<'_>) -> Result<()> {
         let built = self.recipe.finish(sink)?;
-        let OpenFile { start, bytes, added } = self.file.take().expect("a file begins before it ends");
+        let OpenFile { start, bytes, added, mut used } = self.file.take().expect("a file begins before it ends");
         match end {
             FileEnd::Whole => {}
             // The repository keeps what was stored of the file. The next reading finds most of it.
@@ -197,6 +209,7 @@ impl Assembler {
                 Action::Changed
             }
         };
+        self.manifest.add_all(&mut used);
         self.count_file(bytes);
         self.monitor.advance(0, 1);
         self.monitor.added(added);

@@ -11,6 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::backup::Budget;
 use crate::backup::cut::CutBlock;
 use crate::backup::pack::PackStage;
+use crate::codec::len_u32;
 use crate::container::RegionChunk;
 use crate::crypto::Keys;
 use crate::error::Result;
@@ -18,6 +19,7 @@ use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict
 use crate::object::names::ContainerKind;
 use crate::recipe::MetadataSink;
 use crate::store::container_writer::StoredUnit;
+use crate::store::manifests::ManifestBuilder;
 use crate::types::{Chunk, ChunkKind, ChunkRef, ContainerId, Fingerprint, Sequence};
 
 use std::sync::Arc;
@@ -94,6 +96,8 @@ pub(crate) struct IdentifyStage<'a> {
     /// Unique data chunks of containers that are not recorded yet.
     unrecorded: HashMap<ContainerId, Vec<u64>>,
     resolved: Vec<Resolved>,
+    /// Takes the containers of metadata, and the bytes of new containers.
+    manifest: Arc<ManifestBuilder>,
     /// What was counted.
     pub(crate) counts: ChunkCounts,
 }
@@ -109,7 +113,13 @@ impl std::fmt::Debug for IdentifyStage<'_> {
 
 impl<'a> IdentifyStage<'a> {
     /// Starts before the first chunk.
-    pub(crate) fn new(keys: Arc<Keys>, identifier: &'a mut dyn Identifier, pack: PackStage, budget: &Budget) -> Self {
+    pub(crate) fn new(
+        keys: Arc<Keys>,
+        identifier: &'a mut dyn Identifier,
+        pack: PackStage,
+        manifest: Arc<ManifestBuilder>,
+        budget: &Budget,
+    ) -> Self {
         Self {
             keys,
             identifier,
@@ -122,6 +132,7 @@ impl<'a> IdentifyStage<'a> {
             retiring: VecDeque::new(),
             unrecorded: HashMap::new(),
             resolved: Vec::new(),
+            manifest,
             counts: ChunkCounts::default(),
         }
     }
@@ -245,6 +256,9 @@ impl<'a> IdentifyStage<'a> {
             }
             ChunkKind::Tree | ChunkKind::Recipe => {
                 *if is_unique { &mut self.counts.metadata_unique } else { &mut self.counts.metadata_duplicate } += 1;
+                if let Verdict::Stored(container) = resolved.verdict {
+                    self.manifest.add(container, len_u32(bytes.len()));
+                }
                 ContainerKind::Metadata
             }
         };
@@ -267,6 +281,13 @@ impl<'a> IdentifyStage<'a> {
 
     fn take_assigned(&mut self) {
         for (container, chunks) in self.pack.take_assigned() {
+            for RegionChunk { chunk, kind, .. } in &chunks {
+                self.manifest.store(container, chunk.len);
+                // Files refer to data; that of one that cannot be read to its end is stored and not referred to.
+                if *kind != ChunkKind::Data {
+                    self.manifest.add(container, chunk.len);
+                }
+            }
             let data = chunks.iter().filter(|chunk| chunk.kind == ChunkKind::Data).map(|chunk| chunk.sequence.0);
             let unrecorded = self.unrecorded.entry(container).or_default();
             for sequence in data {

@@ -1,14 +1,17 @@
 //! The parent snapshot: what need not be read again.
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::io::tree::{EntryKind, Metadata};
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
 use crate::store::container_set::RunCursor;
 use crate::store::cursor::{DirectoryCursor, FileExtent, HintedChunk, HintedEntry, RecipeCursor};
+use crate::store::manifests::{ManifestBuilder, UsedBytes};
 use crate::store::view::{Near, View};
 use crate::tree::{Content, Entry};
-use crate::types::Timestamp;
+use crate::types::{ContainerId, Timestamp};
 
 /// Which differences make a file be read again, besides its size and times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,11 +39,19 @@ pub(crate) struct Parent {
     near: RunCursor,
     /// The containers that hold the chunks of the deleted one that a hint named last.
     moved: Near,
+    /// Takes the containers of files that are unchanged.
+    manifest: Option<Arc<ManifestBuilder>>,
 }
 
 impl Parent {
     /// Starts at the root of a snapshot.
-    pub(crate) fn new(snapshot: &Snapshot, reader: MetadataReader, view: View, comparison: Comparison) -> Self {
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        reader: MetadataReader,
+        view: View,
+        comparison: Comparison,
+        manifest: Option<Arc<ManifestBuilder>>,
+    ) -> Self {
         Self {
             reader,
             view,
@@ -49,6 +60,7 @@ impl Parent {
             stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
             near: RunCursor::default(),
             moved: Near::default(),
+            manifest,
         }
     }
 
@@ -92,33 +104,51 @@ impl Parent {
         // one that the file had then.
         let is_stable = if self.comparison == Comparison::Full { metadata.ctime } else { metadata.mtime.max(*ctime) };
         let is_stable = is_stable < self.file_clock;
-        same && is_stable && self.is_live(parent).unwrap_or(false)
+        if !same || !is_stable {
+            return false;
+        }
+        let mut used = UsedBytes::default();
+        // The file has segments of its recipe, too.
+        self.reader.used = Some(UsedBytes::default());
+        let is_live = self.is_live(parent, &mut used).unwrap_or(false);
+        let read = self.reader.used.take();
+        if is_live && let Some(manifest) = &self.manifest {
+            manifest.add_all(&mut used);
+            if let Some(mut read) = read {
+                manifest.add_all(&mut read);
+            }
+        }
+        is_live
     }
 
-    fn is_live(&mut self, parent: &HintedEntry) -> Result<bool> {
+    /// Returns true if every chunk of a file is in a live container. `used` takes these.
+    fn is_live(&mut self, parent: &HintedEntry, used: &mut UsedBytes) -> Result<bool> {
         let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
         let mut cursor = RecipeCursor::new(recipe, &parent.hints);
         while let Some(event) = cursor.next(&mut self.reader)? {
-            if let FileExtent::Chunk(chunk) = event
-                && !self.is_chunk_live(&chunk)?
-            {
-                return Ok(false);
+            if let FileExtent::Chunk(chunk) = event {
+                match self.live_container(&chunk)? {
+                    Some(container) => used.add(container, chunk.chunk.len),
+                    None => return Ok(false),
+                }
             }
         }
         Ok(true)
     }
 
-    fn is_chunk_live(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<bool> {
-        let Some(container) = *hint else { return Ok(false) };
+    /// Returns the live container of a chunk, if it is known.
+    fn live_container(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
+        let Some(container) = *hint else { return Ok(None) };
         loop {
-            if self.view.containers().find_near(container, &mut self.near).is_some()
-                || self.view.find_hinted(chunk, *hint, &mut self.moved)?.is_some()
-            {
-                return Ok(true);
+            if self.view.containers().find_near(container, &mut self.near).is_some() {
+                return Ok(Some(container));
+            }
+            if let Some((container, _)) = self.view.find_hinted(chunk, *hint, &mut self.moved)? {
+                return Ok(Some(container));
             }
             // A dry run has no session that collections wait for.
             if !self.view.refresh()? {
-                return Ok(false);
+                return Ok(None);
             }
             self.near = RunCursor::default();
         }

@@ -24,6 +24,7 @@ use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
+use crate::store::manifests::ManifestBuilder;
 use crate::store::metadata::{MetadataMemory, MetadataReader, Scratch};
 use crate::store::view::{View, ViewMemory};
 use crate::store::{Session, Store};
@@ -111,10 +112,12 @@ pub fn backup(
     // Before anything is written: what the snapshot will say must be sayable.
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
     let pack = PackStage::new(store, session, driver, options.compression, &options.budget);
-    let mut identify = IdentifyStage::new(Arc::clone(&store.keys), identifier, pack, &options.budget);
+    let manifest = Arc::new(ManifestBuilder::new(session.id, &session.live));
+    let (keys, budget) = (Arc::clone(&store.keys), &options.budget);
+    let mut identify = IdentifyStage::new(keys, identifier, pack, Arc::clone(&manifest), budget);
     let files = FileReader::new(store.config.entry_bytes_max());
-    let reader = open_reader(store, session, source, files, options)?;
-    let assembler = Assembler::new(store, session.id, Arc::clone(monitor));
+    let reader = open_reader((store, session), source, files, options, &manifest)?;
+    let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&manifest));
     let depth = options.budget.blocks_in_flight;
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
@@ -147,28 +150,30 @@ pub fn backup(
         kind: CommitKind::Snapshot,
         snapshot: Some(report.snapshot.clone()),
         heads: session.heads.clone(),
+        manifest: session.put_manifest(store, manifest.finish()?)?,
     };
     session.commit(&body)?;
     Ok(report)
 }
 
 fn open_reader(
-    store: &Store,
-    session: &Arc<Session>,
+    (store, session): (&Store, &Session),
     source: &Arc<dyn SourceTree>,
     files: FileReader,
     options: &BackupOptions,
+    manifest: &Arc<ManifestBuilder>,
 ) -> Result<SourceReader> {
     let walk = Walk::new(Arc::clone(source), &options.roots, Arc::clone(&options.excludes))?;
-    let parent = open_parent(store, &session.live, Listing::Session, options)?;
+    let parent = open_parent(store, &session.live, Listing::Session(manifest), options)?;
     Ok(SourceReader::new(files, walk, parent, options.roots.clone()))
 }
 
 /// Origin of the containers that a parent is looked for in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Listing {
-    /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends.
-    Session,
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Listing<'a> {
+    /// A session's, which nothing may be added to, and of which nothing is deleted before the session ends. What unchanged
+    /// files refer to is taken down.
+    Session(&'a Arc<ManifestBuilder>),
     /// The reader's, which lists again.
     Reader,
 }
@@ -177,20 +182,24 @@ pub(super) enum Listing {
 pub(super) fn open_parent(
     store: &Store,
     containers: &Containers,
-    listing: Listing,
+    listing: Listing<'_>,
     options: &BackupOptions,
 ) -> Result<Option<Parent>> {
     let Some((_, snapshot)) = &options.parent else { return Ok(None) };
     let bytes = options.budget.parent_bytes;
+    let bytes = bytes.saturating_sub(containers.numbers_end() as usize * ManifestBuilder::BYTES_EACH).max(bytes / 2);
     // A quarter is for files whose hints name deleted containers.
     let memory = MetadataMemory::left_by(containers, bytes - bytes / 4);
     let moved = ViewMemory { directories: bytes / 8, moved: bytes / 8 };
     let view = View::new(store, containers, &options.scratch, moved);
-    let (reader, view) = match listing {
-        Listing::Session => (MetadataReader::open_live(store, containers, &options.scratch, memory)?, view.fixed()),
-        Listing::Reader => (MetadataReader::open(store, containers, &options.scratch, memory)?, view),
+    let (reader, view, manifest) = match listing {
+        Listing::Session(manifest) => {
+            let reader = MetadataReader::open_live(store, containers, &options.scratch, memory)?;
+            (reader, view.fixed(), Some(Arc::clone(manifest)))
+        }
+        Listing::Reader => (MetadataReader::open(store, containers, &options.scratch, memory)?, view, None),
     };
-    Ok(Some(Parent::new(snapshot, reader, view, options.comparison)))
+    Ok(Some(Parent::new(snapshot, reader, view, options.comparison, manifest)))
 }
 
 fn snapshot_of(

@@ -128,7 +128,7 @@ fn judge_items(
         match *item {
             RecipeItem::Hole { .. } => {}
             RecipeItem::Chunk(chunk) => {
-                numbers.extend(references.judge_chunk(chunk, hints.next().flatten())?);
+                numbers.extend(references.judge_chunk(chunk, hints.next().flatten())?.lost());
             }
             RecipeItem::Segment { fingerprint, .. } => segments.push(fingerprint),
         }

@@ -101,6 +101,11 @@ impl Findings {
         self.add_as(Severity::UnknownFile, object, problem, "nothing has to be done: readers search for longer")
     }
 
+    /// Adds something that harms nothing.
+    pub(super) fn harmless(&mut self, object: String, problem: impl Display, advice: impl Display) -> usize {
+        self.add_as(Severity::UnknownFile, object, problem, advice)
+    }
+
     /// Lowers the severity of a finding about a missing object if it has hit no file.
     pub(super) fn relax(&mut self, number: usize) {
         if let Some(finding) = self.list.get_mut(number)

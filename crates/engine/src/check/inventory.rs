@@ -32,6 +32,8 @@ const ADVICE_LOST: &str = "run backup again: what is still in the source is stor
 const INSPECTED_IN_FLIGHT: usize = 4;
 /// Copies of a container that reading it takes: its bytes, the sealed and the opened region, its directories.
 const COPIES: usize = 3;
+/// Number that stands for a container that was not there at first.
+const NO_CONTAINER: u32 = u32::MAX;
 /// Gaps in the numbers of one session that are looked into.
 const GAPS_MAX: u32 = 1 << 16;
 
@@ -59,7 +61,9 @@ pub(super) struct Inventory<'a> {
     /// Containers that were gone when they were to be examined.
     vanished: Vec<ContainerName>,
     pub(super) counts: Counts,
-    /// Length by chunk, of all that are in a container whose directory can be read and that are not known to be damaged.
+    /// Containers that were there at first, whose numbers are spilled.
+    pub(super) listed: Containers,
+    /// Length and number of a container by chunk, of all that are in a container whose directory can be read and that are not known to be damaged.
     chunks: SpillMap,
     /// Number of the finding by chunk, of those that are known to be lost.
     lost: SpillMap,
@@ -73,6 +77,33 @@ pub(super) struct Inventory<'a> {
     pub(super) damaged: BTreeSet<ContainerId>,
     /// Number of quarantined containers.
     pub(super) quarantined: u64,
+}
+
+/// What is known of a data chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Judged {
+    /// The number of a container that holds it; `None`: one that has appeared meanwhile.
+    Found(Option<u32>),
+    /// The finding by which it cannot be restored.
+    Lost(usize),
+}
+
+impl Judged {
+    /// Returns the finding by which a chunk cannot be restored.
+    pub(super) fn lost(self) -> Option<usize> {
+        match self {
+            Self::Found(_) => None,
+            Self::Lost(finding) => Some(finding),
+        }
+    }
+
+    /// Returns the number of a container that holds a chunk, if it is known.
+    pub(super) fn found(self) -> Option<u32> {
+        match self {
+            Self::Found(number) => number,
+            Self::Lost(_) => None,
+        }
+    }
 }
 
 /// Containers of a session.
@@ -108,6 +139,7 @@ impl<'a> Inventory<'a> {
             view: View::new(store, &listed, &request.scratch, ViewMemory { directories: 0, moved: 0 }),
             vanished: Vec::new(),
             counts: Counts::default(),
+            listed: listed.without(&history.removed),
             conditions: Conditions::new(request.memory_bytes / 16),
             chunks: map("chunks", 8)?,
             lost: map("lost chunks", 16)?,
@@ -293,11 +325,12 @@ impl<'a> Inventory<'a> {
         if is_live && number.is_none() && name.kind == ContainerKind::Data {
             self.conditions.keep(name.id, contents.chunks.iter().map(|found| found.chunk));
         }
+        let container = self.listed.find(name.id).map_or(NO_CONTAINER, |number| number.0).to_le_bytes();
         for FoundChunk { chunk, is_sound } in contents.chunks.iter().filter(|_| is_live) {
             match number {
                 Some(number) if !is_sound => self.lost.insert(chunk.fingerprint.0, &spilled(number))?,
                 // Whether it is there already is not asked: that would read a page of the map for each chunk.
-                _ => self.chunks.insert(chunk.fingerprint.0, &chunk.len.to_le_bytes())?,
+                _ => self.chunks.insert(chunk.fingerprint.0, &[chunk.len.to_le_bytes(), container].concat())?,
             }
         }
         Ok(())
@@ -359,17 +392,17 @@ impl<'a> Inventory<'a> {
         self.gone.iter().for_each(|number| self.findings.relax(*number));
     }
 
-    /// Returns the finding by which a referenced data chunk cannot be restored; `None`: it can.
+    /// Returns where a referenced data chunk is, or the finding by which it cannot be restored.
     pub(super) fn judge(
         &mut self,
         Chunk { fingerprint, len }: Chunk,
         hint: Option<ContainerId>,
         monitor: &dyn Monitor,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Judged> {
         if let Some(id) = hint
             && self.conditions.find(id, &fingerprint, || open_again(self.store, &self.live, id)) == Some(len)
         {
-            return Ok(None);
+            return Ok(Judged::Found(self.listed.find(id).map(|number| number.0)));
         }
         if let Some(id) = hint
             && self.removed.has_session(id.session)
@@ -385,18 +418,19 @@ impl<'a> Inventory<'a> {
         // Collections may have moved it since the containers were listed.
         while !self.chunks.contains(&fingerprint.0)? && self.lost(fingerprint)?.is_none() && self.refresh(monitor)? {}
         if let Some(stored) = self.chunks.get(&fingerprint.0)? {
-            if stored == len.to_le_bytes() {
-                return Ok(None);
+            if let Some(container) = stored.strip_prefix(&len.to_le_bytes()) {
+                let number = container.first_chunk().map(|number| u32::from_le_bytes(*number));
+                return Ok(Judged::Found(number.filter(|number| *number != NO_CONTAINER)));
             }
             let advice = "restore what you need from other snapshots, and report this: a program has written it so";
-            return Ok(Some(self.findings.add(
+            return Ok(Judged::Lost(self.findings.add(
                 format!("chunk {fingerprint}"),
                 "is not as long as what refers to it says",
                 advice,
             )));
         }
         if let Some(number) = self.lost(fingerprint)? {
-            return Ok(Some(number));
+            return Ok(Judged::Lost(number));
         }
         let number = match hint {
             None => self.findings.add(
@@ -419,7 +453,7 @@ impl<'a> Inventory<'a> {
             },
         };
         self.lose(fingerprint, number)?;
-        Ok(Some(number))
+        Ok(Judged::Lost(number))
     }
 
     /// Returns the finding by which a chunk is known to be lost.

@@ -20,8 +20,10 @@ mod affected;
 mod condition;
 mod config;
 pub mod findings;
+mod graph;
 mod inventory;
 mod listing;
+mod manifests;
 mod objects;
 mod references;
 pub(crate) mod remembered_heads;
@@ -34,7 +36,9 @@ pub(crate) use remembered_heads::{read_heads, remember_heads};
 
 use affected::find_affected;
 use findings::Findings;
+use graph::Graph;
 use inventory::Inventory;
+use manifests::Listing;
 use objects::History;
 use references::{References, Soundness};
 
@@ -215,7 +219,8 @@ fn check_references(
     let reader = MetadataReader::open(store, &inventory.live, &request.scratch, memory)?;
     let visited = request.scratch.map(&store.host, "judgments", request.memory_bytes / 8)?;
     let interrupted = || monitor.is_interrupted();
-    let mut references = References::new(reader, inventory, visited, monitor);
+    let graph = Graph::new(&inventory.listed, &request.scratch, &store.host);
+    let mut references = References::new(reader, inventory, (visited, graph), monitor);
     let mut hit: Vec<(SessionId, Fingerprint)> = Vec::new();
     let chosen = || history.snapshots().filter(|(session, _)| request.snapshots.contains(*session));
     monitor.stage(Items::Snapshots, chosen().count() as u64);
@@ -228,6 +233,16 @@ fn check_references(
     }
     for (session, tree) in hit {
         find_affected(&mut references, session, tree, &interrupted)?;
+    }
+    let mut listings = Vec::new();
+    for (session, snapshot) in chosen() {
+        let manifest = history.commits.get(&session).and_then(|commit| commit.body.manifest);
+        if let (Some(manifest), Some(root)) = (manifest, references.number_of(snapshot.tree)?) {
+            listings.push(Listing { session, root, manifest });
+        }
+    }
+    if !manifests::compare(&mut references, &listings, (&request.scratch, request.memory_bytes / 8))? {
+        monitor.note("manifests were not compared with references: a prune is at work; check again when it has ended");
     }
     Ok(references.nodes)
 }

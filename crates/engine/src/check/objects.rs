@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::findings::Findings;
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::{Detail, Listed};
-use crate::snapshot::{CollectionItem, Head, Snapshot};
+use crate::snapshot::{CollectionItem, CommitKind, Head, Snapshot};
 use crate::store::Store;
 use crate::store::commits::Commit;
 use crate::store::container_ids::ContainerIds;
@@ -120,7 +120,18 @@ pub(super) fn check_objects(store: &Store, findings: &mut Findings) -> History {
         );
     }
     check_log(store, findings, &history);
+    history.leftovers += count_orphans(store, findings, &history);
     history
+}
+
+/// Returns how many manifests there are of sessions that ended without a snapshot.
+fn count_orphans(store: &Store, findings: &mut Findings, history: &History) -> u64 {
+    let manifests = sessions(store, Prefix::Manifests, findings);
+    let is_orphan = |session: &&SessionId| {
+        let commit = history.commits.get(*session);
+        commit.is_some_and(|commit| commit.body.kind != CommitKind::Snapshot)
+    };
+    manifests.iter().filter(is_orphan).count() as u64
 }
 
 /// Returns true if a session has no object. One that was not listed may have begun since.

@@ -4,7 +4,8 @@
 //! is kept by its fingerprint and compared with each reference to the node.
 
 use crate::check::findings::object_of;
-use crate::check::inventory::Inventory;
+use crate::check::graph::{Edge, Graph};
+use crate::check::inventory::{Inventory, Judged};
 use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
@@ -42,6 +43,8 @@ struct Summary {
     count: u64,
     first_name: Vec<u8>,
     last_name: Vec<u8>,
+    /// Number of the node in the graph; 0 before it is judged.
+    number: u32,
 }
 
 /// A node that is being judged.
@@ -56,6 +59,8 @@ struct Frame {
     summary: Summary,
     /// Entries that the children judged so far have.
     entries: u64,
+    /// Nodes and containers that it refers to.
+    edges: Vec<Edge>,
 }
 
 /// Follows references.
@@ -64,6 +69,8 @@ pub(super) struct References<'a, 'b> {
     monitor: &'a dyn Monitor,
     pub(super) inventory: &'a mut Inventory<'b>,
     visited: SpillMap,
+    /// What nodes refer to.
+    pub(super) graph: Graph,
     /// Nodes read.
     pub(super) nodes: u64,
 }
@@ -73,10 +80,10 @@ impl<'a, 'b> References<'a, 'b> {
     pub(crate) fn new(
         reader: MetadataReader,
         inventory: &'a mut Inventory<'b>,
-        visited: SpillMap,
+        (visited, graph): (SpillMap, Graph),
         monitor: &'a dyn Monitor,
     ) -> Self {
-        Self { reader, monitor, inventory, visited, nodes: 0 }
+        Self { reader, monitor, inventory, visited, graph, nodes: 0 }
     }
 
     /// Judges a whole tree by its root.
@@ -104,6 +111,7 @@ impl<'a, 'b> References<'a, 'b> {
                 }
             };
             let Some(above) = stack.last_mut() else { return Ok(summary.soundness) };
+            above.edges.push(Edge::Node(summary.number));
             if let Some(problem) = above.accept(&link, &summary) {
                 let (object, fingerprint) = (object(&above.link), above.link.fingerprint());
                 let number = self.inventory.findings.add(object, problem, ADVICE_FORMAT);
@@ -118,8 +126,13 @@ impl<'a, 'b> References<'a, 'b> {
         Ok(self.visited(node)?.map_or(Soundness::Lost, |summary| summary.soundness))
     }
 
-    /// Returns the finding by which a chunk cannot be restored; `None`: it can.
-    pub(super) fn judge_chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<Option<usize>> {
+    /// Returns the number of a node that was visited.
+    pub(super) fn number_of(&mut self, node: Fingerprint) -> Result<Option<u32>> {
+        Ok(self.visited(node)?.map(|summary| summary.number))
+    }
+
+    /// Returns where a chunk is, or the finding by which it cannot be restored.
+    pub(super) fn judge_chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<Judged> {
         self.inventory.judge(chunk, hint, self.monitor)
     }
 
@@ -130,7 +143,8 @@ impl<'a, 'b> References<'a, 'b> {
     }
 
     fn close(&mut self, frame: Option<Frame>) -> Result<(NodeLink, Summary)> {
-        let Frame { link, summary, .. } = frame.expect("the stack holds the root until it is judged");
+        let Frame { link, mut summary, edges, .. } = frame.expect("the stack holds the root until it is judged");
+        summary.number = self.graph.push(link.kind(), link.fingerprint(), edges)?;
         self.visited.insert(link.fingerprint().0, &summary.encode())?;
         Ok((link, summary))
     }
@@ -138,7 +152,8 @@ impl<'a, 'b> References<'a, 'b> {
     /// Reads a node and judges the chunks that it refers to.
     fn open(&mut self, link: NodeLink, depth: u16) -> Result<Frame> {
         self.nodes += 1;
-        let mut frame = Frame { link, depth, todo: Vec::new(), summary: Summary::lost(), entries: 0 };
+        let mut frame =
+            Frame { link, depth, todo: Vec::new(), summary: Summary::lost(), entries: 0, edges: Vec::new() };
         let fingerprint = frame.link.fingerprint();
         if DEPTH_MAX < depth {
             let number = self.inventory.findings.add(object(&frame.link), "directories lie too deep", ADVICE_FORMAT);
@@ -172,14 +187,19 @@ impl<'a, 'b> References<'a, 'b> {
 
     fn take_node(&mut self, frame: &mut Frame, node: LinkedNode) -> Result<()> {
         frame.summary = Summary::of(&node);
+        for copy in self.reader.copies_of(&frame.link.fingerprint())? {
+            frame.edges.extend(self.graph.copy_in(copy));
+        }
         node.each_reference(&mut |reference| {
             match reference {
                 Reference::Node(link) => frame.todo.push(link),
-                Reference::Chunk(chunk, hint) => {
-                    if self.judge_chunk(chunk, hint)?.is_some() {
-                        frame.summary.soundness = Soundness::Hit;
+                Reference::Chunk(chunk, hint) => match self.judge_chunk(chunk, hint)? {
+                    Judged::Lost(_) => frame.summary.soundness = Soundness::Hit,
+                    Judged::Found(container) => {
+                        let edge = self.graph.data_in(container);
+                        frame.edges.extend(edge.filter(|edge| frame.edges.last() != Some(edge)));
                     }
-                }
+                },
             }
             Ok(())
         })
@@ -235,6 +255,7 @@ impl Summary {
             count: 0,
             first_name: Vec::new(),
             last_name: Vec::new(),
+            number: 0,
         }
     }
 
@@ -267,6 +288,7 @@ impl Summary {
             Soundness::Sound => 2,
         };
         let mut out = vec![soundness, self.level];
+        put_varint(&mut out, self.number.into());
         put_varint(&mut out, self.height.into());
         put_varint(&mut out, self.count);
         put_string(&mut out, &self.first_name);
@@ -282,12 +304,13 @@ impl Summary {
             _ => Soundness::Sound,
         };
         let level = reader.u8()?;
+        let number = reader.varint32()?;
         let height = u16::try_from(reader.varint()?).unwrap_or(u16::MAX);
         let count = reader.varint()?;
         let first_name = reader.string(usize::from(u8::MAX))?.to_vec();
         let last_name = reader.string(usize::from(u8::MAX))?.to_vec();
         reader.finish()?;
-        Ok(Self { soundness, level, height, count, first_name, last_name })
+        Ok(Self { soundness, level, height, count, first_name, last_name, number })
     }
 }
 
@@ -304,6 +327,7 @@ mod tests {
             count,
             first_name: first.into(),
             last_name: last.into(),
+            number: 300,
         }
     }
 
@@ -314,7 +338,7 @@ mod tests {
     fn frame() -> Frame {
         let link = NodeLink::Directory(Fingerprint([2; 32]));
         let above = Summary { level: 1, ..summary("a", "", 0) };
-        Frame { link, depth: 0, todo: Vec::new(), summary: above, entries: 0 }
+        Frame { link, depth: 0, todo: Vec::new(), summary: above, entries: 0, edges: Vec::new() }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::collect::decide::Decision;
 use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::moved::{self, Hinted};
 use crate::collect::plan::PrunePlan;
+use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
 use crate::collect::steps::{self, Named, Open};
 use crate::collect::survey::{Beating, Survey, read_roots};
@@ -27,7 +28,6 @@ use crate::object::store::Detail;
 use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
 use crate::store::commits::Commits;
 use crate::store::container_set::{ContainerNumber, Containers};
-use crate::store::metadata::Scratch;
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
@@ -97,7 +97,8 @@ fn carry_out(store: &Store, request: &PruneRequest, task: Task<'_>, monitor: &dy
         }
     }
     let leftovers = store.remove_leftovers()?;
-    report.leftovers = (leftovers.removed, leftovers.removed_bytes);
+    report.leftovers.0 += leftovers.removed;
+    report.leftovers.1 += leftovers.removed_bytes;
     Ok(report)
 }
 
@@ -109,24 +110,15 @@ pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) 
     let listed = store.list_sized_containers(&request.scratch)?.without(&absent.containers);
     let survey = Survey { store, request, monitor, session: None };
     let candidates = survey.candidates(&listed, &commits, &StoreClock::of_host(&*store.host))?;
-    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut |_| Ok(()))?;
     report.snapshots = commits.snapshots().len() as u64;
+    if let Some(plan) = quick::plan(&survey, &absent, &commits, (&listed, &candidates))? {
+        report.is_quick = true;
+        report.plan = plan.totals;
+        return Ok(report);
+    }
+    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut |_| Ok(()))?;
     report.plan = survey.plan(&candidates, &absent, reached, &mut report)?.1.totals;
     Ok(report)
-}
-
-/// Gives up the open collection: nothing that it has condemned is deleted. Returns its number; `None` if none is open.
-pub fn give_up(store: &Store, hostname: &str) -> Result<Option<u32>> {
-    let collections = store.list_collections()?;
-    let Some((number, _)) = collections.iter().next_back().filter(|(_, steps)| steps::is_open(steps)) else {
-        return Ok(None);
-    };
-    let session = Session::create(store, &Scratch::default(), SessionKind::Collection, hostname)?;
-    let given_up = steps::give_up(store, session.id, *number).map(|is_ours| is_ours.then_some(*number));
-    match given_up {
-        Ok(number) => session.end().map(|_| number),
-        Err(error) => Err(session.abandon(error)),
-    }
 }
 
 /// The next step after a collection.
@@ -145,7 +137,7 @@ pub(super) struct Collector<'a> {
     pub(super) request: &'a PruneRequest,
     pub(super) session: Arc<Session>,
     clock: StoreClock,
-    hinted: Hinted,
+    pub(super) hinted: Hinted,
 }
 
 /// Knowledge of a collector from its own mark and plan: none if it joins a collection.
@@ -157,6 +149,15 @@ pub(super) struct Marked {
     pub(super) is_partial: bool,
     /// True if the containers that are condemned are another collector's choice.
     pub(super) has_joined: bool,
+    /// True if the manifests of `roots` tell that these reach nothing of what is condemned.
+    pub(super) is_quick: bool,
+}
+
+impl Marked {
+    /// Returns true if nothing is known of what any snapshot reaches.
+    fn knows_nothing(&self) -> bool {
+        self.reached.is_none() && !self.is_quick
+    }
 }
 
 impl<'a> Collector<'a> {
@@ -175,6 +176,9 @@ impl<'a> Collector<'a> {
     /// Carries out one collection, or goes on with one. Then ends collections whose `final` is damaged, if that is possible.
     fn run(&mut self, task: Task<'_>, report: &mut PruneReport) -> Result<Next> {
         let next = self.collect(task, report)?;
+        if report.state == PruneState::Done {
+            self.remove_manifests(report)?;
+        }
         for undecided in steps::end_undecided(self.store, self.session.id, &self.request.scratch)? {
             match undecided {
                 Ok(number) => {
@@ -234,6 +238,11 @@ impl<'a> Collector<'a> {
         // What a collection with a damaged `final` has condemned may be needed; it is condemned once more.
         let listed = self.store.list_sized_containers(&self.request.scratch)?.without(&absent.containers);
         let candidates = self.survey.candidates(&listed, &commits, &self.clock)?;
+        let plan = quick::plan(&self.survey, &absent, &commits, (&listed, &candidates))?;
+        report.is_quick = plan.is_some();
+        if let Some(plan) = plan {
+            return self.condemn_unlisted(number, &commits, (&candidates, &plan), report);
+        }
         self.hinted.start(&listed);
         let hinted = &mut self.hinted;
         let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut |id| hinted.insert(id))?;
@@ -249,24 +258,12 @@ impl<'a> Collector<'a> {
             if self.has_condemned(number)? {
                 return Ok(Some(Marked { reached: Some(usage), roots, ..Marked::default() }));
             }
-            steps::give_up(self.store, self.session.id, number)?;
+            steps::give_up(self.store, self.session.id, number, 0)?;
             return Ok(None);
         }
-        let mut step = CollectionEncoder::new(CollectionStep::Condemn);
-        for number in &condemned {
-            step.container(candidates.name(ContainerNumber(*number))?.id);
-        }
-        for root in &roots {
-            step.marked(*root);
-        }
-        steps::create(self.store, self.session.id, number, CollectionStep::Condemn, step)?;
+        self.publish_condemned(number, &candidates, &condemned, &roots)?;
         let is_partial = plan.totals.is_cut || lacks_space;
-        Ok(Some(Marked { reached: Some(usage), roots, is_partial, has_joined: false }))
-    }
-
-    pub(super) fn has_condemned(&self, number: u32) -> Result<bool> {
-        let collections = self.store.list_collections()?;
-        Ok(collections.get(&number).is_some_and(|steps| steps.contains(&CollectionStep::Condemn)))
+        Ok(Some(Marked { reached: Some(usage), roots, is_partial, ..Marked::default() }))
     }
 
     /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go, and whether the
@@ -380,10 +377,10 @@ impl<'a> Collector<'a> {
         let later = if !is_marking {
             self.hinted.set_unknown();
             None
-        } else if marked.reached.is_none() || commits.snapshots().iter().any(is_new) {
+        } else if marked.knows_nothing() || commits.snapshots().iter().any(is_new) {
             // Snapshots may be in containers that did not exist when the others were listed.
             let readable = self.store.list_containers(&self.request.scratch)?.without(&absent.containers);
-            if marked.reached.is_none() {
+            if marked.knows_nothing() {
                 self.hinted.start(&readable);
             }
             let hinted = &mut self.hinted;
@@ -391,7 +388,11 @@ impl<'a> Collector<'a> {
         } else {
             None
         };
-        let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(&later).collect();
+        // Before anything is published: `moved` keeps what manifests list.
+        self.hint_manifests(&commits)?;
+        let root_nodes = if marked.is_quick { Some(quick::root_nodes(&self.survey, &commits)?) } else { None };
+        let marks = later.iter().chain(&root_nodes);
+        let reached: Vec<&Reached> = marked.reached.iter().map(Usage::reached).chain(marks).collect();
         let beating = Beating(&self.survey);
         let reporting = RefCell::new(report);
         let decision = Decision {
@@ -412,6 +413,7 @@ impl<'a> Collector<'a> {
         let settled = decision.settle()?;
         let report = reporting.into_inner();
         let mut step = CollectionEncoder::new(CollectionStep::Final);
+        step.quick(self.count_quick(marked)?);
         for number in &settled.deleted {
             let id = listed.name(ContainerNumber(*number))?.id;
             step.container(id);

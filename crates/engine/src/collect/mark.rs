@@ -61,6 +61,20 @@ impl<'a> Marker<'a> {
     }
 }
 
+/// Returns a list of a few reached chunks.
+pub(super) fn reached_of(
+    chunks: impl Iterator<Item = Fingerprint>,
+    store: &Store,
+    scratch: &Scratch,
+    memory_bytes: usize,
+) -> Result<Reached> {
+    let mut reached: Partitions<REACHED_LEN> = scratch.partitions(&store.host, "root nodes", memory_bytes)?;
+    for chunk in chunks {
+        reached.push(&reached_record(&chunk, 0))?;
+    }
+    reached.finish()
+}
+
 /// A snapshot that is being marked.
 struct MarkedSnapshot<'a> {
     reached: &'a mut Partitions<REACHED_LEN>,

@@ -8,10 +8,12 @@ pub mod copy;
 mod decide;
 pub mod ledger;
 pub mod lifetime;
+mod manifests;
 pub mod mark;
 mod moved;
 pub mod plan;
 mod quarantine;
+mod quick;
 mod request;
 mod salvage;
 pub mod settle;
@@ -22,9 +24,10 @@ mod wait;
 mod what_if;
 mod whole;
 
-pub use collector::{give_up, plan_prune, prune, quarantine};
+pub use collector::{plan_prune, prune, quarantine};
 pub use request::{PruneReport, PruneRequest, PruneState};
 pub use salvage::{Salvaged, salvage};
+pub use steps::give_up_open as give_up;
 pub use wait::UnendedSession;
 pub use what_if::{WhatIf, what_if};
 

@@ -14,7 +14,7 @@ use crate::store::container_set::{ContainerNumber, Containers, RunCursor};
 use crate::store::metadata::Scratch;
 use crate::types::ContainerId;
 
-/// The containers that hints of live metadata name.
+/// The containers that hints of live metadata name, and manifests of snapshots.
 #[derive(Debug)]
 pub(super) struct Hinted {
     containers: Containers,

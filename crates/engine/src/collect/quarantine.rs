@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::collect::collector::{Collector, Marked};
 use crate::collect::copy::{CopyBudget, CopyRequest, copy_forward};
 use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::quick::QUICK_MAX;
 use crate::collect::request::PruneReport;
 use crate::collect::steps;
 use crate::collect::survey::{Beating, listed_twice};
@@ -88,7 +89,8 @@ impl Collector<'_> {
             if self.has_condemned(number)? {
                 return Ok(Some(Marked { has_joined: true, ..Marked::default() }));
             }
-            steps::give_up(self.store, self.session.id, number)?;
+            let count = self.store.count_quick()?.unwrap_or(QUICK_MAX);
+            steps::give_up(self.store, self.session.id, number, count)?;
             return Ok(None);
         }
         let mut step = CollectionEncoder::new(CollectionStep::Condemn);

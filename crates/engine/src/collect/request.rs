@@ -18,6 +18,9 @@ const FINDINGS_MAX: usize = 100;
 pub struct PruneRequest {
     /// Limits of removing and copying.
     pub options: PruneOptions,
+    /// Removes only containers that no manifest lists, and trusts manifests, if every snapshot has one that can be read. Every
+    /// tenth collection is a full one.
+    pub quick: bool,
     /// Time without a sign of life after which a session is fenced.
     pub fence_after: Duration,
     /// Time to wait for sessions that began before containers were condemned.
@@ -57,6 +60,8 @@ pub enum PruneState {
 pub struct PruneReport {
     /// The last plan, in numbers.
     pub plan: PlanTotals,
+    /// True if the last collection that this prune planned was a quick one.
+    pub is_quick: bool,
     /// Snapshots that are kept.
     pub snapshots: u64,
     /// Containers deleted.
@@ -79,7 +84,7 @@ pub struct PruneReport {
     pub findings: Vec<String>,
     /// True if containers were left as they are because there was no space for copies.
     pub lacks_space: bool,
-    /// Files of interrupted sessions that were removed, and their bytes.
+    /// Files of interrupted sessions and manifests of forgotten snapshots that were removed, and their bytes.
     pub leftovers: (u64, u64),
     /// State of the last collection.
     pub state: PruneState,

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use crate::collect::quick::QUICK_MAX;
 use crate::error::{Error, Result};
 use crate::object::names::{CollectionStep, ContainerKind, ContainerName, ObjectName};
 use crate::object::store::Created;
 use crate::object::{ObjectType, sealed};
-use crate::snapshot::{CollectionEncoder, CollectionItem};
-use crate::store::Store;
+use crate::snapshot::{CollectionEncoder, CollectionItem, SessionKind};
 use crate::store::collections::Undecided;
 use crate::store::container_ids::ContainerIds;
 use crate::store::metadata::Scratch;
+use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
 /// A collection that a collector goes on with.
@@ -129,9 +130,28 @@ pub(super) fn end_undecided(
     undecided.into_iter().map(end).collect()
 }
 
-/// Gives up a collection: an empty `final`, then `done`. Returns false if it was decided already.
-pub(super) fn give_up(store: &Store, session: SessionId, number: u32) -> Result<bool> {
-    let is_ours = create_empty(store, session, number, CollectionStep::Final)?;
+/// Gives up the open collection: nothing that it has condemned is deleted. Returns its number; `None` if none is open.
+pub fn give_up_open(store: &Store, hostname: &str) -> Result<Option<u32>> {
+    let collections = store.list_collections()?;
+    let Some((number, _)) = collections.iter().next_back().filter(|(_, steps)| is_open(steps)) else {
+        return Ok(None);
+    };
+    let session = Session::create(store, &Scratch::default(), SessionKind::Collection, hostname)?;
+    let count = store.count_quick().map(|count| count.unwrap_or(QUICK_MAX));
+    let given_up = count.and_then(|count| give_up(store, session.id, *number, count));
+    let given_up = given_up.map(|is_ours| is_ours.then_some(*number));
+    match given_up {
+        Ok(number) => session.end().map(|_| number),
+        Err(error) => Err(session.abandon(error)),
+    }
+}
+
+/// Gives up a collection: a `final` without containers, then `done`. `quick` is the number of quick collections since the last full
+/// one. Returns false if it was decided already.
+pub(super) fn give_up(store: &Store, session: SessionId, number: u32, quick: u32) -> Result<bool> {
+    let mut step = CollectionEncoder::new(CollectionStep::Final);
+    step.quick(quick);
+    let is_ours = create(store, session, number, CollectionStep::Final, step)?;
     if is_ours {
         create_empty(store, session, number, CollectionStep::Done)?;
     }

@@ -73,6 +73,10 @@ impl Monitor for Beating<'_> {
 }
 
 impl Survey<'_> {
+    pub(super) fn is_interrupted(&self) -> bool {
+        Beating(self).is_interrupted()
+    }
+
     pub(super) fn memory(&self) -> usize {
         self.request.memory_bytes.max(super::MEMORY_BYTES_MIN)
     }

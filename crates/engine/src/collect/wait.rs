@@ -81,7 +81,7 @@ pub(super) fn unended(store: &Store, scratch: &Scratch, clock: &StoreClock) -> R
 
 /// Ends another session, which can then not commit. Returns false if it had ended.
 pub(super) fn fence(store: &Store, own: &Session, session: SessionId) -> Result<bool> {
-    let body = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
+    let body = CommitBody::without_snapshot(CommitKind::Fence);
     let identity = (store.config.repository, session, 0);
     let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body.encode())?;
     Ok(store.objects.create(own.id, ObjectName::Commit(session), &bytes)? == Created::New)

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::bitmap::Bitmap;
-use crate::container::ContainerReader;
+use crate::container::{ContainerReader, DirectoryChunk};
 use crate::derive::DeriveOptions;
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
@@ -17,6 +17,7 @@ use crate::object::names::ContainerName;
 use crate::spill::{FilledPartitions, Partitions, SpillMap};
 use crate::store::container_set::{ContainerNumber, Containers, RunCursor};
 use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
+use crate::store::manifests::ManifestBuilder;
 use crate::store::node_walk::{NodeVisitor, NodeWalk};
 use crate::store::walk::{Event, TreeWalk};
 use crate::store::{MetadataReader, Session, Store};
@@ -50,6 +51,8 @@ pub(crate) struct Missing {
 /// The containers in which chunks are looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct View<'a> {
+    /// Takes the containers in which chunks are found.
+    pub(crate) manifest: Option<&'a ManifestBuilder>,
     /// Those that may be referred to.
     pub(crate) live: Containers,
     /// Sessions whose containers are made durable before they are relied on.
@@ -61,7 +64,14 @@ pub(crate) struct View<'a> {
 impl<'a> View<'a> {
     /// Returns what a session may refer to.
     pub(crate) fn of(session: &'a Session) -> Self {
-        Self { live: session.live.clone(), in_doubt: session.in_doubt.clone(), session: Some(session) }
+        let (live, in_doubt) = (session.live.clone(), session.in_doubt.clone());
+        Self { manifest: None, live, in_doubt, session: Some(session) }
+    }
+
+    fn found(&self, container: ContainerId, len: u32) {
+        if let Some(manifest) = self.manifest {
+            manifest.add(container, len);
+        }
     }
 
     fn beat(&self) {
@@ -164,12 +174,17 @@ impl Search<'_> {
         self.each_container(&containers, &mut |number, name, container| {
             // What is relied upon must be durable first.
             let container = if self.make_durable(name, missing)? { container } else { None };
+            let mut last = None;
             while let Some(record) = next.filter(|record| record.starts_with(&number.0.to_be_bytes())) {
-                let chunk = Fingerprint(*record.last_chunk().expect("a record ends with a fingerprint"));
-                if container.is_none_or(|container| container.find(&chunk).is_none()) {
-                    missing.want(chunk)?;
-                }
                 next = references.next().transpose()?;
+                let chunk = Fingerprint(*record.last_chunk().expect("a record ends with a fingerprint"));
+                if last.replace(chunk) == Some(chunk) {
+                    continue;
+                }
+                match container.and_then(|container| container.find(&chunk)) {
+                    Some(position) => self.view.found(name.id, position.len),
+                    None => missing.want(chunk)?,
+                }
             }
             Ok(true)
         })
@@ -180,7 +195,8 @@ impl Search<'_> {
         self.each_container(&self.view.live, &mut |_, name, container| {
             let Some(container) = container else { return Ok(true) };
             let mut is_durable = None;
-            for chunk in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
+            for Chunk { fingerprint: chunk, len } in container.directory.chunks.iter().filter_map(DirectoryChunk::chunk)
+            {
                 if missing.state(&chunk)? != Some(State::Wanted) {
                     continue;
                 }
@@ -189,6 +205,7 @@ impl Search<'_> {
                     None => *is_durable.insert(self.make_durable(name, missing)?),
                 };
                 if is_durable {
+                    self.view.found(name.id, len);
                     missing.find(chunk)?;
                 }
             }

@@ -481,17 +481,17 @@ impl ObjectStore for DirectoryStore {
     fn complete(&self) -> Result<Vec<&'static str>> {
         let mut made = Vec::new();
         for name in names::DIRECTORIES {
-            let path = Path::new(name);
-            if !self.disk.exists(path)? {
-                self.disk.create_dir(path)?;
-                self.disk.sync_dir(path)?;
+            if !self.disk.exists(Path::new(name))? {
+                self.disk.create_dir(Path::new(name))?;
+                self.disk.sync_dir(Path::new(name))?;
                 made.push(name);
             }
         }
         if !made.is_empty() {
             self.disk.sync_dir(Path::new(""))?;
         }
-        Ok(made)
+        // Programs before 0.2.0 make none for manifests.
+        Ok(made.into_iter().filter(|name| *name != Prefix::Manifests.directory()).collect())
     }
 
     fn display(&self, key: &str) -> String {

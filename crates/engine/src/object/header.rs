@@ -33,6 +33,8 @@ pub enum ObjectType {
     Config,
     /// A key slot.
     Slot,
+    /// The containers that a snapshot refers to.
+    Manifest,
 }
 
 impl ObjectType {
@@ -47,6 +49,7 @@ impl ObjectType {
             Self::Collection => 6,
             Self::Config => 7,
             Self::Slot => 8,
+            Self::Manifest => 9,
         }
     }
 
@@ -55,9 +58,13 @@ impl ObjectType {
         match self {
             Self::DataContainer => Purpose::Data,
             Self::MetadataContainer => Purpose::Metadata,
-            Self::Session | Self::Commit | Self::Forget | Self::Collection | Self::Config | Self::Slot => {
-                Purpose::Object
-            }
+            Self::Session
+            | Self::Commit
+            | Self::Forget
+            | Self::Collection
+            | Self::Config
+            | Self::Slot
+            | Self::Manifest => Purpose::Object,
         }
     }
 
@@ -71,6 +78,7 @@ impl ObjectType {
             Self::Collection,
             Self::Config,
             Self::Slot,
+            Self::Manifest,
         ]
         .into_iter()
         .find(|candidate| candidate.code() == code)

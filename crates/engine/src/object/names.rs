@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::types::{ContainerId, Fingerprint, SessionId, parse_hex};
 
 /// Prefixes of names, which are directories in a directory, in the order in which they are made.
-pub const DIRECTORIES: [&str; 7] = ["keys", "containers", "sessions", "commits", "forget", "gc", "tmp"];
+pub const DIRECTORIES: [&str; 8] = ["keys", "containers", "sessions", "commits", "forget", "gc", "manifests", "tmp"];
 
 /// The repository's parameters.
 pub(crate) const CONFIG: &str = "config";
@@ -32,6 +32,8 @@ pub enum Prefix {
     Forget,
     /// Garbage collections, in a group each.
     Collections,
+    /// The containers that snapshots refer to.
+    Manifests,
 }
 
 impl Prefix {
@@ -45,6 +47,7 @@ impl Prefix {
             Self::Commits => "commits",
             Self::Forget => "forget",
             Self::Collections => "gc",
+            Self::Manifests => "manifests",
         }
     }
 
@@ -58,14 +61,14 @@ impl Prefix {
         match self {
             Self::Containers => SessionId::parse(name).is_some(),
             Self::Collections => parse_number(name).is_some(),
-            Self::Root | Self::Keys | Self::Sessions | Self::Commits | Self::Forget => false,
+            Self::Root | Self::Keys | Self::Sessions | Self::Commits | Self::Forget | Self::Manifests => false,
         }
     }
 
     /// Returns true if the group is empty for most of a repository's life. Programs that copy repositories leave such directories
     /// out.
     pub fn may_be_absent(self) -> bool {
-        matches!(self, Self::Forget | Self::Collections)
+        matches!(self, Self::Forget | Self::Collections | Self::Manifests)
     }
 }
 
@@ -137,6 +140,8 @@ pub enum ObjectName {
     Forget(SessionId),
     /// A step of a collection.
     Collection(u32, CollectionStep),
+    /// The containers that a session's snapshot refers to.
+    Manifest(SessionId),
 }
 
 impl From<ContainerName> for ObjectName {
@@ -160,7 +165,7 @@ impl fmt::Display for ObjectName {
             }
             Self::Container(name) => name.fmt(f),
             Self::Quarantined(name) => write!(f, "{name}{QUARANTINED}"),
-            Self::Session(session) | Self::Commit(session) | Self::Forget(session) => {
+            Self::Session(session) | Self::Commit(session) | Self::Forget(session) | Self::Manifest(session) => {
                 write!(f, "{directory}/{session}")
             }
             Self::Heartbeat(session, count) => write!(f, "{directory}/{session}.{count:08x}"),
@@ -180,6 +185,7 @@ impl ObjectName {
             Self::Commit(_) => Prefix::Commits,
             Self::Forget(_) => Prefix::Forget,
             Self::Collection(..) => Prefix::Collections,
+            Self::Manifest(_) => Prefix::Manifests,
         }
     }
 
@@ -187,7 +193,9 @@ impl ObjectName {
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             Self::Container(name) | Self::Quarantined(name) => Some(name.id.session),
-            Self::Session(session) | Self::Commit(session) | Self::Forget(session) => Some(*session),
+            Self::Session(session) | Self::Commit(session) | Self::Forget(session) | Self::Manifest(session) => {
+                Some(*session)
+            }
             Self::Config(_) | Self::Slot(..) | Self::Heartbeat(..) | Self::Collection(..) => None,
         }
     }
@@ -229,6 +237,7 @@ impl ObjectName {
             },
             "commits" => SessionId::parse(rest).map(Self::Commit),
             "forget" => SessionId::parse(rest).map(Self::Forget),
+            "manifests" => SessionId::parse(rest).map(Self::Manifest),
             "gc" => {
                 let (number, step) = rest.split_once('/')?;
                 let step = CollectionStep::ALL.into_iter().find(|candidate| candidate.name() == step)?;

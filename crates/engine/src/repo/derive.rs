@@ -9,12 +9,13 @@ use crate::derive::{DeriveOptions, Exclusion, StoreOptions};
 use crate::error::{Error, Result};
 use crate::repo::long_id::SnapshotId;
 use crate::repo::sessions::with_sessions;
-use crate::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot, Summary};
+use crate::snapshot::{CommitBody, CommitKind, ManifestEncoder, SessionKind, Snapshot, Summary};
 use crate::store::commits::Commits;
 use crate::store::container_set::Containers;
+use crate::store::manifests::ManifestBuilder;
 use crate::store::metadata::MetadataMemory;
 use crate::store::{MetadataReader, Session, Store};
-use crate::types::SessionId;
+use crate::types::{Fingerprint, SessionId};
 
 /// Outcomes of deriving a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,7 +47,7 @@ pub fn recover(store: &Store, options: &DeriveOptions, forgotten: SessionId) -> 
         if let Some(same) = find_same(commits, &snapshot) {
             return exists(session, same);
         }
-        confirm_all(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
+        confirm_all(store, session, options, original).map(|confirmed| Outcome::commit(confirmed, snapshot))
     })
 }
 
@@ -62,7 +63,14 @@ pub fn tag(store: &Store, options: &DeriveOptions, from: SessionId, tags: &[Stri
         if let Some(same) = find_same(commits, &snapshot) {
             return exists(session, same);
         }
-        take_over(store, session, options, original).map(|lost| Outcome::commit_unless(lost, snapshot))
+        let listed = commits.commit_of(from).and_then(|commit| commit.body.manifest);
+        let confirmed = match take_over(store, session, options, original)? {
+            // What the original refers to is what this one refers to. If collections have deleted containers that its manifest
+            // lists, they have noted where the chunks are, and note it as long as a manifest lists them.
+            Confirmed::Unseen => Confirmed::All(listed.and_then(|checksum| store.copy_manifest(from, &checksum).ok())),
+            confirmed => confirmed,
+        };
+        Ok(Outcome::commit(confirmed, snapshot))
     })
 }
 
@@ -78,7 +86,7 @@ pub fn rewrite(
         let original = root_of(store, commits, from)?;
         let snapshot = Snapshot { excludes: excludes(original, exclusion), ..derived_from(from, original) };
         snapshot.validate()?;
-        if let Some(lost) = take_over(store, session, options, original)? {
+        if let Confirmed::Lost(lost) = take_over(store, session, options, original)? {
             return Ok(Outcome::Nothing(lost));
         }
         let mut reader = open_reader(store, &session.live, options)?;
@@ -95,7 +103,8 @@ pub fn rewrite(
         // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
         let Summary { metadata_chunks, data_added, data_added_packed, .. } = stage.finish()?;
         snapshot.summary = Summary { metadata_chunks, data_added, data_added_packed, ..snapshot.summary };
-        Ok(Outcome::Commit(Box::new(snapshot)))
+        let manifest = manifest_of(store, session, options, snapshot.tree)?;
+        Ok(Outcome::Commit(Box::new(snapshot), manifest))
     })
 }
 
@@ -136,16 +145,30 @@ pub(super) fn of_rebuilt(snapshot: Snapshot, rebuilt: &RebuiltTree) -> Snapshot 
 
 /// End of a session that did not fail.
 pub(super) enum Outcome {
-    /// With a snapshot.
-    Commit(Box<Snapshot>),
+    /// With a snapshot, and its manifest if it gets one.
+    Commit(Box<Snapshot>, Option<ManifestEncoder>),
     /// Without.
     Nothing(Derived),
 }
 
 impl Outcome {
-    fn commit_unless(lost: Option<Derived>, snapshot: Snapshot) -> Self {
-        lost.map_or_else(|| Self::Commit(Box::new(snapshot)), Self::Nothing)
+    fn commit(confirmed: Confirmed, snapshot: Snapshot) -> Self {
+        match confirmed {
+            Confirmed::Lost(lost) => Self::Nothing(lost),
+            Confirmed::All(manifest) => Self::Commit(Box::new(snapshot), manifest),
+            Confirmed::Unseen => Self::Commit(Box::new(snapshot), None),
+        }
     }
+}
+
+/// Whether a session may refer to all chunks of a snapshot.
+enum Confirmed {
+    /// Yes: they were found in the containers that the manifest lists.
+    All(Option<ManifestEncoder>),
+    /// Yes, by the rule for unchanged files: nobody has looked.
+    Unseen,
+    /// No.
+    Lost(Derived),
 }
 
 /// Works in a session, and ends it. `work` gets the commits as they are after the steps W1 to W3, and may be called again.
@@ -159,7 +182,7 @@ pub(super) fn in_session(
         let session = Arc::new(session);
         let worked = store.read_commits().and_then(|commits| work(&session, &commits));
         let ended = worked.and_then(|outcome| match outcome {
-            Outcome::Commit(snapshot) => commit(&session, options, *snapshot),
+            Outcome::Commit(snapshot, manifest) => commit((store, &session), options, *snapshot, manifest),
             Outcome::Nothing(derived) => {
                 // A session that cannot be ended is fenced by a collection later.
                 let _ended = session.end();
@@ -170,19 +193,28 @@ pub(super) fn in_session(
     })
 }
 
-fn commit(session: &Session, options: &DeriveOptions, snapshot: Snapshot) -> Result<Derived> {
+fn commit(
+    (store, session): (&Store, &Session),
+    options: &DeriveOptions,
+    snapshot: Snapshot,
+    manifest: Option<ManifestEncoder>,
+) -> Result<Derived> {
     if options.monitor.is_interrupted() {
         return Err(Error::Interrupted);
     }
-    let body =
-        CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot.clone()), heads: session.heads.clone() };
+    let body = CommitBody {
+        kind: CommitKind::Snapshot,
+        snapshot: Some(snapshot.clone()),
+        heads: session.heads.clone(),
+        manifest: session.put_manifest(store, manifest)?,
+    };
     session.commit(&body)?;
     Ok(Derived::Made(session.id, Box::new(snapshot)))
 }
 
 /// Returns a snapshot, forgotten or not.
 fn snapshot_of<'a>(store: &Store, commits: &'a Commits, id: SessionId) -> Result<&'a Snapshot> {
-    let commit = commits.commits.iter().find(|commit| commit.session == id);
+    let commit = commits.commit_of(id);
     let not_found = || Error::invalid(format!("snapshot {} not found", SnapshotId(id)));
     match commit {
         Some(commit) => commit.body.snapshot.as_ref().ok_or_else(not_found),
@@ -232,28 +264,20 @@ pub(super) fn exists(session: &Session, same: SessionId) -> Result<Outcome> {
 }
 
 /// Takes over the references of a snapshot that is not forgotten, by the rule for unchanged files of docs/protocol.md. The
-/// commits were read after the session has read what collections condemn. Returns what is lost, if the rule does not hold and
-/// chunks are missing.
-fn take_over(
-    store: &Store,
-    session: &Session,
-    options: &DeriveOptions,
-    original: &Snapshot,
-) -> Result<Option<Derived>> {
-    if session.is_condemning { confirm_all(store, session, options, original) } else { Ok(None) }
+/// commits were read after the session has read what collections condemn. Looks for the chunks if the rule does
+/// not hold.
+fn take_over(store: &Store, session: &Session, options: &DeriveOptions, original: &Snapshot) -> Result<Confirmed> {
+    if session.is_condemning { confirm_all(store, session, options, original) } else { Ok(Confirmed::Unseen) }
 }
 
-/// Looks for all chunks of a snapshot. Reports the paths that need missing ones, and returns what is lost.
-fn confirm_all(
-    store: &Store,
-    session: &Session,
-    options: &DeriveOptions,
-    original: &Snapshot,
-) -> Result<Option<Derived>> {
+/// Looks for all chunks of a snapshot. Reports the paths that need missing ones.
+fn confirm_all(store: &Store, session: &Session, options: &DeriveOptions, original: &Snapshot) -> Result<Confirmed> {
     let mut reader = open_reader(store, &session.live, options)?;
-    let mut missing = confirm(store, &View::of(session), &mut reader, &[original.tree], options)?;
+    let manifest = ManifestBuilder::new(session.id, &session.live);
+    let view = View { manifest: Some(&manifest), ..View::of(session) };
+    let mut missing = confirm(store, &view, &mut reader, &[original.tree], options)?;
     if missing.count() == 0 {
-        return Ok(None);
+        return Ok(Confirmed::All(manifest.finish()?));
     }
     // A collection that has fenced the session may have deleted what is missing, and another session may do without it.
     if session.end()? == Some(CommitKind::Fence) {
@@ -265,7 +289,24 @@ fn confirm_all(
     let monitor = &*options.monitor;
     let paths =
         missing.each_path(original.tree, &mut reader, monitor, &mut |path, error| monitor.failure(path, error))?;
-    Ok(Some(Derived::Lost { chunks: missing.count(), paths }))
+    Ok(Confirmed::Lost(Derived::Lost { chunks: missing.count(), paths }))
+}
+
+/// Returns the manifest of a tree in what a session may refer to and what it has stored; `None` if chunks are missing, which the
+/// tree had lost before. What the session has stored is durable.
+pub(super) fn manifest_of(
+    store: &Store,
+    session: &Session,
+    options: &DeriveOptions,
+    tree: Fingerprint,
+) -> Result<Option<ManifestEncoder>> {
+    let listed = store.list_sized_containers(&options.scratch)?;
+    let live = listed.retain(|_, id| id.session == session.id || session.live.contains(id));
+    let manifest = ManifestBuilder::new(session.id, &live);
+    let view = View { manifest: Some(&manifest), live: live.clone(), ..View::of(session) };
+    let mut reader = open_reader(store, &live, options)?;
+    let missing = confirm(store, &view, &mut reader, &[tree], options)?;
+    if missing.count() == 0 { manifest.finish() } else { Ok(None) }
 }
 
 pub(super) fn open_reader(store: &Store, containers: &Containers, options: &DeriveOptions) -> Result<MetadataReader> {

@@ -11,7 +11,7 @@ use crate::derive::{DeriveOptions, StoreOptions};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::repo::derive::{
-    Derived, Outcome, derived_from, exists, find_same, in_session, of_rebuilt, open_reader, root_of,
+    Derived, Outcome, derived_from, exists, find_same, in_session, manifest_of, of_rebuilt, open_reader, root_of,
 };
 use crate::snapshot::{CommitKind, Snapshot, Summary};
 use crate::store::{MetadataReader, Session, Store};
@@ -52,7 +52,7 @@ pub fn find_losses(store: &Store, options: &DeriveOptions, snapshots: &[&Snapsho
         refuse_if(absent.is_condemning)?;
         let live = absent.live(&store.list_sized_containers(&options.scratch)?);
         let mut reader = open_reader(store, &live, options)?;
-        let view = View { live, in_doubt: BTreeSet::new(), session: None };
+        let view = View { manifest: None, live, in_doubt: BTreeSet::new(), session: None };
         let missing = confirm(store, &view, &mut reader, &roots, options)?;
         // What a collection has deleted since the listing may stand in containers that it has made.
         let is_current = missing.count() == 0 || store.read_absent()?.containers == absent.containers;
@@ -141,7 +141,8 @@ pub fn repair_snapshot(
         // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
         let Summary { metadata_chunks, data_added, data_added_packed, .. } = stage.finish()?;
         snapshot.summary = Summary { metadata_chunks, data_added, data_added_packed, ..snapshot.summary };
-        Ok(Outcome::Commit(Box::new(snapshot)))
+        let manifest = manifest_of(store, session, options, snapshot.tree)?;
+        Ok(Outcome::Commit(Box::new(snapshot), manifest))
     })?;
     Ok(match derived {
         Derived::Made(session, snapshot) => Repaired::Made(session, snapshot),

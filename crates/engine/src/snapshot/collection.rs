@@ -16,6 +16,7 @@ const TAG_MARKED_CHECKSUM: u8 = 17;
 const TAG_MARKED: u8 = 128;
 const TAG_MOVED: u8 = 129;
 const TAG_QUARANTINED: u8 = 141;
+const TAG_QUICK: u8 = 142;
 /// Bytes of a container's id.
 const ID_LEN: usize = 20;
 
@@ -44,6 +45,8 @@ pub(crate) struct CollectionBody {
     /// In `final`, the locations of what stood in containers that this collection and earlier ones have deleted, as far as
     /// snapshots still have hints to them.
     pub(crate) moved: Vec<MovedContainer>,
+    /// In `final`, the number of quick collections since the last full one, this one included.
+    pub(crate) quick: u32,
 }
 
 /// A field of a step of which there may be many.
@@ -83,6 +86,13 @@ impl CollectionEncoder {
     /// Adds the checksum of the commits that were marked, once.
     fn marked_checksum(&mut self, checksum: &[u8; 32]) {
         field(&mut self.out, TAG_MARKED_CHECKSUM, |out| out.extend_from_slice(checksum));
+    }
+
+    /// Adds the number of quick collections since the last full one, once.
+    pub(crate) fn quick(&mut self, count: u32) {
+        if count != 0 {
+            field(&mut self.out, TAG_QUICK, |out| put_varint(out, count.into()));
+        }
     }
 
     /// Adds a container.
@@ -127,7 +137,7 @@ impl CollectionBody {
     /// Makes a step that names containers and nothing else.
     pub(crate) fn new(step: CollectionStep, containers: Vec<ContainerId>) -> Self {
         let (quarantined, marked, moved) = (Vec::new(), Vec::new(), Vec::new());
-        Self { step, marked_checksum: None, containers, quarantined, marked, moved }
+        Self { step, marked_checksum: None, containers, quarantined, marked, moved, quick: 0 }
     }
 
     /// Returns the encoded form.
@@ -137,6 +147,7 @@ impl CollectionBody {
         if let Some(checksum) = &self.marked_checksum {
             encoder.marked_checksum(checksum);
         }
+        encoder.quick(self.quick);
         self.containers.iter().for_each(|container| encoder.container(*container));
         self.quarantined.iter().for_each(|container| encoder.quarantined(*container));
         self.marked.iter().for_each(|snapshot| encoder.marked(*snapshot));
@@ -163,7 +174,7 @@ impl CollectionBody {
     /// Reads the encoded form and hands on what there may be millions of, instead of returning it. After an error some were
     /// handed on.
     pub(crate) fn decode_items(body: &[u8], take: &mut dyn FnMut(CollectionItem<'_>)) -> Decoded<Self> {
-        let (mut step, mut marked_checksum) = (None, None);
+        let (mut step, mut marked_checksum, mut quick) = (None, None, 0);
         let mut targets = Vec::with_capacity(TARGETS_MAX);
         fields(body, |tag, value| {
             match tag {
@@ -180,6 +191,7 @@ impl CollectionBody {
                 TAG_CONTAINER => take(CollectionItem::Container(value.container_id()?)),
                 TAG_QUARANTINED => take(CollectionItem::Quarantined(value.container_id()?)),
                 TAG_MARKED => take(CollectionItem::Marked(SessionId(value.array()?))),
+                TAG_QUICK => quick = value.varint32()?,
                 TAG_MOVED => {
                     let container = value.container_id()?;
                     let count = value.count(ID_LEN)?;
@@ -197,7 +209,7 @@ impl CollectionBody {
             Ok(true)
         })?;
         match step {
-            Some(step) => Ok(Self { marked_checksum, ..Self::new(step, Vec::new()) }),
+            Some(step) => Ok(Self { marked_checksum, quick, ..Self::new(step, Vec::new()) }),
             None => Err(DecodeError { offset: body.len(), reason: "collection without a step" }),
         }
     }
@@ -218,6 +230,7 @@ mod tests {
         };
         CollectionBody {
             marked_checksum: Some([9; 32]),
+            quick: 7,
             marked: vec![SessionId([3; 16]), SessionId([4; 16])],
             quarantined: vec![id(5)],
             moved: vec![moved(5, &[6]), moved(7, &[]), moved(8, &[1, 2, 3, 4, 5, 6, 7, 8])],

@@ -27,11 +27,13 @@ const TAG_SUMMARY: u8 = 13;
 const TAG_HEAD: u8 = 14;
 const TAG_COLLECTIONS_SEEN: u8 = 15;
 pub(super) const TAG_CONTAINER: u8 = 16;
+pub(super) const TAG_CONTAINERS: u8 = 18;
 const OPTIONAL_TAGS: u8 = 128;
+const TAG_MANIFEST: u8 = 130;
 const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
-const REPEATED_TAGS: [u8; 5] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER];
+const REPEATED_TAGS: [u8; 6] = [TAG_PATH, TAG_TAG, TAG_EXCLUDE, TAG_HEAD, TAG_CONTAINER, TAG_CONTAINERS];
 
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +131,15 @@ pub(crate) struct CommitBody {
     pub(crate) snapshot: Option<Snapshot>,
     /// Heads of the log that were seen.
     pub(crate) heads: Vec<Head>,
+    /// BLAKE3-256 of the stored bytes of the snapshot's manifest, if it has one.
+    pub(crate) manifest: Option<[u8; 32]>,
+}
+
+impl CommitBody {
+    /// Returns the end of a session without a snapshot.
+    pub(crate) fn without_snapshot(kind: CommitKind) -> Self {
+        Self { kind, snapshot: None, heads: Vec::new(), manifest: None }
+    }
 }
 
 /// What a session does.
@@ -200,6 +211,9 @@ impl CommitBody {
                 out.extend_from_slice(&head.session.0);
                 out.extend_from_slice(&head.checksum);
             });
+        }
+        if let Some(manifest) = &self.manifest {
+            field(&mut out, TAG_MANIFEST, |out| out.extend_from_slice(manifest));
         }
         out
     }
@@ -355,7 +369,7 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
     let mut snapshot = Snapshot::empty();
     let mut has_tree = false;
     let mut is_durable = false;
-    let mut heads = Vec::new();
+    let (mut heads, mut manifest) = (Vec::new(), None);
     fields(body, |tag, value| {
         match tag {
             TAG_KIND => {
@@ -367,6 +381,7 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
                 });
             }
             TAG_DURABLE => is_durable = true,
+            TAG_MANIFEST => manifest = Some(value.array()?),
             TAG_HEAD => heads.push(Head { session: SessionId(value.array()?), checksum: value.array()? }),
             _ => {
                 has_tree |= tag == TAG_TREE;
@@ -375,12 +390,11 @@ pub(crate) fn decode_commit(body: &[u8]) -> Decoded<CommitBody> {
         }
         Ok(true)
     })?;
+    let of = |kind, snapshot| Ok(CommitBody { kind, snapshot, heads, manifest });
     match kind {
-        Some(CommitKind::Snapshot) if has_tree => {
-            Ok(CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads })
-        }
-        Some(CommitKind::Done) if is_durable => Ok(CommitBody { kind: CommitKind::Durable, snapshot: None, heads }),
-        Some(kind @ (CommitKind::Fence | CommitKind::Done)) => Ok(CommitBody { kind, snapshot: None, heads }),
+        Some(CommitKind::Snapshot) if has_tree => of(CommitKind::Snapshot, Some(snapshot)),
+        Some(CommitKind::Done) if is_durable => of(CommitKind::Durable, None),
+        Some(kind @ (CommitKind::Fence | CommitKind::Done)) => of(kind, None),
         Some(CommitKind::Snapshot | CommitKind::Durable) | None => {
             Err(DecodeError { offset: body.len(), reason: "commit without a tree" })
         }
@@ -462,7 +476,7 @@ mod tests {
             ..Snapshot::empty()
         };
         let heads = vec![Head { session: SessionId([3; 16]), checksum: [4; 32] }];
-        CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads }
+        CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads, manifest: None }
     }
 
     #[test]
@@ -485,7 +499,7 @@ mod tests {
     #[test]
     fn fences_and_sessions_come_back() {
         for kind in [CommitKind::Fence, CommitKind::Done, CommitKind::Durable] {
-            let end = CommitBody { kind, snapshot: None, heads: Vec::new() };
+            let end = CommitBody::without_snapshot(kind);
             assert_eq!(decode_commit(&end.encode()), Ok(end));
         }
         assert!(decode_commit(&[1, 1, 1]).is_err(), "a snapshot without a tree");

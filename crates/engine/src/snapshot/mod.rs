@@ -6,9 +6,11 @@
 pub(crate) mod collection;
 mod forget;
 pub(crate) mod format;
+pub(crate) mod manifest;
 
 pub use collection::TARGETS_MAX;
 pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
 pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
 pub use format::{Head, Snapshot, Summary};
+pub(crate) use manifest::{ManifestEncoder, decode_manifest};

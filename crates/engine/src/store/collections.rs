@@ -166,6 +166,39 @@ impl Store {
         Ok(body)
     }
 
+    /// Returns the number of quick collections since the last full one; `None` if the newest `final` does not open.
+    pub(crate) fn count_quick(&self) -> Result<Option<u32>> {
+        let collections = self.list_collections()?;
+        let newest = collections.iter().rev().find(|(_, steps)| steps.contains(&CollectionStep::Final));
+        let Some((number, _)) = newest else { return Ok(Some(0)) };
+        match self.read_collection(*number, CollectionStep::Final, &mut |_| Ok(())) {
+            Ok(body) => Ok(Some(body.quick)),
+            Err(error) if error.is_loss() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns true if a collection may have quarantined containers. Where what was damaged in them is stored again, `moved` does
+    /// not say.
+    pub(crate) fn has_quarantined(&self) -> Result<bool> {
+        for (number, steps) in self.list_collections()? {
+            if !steps.contains(&CollectionStep::Final) {
+                continue;
+            }
+            let mut has_any = false;
+            let read = self.read_collection(number, CollectionStep::Final, &mut |item| {
+                has_any |= matches!(item, CollectionItem::Quarantined(_));
+                Ok(())
+            });
+            match read {
+                Ok(_) if !has_any => {}
+                Err(error) if !error.is_loss() => return Err(error),
+                Ok(_) | Err(_) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
     /// Passes on each deleted container with those that have its chunks now, as the newest `final` says that opens and has any:
     /// each has the whole map, except those of collections that were given up. Leaves out the `final` of one collection.
     pub(crate) fn read_moved(

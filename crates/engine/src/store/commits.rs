@@ -42,7 +42,7 @@ impl<'a> Originals<'a> {
 /// All commits of a repository.
 #[derive(Debug, Default)]
 pub struct Commits {
-    /// Those that can be read, by session.
+    /// Those that can be read, in the order of their sessions.
     pub commits: Vec<Commit>,
     /// Damage of the others.
     pub findings: Vec<(SessionId, Error)>,
@@ -139,6 +139,12 @@ impl Store {
 }
 
 impl Commits {
+    /// Returns the commit of a session, if it can be read.
+    pub(crate) fn commit_of(&self, session: SessionId) -> Option<&Commit> {
+        let found = self.commits.binary_search_by_key(&session, |commit| commit.session);
+        found.ok().and_then(|at| self.commits.get(at))
+    }
+
     /// Returns the sessions of containers whose end does not prove that the containers are durable. A session that was fenced
     /// may have died between the publication of a container and the sync of its directory. A commit that cannot be read
     /// proves nothing.

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::codec::len_u32;
 use crate::compress::Compressor;
 use crate::container::ContainerReader;
 use crate::error::{Error, Result};
@@ -16,6 +17,7 @@ use crate::recipe::{Recipe, decode_hints, decode_segment};
 use crate::store::Store;
 use crate::store::container_set::Containers;
 use crate::store::locations::Locations;
+use crate::store::manifests::UsedBytes;
 pub use crate::store::scratch::Scratch;
 use crate::store::view::{View, ViewMemory};
 use crate::tree::{TreeNode, decode_node};
@@ -86,6 +88,8 @@ pub struct MetadataReader {
     compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
     findings: Vec<Error>,
+    /// Containers that chunks were read from; `None`: they are not counted.
+    pub(crate) used: Option<UsedBytes>,
 }
 
 /// Containers that a reader uses.
@@ -140,6 +144,7 @@ impl MetadataReader {
             ahead_bytes,
             compressor: Compressor::default(),
             findings: Vec::new(),
+            used: None,
         };
         reader.learn(&Containers::default(), usable)?;
         Ok(reader)
@@ -200,7 +205,12 @@ impl MetadataReader {
         let mut problem = None;
         for id in self.locations.of(&fingerprint)? {
             match self.read_copy(id, kind, fingerprint) {
-                Ok(chunk) => return Ok(chunk),
+                Ok(chunk) => {
+                    if let Some(used) = &mut self.used {
+                        used.add(id, len_u32(chunk.contents.len() + chunk.hints.len()));
+                    }
+                    return Ok(chunk);
+                }
                 // A container that is gone has lost nothing if there is another copy, and does not tell which chunk it is.
                 Err(Error::Missing { .. }) => {}
                 // If no copy is sound, the error of the first one is reported, but rather one of a copy that may be sound.

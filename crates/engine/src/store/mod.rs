@@ -13,6 +13,7 @@ pub(crate) mod directories;
 pub(crate) mod host_file;
 mod leftovers;
 pub(crate) mod locations;
+pub(crate) mod manifests;
 pub mod metadata;
 pub(crate) mod node_walk;
 pub mod pin;

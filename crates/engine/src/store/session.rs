@@ -205,7 +205,7 @@ impl Session {
     }
 
     fn end_with(&self, kind: CommitKind) -> Result<Option<CommitKind>> {
-        let body = CommitBody { kind, snapshot: None, heads: Vec::new() };
+        let body = CommitBody::without_snapshot(kind);
         match self.create_commit(&body)?.0 {
             Created::New => Ok(None),
             Created::Existed => self.store.read_commit(self.id).map(|commit| Some(commit.body.kind)),

@@ -20,7 +20,7 @@ use crate::object::{Config, open_small};
 use crate::recipe::{HintTable, decode_hints, decode_segment};
 use crate::snapshot::collection::CollectionBody;
 use crate::snapshot::format::decode_commit;
-use crate::snapshot::{CommitBody, SessionBody};
+use crate::snapshot::{CommitBody, ManifestEncoder, SessionBody, decode_manifest};
 use crate::tree::format::{TreeNode, decode_node};
 use crate::types::{ContainerId, RepositoryId, SessionId};
 
@@ -44,6 +44,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("commit", commit),
     ("session", session),
     ("collection", collection),
+    ("manifest", manifest),
     ("names", names),
 ];
 
@@ -96,7 +97,9 @@ fn header(bytes: &[u8]) {
 
 fn small_object(bytes: &[u8]) {
     let keys = keys();
-    for object_type in [ObjectType::Session, ObjectType::Commit, ObjectType::Forget, ObjectType::Collection] {
+    for object_type in
+        [ObjectType::Session, ObjectType::Commit, ObjectType::Forget, ObjectType::Collection, ObjectType::Manifest]
+    {
         let _either = open_small(&keys, OBJECT, object_type, (repository(), None), bytes.to_vec());
     }
 }
@@ -298,6 +301,20 @@ fn session(bytes: &[u8]) {
 fn collection(bytes: &[u8]) {
     if let Ok(body) = CollectionBody::decode(bytes) {
         assert_eq!(CollectionBody::decode(&body.encode()), Ok(body));
+    }
+}
+
+fn manifest(bytes: &[u8]) {
+    let mut containers = Vec::new();
+    if decode_manifest(bytes, &mut |id, share| containers.push((id, share))).is_ok() {
+        let mut encoder = ManifestEncoder::new();
+        for (id, share) in &containers {
+            encoder.push(*id, *share);
+        }
+        let body = encoder.finish().expect("a manifest is not longer when it is encoded again").split_off(HEADER_LEN);
+        let mut again = Vec::new();
+        decode_manifest(&body, &mut |id, share| again.push((id, share))).expect("an encoded manifest is decoded");
+        assert_eq!(again, containers);
     }
 }
 

@@ -101,6 +101,7 @@ fn a_name_is_created_once_and_its_own_bytes_count_as_new() {
             ObjectName::Session(SESSION),
             ObjectName::Heartbeat(SESSION, 1),
             ObjectName::Commit(SESSION),
+            ObjectName::Manifest(SESSION),
             ObjectName::Forget(SESSION),
             ObjectName::Collection(1, CollectionStep::Condemn),
         ];

@@ -18,9 +18,10 @@ use crate::object::config::{Config, CutRule};
 use crate::object::names::CollectionStep;
 use crate::object::names::ContainerKind;
 use crate::object::slot::encode_slot;
-use crate::object::{ObjectType, seal_small};
+use crate::object::{HEADER_LEN, ObjectType, seal_small};
 use crate::recipe::{HintTable, MetadataSink, Recipe, RecipeBuilder, RecipeItem};
 use crate::snapshot::collection::{CollectionBody, MovedContainer};
+use crate::snapshot::manifest::ManifestEncoder;
 use crate::snapshot::{CommitBody, CommitKind, Head, SessionBody, SessionKind, Snapshot, Summary};
 use crate::tree::builder::{TreeBuilder, TreeCut};
 use crate::tree::format::{Content, Entry, Link};
@@ -170,8 +171,18 @@ fn object_vectors(out: &mut Vectors) {
     out.push(("session", seal(ObjectType::Session, 0, &session.encode())));
     out.push(("commit_body", commit_body().encode()));
     out.push(("commit", seal(ObjectType::Commit, 0, &commit_body().encode())));
-    let fence = CommitBody { kind: CommitKind::Fence, snapshot: None, heads: Vec::new() };
+    let fence = CommitBody::without_snapshot(CommitKind::Fence);
     out.push(("fence_body", fence.encode()));
+    let vouching = CommitBody { manifest: Some(counting(0xd0)), ..commit_body() };
+    out.push(("commit_manifest_body", vouching.encode()));
+    let mut manifest = ManifestEncoder::new();
+    for (ordinal, share) in [(0, 255), (1, 1), (300, 128)] {
+        manifest.push(container(ordinal), share);
+    }
+    manifest.push(ContainerId { session: SessionId(counting(0xc0)), ordinal: 5 }, 17);
+    let manifest = manifest.finish().unwrap().split_off(HEADER_LEN);
+    out.push(("manifest_body", manifest.clone()));
+    out.push(("manifest", seal(ObjectType::Manifest, 0, &manifest)));
     let containers = vec![container(1), container(0x0102_0304)];
     let condemned = CollectionBody::new(CollectionStep::Condemn, containers.clone()).encode();
     out.push(("condemn_body", condemned.clone()));
@@ -183,6 +194,8 @@ fn object_vectors(out: &mut Vectors) {
         MovedContainer { container: container(1), targets: vec![container(5), container(300)] },
         MovedContainer { container: container(2), targets: Vec::new() },
     ];
+    let quick = CollectionBody { quick: 3, ..CollectionBody::new(CollectionStep::Final, vec![container(1)]) };
+    out.push(("final_quick_body", quick.encode()));
     out.push((
         "final_body",
         CollectionBody { moved, ..CollectionBody::new(CollectionStep::Final, containers) }.encode(),
@@ -221,7 +234,7 @@ fn commit_body() -> CommitBody {
         },
     };
     let heads = vec![Head { session: SessionId(counting(0xc0)), checksum: counting(0xd0) }];
-    CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads }
+    CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads, manifest: None }
 }
 
 fn recipe_of_every_item() -> Recipe {

@@ -471,7 +471,12 @@ pub(super) fn hash_directory(disk: &SimDisk, directory: &Path, hasher: &mut blak
 /// Commits a snapshot as it is.
 pub(super) fn commit(world: &World, store: &Store, snapshot: Snapshot) -> SessionId {
     let session = Session::begin(store, &world.scratch(), SessionKind::Backup, "host").unwrap();
-    let body = CommitBody { kind: CommitKind::Snapshot, snapshot: Some(snapshot), heads: session.heads.clone() };
+    let body = CommitBody {
+        kind: CommitKind::Snapshot,
+        snapshot: Some(snapshot),
+        heads: session.heads.clone(),
+        manifest: None,
+    };
     session.commit(&body).unwrap();
     session.id
 }
