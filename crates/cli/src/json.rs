@@ -16,7 +16,7 @@ use std::path::Path;
 
 use onefold_engine::backup::BackupReport;
 use onefold_engine::check::{Finding, Severity};
-use onefold_engine::index::IndexState;
+use onefold_engine::identify::IndexState;
 use onefold_engine::kv::BucketReads;
 use onefold_engine::repo::{BackupOutcome, SnapshotId};
 use onefold_engine::snapshot::{Snapshot, Summary};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Budget;
 use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
-use onefold_engine::index::IndexOptions;
+use onefold_engine::identify::IndexOptions;
 use onefold_engine::io::os::IoBackend;
 use onefold_engine::io::os_identity;
 use onefold_engine::repo::Location;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Unchanged};
 use onefold_engine::compress::Compression;
-use onefold_engine::index::IndexOptions;
+use onefold_engine::identify::IndexOptions;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;

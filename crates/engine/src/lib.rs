@@ -23,7 +23,7 @@
 //! its modules to the command and the laboratory; nothing in them is stable.
 //!
 //! Modules are layered; each imports only from lower layers: L0 `types error codec random bloom lru`, L1 `io monitor`, L2 `chunk
-//! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `index store`, L5
+//! fingerprint compress crypto kv object spill`, L3 `container recipe snapshot source tree`, L4 `identify store`, L5
 //! `pipeline backup restore check collect inspect forget`, L6 `repo`, L7 `facade`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -54,7 +54,7 @@ cfg_if::cfg_if! {
         pub mod derive;
         pub mod fingerprint;
         pub mod forget;
-        pub mod index;
+        pub mod identify;
         pub mod inspect;
         pub mod io;
         pub mod kv;
@@ -86,7 +86,7 @@ cfg_if::cfg_if! {
         mod derive;
         mod fingerprint;
         mod forget;
-        mod index;
+        mod identify;
         mod inspect;
         mod io;
         mod kv;

@@ -12,7 +12,7 @@ use std::path::Path;
 use onefold_engine::Error;
 use onefold_engine::backup::Budget;
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::index::{IndexState, Schedule};
+use onefold_engine::identify::{IndexState, Schedule};
 use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::DIRECTORIES;

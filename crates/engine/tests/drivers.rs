@@ -1,7 +1,7 @@
 //! The same bytes come out however stages are run.
 
 use onefold_engine::backup::Budget;
-use onefold_engine::index::Schedule;
+use onefold_engine::identify::Schedule;
 use onefold_engine::pipeline::Driver;
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::SimHost;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use onefold_engine::chunk::{Chunking, Cutter, GearTable};
-use onefold_engine::index::{Counters, Schedule};
+use onefold_engine::identify::{Counters, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree};
 use onefold_engine::store::Store;
 use onefold_engine::testing::mem_tree::MemTree;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use onefold_engine::backup::Budget;
 use onefold_engine::crypto::slot::SlotLabel;
-use onefold_engine::index::Schedule;
+use onefold_engine::identify::Schedule;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::os_identity::user_ids;
 use onefold_engine::io::os_source::OsSource;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use onefold_engine::Error;
 use onefold_engine::backup::{Budget, Monitor};
-use onefold_engine::index::Schedule;
+use onefold_engine::identify::Schedule;
 use onefold_engine::io::tree::{SourceTree, TargetTree};
 use onefold_engine::object::names::ContainerKind;
 use onefold_engine::pipeline::Driver;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 use onefold_lab::mapped::{
     CacheShape, Durability, FilterShape, MappedIndex, MappedMemory, MappedOptions, Medium, Order, TickClock,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use onefold_engine::index::{Counters, Identifier, Index, IndexOptions, IndexState};
+use onefold_engine::identify::{Counters, Identifier, Index, IndexOptions, IndexState};
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::types::{ContainerId, RepositoryId};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use onefold_engine::index::IndexOptions;
+use onefold_engine::identify::IndexOptions;
 
 use crate::bench::Bench;
 use crate::counts::float;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onefold_engine::index::Counters;
+use onefold_engine::identify::Counters;
 
 use crate::counts::float;
 use crate::device::clock::Traffic;

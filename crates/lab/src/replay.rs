@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::io::Host;
 use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
 

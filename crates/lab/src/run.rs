@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use onefold_engine::Error;
-use onefold_engine::index::Identifier;
+use onefold_engine::identify::Identifier;
 use onefold_engine::kv::BucketReads;
 use onefold_engine::monitor::Monitor;
 

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::index::IndexOptions;
-use onefold_engine::index::options::{Schedule, WindowRule};
+use onefold_engine::identify::IndexOptions;
+use onefold_engine::identify::options::{Schedule, WindowRule};
 
 use crate::bench::Bench;
 use crate::counts::float;

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 9] = [
     &["io", "monitor", "pipeline"],
     &["chunk", "fingerprint", "compress", "crypto", "kv", "object", "spill"],
     &["container", "recipe", "snapshot", "source", "tree"],
-    &["index", "store"],
+    &["identify", "store"],
     &["backup", "restore", "check", "collect", "inspect", "forget", "derive"],
     &["repo"],
     &["facade"],

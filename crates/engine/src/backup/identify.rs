@@ -3,7 +3,7 @@
 //! An identifier may answer late and out of order. Until it answers, this stage holds the chunk's bytes; when it has
 //! answered, unique chunks go to packing at once, in the order of the verdicts; references leave in the order of the
 //! stream, each with its container. How many bytes wait is the identifier's to limit:
-//! [`IndexOptions::pending_bytes_max`](crate::index::IndexOptions::pending_bytes_max).
+//! [`IndexOptions::pending_bytes_max`](crate::identify::IndexOptions::pending_bytes_max).
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,7 +15,7 @@ use crate::codec::len_u32;
 use crate::container::RegionChunk;
 use crate::crypto::Keys;
 use crate::error::Result;
-use crate::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::object::names::ContainerKind;
 use crate::recipe::MetadataSink;
 use crate::store::container_writer::StoredUnit;

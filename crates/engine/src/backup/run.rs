@@ -16,7 +16,7 @@ use crate::compress::Compression;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprinter;
-use crate::index::{Counters, Identifier};
+use crate::identify::{Counters, Identifier};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::Driver;

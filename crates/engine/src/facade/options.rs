@@ -12,7 +12,7 @@ use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::error::{Error, Result};
 use crate::facade::Repository;
 use crate::facade::cache::CacheDirectory;
-use crate::index::IndexOptions;
+use crate::identify::IndexOptions;
 use crate::io::os::{OsDisk, OsHost};
 use crate::io::{Host, os_identity};
 use crate::object::ObjectStore;

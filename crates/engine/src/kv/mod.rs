@@ -6,45 +6,21 @@
 
 use crate::types::Fingerprint;
 
-mod bucket;
-mod bucket_name;
-mod change;
-mod counters;
-mod damage;
-mod disk_runs;
-mod extent;
+pub(crate) mod bucket_table;
 mod fields;
-mod file;
 pub mod filter;
-mod flush;
-mod flush_state;
-mod lookup;
-mod manifest;
-pub(crate) mod memtable;
-mod merge;
-mod page;
-mod pool;
-mod recent;
-mod run;
-mod run_source;
-mod run_writer;
-mod sealed;
-mod search;
-mod spans;
-mod spec;
-mod table;
 
-pub(crate) use bucket_name::BucketName;
-pub use counters::TableCounters;
+pub(crate) use bucket_table::bucket_name::BucketName;
+pub use bucket_table::counters::TableCounters;
+pub use bucket_table::flush::{FlushDone, FlushJob, Live};
+pub(crate) use bucket_table::lookup::LookupDone;
+pub(crate) use bucket_table::page::PAGE_BYTES;
+pub(crate) use bucket_table::sealed::{Seal, SealedReader, SealedWriter};
+pub use bucket_table::search::Lookup;
+pub(crate) use bucket_table::spec::BATCH_PAGES_MAX;
+pub use bucket_table::spec::{BucketReads, TableSpec, merge_buffer_bytes};
+pub use bucket_table::table::Table;
 pub(crate) use fields::Fields;
-pub use flush::{FlushDone, FlushJob, Live};
-pub(crate) use lookup::LookupDone;
-pub(crate) use page::PAGE_BYTES;
-pub(crate) use sealed::{Seal, SealedReader, SealedWriter};
-pub use search::Lookup;
-pub(crate) use spec::BATCH_PAGES_MAX;
-pub use spec::{BucketReads, TableSpec, merge_buffer_bytes};
-pub use table::Table;
 
 /// Bytes of a fingerprint that the table keeps: 160 keyed bits identify a chunk.
 pub const KEY_LEN: usize = 20;

@@ -9,7 +9,7 @@ use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::{ContainerReader, DirectoryChunk};
 use crate::error::{Error, Result};
-use crate::index::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
+use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
 use crate::io::Disk;
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::index::{Index, IndexOptions};
+use crate::identify::{Index, IndexOptions};
 use crate::monitor::{Items, Monitor};
 use crate::repo::backup::{Cache, fitting_filter, record_directories};
 use crate::snapshot::CommitKind;

@@ -11,7 +11,7 @@ use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchang
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
-use onefold_engine::index::{IndexOptions, Schedule};
+use onefold_engine::identify::{IndexOptions, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::object::ObjectStore;

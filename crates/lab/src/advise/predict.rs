@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onefold_engine::backup::Budget;
-use onefold_engine::index::IndexOptions;
+use onefold_engine::identify::IndexOptions;
 
 use super::Scanned;
 use super::distinct::Estimate;

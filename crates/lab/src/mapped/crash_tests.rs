@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence};
 
 use crate::mapped::identify_tests::{Caller, seeds, tiny};

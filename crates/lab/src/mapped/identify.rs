@@ -6,7 +6,7 @@
 //! [`Order::None`], the filter holds every fingerprint of the log, so the order may change at any time: a chunk in the cache is in the
 //! log, and its bits are set.
 
-use onefold_engine::index::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::kv::Key;
 use onefold_engine::types::{ContainerId, Sequence};
 use onefold_engine::{Error, Result};

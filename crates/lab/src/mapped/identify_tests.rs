@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use onefold_engine::index::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use onefold_engine::identify::{Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use onefold_engine::types::{Chunk, ContainerId, Fingerprint, Sequence, SessionId};
 
 use crate::mapped::medium::{Durability, MappedMemory, Medium};

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use onefold_engine::index::identity_hasher::BuildIdentityHasher;
+use onefold_engine::identify::identity_hasher::BuildIdentityHasher;
 use onefold_engine::kv::{KEY_LEN, Key};
 
 use crate::mapped::log::{Cached, Name};

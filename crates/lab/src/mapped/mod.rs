@@ -1,5 +1,5 @@
 //! Identification on persistent memory: Li, He, Wang and Liu, "Towards Optimizing Deduplication on Persistent Memory",
-//! NPC 2020, as a second [`onefold_engine::index::Identifier`].
+//! NPC 2020, as a second [`onefold_engine::identify::Identifier`].
 //!
 //! Fingerprints lie on a [`medium`] of words that can be stored, flushed and fenced: a [`log`] in the order of the stream and
 //! a [`cuckoo`] table that points into it. In memory are a [`filter`], a [`cache`] of the entries after hits in the log (the paper's

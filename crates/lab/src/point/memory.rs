@@ -8,8 +8,8 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use onefold_engine::index::options::{self, CycleRule, FILTER_START_SHARE, WindowRule};
-use onefold_engine::index::{IndexOptions, Order as EngineOrder};
+use onefold_engine::identify::options::{self, CycleRule, FILTER_START_SHARE, WindowRule};
+use onefold_engine::identify::{IndexOptions, Order as EngineOrder};
 use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
 use toml::Value;

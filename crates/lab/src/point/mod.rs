@@ -11,7 +11,7 @@ pub mod preset;
 use std::ops::RangeInclusive;
 
 use anyhow::{Result, bail};
-use onefold_engine::index::Prelookup;
+use onefold_engine::identify::Prelookup;
 use onefold_engine::kv::BucketReads;
 
 use crate::mapped::Order;

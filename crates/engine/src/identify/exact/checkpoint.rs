@@ -1,0 +1,219 @@
+//! The checkpoint: a file that names a consistent state of the index.
+//!
+//! A rename replaces it, after all its files are durable. A crash falls back to it: its table pages are not overwritten, the
+//! logs and the registry only grow, and the other files have two copies, which checkpoints use in turn.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | `OFINDEX`, 0 |
+//! | 8 | 2 | version, 3 |
+//! | 10 | 1 | 1 |
+//! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
+//! | 12 | 4 | zero |
+//! | 16 | 16 | repository |
+//! | 32 | 8 | generation, one more with every checkpoint |
+//! | 40 | 4 | containers registered |
+//! | 44 | 32 | BLAKE3 of their records |
+//! | 76 | 8 | pages of the arrival log |
+//! | 84 | 8 | pages of the duplicate-run log |
+//! | 92 | 3 x 40 | manifest, memtable, filter: length 8, BLAKE3 32 |
+//! | 212 | 4 | incomplete parts of the table: number of the next items |
+//! | 216 | 16 each | first and last head of the keys of such a part |
+//! | ... | 4 | bytes of the next field |
+//! | ... | ... | covered containers, one bit each |
+//! | end | 32 | BLAKE3 of everything before |
+#![deny(clippy::indexing_slicing)]
+
+use std::ops::RangeInclusive;
+
+use crate::bitmap::Bitmap;
+use crate::error::{Error, Result};
+use crate::kv::{Fields, Seal};
+use crate::types::RepositoryId;
+
+const MAGIC: [u8; 8] = *b"OFINDEX\0";
+const VERSION: u16 = 3;
+
+/// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
+pub(in crate::identify) const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
+
+/// Most incomplete parts of the table; if there are more, the whole table counts as incomplete.
+pub(in crate::identify) const INCOMPLETE_MAX: usize = 4096;
+
+/// A consistent state of the index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct Checkpoint {
+    /// Repository whose chunks are indexed.
+    pub(crate) repository: RepositoryId,
+    /// Number of the checkpoint; chooses between the two copies of its files.
+    pub(crate) generation: u64,
+    /// Number of its containers.
+    pub(crate) registered: u32,
+    /// BLAKE3 of their records.
+    pub(crate) registry_checksum: [u8; 32],
+    /// Pages of the arrival log.
+    pub(crate) log_pages: u64,
+    /// File of the duplicate-run log, 0 or 1.
+    pub(crate) duplicate_runs_file: u8,
+    /// Pages of the duplicate-run log.
+    pub(crate) duplicate_run_pages: u64,
+    /// The locations of the table's runs.
+    pub(crate) manifest: Seal,
+    /// The memtable.
+    pub(crate) memtable: Seal,
+    /// The filter.
+    pub(crate) filter: Seal,
+    /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
+    pub(crate) incomplete: Vec<RangeInclusive<u64>>,
+    /// Containers whose chunks are all in the table or the memtable, except for those parts.
+    pub(crate) covered: Bitmap,
+}
+
+/// Encodes a checkpoint.
+pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8> {
+    let covered = checkpoint.covered.as_bytes();
+    let covered_len = u32::try_from(covered.len()).expect("at most 2^32 ordinals, eight to a byte");
+    let mut bytes = Vec::with_capacity(240 + covered.len());
+    bytes.extend_from_slice(&MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&[1, checkpoint.duplicate_runs_file, 0, 0, 0, 0]);
+    bytes.extend_from_slice(&checkpoint.repository.0);
+    bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.registry_checksum);
+    bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
+    for Seal { len, checksum } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&checksum);
+    }
+    let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
+    let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
+    bytes.extend_from_slice(&count.to_le_bytes());
+    for heads in incomplete {
+        bytes.extend_from_slice(&heads.start().to_le_bytes());
+        bytes.extend_from_slice(&heads.end().to_le_bytes());
+    }
+    bytes.extend_from_slice(&covered_len.to_le_bytes());
+    bytes.extend_from_slice(covered);
+    bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+    bytes
+}
+
+/// Decodes a checkpoint.
+pub(in crate::identify) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint> {
+    let damaged = |reason: &str| Error::damaged("checkpoint of the index", reason);
+    let mut fields = Fields::new(bytes);
+    if fields.array() != Some(MAGIC) {
+        return Err(damaged("is none"));
+    }
+    let version = fields.u16().ok_or_else(|| damaged("ends early"))?;
+    if VERSION < version {
+        let object = "checkpoint of the index".to_owned();
+        return Err(Error::NewerFormat { object, found: version, supported: VERSION });
+    }
+    let (body, checksum) = bytes.split_last_chunk::<32>().ok_or_else(|| damaged("ends early"))?;
+    if version != VERSION {
+        return Err(damaged("is of an earlier version"));
+    }
+    if blake3::hash(body) != blake3::Hash::from(*checksum) {
+        return Err(damaged("checksum"));
+    }
+    decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
+}
+
+fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
+    let [1] = fields.array()? else { return None };
+    let [duplicate_runs_file] = fields.array()?;
+    fields.bytes(4)?;
+    let mut checkpoint = Checkpoint {
+        repository: RepositoryId(fields.array()?),
+        generation: fields.u64()?,
+        registered: fields.u32()?,
+        registry_checksum: fields.array()?,
+        log_pages: fields.u64()?,
+        duplicate_runs_file,
+        duplicate_run_pages: fields.u64()?,
+        manifest: Seal { len: fields.u64()?, checksum: fields.array()? },
+        memtable: Seal { len: fields.u64()?, checksum: fields.array()? },
+        filter: Seal { len: fields.u64()?, checksum: fields.array()? },
+        incomplete: Vec::new(),
+        covered: Bitmap::default(),
+    };
+    let count = usize::try_from(fields.u32()?).ok().filter(|&count| count <= INCOMPLETE_MAX)?;
+    for _ in 0..count {
+        checkpoint.incomplete.push(fields.u64()?..=fields.u64()?);
+    }
+    let covered_len = fields.u32()?;
+    checkpoint.covered = Bitmap::from_bytes(fields.bytes(covered_len as usize)?.to_vec());
+    (fields.left() == 32 && duplicate_runs_file <= 1).then_some(checkpoint)
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_come_back_and_every_changed_bit_shows() {
+        let mut covered = Bitmap::default();
+        covered.insert(77);
+        let seal = |len| Seal { len, checksum: [7; 32] };
+        let checkpoint = Checkpoint {
+            repository: RepositoryId([3; 16]),
+            generation: 1 << 50,
+            registered: 78,
+            registry_checksum: [9; 32],
+            log_pages: 12,
+            duplicate_runs_file: 1,
+            duplicate_run_pages: 7,
+            manifest: seal(1),
+            memtable: seal(2),
+            filter: Seal::empty(),
+            incomplete: vec![3..=9, 1 << 60..=u64::MAX],
+            covered,
+        };
+        let mut bytes = encode_checkpoint(&checkpoint);
+        assert_eq!(decode_checkpoint(&bytes).unwrap(), checkpoint);
+        for len in 0..bytes.len() {
+            assert!(decode_checkpoint(&bytes[..len]).is_err());
+        }
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_checkpoint(&bytes).is_err());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        bytes[8] = 4;
+        assert!(matches!(decode_checkpoint(&bytes), Err(Error::NewerFormat { found: 4, .. })));
+    }
+
+    #[test]
+    fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
+        let mut covered = Bitmap::default();
+        covered.insert(77);
+        let checkpoint = Checkpoint {
+            repository: RepositoryId([3; 16]),
+            generation: 4,
+            registered: 78,
+            registry_checksum: [9; 32],
+            log_pages: 12,
+            duplicate_runs_file: 1,
+            duplicate_run_pages: 7,
+            manifest: Seal::empty(),
+            memtable: Seal::empty(),
+            filter: Seal::empty(),
+            incomplete: vec![3..=9, 1 << 60..=u64::MAX],
+            covered,
+        };
+        let bytes = encode_checkpoint(&checkpoint);
+        let body = &bytes[..bytes.len() - 32];
+        let mut decoded = 0;
+        for bit in 0..body.len() * 8 {
+            let mut bytes = body.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+            decoded += u32::from(decode_checkpoint(&bytes).is_ok());
+        }
+        assert!(0 < decoded);
+    }
+}

@@ -1,0 +1,391 @@
+//! The exact identifier: filter, cache, and table lookups, immediate (eager) or deferred in batches (lazy).
+//!
+//! A chunk that does not pass the filter is unique. The cache resolves a chunk that passes, or the chunk becomes pending.
+//! Pending chunks are looked up in batches. Every hit reads a window of the arrival log, and the window's records resolve
+//! other pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] share one
+//! table, one log and one cache; with the eager one no chunk is pending, and windows only look forward.
+//!
+//! This file takes chunks in and bounds the pending ones. `lookup.rs` looks up, `windows.rs` reads around hits, and
+//! `pool.rs` chooses from a pool.
+//!
+//! Decisions that the paper leaves open: equal pending chunks are joined and share the verdict of the first. A pending
+//! chunk only ever matches recorded chunks, and this session has not recorded it, so it never matches its own followers.
+//! A chunk that is resolved at its arrival belongs to no cycle and reads no window, but counts in ranks. A chunk that
+//! arrives again after its verdict "unique" is resolved from memory until its container is recorded.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::bitmap::Bitmap;
+use crate::error::Result;
+use crate::identify::exact::arrivals::{Arrivals, Outcome};
+use crate::identify::exact::cache::Cache;
+use crate::identify::exact::growing_filter::FilterState;
+use crate::identify::exact::opening::{self, IndexState};
+use crate::identify::exact::pending::PendingChunk;
+use crate::identify::exact::prelookup::PrelookupState;
+use crate::identify::exact::session::{InFlight, SessionChunks};
+use crate::identify::exact::store::Store;
+use crate::identify::exact::timer::Timer;
+use crate::identify::locality::successor::Successors;
+use crate::identify::options::{IndexOptions, Order, Schedule};
+use crate::identify::schedule::rounds::Rounds;
+use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
+use crate::io::{Disk, Host};
+use crate::kv::{BucketReads, Key, Position};
+use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence};
+
+/// Chunks whose blocks of the filter are loaded together. After them the adaptive schedule decides again.
+const BATCH_CHUNKS: usize = 64;
+
+/// Most false positives for each run of duplicates with immediate lookups: the stream waits for each.
+const FALSE_POSITIVES_IMMEDIATE: u64 = 1;
+
+/// The exact index of one repository on this host.
+#[derive(Debug)]
+pub struct Index {
+    pub(in crate::identify) store: Store,
+    pub(in crate::identify) cache: Cache,
+    pub(in crate::identify) session: SessionChunks,
+    pub(in crate::identify) rounds: Rounds,
+    pub(in crate::identify) arrivals: Arrivals,
+    pub(in crate::identify) options: IndexOptions,
+    /// Whether lookups are immediate at the moment.
+    pub(in crate::identify) immediate: bool,
+    /// End of the last window of an immediate lookup: a stream that continues there continues in the log.
+    pub(in crate::identify) read_up_to: Option<Position>,
+    pub(in crate::identify) successors: Successors,
+    pub(in crate::identify) prelookup: PrelookupState,
+    pub(in crate::identify) timer: Timer,
+    pub(in crate::identify) counters: Counters,
+}
+
+impl Index {
+    /// Opens the index in the directory `dir` of a disk; creates its last component if it is missing.
+    ///
+    /// Fails with [`crate::Error::IndexBusy`] if another writer holds it, and if the disk cannot be written. An index that
+    /// is missing, damaged or another repository's starts empty, and the state gives the reason. Call [`Index::attach`]
+    /// next.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
+        dir: &Path,
+        repository: RepositoryId,
+        options: &IndexOptions,
+    ) -> Result<(Self, IndexState)> {
+        let (store, state) = opening::open(disk, Arc::clone(&host), dir, repository, options)?;
+        Ok((Self::over(store, host, options), state))
+    }
+
+    /// Starts an empty index in the directory `dir` of a disk, whatever stands there; creates its last component if it is
+    /// missing. The files of the index that was there are removed.
+    ///
+    /// Fails with [`crate::Error::IndexBusy`] if another writer holds it, and if the disk cannot be written.
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
+        dir: &Path,
+        repository: RepositoryId,
+        options: &IndexOptions,
+    ) -> Result<Self> {
+        let store = opening::create(disk, Arc::clone(&host), dir, repository, options)?;
+        Ok(Self::over(store, host, options))
+    }
+
+    /// Makes an index in memory only, degraded for `reason`. It holds as many chunks as its memtable does; others are
+    /// stored again.
+    pub(crate) fn without_disk(
+        host: Arc<dyn Host>,
+        repository: RepositoryId,
+        options: &IndexOptions,
+        reason: String,
+    ) -> Result<Self> {
+        let store = opening::without_disk(Arc::clone(&host), repository, options, reason)?;
+        Ok(Self::over(store, host, options))
+    }
+
+    fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
+        let cache = Cache::new(options.cache_bytes + store.filter.bytes_left());
+        Self {
+            store,
+            cache,
+            session: new_session(options),
+            rounds: Rounds::default(),
+            arrivals: Arrivals::default(),
+            options: options.clone(),
+            immediate: options.schedule == Schedule::Eager,
+            read_up_to: None,
+            successors: Successors::default(),
+            prelookup: PrelookupState::new(options.prelookup),
+            timer: Timer::new(host),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Begins a session over the existing containers, sorted; hits in others are ignored from now on. Chunks that the
+    /// session before has not recorded are forgotten, and sequences may start at 0 again.
+    ///
+    /// Returns the containers that are not covered: the caller reads their directories and [`Identifier::record`]s them.
+    /// Before the first call no container is live.
+    pub fn attach(&mut self, live: &[ContainerId]) -> Result<Vec<ContainerId>> {
+        let missing = self.attach_numbered((0..).zip(live.iter().copied()));
+        Ok((0..).zip(live).filter(|(number, _)| missing.contains(*number)).map(|(_, id)| *id).collect())
+    }
+
+    /// Begins a session as [`Index::attach`] does. The containers come with numbers of the caller's, and those of the
+    /// containers that are not covered are returned.
+    pub(crate) fn attach_numbered(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
+        // The results of the session before are useless.
+        self.store.table.end_lookup();
+        self.store.log.end_read();
+        self.counters.cycles += self.session.cycles.opened;
+        self.session = new_session(&self.options);
+        self.rounds = Rounds::default();
+        self.arrivals = Arrivals::default();
+        self.read_up_to = None;
+        self.successors.restart();
+        self.immediate = self.options.schedule == Schedule::Eager;
+        self.store.attach(live)
+    }
+
+    /// Returns true if a session has recorded the container, which was durable then.
+    pub(crate) fn knows(&self, container: ContainerId) -> bool {
+        self.store.registry.ordinal(container).is_some()
+    }
+
+    /// Returns the length that a container's file had when it was recorded, if it is known.
+    pub(crate) fn stored_len(&self, container: ContainerId) -> Option<u64> {
+        self.store.registry.len_of(container)
+    }
+
+    /// Returns why the index may miss chunks from now on: it could not be written, or it is damaged.
+    ///
+    /// A degraded index continues to give verdicts. The next opening falls back to the last checkpoint or starts empty.
+    pub fn degraded(&self) -> Option<String> {
+        self.store.degraded()
+    }
+
+    /// Returns the size of the filter, and how full it is.
+    pub fn filter_state(&self) -> FilterState {
+        self.store.filter.state()
+    }
+
+    /// Returns how lookups read the table.
+    pub(crate) fn reads(&self) -> BucketReads {
+        self.store.table.table.reads()
+    }
+
+    /// Makes everything recorded durable: a crash falls back to this state. Costs a write of the filter and of the
+    /// memtable. A failure degrades the index and is no error; see [`Index::degraded`].
+    #[cfg(test)]
+    pub(crate) fn checkpoint(&mut self) {
+        self.store.save();
+    }
+
+    /// Makes everything recorded durable and closes the index. After an error the next opening falls back to the
+    /// last checkpoint.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+
+    fn arrive(&mut self, chunk: &SequencedChunk) {
+        let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
+        self.counters.submitted += 1;
+        self.session.next_sequence = Sequence(sequence.0 + 1);
+        match self.session.get(&fingerprint) {
+            Some(InFlight::Unique(first)) => {
+                self.counters.in_flight_hits += 1;
+                self.arrivals.arrive_decided(sequence, Outcome::Elsewhere);
+                self.session.resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
+                return;
+            }
+            Some(InFlight::Pending(slot)) => {
+                self.counters.in_flight_hits += 1;
+                self.counters.joined += 1;
+                self.arrivals.arrive(sequence);
+                self.session.pending.join(slot, sequence);
+                return;
+            }
+            None => {}
+        }
+        let probes_first = self.options.order == Order::CacheFirst && self.prelookup.is_on;
+        // A chunk in the cache was stored, so the filter has its bits.
+        if probes_first && self.pre_look_up(sequence, &fingerprint) {
+            self.session.cycles.pass_candidate();
+            return;
+        }
+        if !self.passes_filter(&fingerprint) {
+            self.session.cycles.pass_unique();
+            self.rounds.pass_unique();
+            self.arrivals.arrive_decided(sequence, Outcome::Unique);
+            self.session.set_unique(fingerprint, sequence);
+            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Unique });
+            return;
+        }
+        self.session.cycles.pass_candidate();
+        if self.prelookup.is_on && !probes_first && self.pre_look_up(sequence, &fingerprint) {
+            return;
+        }
+        if self.immediate {
+            let expected = self.arrivals.expected().filter(|_| self.options.follows_successors);
+            self.arrivals.arrive(sequence);
+            let chunk = PendingChunk { first: *chunk, membership: None, followers: Vec::new() };
+            self.look_up_immediately(chunk, expected);
+            return;
+        }
+        self.arrivals.arrive(sequence);
+        let (slot, bucket) = self.session.add_pending(chunk, self.rounds.join_run(sequence));
+        self.schedule_lookup(slot, chunk, bucket);
+    }
+
+    /// Adds the chunk to the filter; returns true if the table may hold it.
+    fn passes_filter(&mut self, fingerprint: &Fingerprint) -> bool {
+        if self.options.order == Order::Unfiltered {
+            return true;
+        }
+        self.counters.filter_probes += 1;
+        let passes = self.store.filter.test_and_set(&Key::from(fingerprint));
+        self.counters.filter_negatives += u64::from(!passes);
+        passes
+    }
+
+    /// Probes the cache for an arriving chunk; returns true if that resolved it.
+    fn pre_look_up(&mut self, sequence: Sequence, fingerprint: &Fingerprint) -> bool {
+        let start = self.timer.sample();
+        let cached = self.cache.get(fingerprint);
+        if let Some(start) = start {
+            self.counters.prelookup_nanos += self.timer.nanos_of_sample(start);
+        }
+        if let Some((container, position)) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
+            self.counters.prelookup_hits += 1;
+            self.prelookup.note_hit();
+            self.arrivals.arrive_decided(sequence, Outcome::At(position));
+            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
+            return true;
+        }
+        self.counters.dead_hits += u64::from(cached.is_some());
+        self.prelookup.note_miss();
+        false
+    }
+
+    /// Looks up while too many chunks or bytes are pending, or one is too old.
+    fn bound_pending(&mut self) {
+        while let Some((sequence, bucket)) = self.session.pending.oldest() {
+            let age = self.session.next_sequence.0.saturating_sub(sequence.0);
+            if self.options.pending_age_max < age {
+                self.look_up_bucket(bucket);
+            } else if self.options.pending_max < self.session.pending.len()
+                || self.options.pending_bytes_max < self.session.pending.bytes
+            {
+                let fullest = self.session.pending.fullest_bucket();
+                self.look_up_bucket(fullest);
+            } else {
+                break;
+            }
+        }
+        self.keep_advancing();
+    }
+
+    /// Lets the adaptive schedule decide whether lookups are immediate from now on.
+    fn adapt(&mut self) {
+        if !matches!(self.options.schedule, Schedule::Adaptive { .. }) {
+            return;
+        }
+        let runs = &self.arrivals.runs;
+        // Hysteresis: immediate lookups end at half the yield at which they begin.
+        let hold = u32::from(self.immediate);
+        let limit = u64::from(self.options.run_immediately) >> hold;
+        let immediate = !runs.is_blank()
+            && limit <= runs.duplicates_per_lookup()
+            && runs.false_positives_per_run() <= FALSE_POSITIVES_IMMEDIATE << hold;
+        if immediate != self.immediate {
+            self.counters.schedule_changes += 1;
+            self.immediate = immediate;
+            if immediate {
+                // The pending chunks are among the first of their run; their windows resolve the others at arrival.
+                self.look_up_pool();
+            }
+        }
+    }
+
+    /// Hands the runs that have ended to the duplicate-run log.
+    fn log_duplicate_runs(&mut self) {
+        for run in self.arrivals.take_ended() {
+            self.store.log_duplicate_run(&run, run.uniques_before.saturating_sub(self.session.recorded));
+        }
+    }
+}
+
+fn new_session(options: &IndexOptions) -> SessionChunks {
+    SessionChunks::new(options.buckets(), options.cycles, matches!(options.schedule, Schedule::Lazy { .. }))
+}
+
+impl Identifier for Index {
+    fn submit(&mut self, chunks: &[SequencedChunk], resolved: &mut Vec<Resolved>) -> Result<()> {
+        for batch in chunks.chunks(BATCH_CHUNKS) {
+            for SequencedChunk { chunk, .. } in batch {
+                if self.options.order != Order::Unfiltered {
+                    self.store.filter.prefetch(&Key::from(&chunk.fingerprint));
+                }
+                self.cache.prefetch(&chunk.fingerprint);
+            }
+            self.timer.begin_batch();
+            for chunk in batch {
+                self.arrive(chunk);
+            }
+            self.bound_pending();
+            self.arrivals.advance();
+            self.adapt();
+            self.log_duplicate_runs();
+        }
+        resolved.append(&mut self.session.resolved);
+        Ok(())
+    }
+
+    fn drain(&mut self, resolved: &mut Vec<Resolved>) -> Result<()> {
+        if !self.session.pending.is_empty() {
+            self.counters.drains += 1;
+            self.look_up_all();
+        }
+        self.arrivals.finish();
+        self.log_duplicate_runs();
+        resolved.append(&mut self.session.resolved);
+        Ok(())
+    }
+
+    fn record(&mut self, unit: Unit<'_>) -> Result<()> {
+        self.store.record(&unit);
+        self.cache.shrink(self.options.cache_bytes + self.store.filter.bytes_left());
+        for chunk in unit.chunks {
+            self.session.set_recorded(&chunk.fingerprint);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, containers: &[ContainerId]) -> Result<()> {
+        for &container in containers {
+            self.store.registry.mark_dead(container);
+        }
+        Ok(())
+    }
+
+    fn pending(&self) -> usize {
+        self.session.pending.len()
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.cycles += self.session.cycles.opened;
+        counters.evictions = self.cache.evictions;
+        self.store.count(&mut counters);
+        counters
+    }
+}
+
+#[cfg(test)]
+#[path = "identify_caller_tests.rs"]
+mod caller;
+
+#[cfg(test)]
+#[path = "identify_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+//! Lookups of pending chunks in the table, and their verdicts.
+
+use crate::identify::exact::arrivals::Outcome;
+use crate::identify::exact::identify::Index;
+use crate::identify::exact::pending::PendingChunk;
+use crate::identify::exact::windows::Hit;
+use crate::identify::slot::Slot;
+use crate::identify::{Resolved, SequencedChunk, Verdict};
+use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Ordinal, Position};
+use crate::types::{Chunk, ContainerId};
+
+/// A chunk's container, which is live, and its record in the arrival log.
+pub(crate) type Location = (ContainerId, Position);
+
+impl Index {
+    /// Starts the lookup that a new pending chunk makes due: of its bucket, or of the next round of the pool.
+    pub(in crate::identify) fn schedule_lookup(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32) {
+        if self.options.schedule.is_pool() {
+            self.note_pending(slot, chunk);
+        } else if self.options.threshold() <= self.session.pending.bucket_len(bucket) {
+            self.look_up_bucket(bucket);
+        }
+    }
+
+    /// Looks up the chunks of a bucket. A pool has one bucket; answers that are due may suffice there.
+    pub(in crate::identify) fn look_up_bucket(&mut self, bucket: u32) {
+        if !self.options.schedule.is_pool() {
+            self.look_up_slots(&self.session.pending.of_bucket(bucket));
+        } else if !self.take_answers() {
+            self.look_up_pool();
+        }
+    }
+
+    /// Resolves all pending chunks. The first chunk of each cycle comes before the others, because the window around its
+    /// hit resolves most of them. The rest follows in the order of the table.
+    pub(in crate::identify) fn look_up_all(&mut self) {
+        self.take_answers();
+        self.look_up_slots(&self.session.pending.heads());
+        if self.options.schedule.is_pool() {
+            self.look_up_pool();
+        } else {
+            self.look_up_slots(&self.session.pending.by_bucket());
+        }
+    }
+
+    pub(in crate::identify) fn look_up_slots(&mut self, slots: &[Slot]) {
+        for batch in slots.chunks(BATCH_PAGES_MAX) {
+            // The window of an earlier batch may have resolved some of these.
+            let chunks = self.session.take_all(batch);
+            self.look_up(&chunks);
+            // The runs seen so far decide how much the next hits read.
+            self.arrivals.advance();
+        }
+    }
+
+    /// Looks up a chunk that has just arrived. If the log was expected to continue with it, reads the log ahead first.
+    pub(in crate::identify) fn look_up_immediately(&mut self, chunk: PendingChunk, expected: Option<Position>) {
+        let mut found = None;
+        if let Some(start) = expected.filter(|_| expected == self.read_up_to) {
+            self.read_ahead(start);
+            let cached = self.cache.get(&chunk.first.chunk.fingerprint);
+            found = cached.and_then(|(ordinal, position)| self.live(ordinal, position));
+        }
+        if found.is_some() {
+            self.counters.postlookup_hits += 1;
+            self.resolve(&chunk, found);
+        } else {
+            self.look_up(&[chunk]);
+        }
+        // The position that the next chunk of the run is expected at follows this one.
+        self.arrivals.advance();
+    }
+
+    /// Looks chunks up in one batch, then reads windows around the hits, which may resolve other pending chunks.
+    fn look_up(&mut self, chunks: &[PendingChunk]) {
+        if chunks.is_empty() {
+            return;
+        }
+        let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
+        let start = self.timer.now();
+        let answers = self.store.table.lookup(&keys, &self.store.registry);
+        self.counters.lookup_nanos += self.timer.nanos_since(start);
+        self.counters.lookups += keys.len() as u64;
+        self.counters.lookup_batches += 1;
+        let hits = self.resolve_all(chunks, answers);
+        self.prefetch(hits);
+    }
+
+    /// Resolves chunks by their answers; returns the hits.
+    pub(in crate::identify) fn resolve_all(&mut self, chunks: &[PendingChunk], answers: Vec<Lookup>) -> Vec<Hit> {
+        let newest = chunks.iter().map(|chunk| chunk.first.sequence).max();
+        let mut hits = Vec::new();
+        for (chunk, answer) in chunks.iter().zip(answers) {
+            let found = self.count_answer(answer).and_then(|entry| self.live(entry.ordinal, entry.position));
+            if let Some((_, position)) = found {
+                let PendingChunk {
+                    first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } },
+                    membership,
+                    ..
+                } = *chunk;
+                hits.push(Hit { fingerprint, sequence, position, membership });
+            }
+            self.resolve(chunk, found);
+            if Some(chunk.first.sequence) == newest {
+                self.prelookup.note_last_of_batch(found.is_some());
+            }
+        }
+        hits
+    }
+
+    fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
+        let (counter, entry) = match answer {
+            Lookup::InMemtable(entry) => (&mut self.counters.memtable_hits, Some(entry)),
+            Lookup::OnDisk(entry) => (&mut self.counters.disk_hits, Some(entry)),
+            Lookup::Dead => (&mut self.counters.dead_hits, None),
+            Lookup::Absent => (&mut self.counters.filter_false_positives, None),
+        };
+        *counter += 1;
+        entry
+    }
+
+    /// Returns a record's location; `None` if its container is not live.
+    pub(in crate::identify) fn live(&self, ordinal: Ordinal, position: Position) -> Option<Location> {
+        Some((self.store.registry.live_container(ordinal)?, position))
+    }
+
+    /// Gives a chunk and its followers their verdicts.
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>) {
+        let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk.first;
+        let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
+            if chunk.membership.is_some() {
+                self.session.set_stored(&fingerprint);
+            }
+            let verdict = Verdict::Stored(container);
+            (verdict, verdict, Outcome::At(position), Outcome::At(position))
+        } else {
+            self.session.set_unique(fingerprint, sequence);
+            (Verdict::Unique, Verdict::SameAs(sequence), Outcome::FalsePositive, Outcome::Elsewhere)
+        };
+        self.arrivals.decide(sequence, outcome);
+        self.session.resolved.push(Resolved { sequence, verdict: first });
+        for &sequence in &chunk.followers {
+            self.arrivals.decide(sequence, rest_outcome);
+            self.session.resolved.push(Resolved { sequence, verdict: rest });
+        }
+    }
+
+    /// Resolves a pending chunk by a record of a log window; `None`: the record's container is not live.
+    pub(in crate::identify) fn resolve_by_window(&mut self, slot: Slot, found: Option<Location>) {
+        if found.is_none() {
+            self.counters.dead_hits += 1;
+        } else if let Some(chunk) = self.session.take(slot) {
+            self.counters.postlookup_hits += 1;
+            self.resolve(&chunk, found);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The parts of an open index, recorded together and saved together.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `lock` | nothing; its lock shows that a writer runs |
+//! | `checkpoint` | the current state; see [`crate::identify::checkpoint`] |
+//! | `unclean` | nothing; exists while the checkpoint may be out of date |
+//! | `containers` | the registry; see [`crate::identify::registry`] |
+//! | `log` | the arrival log; see [`crate::identify::log`] |
+//! | `table` | pages of the bucket table; see [`crate::kv::page`] |
+//! | `repeats.N` | the duplicate-run log; see [`crate::identify::duplicate_runs`]; the checkpoint names one of two |
+//! | `device` | the measured profile of the device; see `device.rs` |
+//! | `manifest.N`, `staged.N`, `filter.N` | layout of the table, memtable and filter at the checkpoint of generation N modulo 2 |
+//!
+//! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers
+//! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
+//! next opening falls back to the last checkpoint. No hit ever names a container that does not hold the chunk.
+
+use crate::bitmap::Bitmap;
+use crate::error::Result;
+use crate::identify::exact::arrivals::DuplicateRun;
+use crate::identify::exact::background::{BackgroundLog, BackgroundTable};
+use crate::identify::exact::checkpoint::Checkpoint;
+use crate::identify::exact::directory::IndexDirectory;
+use crate::identify::exact::growing_filter::GrowingFilter;
+use crate::identify::exact::incomplete::Incomplete;
+use crate::identify::exact::registry::Registry;
+use crate::identify::locality::arrival_log::LogRecord;
+use crate::identify::locality::duplicate_runs::DuplicateRunLog;
+use crate::identify::{Counters, Unit};
+use crate::kv::{Entry, Key, Lookup, Ordinal, Position};
+use crate::types::ContainerId;
+
+/// A position that the log never reaches: entries made after the log failed prefetch nothing.
+const NO_POSITION: Position = Position(u64::MAX);
+
+/// Chunks whose cache lines are loaded together before the chunks are recorded; loading one by one takes longer.
+const PREFETCH_CHUNKS: usize = 64;
+
+/// Bytes of replaced runs, which only the last checkpoint uses, that justify a checkpoint however small the table is.
+const RETIRED_BYTES_MIN: u64 = 256 << 20;
+
+/// The open index.
+#[derive(Debug)]
+pub(in crate::identify) struct Store {
+    pub(crate) registry: Registry,
+    pub(crate) table: BackgroundTable,
+    pub(crate) log: BackgroundLog,
+    pub(crate) duplicate_runs: DuplicateRunLog,
+    pub(crate) filter: GrowingFilter,
+    pub(crate) incomplete: Incomplete,
+    /// Whether the live containers are known; until then none is live.
+    pub(crate) is_attached: bool,
+    /// Why the index writes nothing more.
+    pub(crate) degraded: Option<String>,
+    /// Entries added since the opening.
+    pub(crate) entries: u64,
+    /// Holds the lock, so it is dropped last: after the jobs of table and log have ended.
+    pub(crate) directory: IndexDirectory,
+}
+
+impl Store {
+    /// Takes the existing containers with numbers of the caller's. Returns the numbers of those that the caller must record.
+    pub(in crate::identify) fn attach(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
+        let mut all = Bitmap::default();
+        let missing = self.registry.attach(live.inspect(|(number, _)| all.insert(*number)));
+        self.is_attached = true;
+        if self.incomplete.begin(all.count() - missing.count()) { all } else { missing }
+    }
+
+    /// Returns why the index writes nothing more, or that its table is damaged.
+    pub(crate) fn degraded(&self) -> Option<String> {
+        let damaged = || {
+            let buckets = self.table.table.damaged_buckets().len();
+            (buckets != 0).then(|| format!("{buckets} damaged buckets of the fingerprint table"))
+        };
+        self.degraded.clone().or_else(damaged)
+    }
+
+    /// Fills in the counters of the parts.
+    pub(crate) fn count(&self, counters: &mut Counters) {
+        let (table, log) = (self.table.table.counters(), self.log.log.counters);
+        let runs = self.duplicate_runs.counters;
+        counters.pages_read = table.lookup_pages;
+        counters.bytes_read = table.bytes_read + log.bytes_read + runs.bytes_read;
+        counters.bytes_written = table.bytes_written + log.bytes_written + runs.bytes_written;
+        counters.prefetches = log.reads;
+        counters.damaged_pages = table.damaged_pages + log.damaged_pages + runs.damaged_pages;
+        counters.updates = self.entries;
+        counters.runs_merged = table.runs_merged;
+        counters.buckets_changed = table.buckets_split + table.buckets_joined;
+        counters.duplicate_runs = self.duplicate_runs.noted;
+        counters.compactions = self.duplicate_runs.compactions;
+        counters.filter_growths = self.filter.growths;
+        counters.flush_wait_nanos = self.table.flush_wait_nanos;
+    }
+
+    /// Records the chunks of a durable container. A failure to write degrades the index and is no error.
+    pub(crate) fn record(&mut self, unit: &Unit<'_>) {
+        if self.degraded.is_none() {
+            match self.record_on_disk(unit) {
+                Ok(()) => return,
+                Err(error) => self.degraded = Some(error.to_string()),
+            }
+        }
+        self.record_in_memory(unit);
+    }
+
+    fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
+        self.directory.mark_unclean()?;
+        let ordinal = self.registry.register(unit.container, unit.len)?;
+        if self.incomplete.is_completing() && self.registry.covered.contains(ordinal.0) {
+            return self.complete(unit, ordinal);
+        }
+        self.registry.mark_live(ordinal);
+        for batch in unit.chunks.chunks(PREFETCH_CHUNKS) {
+            for key in batch.iter().map(|chunk| Key::from(&chunk.fingerprint)) {
+                self.table.table.prefetch(&key);
+                self.filter.prefetch(&key);
+            }
+            for chunk in batch {
+                self.log.make_space(&mut self.registry)?;
+                self.table.make_space(&mut self.registry)?;
+                let record = LogRecord { chunk: *chunk, ordinal };
+                let position = self.log.log.append(record);
+                self.insert(Key::from(&chunk.fingerprint), ordinal, position);
+            }
+        }
+        self.registry.cover(ordinal);
+        self.table.keep_flushing(&mut self.registry)?;
+        self.filter.grow(self.entries, self.log.log.next_position().0, &mut self.table)?;
+        if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// Records again the chunks of a covered container that incomplete parts of the table have lost.
+    fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
+        let keys = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint));
+        let keys: Vec<Key> = keys.filter(|key| self.incomplete.may_lack(key)).collect();
+        for (key, found) in keys.iter().zip(self.table.lookup(&keys, &self.registry)) {
+            // A filter rebuilt from the table lacks the keys of unreadable pages.
+            self.filter.test_and_set(key);
+            if matches!(found, Lookup::Absent | Lookup::Dead) {
+                self.log.make_space(&mut self.registry)?;
+                self.table.make_space(&mut self.registry)?;
+                // The position in the log is unknown; a hit on this entry reads no window.
+                self.insert(*key, ordinal, NO_POSITION);
+            }
+        }
+        self.incomplete.complete_container();
+        self.table.keep_flushing(&mut self.registry)
+    }
+
+    /// Records as many chunks as the memtable holds, without the disk.
+    fn record_in_memory(&mut self, unit: &Unit<'_>) {
+        let Some(ordinal) = self.registry.register_in_memory(unit.container, unit.len) else { return };
+        self.registry.mark_live(ordinal);
+        for chunk in unit.chunks {
+            if !self.table.table.has_space() {
+                return;
+            }
+            self.insert(Key::from(&chunk.fingerprint), ordinal, NO_POSITION);
+        }
+    }
+
+    fn insert(&mut self, key: Key, ordinal: Ordinal, position: Position) {
+        self.table.table.insert(&Entry { key, ordinal, position });
+        self.filter.test_and_set(&key);
+        self.entries += 1;
+    }
+
+    /// Notes a duplicate run. `ahead` unique chunks before it in the stream are not recorded yet. The next checkpoint makes
+    /// the note durable.
+    pub(in crate::identify) fn log_duplicate_run(&mut self, run: &DuplicateRun, ahead: u64) {
+        let next = self.log.log.next_position();
+        if self.degraded.is_none()
+            && let Err(error) = self.duplicate_runs.note(run, next, ahead)
+        {
+            self.degraded = Some(error.to_string());
+        }
+    }
+
+    /// Returns true if the space that only the last checkpoint refers to is worth the cost of another checkpoint.
+    fn checkpoint_is_due(&self) -> bool {
+        let (retired, used) = self.table.table.retired_and_used_bytes();
+        (used / 2).max(RETIRED_BYTES_MIN) < retired
+            || self.duplicate_runs.is_compaction_due(self.log.log.next_position())
+    }
+
+    /// Makes everything recorded durable: a crash falls back to this state. A failure degrades the index and is no error.
+    #[cfg(test)]
+    pub(in crate::identify) fn save(&mut self) {
+        if self.degraded.is_some() || !self.directory.is_changed {
+            return;
+        }
+        if let Err(error) = self.directory.mark_unclean().and_then(|()| self.checkpoint()) {
+            self.degraded = Some(error.to_string());
+        }
+    }
+
+    /// Like [`Store::save`], but returns the error. After it the index must not write.
+    fn checkpoint(&mut self) -> Result<()> {
+        self.table.finish_flush()?;
+        self.log.finish_write()?;
+        if self.is_attached {
+            // Before that, every entry would seem dead.
+            self.incomplete.add(&self.table.rewrite_damaged(&mut self.registry)?);
+        }
+        self.registry.sync()?;
+        self.log.log.sync()?;
+        self.duplicate_runs.save(&self.directory, self.log.log.next_position())?;
+        let generation = self.directory.generation + 1;
+        let create = |name: &str| self.directory.create_sealed(name, generation);
+        let (mut manifest, mut memtable, mut filter) = (create("manifest")?, create("staged")?, create("filter")?);
+        self.table.table.save(generation, &mut manifest, &mut memtable)?;
+        self.filter.filter.save(generation, &mut filter)?;
+        self.directory.replace_checkpoint(&Checkpoint {
+            repository: self.directory.repository,
+            generation,
+            registered: self.registry.count,
+            registry_checksum: self.registry.checksum(),
+            log_pages: self.log.log.written_pages,
+            duplicate_runs_file: self.duplicate_runs.file_number,
+            duplicate_run_pages: self.duplicate_runs.pages(),
+            manifest: manifest.finish()?,
+            memtable: memtable.finish()?,
+            filter: filter.finish()?,
+            incomplete: self.incomplete.with(&self.table.table.damaged_buckets()),
+            covered: self.registry.covered.clone(),
+        })?;
+        self.table.table.saved();
+        Ok(())
+    }
+
+    /// Closes the index with a checkpoint. It also names the damaged parts of the table, whose entries are recorded again
+    /// after the next opening. A degraded index keeps its last checkpoint.
+    pub(in crate::identify) fn close(mut self) -> Result<()> {
+        let is_damaged = !self.table.table.damaged_buckets().is_empty();
+        if self.degraded.is_some() || !(self.directory.is_changed || is_damaged) {
+            return Ok(());
+        }
+        self.directory.mark_unclean()?;
+        self.checkpoint()?;
+        self.directory.mark_clean()
+    }
+}

@@ -1,0 +1,6 @@
+//! Records that are read because of a hit: logs of arrivals and of duplicate runs.
+
+pub(in crate::identify) mod arrival_log;
+pub(in crate::identify) mod duplicate_runs;
+pub(in crate::identify) mod frame;
+pub(in crate::identify) mod successor;

@@ -1,0 +1,310 @@
+//! How an index works: its schedule, and its division of the memory budget.
+
+use crate::identify::exact::arrivals::ARRIVAL_BYTES;
+use crate::identify::exact::cache::BLOCK_BYTES;
+use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
+use crate::identify::locality::frame::FRAME_BYTES;
+use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
+
+/// When to look up chunks that pass the filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Schedule {
+    /// Each immediately (Ma et al.'s baseline).
+    Eager,
+    /// One bucket of pending chunks at a time. A hit resolves the others of its cycle (Ma et al.).
+    Lazy {
+        /// Different pending chunks of a bucket that start its lookup; 0 counts as 1.
+        threshold: u32,
+    },
+    /// All pending chunks, in rounds. A round looks up the first chunk of each run, and the log windows resolve most of the
+    /// others.
+    Pool {
+        /// Different pending chunks that start a round; 0 counts as 1.
+        candidates: u32,
+    },
+    /// Like lazy, but a hit resolves any pending chunk (Ma et al.'s comparison, "buffer-exhausting").
+    Exhaustive {
+        /// As in [`Schedule::Lazy`].
+        threshold: u32,
+    },
+    /// Like a pool, but immediately while duplicates come in long runs and false positives are rare. Then the cache resolves
+    /// nearly every chunk at its arrival, and waiting would only cost.
+    Adaptive {
+        /// As in [`Schedule::Pool`].
+        candidates: u32,
+    },
+}
+
+/// Which pending chunks the records of a log window are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::identify) enum Postlookup {
+    /// All, record by record, in the map of pending chunks.
+    Records,
+    /// Those of the hit's cycle, in the cache.
+    Cycle,
+    /// All, in the cache.
+    Pending,
+}
+
+impl Schedule {
+    /// Returns true if all pending chunks form one pool.
+    pub(in crate::identify) fn is_pool(self) -> bool {
+        match self {
+            Self::Pool { .. } | Self::Adaptive { .. } => true,
+            Self::Eager | Self::Lazy { .. } | Self::Exhaustive { .. } => false,
+        }
+    }
+
+    /// Returns true if pending chunks are looked up bucket by bucket.
+    pub(in crate::identify) fn has_buckets(self) -> bool {
+        self.postlookup() != Postlookup::Records
+    }
+
+    /// Returns how log windows resolve pending chunks.
+    pub(in crate::identify) fn postlookup(self) -> Postlookup {
+        match self {
+            Self::Eager | Self::Pool { .. } | Self::Adaptive { .. } => Postlookup::Records,
+            Self::Lazy { .. } => Postlookup::Cycle,
+            Self::Exhaustive { .. } => Postlookup::Pending,
+        }
+    }
+}
+
+/// When an arriving chunk probes the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prelookup {
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+    /// From a batch with a duplicate at its end, until misses exceed hits by ten. (From the implementation by Ma et al.; the
+    /// paper does not specify it.)
+    Adaptive,
+}
+
+/// Order of the queries for an arriving chunk, after the map of in-flight chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// The filter, then the cache for chunks that pass the filter (Ma et al.).
+    FilterFirst,
+    /// The cache, then the filter for chunks that the cache does not hold. A hit saves the probe of the filter; a unique
+    /// chunk pays for both (Li et al., "Towards Optimizing Deduplication on Persistent Memory", NPC 2020, section 5, there
+    /// "Buffer-L").
+    CacheFirst,
+    /// The cache, then a lookup without a filter. Unique chunks count as false positives.
+    Unfiltered,
+}
+
+/// How many log records a hit reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WindowRule {
+    /// Always the same number (Ma et al.: 2,048).
+    Fixed(u32),
+    /// Twice the mean run of duplicates, at most this many; none while duplicates come one by one.
+    Adaptive(u32),
+}
+
+impl WindowRule {
+    /// Returns the largest number of records.
+    pub(crate) fn max(self) -> u32 {
+        let (Self::Fixed(max) | Self::Adaptive(max)) = self;
+        max
+    }
+}
+
+/// When buffer cycles end and chunks leave them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CycleRule {
+    /// Most consecutive unique chunks in a cycle. Ma et al. take 200.
+    pub unique_run_max: u32,
+    /// Largest rank in a cycle. Ma et al. take 2,048, the length of a window.
+    pub rank_max: u32,
+    /// Windows of its cycle that may leave a chunk unresolved before the chunk leaves the cycle. Ma et al. take 10.
+    pub tries_max: u32,
+}
+
+impl Default for CycleRule {
+    fn default() -> Self {
+        Self { unique_run_max: 200, rank_max: 2048, tries_max: 10 }
+    }
+}
+
+/// The index's parameters.
+///
+/// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
+/// the table), and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexOptions {
+    /// When to look up.
+    pub schedule: Schedule,
+    /// Duplicates for each unavoidable lookup at which the adaptive schedule turns to immediate lookups, unless there are
+    /// more false positives than runs. It turns back at half of them.
+    pub run_immediately: u32,
+    /// Whether the filter or the cache comes first.
+    pub order: Order,
+    /// When to probe the cache.
+    pub prelookup: Prelookup,
+    /// How much to read around a hit.
+    pub window: WindowRule,
+    /// Whether to read ahead in a run that goes beyond its window, and the runs that followed a window the last time. Ma
+    /// et al. do neither.
+    pub follows_successors: bool,
+    /// When pending chunks count as neighbors.
+    pub cycles: CycleRule,
+    /// Memory of the filter of a new index. It grows while more than a quarter of its bits is set.
+    pub filter_bytes: usize,
+    /// Memory that the filter may grow to.
+    pub filter_bytes_max: usize,
+    /// Bits that the filter sets for a chunk, 1 to 10.
+    pub filter_hashes: u32,
+    /// Memory of the memtable. The number of buckets of the table follows it.
+    pub memtable_bytes: usize,
+    /// Memory in which a flush merges runs of the table.
+    pub merge_buffer_bytes: usize,
+    /// Memory of the fingerprint cache, in addition to the memory that the filter has not grown to.
+    pub cache_bytes: usize,
+    /// How lookups read the table; by default, as suits the measured device.
+    pub reads: Option<BucketReads>,
+    /// Most runs in a bucket of the table.
+    pub runs_max: u32,
+    /// Buckets of pending chunks, for a schedule that has buckets.
+    pub pending_buckets: u32,
+    /// Most pending chunks, followers included.
+    pub pending_max: usize,
+    /// Most bytes of pending chunks, followers included: the caller holds them. A backup sets it from its budget.
+    pub pending_bytes_max: usize,
+    /// Most chunks that arrive while one is pending. Counted, not timed, so that results are reproducible.
+    pub pending_age_max: u64,
+    /// Pages of the arrival log that are written together, at most 128.
+    pub log_tail_pages: usize,
+    /// Bytes of the duplicate-run log for each record of the arrival log, above which the older half goes.
+    pub duplicate_run_bytes_per_chunk: u32,
+    /// Pages of 4 KiB that the duplicate-run log may always have.
+    pub duplicate_run_pages_min: u64,
+}
+
+/// Buffers of every index: a batch of table pages in the foreground and one in the background, the tail of the log twice.
+pub(crate) const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
+
+/// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
+const PENDING_BYTES: usize = 240;
+
+/// Pages of the log in one batch of windows; more only if one window has them.
+pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
+/// Records in one batch of windows: long windows make small batches.
+pub(crate) const RECORDS_PER_BATCH: usize = 8 << 10;
+
+/// Budgets below this get shorter queues, so that the filter keeps its share.
+const SMALL_BYTES: usize = 24 << 20;
+
+/// Bits that the filter sets for a chunk. Filters that matter have 6 to 10 bits of memory for each chunk; there, five bits
+/// let within a tenth of the fewest false positives pass.
+const FILTER_HASHES: u32 = 5;
+
+/// Share of its greatest size with which a filter starts, unless it is given a size: one part in so many.
+pub const FILTER_START_SHARE: usize = 16;
+
+impl IndexOptions {
+    /// Divides a budget.
+    ///
+    /// Measured at 50 to 200 million chunks in 128 to 256 MiB: the memtable needs 15 to 20% of the budget, more than 8 MiB
+    /// of cache gain nothing, and 2,048 pending chunks keep an SSD's queue full (three times as many are pending at most,
+    /// while one third is looked up). The filter takes the rest, since every bit per chunk saves lookups. With few chunks
+    /// a small filter has next to no false positives, and a larger cache saves windows. So the filter starts as a 16th of
+    /// the rest, and the cache has the memory that the filter has not grown to.
+    ///
+    /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
+    pub fn for_memory(bytes: usize) -> Self {
+        let is_small = bytes < SMALL_BYTES;
+        let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
+        let memtable_bytes = bytes / if is_small { 8 } else { 6 };
+        let mut options = Self {
+            schedule: Schedule::Adaptive { candidates },
+            run_immediately: 4096,
+            order: Order::FilterFirst,
+            prelookup: Prelookup::Always,
+            window: WindowRule::Adaptive(2048),
+            follows_successors: true,
+            cycles: CycleRule::default(),
+            filter_bytes: 0,
+            filter_bytes_max: 0,
+            filter_hashes: FILTER_HASHES,
+            memtable_bytes,
+            merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
+            cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
+            reads: None,
+            runs_max: 4,
+            pending_buckets: 64,
+            pending_max: 3 * candidates as usize,
+            pending_bytes_max: 64 << 20,
+            pending_age_max,
+            log_tail_pages: TAIL_PAGES,
+            duplicate_run_bytes_per_chunk: 1,
+            duplicate_run_pages_min: 16,
+        };
+        // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
+        options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
+        options.filter_bytes = options.filter_bytes_max / FILTER_START_SHARE;
+        options
+    }
+
+    /// Returns the memory that the index takes at most, except for the parts that its documentation names.
+    pub fn memory_bytes(&self) -> usize {
+        // A batch of windows in the foreground and one in the background, as pages and as records.
+        let pages = WINDOW_PAGES_PER_BATCH.max(self.window.max() as usize / LOG_PAGE_RECORDS + 2);
+        let records = RECORDS_PER_BATCH.max(self.window.max() as usize);
+        let windows = 2 * (pages * FRAME_BYTES + records * size_of::<LogRecord>());
+        // A queue that grows exists twice for a moment.
+        let age = usize::try_from(self.pending_age_max).unwrap_or(usize::MAX);
+        let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
+        let cache = self.cache_bytes.max(BLOCK_BYTES);
+        let filter = self.filter_bytes_max.max(self.filter_bytes);
+        let pending = self.pending_max * PENDING_BYTES;
+        let table = self.table().memory_bytes_max();
+        let parts = [filter, table, cache, pending, windows, arrivals, BUFFER_BYTES];
+        parts.into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Returns the specification of the table.
+    pub(crate) fn table(&self) -> TableSpec {
+        TableSpec {
+            runs_max: self.runs_max.max(1),
+            reads: self.reads.unwrap_or(BucketReads::Pages),
+            merge_buffer_bytes: self.merge_buffer_bytes,
+            ..TableSpec::for_memtable(self.memtable_bytes)
+        }
+    }
+
+    /// Returns the number of buckets of pending chunks.
+    pub(crate) fn buckets(&self) -> u32 {
+        if self.schedule.has_buckets() { self.pending_buckets.max(1) } else { 1 }
+    }
+
+    /// Returns how many different chunks of a bucket, or of the pool, start a lookup.
+    pub(crate) fn threshold(&self) -> usize {
+        let threshold = match self.schedule {
+            Schedule::Eager => 1,
+            Schedule::Lazy { threshold } | Schedule::Exhaustive { threshold } => threshold,
+            Schedule::Pool { candidates } | Schedule::Adaptive { candidates } => candidates,
+        };
+        threshold.max(1) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_kept_and_the_filter_takes_what_it_can_use() {
+        for mebibytes in [12, 16, 32, 64, 128, 256, 1024, 16_384] {
+            let options = IndexOptions::for_memory(mebibytes << 20);
+            let taken = options.memory_bytes();
+            assert!(taken <= mebibytes << 20, "{mebibytes} MiB: {taken}, {options:?}");
+            assert!(
+                options.filter_bytes == options.filter_bytes_max / 16 && mebibytes << 17 <= options.filter_bytes_max
+            );
+        }
+        assert!(IndexOptions::for_memory(256 << 20).filter_bytes_max > 150 << 20);
+    }
+}

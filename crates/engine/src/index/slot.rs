@@ -1,5 +1,0 @@
-//! The name of a pending chunk.
-
-/// Names a pending chunk until it is resolved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slot(pub(super) u32);
