@@ -5,6 +5,8 @@
 pub struct TableCounters {
     /// Pages read for lookups.
     pub lookup_pages: u64,
+    /// Pages that searches needed; several may need one page.
+    pub(crate) pages_needed: u64,
     /// Reads of single pages or a few neighbors, for lookups.
     pub page_reads: u64,
     /// Reads of all pages between the first and the last that lookups need of a run.
@@ -39,6 +41,7 @@ impl TableCounters {
     /// Adds the work of a job, or of another table.
     pub(in crate::kv) fn add(&mut self, job: &Self) {
         self.lookup_pages += job.lookup_pages;
+        self.pages_needed += job.pages_needed;
         self.page_reads += job.page_reads;
         self.whole_reads += job.whole_reads;
         self.recent_skips += job.recent_skips;

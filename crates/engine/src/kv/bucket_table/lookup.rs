@@ -22,7 +22,7 @@ use crate::kv::bucket_table::memtable::Memtable;
 use crate::kv::bucket_table::page::{PAGE_BYTES, Page};
 use crate::kv::bucket_table::pool::BufferPool;
 use crate::kv::bucket_table::search::{Lookup, Search, sort_searches};
-use crate::kv::bucket_table::spans::{Span, Spans};
+use crate::kv::bucket_table::spans::{JoinedRead, Span, Spans};
 use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, BucketReads};
 use crate::kv::{Key, Ordinal};
 
@@ -71,11 +71,12 @@ impl Reader<'_> {
                 searches.sort_by_key(|search| (search.run(), search.page()));
             }
             let spans = self.spans.divide(self.buckets, &searches, 0);
-            let mut waiting = &spans[..];
+            let reads = self.spans.join(spans, |span| self.first_page(span));
+            let mut waiting = &reads[..];
             while !waiting.is_empty() {
                 let mut pages = 0;
-                let fits = |span: &&Span| {
-                    pages += span.pages();
+                let fits = |read: &&JoinedRead| {
+                    pages += read.pages();
                     pages <= self.spans.batch_pages()
                 };
                 let count = waiting.iter().take_while(fits).count().max(1);
@@ -90,33 +91,43 @@ impl Reader<'_> {
         search.seek(self.buckets, self.batch.keys, &mut self.effects.counters.recent_skips)
     }
 
-    /// Reads spans in one batch, and takes their searches a step further.
-    fn read(&mut self, spans: &[Span], searches: &mut [Search]) {
-        let mut reads = Vec::with_capacity(spans.len());
-        for span in spans {
-            let (page, buffer) = self.start_read(span);
-            reads.push(self.file.read(page, buffer));
+    /// Carries out reads in one batch, and takes the searches of their spans a step further.
+    fn read(&mut self, joined: &[JoinedRead], searches: &mut [Search]) {
+        let mut reads = Vec::with_capacity(joined.len());
+        for read in joined {
+            let buffer = self.start_read(read.pages(), read.is_whole());
+            reads.push(self.file.read(read.first, buffer));
         }
         self.disk.read_batch(&mut reads);
-        for (span, read) in spans.iter().zip(reads) {
-            self.end_read(span, read.buffer, &read.outcome, &mut searches[span.searches.clone()]);
+        for (joined, read) in joined.iter().zip(reads) {
+            for span in &joined.spans {
+                let offset = usize::try_from(self.first_page(span) - joined.first).expect("a read is in memory");
+                let pages = &read.buffer[offset * PAGE_BYTES..][..span.pages() * PAGE_BYTES];
+                self.end_read(span, pages, &read.outcome, &mut searches[span.searches.clone()]);
+            }
+            self.pool.give(read.buffer);
         }
     }
 
-    /// Returns the first page of a span in the file, and a buffer for all of them.
-    fn start_read(&mut self, span: &Span) -> (u64, AlignedBuffer) {
+    /// Returns the first page of a span in the file.
+    fn first_page(&self, span: &Span) -> u64 {
         let (bucket, run) = span.run;
-        let page = self.buckets.get(bucket).runs[run].start + u64::from(span.first);
-        let buffer = self.pool.take(span.pages() * PAGE_BYTES);
+        self.buckets.get(bucket).runs[run].start + u64::from(span.first)
+    }
+
+    /// Counts a read, and returns a buffer for its pages.
+    fn start_read(&mut self, pages: usize, is_whole: bool) -> AlignedBuffer {
+        let buffer = self.pool.take(pages * PAGE_BYTES);
         let counters = &mut self.effects.counters;
-        counters.lookup_pages += span.pages() as u64;
+        counters.lookup_pages += pages as u64;
         counters.bytes_read += buffer.len() as u64;
-        *(if span.is_whole { &mut counters.whole_reads } else { &mut counters.page_reads }) += 1;
-        (page, buffer)
+        *(if is_whole { &mut counters.whole_reads } else { &mut counters.page_reads }) += 1;
+        buffer
     }
 
     /// Takes the searches of a span a step further with its pages.
-    fn end_read(&mut self, span: &Span, buffer: AlignedBuffer, outcome: &Result<()>, searches: &mut [Search]) {
+    fn end_read(&mut self, span: &Span, pages: &[u8], outcome: &Result<()>, searches: &mut [Search]) {
+        self.effects.counters.pages_needed += searches.len() as u64;
         let (bucket, run) = span.run;
         let bucket = self.buckets.get(bucket);
         let run = bucket.runs[run].id;
@@ -126,7 +137,7 @@ impl Reader<'_> {
             let known = checked.filter(|(checked, _)| *checked == index);
             let (_, page) = *checked.insert(known.unwrap_or_else(|| {
                 let start = (index - span.first) as usize * PAGE_BYTES;
-                let page = self.file.decode(run, index, &buffer[start..start + PAGE_BYTES]);
+                let page = self.file.decode(run, index, &pages[start..start + PAGE_BYTES]);
                 let page = page.filter(|_| outcome.is_ok());
                 if page.is_none() {
                     self.effects.counters.damaged_pages += 1;
@@ -137,7 +148,6 @@ impl Reader<'_> {
             let Batch { keys, live, answers } = &mut self.batch;
             search.advance(page, keys, live, answers);
         }
-        self.pool.give(buffer);
     }
 
     /// Carries out searches as [`Reader::search`] does, but none waits for another, so the disk has a full batch to read
@@ -175,7 +185,8 @@ impl ReadStream for SearchStream<'_> {
     fn next(&mut self) -> Option<OwnedRead> {
         let fits = |span: &mut Span| self.pages == 0 || self.pages + span.pages() <= self.reader.spans.batch_pages();
         let span = self.waiting.pop_if(fits)?;
-        let (page, buffer) = self.reader.start_read(&span);
+        let page = self.reader.first_page(&span);
+        let buffer = self.reader.start_read(span.pages(), span.is_whole);
         self.pages += span.pages();
         let number = self.in_flight.iter().position(Option::is_none).unwrap_or(self.in_flight.len());
         if number == self.in_flight.len() {
@@ -191,7 +202,8 @@ impl ReadStream for SearchStream<'_> {
         self.pages -= span.pages();
         let Self { reader, searches, waiting, .. } = self;
         let searches = &mut searches[span.searches.clone()];
-        reader.end_read(&span, buffer, &outcome, searches);
+        reader.end_read(&span, &buffer, &outcome, searches);
+        reader.pool.give(buffer);
         // Searches that continue move to the front, in order.
         let mut count = 0;
         for index in 0..searches.len() {

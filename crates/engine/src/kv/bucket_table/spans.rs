@@ -41,6 +41,27 @@ impl Span {
     }
 }
 
+/// A read of consecutive pages of the file, for spans of any buckets.
+#[derive(Debug)]
+pub(in crate::kv) struct JoinedRead {
+    /// First page in the file.
+    pub(crate) first: u64,
+    end: u64,
+    /// Its spans.
+    pub(crate) spans: Vec<Span>,
+}
+
+impl JoinedRead {
+    pub(in crate::kv) fn pages(&self) -> usize {
+        usize::try_from(self.end - self.first).expect("a read is in memory")
+    }
+
+    /// Returns true if the read includes many pages that nobody needs.
+    pub(in crate::kv) fn is_whole(&self) -> bool {
+        1 < self.spans.len() || self.spans.iter().any(|span| span.is_whole)
+    }
+}
+
 /// Rules by which searches share reads.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::kv) struct Spans {
@@ -123,6 +144,41 @@ impl Spans {
         WHOLE_PAGES_MAX.min(u32::try_from(self.batch_pages).unwrap_or(u32::MAX))
     }
 
+    /// Joins spans whose gap in the file takes less time to read than another read, in the order of the file. `first_page`
+    /// returns the page of the file at which a span begins. Reads that follow each other without a gap share a seek.
+    pub(in crate::kv) fn join(self, mut spans: Vec<Span>, first_page: impl Fn(&Span) -> u64) -> Vec<JoinedRead> {
+        let gap = self.file_gap();
+        if GAP_PAGES_MAX < gap {
+            spans.sort_by_key(|span| first_page(span));
+        }
+        let pages_max = u64::from(self.whole_pages_max().max(1));
+        let mut reads: Vec<JoinedRead> = Vec::with_capacity(spans.len());
+        for span in spans {
+            let start = first_page(&span);
+            let end = start + span.pages() as u64;
+            let mut first = start;
+            if let Some(last) = reads.last_mut().filter(|last| last.end <= start && start - last.end <= gap) {
+                if GAP_PAGES_MAX < gap && end - last.first <= pages_max {
+                    last.end = end;
+                    last.spans.push(span);
+                    continue;
+                }
+                // The read continues where the last one ended, unless that would make it too long.
+                if GAP_PAGES_MAX < gap && end - last.end <= pages_max {
+                    first = last.end;
+                }
+            }
+            reads.push(JoinedRead { first, end, spans: vec![span] });
+        }
+        reads
+    }
+
+    /// Returns the most pages between two spans that take no longer to read than another read.
+    fn file_gap(self) -> u64 {
+        let BucketReads::ByDevice(profile) = self.reads else { return 0 };
+        profile.sequential_bytes_per_s / PAGE_BYTES as u64 / profile.random_reads_per_s_deep.max(1)
+    }
+
     /// Returns the most pages between two needed ones that one read includes: fewer than take as long as another read.
     fn gap(self) -> u32 {
         let BucketReads::ByDevice(profile) = self.reads else { return GAP_PAGES };
@@ -158,4 +214,30 @@ impl Spans {
 
 fn prefers_whole(profile: DeviceProfile, pages: u32, reads: u64) -> bool {
     profile.prefers_whole_bucket(u64::from(pages) * PAGE_BYTES as u64, reads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(profile: DeviceProfile, starts: &[u64]) -> Vec<(u64, u64, usize)> {
+        let spans = Spans::new(BucketReads::ByDevice(profile), BATCH_PAGES_MAX);
+        let span = |index| Span { run: (0, index), first: 0, last: 1, is_whole: false, searches: index..index + 1 };
+        let joined = spans.join((0..starts.len()).map(span).collect(), |span| starts[span.run.1]);
+        joined.iter().map(|read| (read.first, read.end, read.spans.len())).collect()
+    }
+
+    #[test]
+    fn spans_of_any_buckets_share_a_read_if_a_seek_takes_longer_than_their_gap() {
+        let disk = DeviceProfile {
+            random_reads_per_s_single: 100,
+            random_reads_per_s_deep: 100,
+            sequential_bytes_per_s: 100 * 100 * PAGE_BYTES as u64,
+        };
+        assert_eq!(reads(disk, &[500, 0, 102, 50]), [(0, 104, 3), (500, 502, 1)]);
+        // A read that would be too long continues as another one, without a seek.
+        assert_eq!(reads(disk, &[0, 90, 180, 270, 360]), [(0, 182, 3), (182, 362, 2)]);
+        let ssd = DeviceProfile { random_reads_per_s_deep: 10_000, ..disk };
+        assert_eq!(reads(ssd, &[9, 0, 3]), [(9, 11, 1), (0, 2, 1), (3, 5, 1)]);
+    }
 }
