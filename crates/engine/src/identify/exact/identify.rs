@@ -5,8 +5,8 @@
 //! other pending chunks without a lookup (Ma et al., section 3, algorithm 1). All schedules of [`Schedule`] share one
 //! table, one log and one cache; with the eager one no chunk is pending, and windows only look forward.
 //!
-//! This file takes chunks in and bounds the pending ones. `lookup.rs` looks up, `windows.rs` reads around hits, and
-//! `pool.rs` chooses from a pool.
+//! This file takes chunks in. A schedule decides what is looked up, `lookup.rs` and `round_lookups.rs` carry that out, and
+//! `windows.rs` reads around hits.
 //!
 //! Decisions that the paper leaves open: equal pending chunks are joined and share the verdict of the first. A pending
 //! chunk only ever matches recorded chunks, and this session has not recorded it, so it never matches its own followers.
@@ -30,6 +30,7 @@ use crate::identify::exact::timer::Timer;
 use crate::identify::locality::successor::Successors;
 use crate::identify::options::{IndexOptions, Order, Schedule};
 use crate::identify::schedule::rounds::Rounds;
+use crate::identify::schedule::{self, Decision, Event, PendingLimits, Schedule as _, View};
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
@@ -37,9 +38,6 @@ use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence};
 
 /// Chunks whose blocks of the filter are loaded together. After them the adaptive schedule decides again.
 const BATCH_CHUNKS: usize = 64;
-
-/// Most false positives for each run of duplicates with immediate lookups: the stream waits for each.
-const FALSE_POSITIVES_IMMEDIATE: u64 = 1;
 
 /// The exact index of one repository on this host.
 #[derive(Debug)]
@@ -50,6 +48,7 @@ pub struct Index {
     pub(in crate::identify) rounds: Rounds,
     pub(in crate::identify) arrivals: Arrivals,
     pub(in crate::identify) options: IndexOptions,
+    pub(in crate::identify) schedule: Box<dyn schedule::Schedule>,
     /// Whether lookups are immediate at the moment.
     pub(in crate::identify) immediate: bool,
     /// End of the last window of an immediate lookup: a stream that continues there continues in the log.
@@ -113,6 +112,7 @@ impl Index {
             rounds: Rounds::default(),
             arrivals: Arrivals::default(),
             options: options.clone(),
+            schedule: schedule::of(options.schedule, options.run_immediately),
             immediate: options.schedule == Schedule::Eager,
             read_up_to: None,
             successors: Successors::default(),
@@ -235,7 +235,12 @@ impl Index {
         }
         self.arrivals.arrive(sequence);
         let (slot, bucket) = self.session.add_pending(chunk, self.rounds.join_run(sequence));
-        self.schedule_lookup(slot, chunk, bucket);
+        let first = self.rounds.run.first;
+        let first_is_pending = first.is_some_and(|(slot, sequence)| self.session.pending.get(slot, sequence).is_some());
+        self.rounds.push(slot, chunk, first_is_pending);
+        let len = self.session.pending.bucket_len(bucket);
+        let decision = self.ask(Event::Added { bucket, len });
+        self.carry_out(decision);
     }
 
     /// Adds the chunk to the filter; returns true if the table may hold it.
@@ -268,42 +273,37 @@ impl Index {
         false
     }
 
-    /// Looks up while too many chunks or bytes are pending, or one is too old.
-    fn bound_pending(&mut self) {
-        while let Some((sequence, bucket)) = self.session.pending.oldest() {
-            let age = self.session.next_sequence.0.saturating_sub(sequence.0);
-            if self.options.pending_age_max < age {
-                self.look_up_bucket(bucket);
-            } else if self.options.pending_max < self.session.pending.len()
-                || self.options.pending_bytes_max < self.session.pending.bytes
-            {
-                let fullest = self.session.pending.fullest_bucket();
-                self.look_up_bucket(fullest);
-            } else {
-                break;
-            }
-        }
-        self.keep_advancing();
+    /// Returns what the schedule decides after an event.
+    fn ask(&mut self, event: Event) -> Decision {
+        let next = self.session.next_sequence.0;
+        let oldest = if event == Event::BatchEnd { self.session.pending.oldest() } else { None };
+        let head = self.rounds.run.first;
+        let view = View {
+            event,
+            pending: self.session.pending.len(),
+            pending_bytes: self.session.pending.bytes,
+            oldest_age: oldest.map(|(sequence, _)| next.saturating_sub(sequence.0)),
+            since_round: next.saturating_sub(self.rounds.last_start()),
+            rounds: &self.rounds,
+            run_head_waits: head.is_some_and(|(slot, _)| !self.session.pending.is_in_lookup(slot)),
+            runs: &self.arrivals.runs,
+            is_immediate: self.immediate,
+            limits: PendingLimits {
+                chunks: self.options.pending_max,
+                bytes: self.options.pending_bytes_max,
+                age: self.options.pending_age_max,
+            },
+        };
+        self.schedule.next(&view)
     }
 
-    /// Lets the adaptive schedule decide whether lookups are immediate from now on.
-    fn adapt(&mut self) {
-        if !matches!(self.options.schedule, Schedule::Adaptive { .. }) {
-            return;
-        }
-        let runs = &self.arrivals.runs;
-        // Hysteresis: immediate lookups end at half the yield at which they begin.
-        let hold = u32::from(self.immediate);
-        let limit = u64::from(self.options.run_immediately) >> hold;
-        let immediate = !runs.is_blank()
-            && limit <= runs.duplicates_per_lookup()
-            && runs.false_positives_per_run() <= FALSE_POSITIVES_IMMEDIATE << hold;
-        if immediate != self.immediate {
-            self.counters.schedule_changes += 1;
-            self.immediate = immediate;
-            if immediate {
-                // The pending chunks are among the first of their run; their windows resolve the others at arrival.
-                self.look_up_pool();
+    /// Lets the schedule decide after a batch of chunks, until it waits for more.
+    fn end_batch(&mut self) {
+        loop {
+            self.arrivals.advance();
+            match self.ask(Event::BatchEnd) {
+                Decision::Wait => break,
+                decision => self.carry_out(decision),
             }
         }
     }
@@ -333,9 +333,7 @@ impl Identifier for Index {
             for chunk in batch {
                 self.arrive(chunk);
             }
-            self.bound_pending();
-            self.arrivals.advance();
-            self.adapt();
+            self.end_batch();
             self.log_duplicate_runs();
         }
         resolved.append(&mut self.session.resolved);

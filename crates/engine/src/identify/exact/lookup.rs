@@ -4,6 +4,7 @@ use crate::identify::exact::arrivals::Outcome;
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::pending::PendingChunk;
 use crate::identify::exact::windows::Hit;
+use crate::identify::schedule::{Decision, Selection};
 use crate::identify::slot::Slot;
 use crate::identify::{Resolved, SequencedChunk, Verdict};
 use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Ordinal, Position};
@@ -13,21 +14,41 @@ use crate::types::{Chunk, ContainerId};
 pub(crate) type Location = (ContainerId, Position);
 
 impl Index {
-    /// Starts the lookup that a new pending chunk makes due: of its bucket, or of the next round of the pool.
-    pub(in crate::identify) fn schedule_lookup(&mut self, slot: Slot, chunk: &SequencedChunk, bucket: u32) {
-        if self.options.schedule.is_pool() {
-            self.note_pending(slot, chunk);
-        } else if self.options.threshold() <= self.session.pending.bucket_len(bucket) {
-            self.look_up_bucket(bucket);
+    /// Carries out a decision of the schedule.
+    pub(in crate::identify) fn carry_out(&mut self, decision: Decision) {
+        match decision {
+            Decision::Wait => {}
+            Decision::LookUp(selection) => self.look_up_selection(selection),
+            Decision::Switch { is_immediate } => {
+                self.counters.schedule_changes += u64::from(self.immediate != is_immediate);
+                self.immediate = is_immediate;
+                if is_immediate {
+                    // The pending chunks are among the first of their run; their windows resolve the others at arrival.
+                    self.look_up_pool();
+                }
+            }
         }
     }
 
-    /// Looks up the chunks of a bucket. A pool has one bucket; answers that are due may suffice there.
-    pub(in crate::identify) fn look_up_bucket(&mut self, bucket: u32) {
-        if !self.options.schedule.is_pool() {
-            self.look_up_slots(&self.session.pending.of_bucket(bucket));
-        } else if !self.take_answers() {
-            self.look_up_pool();
+    fn look_up_selection(&mut self, selection: Selection) {
+        match selection {
+            Selection::Bucket(bucket) => self.look_up_slots(&self.session.pending.of_bucket(bucket)),
+            Selection::OldestBucket => {
+                if let Some((_, bucket)) = self.session.pending.oldest() {
+                    self.look_up_slots(&self.session.pending.of_bucket(bucket));
+                }
+            }
+            Selection::FullestBucket => {
+                let fullest = self.session.pending.fullest_bucket();
+                self.look_up_slots(&self.session.pending.of_bucket(fullest));
+            }
+            Selection::Round => self.advance_pool(),
+            Selection::LastRound => {
+                if !self.take_answers() {
+                    self.look_up_pool();
+                }
+            }
+            Selection::RunHead => self.look_up_run_head(),
         }
     }
 

@@ -14,6 +14,7 @@ pub(in crate::identify) mod opening;
 pub(in crate::identify) mod pending;
 pub(in crate::identify) mod prelookup;
 pub(in crate::identify) mod registry;
+pub(in crate::identify) mod round_lookups;
 pub(in crate::identify) mod session;
 pub(in crate::identify) mod store;
 pub(in crate::identify) mod timer;

@@ -1,148 +1,50 @@
-//! The pool schedule: when rounds begin, and what they do.
+//! The pool schedule: rounds of lookups in the background.
 //!
 //! A lookup round probes the first pending chunk of each run; the log window around each hit usually resolves the rest of
 //! the run. Later rounds probe the chunks that are left, in shorter strides. Lookups and windows run in the background.
 
-use crate::identify::SequencedChunk;
-use crate::identify::exact::identify::Index;
-use crate::identify::exact::windows::Hit;
-use crate::identify::schedule::rounds::STRIDE_DIVISOR;
-use crate::identify::slot::Slot;
-use crate::kv::{Key, Lookup};
+use crate::identify::schedule::{Decision, Event, Schedule, Selection, View};
 
-/// Longest stride, however long runs are: as many chunks as a window has records.
-const STRIDE_MAX: usize = 2048;
-/// Stride before anything is known about runs.
-const STRIDE_INITIAL: usize = 16;
 /// Pending neighbors that make a run of duplicates likely: so many false positives seldom follow each other.
 const RUN_BEGUN: u64 = 16;
 /// Shortest mean run of duplicates at which the first chunk of a run is looked up by itself.
 const RUN_AHEAD_MIN: u64 = 128;
 
-impl Index {
-    /// Notes a new pending chunk. Begins a round once enough chunks are pending, or looks ahead in a run that has begun.
-    pub(in crate::identify) fn note_pending(&mut self, slot: Slot, chunk: &SequencedChunk) {
-        let first = self.rounds.run.first;
-        let first_is_pending = first.is_some_and(|(slot, sequence)| self.session.pending.get(slot, sequence).is_some());
-        self.rounds.push(slot, chunk, first_is_pending);
+/// The pool schedule.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Different pending chunks that start a round.
+    threshold: usize,
+}
+
+impl Pool {
+    pub(super) fn new(candidates: u32) -> Self {
+        Self { threshold: candidates.max(1) as usize }
+    }
+
+    /// Returns true if a run of pending chunks has begun, so that its first chunk is to be looked up by itself. Chunks that
+    /// arrive later then find the log window in the cache and need not wait.
+    pub(super) fn looks_ahead(view: &View<'_>) -> bool {
+        view.rounds.run.len == RUN_BEGUN && RUN_AHEAD_MIN <= view.runs.mean_run() && view.run_head_waits
+    }
+
+    /// Returns true if a round is due although few chunks are pending: the last one was long ago. Six rounds look every chunk
+    /// up, so none becomes too old.
+    pub(super) fn is_overdue(view: &View<'_>) -> bool {
+        view.pending != 0 && (view.limits.age / 8 < view.since_round || view.limits.bytes / 2 < view.rounds.fresh_bytes)
+    }
+}
+
+impl Schedule for Pool {
+    fn next(&mut self, view: &View<'_>) -> Decision {
         // More rounds are needed in dense runs, so rounds are smaller.
-        let threshold = self.options.threshold() >> u32::from(self.rounds.is_dense);
-        if threshold <= self.rounds.fresh {
-            self.advance_pool();
-        } else {
-            self.look_ahead_in_run();
+        let threshold = self.threshold >> u32::from(view.rounds.is_dense);
+        match view.event {
+            Event::Added { .. } if threshold <= view.rounds.fresh => Decision::LookUp(Selection::Round),
+            Event::Added { .. } if Self::looks_ahead(view) => Decision::LookUp(Selection::RunHead),
+            Event::BatchEnd if view.exceeds_limits() => Decision::LookUp(Selection::LastRound),
+            Event::BatchEnd if Self::is_overdue(view) => Decision::LookUp(Selection::Round),
+            Event::Added { .. } | Event::BatchEnd => Decision::Wait,
         }
-    }
-
-    /// Looks up the first chunk of a run of pending chunks once a run of duplicates is likely and runs are long. Chunks
-    /// that arrive later then find the log window in the cache and need not wait.
-    fn look_ahead_in_run(&mut self) {
-        let run = self.rounds.run;
-        if run.len != RUN_BEGUN || self.arrivals.runs.mean_run() < RUN_AHEAD_MIN {
-            return;
-        }
-        if let Some((slot, _)) = run.first.filter(|(slot, _)| !self.session.pending.is_in_lookup(*slot)) {
-            self.look_up_slots(&[slot]);
-        }
-    }
-
-    /// Begins a round if the last one was long ago, however few chunks are pending.
-    pub(in crate::identify) fn keep_advancing(&mut self) {
-        let passed = self.session.next_sequence.0.saturating_sub(self.rounds.last_start());
-        // Six rounds look every chunk up, so none becomes too old.
-        let is_due =
-            self.options.pending_age_max / 8 < passed || self.options.pending_bytes_max / 2 < self.rounds.fresh_bytes;
-        if self.options.schedule.is_pool() && is_due && !self.session.pending.is_empty() {
-            self.advance_pool();
-        }
-    }
-
-    /// Takes the windows and the answers of the last round, and begins the next round.
-    ///
-    /// A round probes the first chunk of each run of pending chunks that arrived since the last round. It leaves out the
-    /// chunks of the round before, because windows around the first of their runs are being read. The next round probes
-    /// those that the windows do not resolve, in shorter strides, and two rounds later one by one. So the disk is always
-    /// busy while identification continues.
-    fn advance_pool(&mut self) {
-        self.take_windows();
-        let start = self.timer.now();
-        let answers = self.store.table.end_lookup();
-        self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let left = self.session.pending.count_before(self.rounds.start_before());
-        self.rounds.note_left(left, self.options.threshold());
-        if self.options.pending_max / 2 < left {
-            // The windows resolve few chunks: round by round would be too slow.
-            let hits = self.resolve_looked_up(answers);
-            self.prefetch(hits);
-            return self.look_up_pool();
-        }
-        let stride = self.stride();
-        let slots = self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride));
-        self.rounds.begin(self.session.next_sequence);
-        if !slots.is_empty() {
-            let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
-            self.counters.lookups += slots.len() as u64;
-            self.counters.lookup_batches += 1;
-            self.store.table.start_lookup(keys, &self.store.registry);
-        }
-        let hits = self.resolve_looked_up(answers);
-        self.session.in_lookup = slots;
-        self.prefetch_in_background(hits);
-        self.arrivals.advance();
-    }
-
-    /// Waits for the reads and the lookup in the background, resolves their chunks and reads around the hits. Returns
-    /// true if a lookup was running.
-    pub(in crate::identify) fn take_answers(&mut self) -> bool {
-        self.take_windows();
-        let start = self.timer.now();
-        let Some(answers) = self.store.table.end_lookup() else { return false };
-        self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let hits = self.resolve_looked_up(Some(answers));
-        self.prefetch(hits);
-        self.arrivals.advance();
-        true
-    }
-
-    /// Resolves the chunks of the lookup in the background; returns the hits.
-    fn resolve_looked_up(&mut self, answers: Option<Vec<Lookup>>) -> Vec<Hit> {
-        let answers = answers.unwrap_or_default();
-        let slots = std::mem::take(&mut self.session.in_lookup);
-        let chunks = self.session.take_all(&slots);
-        assert_eq!(chunks.len(), answers.len(), "only its own lookup resolves a chunk that is in lookup");
-        let hits = self.resolve_all(&chunks, answers);
-        // The runs seen so far decide how much the hits read.
-        self.arrivals.advance();
-        hits
-    }
-
-    /// Returns the stride of the next lookup.
-    fn stride(&self) -> usize {
-        let runs = &self.arrivals.runs;
-        let resolved = if runs.is_blank() {
-            STRIDE_INITIAL
-        } else if runs.is_misled() {
-            // Most lookups are false positives: every chunk needs one.
-            1
-        } else if self.rounds.is_dense {
-            usize::try_from(runs.mean_run()).unwrap_or(usize::MAX)
-        } else {
-            // A window resolves as many chunks as it has records.
-            self.window_records() as usize
-        };
-        resolved.clamp(1, STRIDE_MAX)
-    }
-
-    /// Looks all pending chunks up, in as many rounds as it takes.
-    pub(in crate::identify) fn look_up_pool(&mut self) {
-        self.take_answers();
-        let mut stride = STRIDE_MAX;
-        while !self.session.pending.is_empty() {
-            stride = stride.min(self.stride());
-            let slots = self.session.pending.strided(|_| Some(stride));
-            self.look_up_slots(&slots);
-            stride = (stride / STRIDE_DIVISOR).max(1);
-        }
-        self.rounds.forget_fresh();
     }
 }

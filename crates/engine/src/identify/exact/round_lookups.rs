@@ -1,0 +1,109 @@
+//! Rounds of lookups: the mechanism of the pool and adaptive schedules.
+
+use crate::identify::exact::identify::Index;
+use crate::identify::exact::windows::Hit;
+use crate::identify::schedule::rounds::STRIDE_DIVISOR;
+use crate::kv::{Key, Lookup};
+
+/// Longest stride, however long runs are: as many chunks as a window has records.
+const STRIDE_MAX: usize = 2048;
+/// Stride before anything is known about runs.
+const STRIDE_INITIAL: usize = 16;
+
+impl Index {
+    /// Looks up the first chunk of the current run of pending chunks.
+    pub(in crate::identify) fn look_up_run_head(&mut self) {
+        if let Some((slot, _)) = self.rounds.run.first {
+            self.look_up_slots(&[slot]);
+        }
+    }
+
+    /// Takes the windows and the answers of the last round, and begins the next round.
+    ///
+    /// A round probes the first chunk of each run of pending chunks that arrived since the last round. It leaves out the
+    /// chunks of the round before, because windows around the first of their runs are being read. The next round probes
+    /// those that the windows do not resolve, in shorter strides, and two rounds later one by one. So the disk is always
+    /// busy while identification continues.
+    pub(in crate::identify) fn advance_pool(&mut self) {
+        self.take_windows();
+        let start = self.timer.now();
+        let answers = self.store.table.end_lookup();
+        self.counters.lookup_nanos += self.timer.nanos_since(start);
+        let left = self.session.pending.count_before(self.rounds.start_before());
+        self.rounds.note_left(left, self.options.threshold());
+        if self.options.pending_max / 2 < left {
+            // The windows resolve few chunks: round by round would be too slow.
+            let hits = self.resolve_looked_up(answers);
+            self.prefetch(hits);
+            return self.look_up_pool();
+        }
+        let stride = self.stride();
+        let slots = self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride));
+        self.rounds.begin(self.session.next_sequence);
+        if !slots.is_empty() {
+            let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
+            self.counters.lookups += slots.len() as u64;
+            self.counters.lookup_batches += 1;
+            self.store.table.start_lookup(keys, &self.store.registry);
+        }
+        let hits = self.resolve_looked_up(answers);
+        self.session.in_lookup = slots;
+        self.prefetch_in_background(hits);
+        self.arrivals.advance();
+    }
+
+    /// Waits for the reads and the lookup in the background, resolves their chunks and reads around the hits. Returns
+    /// true if a lookup was running.
+    pub(in crate::identify) fn take_answers(&mut self) -> bool {
+        self.take_windows();
+        let start = self.timer.now();
+        let Some(answers) = self.store.table.end_lookup() else { return false };
+        self.counters.lookup_nanos += self.timer.nanos_since(start);
+        let hits = self.resolve_looked_up(Some(answers));
+        self.prefetch(hits);
+        self.arrivals.advance();
+        true
+    }
+
+    /// Resolves the chunks of the lookup in the background; returns the hits.
+    fn resolve_looked_up(&mut self, answers: Option<Vec<Lookup>>) -> Vec<Hit> {
+        let answers = answers.unwrap_or_default();
+        let slots = std::mem::take(&mut self.session.in_lookup);
+        let chunks = self.session.take_all(&slots);
+        assert_eq!(chunks.len(), answers.len(), "only its own lookup resolves a chunk that is in lookup");
+        let hits = self.resolve_all(&chunks, answers);
+        // The runs seen so far decide how much the hits read.
+        self.arrivals.advance();
+        hits
+    }
+
+    /// Returns the stride of the next lookup.
+    fn stride(&self) -> usize {
+        let runs = &self.arrivals.runs;
+        let resolved = if runs.is_blank() {
+            STRIDE_INITIAL
+        } else if runs.is_misled() {
+            // Most lookups are false positives: every chunk needs one.
+            1
+        } else if self.rounds.is_dense {
+            usize::try_from(runs.mean_run()).unwrap_or(usize::MAX)
+        } else {
+            // A window resolves as many chunks as it has records.
+            self.window_records() as usize
+        };
+        resolved.clamp(1, STRIDE_MAX)
+    }
+
+    /// Looks all pending chunks up, in as many rounds as it takes.
+    pub(in crate::identify) fn look_up_pool(&mut self) {
+        self.take_answers();
+        let mut stride = STRIDE_MAX;
+        while !self.session.pending.is_empty() {
+            stride = stride.min(self.stride());
+            let slots = self.session.pending.strided(|_| Some(stride));
+            self.look_up_slots(&slots);
+            stride = (stride / STRIDE_DIVISOR).max(1);
+        }
+        self.rounds.forget_fresh();
+    }
+}
