@@ -27,10 +27,10 @@ pub enum Schedule {
         /// As in [`Schedule::Lazy`].
         threshold: u32,
     },
-    /// Like a pool, but immediately while duplicates come in long runs and false positives are rare. Then the cache resolves
-    /// nearly every chunk at its arrival, and waiting would only cost.
+    /// As the plan that would have cost least on the recent stream: it chooses how many chunks wait, which of them are looked
+    /// up first, and how much is read around a hit.
     Adaptive {
-        /// As in [`Schedule::Pool`].
+        /// As in [`Schedule::Pool`], until the schedule has seen some of the stream.
         candidates: u32,
     },
 }
@@ -53,6 +53,11 @@ impl Schedule {
             Self::Pool { .. } | Self::Adaptive { .. } => true,
             Self::Eager | Self::Lazy { .. } | Self::Exhaustive { .. } => false,
         }
+    }
+
+    /// Returns true if the schedule plans by the recent stream.
+    pub(in crate::identify) fn plans(self) -> bool {
+        matches!(self, Self::Adaptive { .. })
     }
 
     /// Returns true if pending chunks are looked up bucket by bucket.
@@ -100,7 +105,8 @@ pub enum Order {
 pub enum WindowRule {
     /// Always the same number (Ma et al.: 2,048).
     Fixed(u32),
-    /// Twice the mean run of duplicates, at most this many; none while duplicates come one by one.
+    /// At most this many: as the plan of the adaptive schedule says; otherwise twice the mean run of duplicates, and none while
+    /// duplicates come one by one.
     Adaptive(u32),
 }
 
@@ -137,9 +143,6 @@ impl Default for CycleRule {
 pub struct IndexOptions {
     /// When to look up.
     pub schedule: Schedule,
-    /// Duplicates for each unavoidable lookup at which the adaptive schedule turns to immediate lookups, unless there are
-    /// more false positives than runs. It turns back at half of them.
-    pub run_immediately: u32,
     /// Whether the filter or the cache comes first.
     pub order: Order,
     /// When to probe the cache.
@@ -187,7 +190,7 @@ pub struct IndexOptions {
 pub(crate) const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
 
 /// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
-const PENDING_BYTES: usize = 240;
+pub(in crate::identify) const PENDING_BYTES: usize = 240;
 
 /// Pages of the log in one batch of windows; more only if one window has them.
 pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
@@ -220,10 +223,9 @@ impl IndexOptions {
         let memtable_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
             schedule: Schedule::Adaptive { candidates },
-            run_immediately: 4096,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
-            window: WindowRule::Adaptive(2048),
+            window: WindowRule::Adaptive(if is_small { 2_048 } else { 16_384 }),
             follows_successors: true,
             cycles: CycleRule::default(),
             filter_bytes: 0,
@@ -240,7 +242,7 @@ impl IndexOptions {
             pending_age_max,
             log_tail_pages: TAIL_PAGES,
             duplicate_run_bytes_per_chunk: 1,
-            duplicate_run_pages_min: 16,
+            duplicate_run_pages_min: 512,
         };
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);

@@ -218,10 +218,7 @@ mod tests {
         let point = parse(&table).unwrap();
         assert_eq!((point.schedule, point.order, point.runs_max), (Schedule::Adaptive, Order::Auto, 7));
         assert_eq!((point.memory, point.cache_size), (Size(9 << 20), Some(Size(9 << 20))));
-        assert_eq!(
-            (point.run_immediately, point.follows_successors, point.memtable_size),
-            (7, false, Some(Size(9 << 20)))
-        );
+        assert_eq!((point.pending_max, point.follows_successors, point.memtable_size), (7, false, Some(Size(9 << 20))));
     }
 
     #[test]

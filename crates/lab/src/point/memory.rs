@@ -99,7 +99,6 @@ impl Point {
                 Schedule::Pool => options::Schedule::Pool { candidates: self.candidates },
                 Schedule::Adaptive => options::Schedule::Adaptive { candidates: self.candidates },
             },
-            run_immediately: self.run_immediately,
             order: match self.order {
                 Order::FilterFirst => EngineOrder::FilterFirst,
                 Order::CacheFirst => EngineOrder::CacheFirst,

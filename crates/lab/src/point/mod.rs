@@ -38,7 +38,7 @@ pub enum Schedule {
     Pool,
     /// Like lazy, and each entry read is compared with all pending chunks.
     Exhaustive,
-    /// Like pool, but immediately while duplicates come in long runs.
+    /// As the plan that would have cost least on the recent stream.
     Adaptive,
 }
 
@@ -65,7 +65,7 @@ pub enum CacheRule {
 pub enum Window {
     /// Always `window-records`.
     Fixed,
-    /// In proportion to the runs of duplicates, at most `window-records`.
+    /// As the plan of the schedule, or in proportion to the runs of duplicates, at most `window-records`.
     Adaptive,
 }
 
@@ -110,14 +110,13 @@ dimensions! {
     "store", store: Store = Store::Table, ALL => "data structure of the index: the bucket table on a disk, or a log and a cuckoo table on mapped memory";
     "schedule", schedule: Schedule = Schedule::Adaptive, ALL => "when possible duplicates are looked up";
     "threshold", threshold: u32 = 32, 1..=1 << 20 => "pending chunks of a bucket that trigger its lookup (lazy, exhaustive)";
-    "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool, adaptive)";
+    "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool; adaptive, before it has seen some of the stream)";
     "buckets", buckets: u32 = 1024, 1..=1 << 20 => "buckets of pending chunks (lazy, exhaustive)";
-    "pending-max", pending_max: u32 = 6144, 1..=PENDING_MAX => "most pending chunks";
+    "pending-max", pending_max: u32 = 6144, 1..=PENDING_MAX => "most pending chunks; adaptive takes memory of the cache for more";
     "pending-age-max", pending_age_max: u32 = 1 << 16, 1..=PENDING_MAX => "most chunks that arrive while one is pending";
     "unique-run-max", unique_run_max: u32 = 200, ALL => "consecutive unique chunks that close a cycle";
     "rank-max", rank_max: u32 = 2048, 1..=1 << 24 => "largest rank in a cycle";
     "tries-max", tries_max: u32 = 10, ALL => "useless windows after which a chunk leaves its cycle";
-    "run-at-once", run_immediately: u32 = 4096, ALL => "duplicates per lookup from which adaptive looks up immediately";
     "prelookup", prelookup: Prelookup = Prelookup::Always, ALL => "when arriving chunks are looked up in the cache";
     "order", order: Order = Order::FilterFirst, ALL => "order of filter and cache; none: no filter";
     "filter", filter: FilterLayout = FilterLayout::Blocked, ALL => "position of a chunk's bits in the filter: one cache line, or anywhere";
@@ -126,8 +125,8 @@ dimensions! {
     "cache", cache: CacheRule = CacheRule::Lru, ALL => "eviction: least recently used windows of the log, or a read buffer, oldest first";
     "cache-size", cache_size: Option<Size> = None, ALL => "memory of the cache; otherwise the rest if filter-size is set, or the memory that the filter has not grown to";
     "neighbors", neighbors: u32 = 50, 1..=WINDOW_RECORDS_MAX => "fingerprints after a hit that a read buffer copies (fifo)";
-    "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or in proportion to runs of duplicates";
-    "window-records", window_records: u32 = 2048, 1..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most";
+    "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or as adaptive plans, which is in proportion to runs of duplicates for other schedules";
+    "window-records", window_records: u32 = 16_384, 1..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most";
     "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
     "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";

@@ -15,7 +15,7 @@ use crate::kv::{Key, Ordinal, Position, part_of};
 use crate::types::{Chunk, Fingerprint};
 
 /// Records of a block; the last block of a window may have fewer.
-const BLOCK_RECORDS: usize = 16;
+pub(in crate::identify) const BLOCK_RECORDS: usize = 16;
 /// Entries of a bucket.
 const BUCKET_ENTRIES: usize = 8;
 /// Records for each bucket of a full cache: fewer than one record in a thousand has no entry.
@@ -173,6 +173,11 @@ impl Cache {
         }
         self.move_forward();
         self.rebuild_buckets(self.buckets_wanted(self.used));
+    }
+
+    /// Returns the most blocks, each of [`BLOCK_RECORDS`] records.
+    pub(in crate::identify) fn blocks_max(&self) -> usize {
+        self.capacity
     }
 
     /// Returns the memory of the full cache.

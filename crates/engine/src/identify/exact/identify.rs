@@ -23,14 +23,17 @@ use crate::identify::exact::cache::Cache;
 use crate::identify::exact::growing_filter::FilterState;
 use crate::identify::exact::opening::{self, IndexState};
 use crate::identify::exact::pending::PendingChunk;
+use crate::identify::exact::plan_limits::{Planning, cache_bytes, pending_max, plan_limits};
 use crate::identify::exact::prelookup::PrelookupState;
 use crate::identify::exact::session::{InFlight, SessionChunks};
 use crate::identify::exact::store::Store;
 use crate::identify::exact::timer::Timer;
 use crate::identify::locality::successor::Successors;
 use crate::identify::options::{IndexOptions, Order, Schedule};
+use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::rounds::Rounds;
-use crate::identify::schedule::{self, Decision, Event, PendingLimits, Schedule as _, View};
+use crate::identify::schedule::trace::Trace;
+use crate::identify::schedule::{self, Decision, Event, PendingLimits, View};
 use crate::identify::{Counters, Identifier, Resolved, SequencedChunk, Unit, Verdict};
 use crate::io::{Disk, Host};
 use crate::kv::{BucketReads, Key, Position};
@@ -49,6 +52,9 @@ pub struct Index {
     pub(in crate::identify) arrivals: Arrivals,
     pub(in crate::identify) options: IndexOptions,
     pub(in crate::identify) schedule: Box<dyn schedule::Schedule>,
+    /// Costs of the device under the index.
+    pub(in crate::identify) device: DeviceCosts,
+    pub(in crate::identify) planning: Planning,
     /// Whether lookups are immediate at the moment.
     pub(in crate::identify) immediate: bool,
     /// End of the last window of an immediate lookup: a stream that continues there continues in the log.
@@ -104,15 +110,22 @@ impl Index {
     }
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
-        let cache = Cache::new(options.cache_bytes + store.filter.bytes_left());
+        let device = DeviceCosts::of_reads(store.table.table.reads());
+        let limits = plan_limits(options, device, store.filter.bytes_left(), 0);
+        let schedule = schedule::of(options, device, &limits);
+        let cache = Cache::new(cache_bytes(options, store.filter.bytes_left()));
+        let mut arrivals = Arrivals::default();
+        arrivals.trace = schedule.plan().map(|_| Trace::default());
         Self {
             store,
             cache,
             session: new_session(options),
             rounds: Rounds::default(),
-            arrivals: Arrivals::default(),
+            arrivals,
             options: options.clone(),
-            schedule: schedule::of(options.schedule, options.run_immediately),
+            schedule,
+            device,
+            planning: Planning::default(),
             immediate: options.schedule == Schedule::Eager,
             read_up_to: None,
             successors: Successors::default(),
@@ -141,7 +154,9 @@ impl Index {
         self.counters.cycles += self.session.cycles.opened;
         self.session = new_session(&self.options);
         self.rounds = Rounds::default();
+        let trace = self.arrivals.trace.take().map(|_| Trace::default());
         self.arrivals = Arrivals::default();
+        self.arrivals.trace = trace;
         self.read_up_to = None;
         self.successors.restart();
         self.immediate = self.options.schedule == Schedule::Eager;
@@ -289,7 +304,7 @@ impl Index {
             runs: &self.arrivals.runs,
             is_immediate: self.immediate,
             limits: PendingLimits {
-                chunks: self.options.pending_max,
+                chunks: pending_max(&self.options, self.store.filter.bytes_left()),
                 bytes: self.options.pending_bytes_max,
                 age: self.options.pending_age_max,
             },
@@ -329,11 +344,13 @@ impl Identifier for Index {
                 }
                 self.cache.prefetch(&chunk.fingerprint);
             }
+            self.planning.count(batch);
             self.timer.begin_batch();
             for chunk in batch {
                 self.arrive(chunk);
             }
             self.end_batch();
+            self.plan();
             self.log_duplicate_runs();
         }
         resolved.append(&mut self.session.resolved);
@@ -353,7 +370,7 @@ impl Identifier for Index {
 
     fn record(&mut self, unit: Unit<'_>) -> Result<()> {
         self.store.record(&unit);
-        self.cache.shrink(self.options.cache_bytes + self.store.filter.bytes_left());
+        self.cache.shrink(cache_bytes(&self.options, self.store.filter.bytes_left()));
         for chunk in unit.chunks {
             self.session.set_recorded(&chunk.fingerprint);
         }

@@ -30,7 +30,6 @@ pub(in crate::identify) fn host() -> Arc<dyn Host> {
 pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
     IndexOptions {
         schedule,
-        run_immediately: 256,
         order: Order::FilterFirst,
         prelookup: Prelookup::Always,
         window: WindowRule::Adaptive(64),

@@ -48,6 +48,7 @@ impl Index {
                     self.look_up_pool();
                 }
             }
+            Selection::All => self.look_up_pool(),
             Selection::RunHead => self.look_up_run_head(),
         }
     }
@@ -93,7 +94,7 @@ impl Index {
     }
 
     /// Looks chunks up in one batch, then reads windows around the hits, which may resolve other pending chunks.
-    fn look_up(&mut self, chunks: &[PendingChunk]) {
+    pub(in crate::identify) fn look_up(&mut self, chunks: &[PendingChunk]) {
         if chunks.is_empty() {
             return;
         }

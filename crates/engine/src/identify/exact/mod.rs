@@ -12,6 +12,8 @@ pub(in crate::identify) mod incomplete;
 pub(in crate::identify) mod lookup;
 pub(in crate::identify) mod opening;
 pub(in crate::identify) mod pending;
+pub(in crate::identify) mod plan_limits;
+pub(in crate::identify) mod planning;
 pub(in crate::identify) mod prelookup;
 pub(in crate::identify) mod registry;
 pub(in crate::identify) mod round_lookups;

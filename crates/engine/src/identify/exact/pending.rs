@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use crate::identify::SequencedChunk;
 use crate::identify::schedule::cycle::Membership;
+use crate::identify::schedule::plan::Stride;
 use crate::identify::slot::Slot;
 use crate::kv::{Key, part_of};
 use crate::types::{Chunk, Fingerprint, Sequence};
@@ -204,12 +205,11 @@ impl Pending {
         before.filter(|(_, pending)| !pending.in_lookup).count()
     }
 
-    /// Returns the first chunk of every run of pending chunks, and further ones of the run at the distance that `stride`
-    /// gives for each, oldest first. If it gives `None`, the chunk is left out and the run begins again after it. Chunks
-    /// in lookup are skipped.
-    pub(in crate::identify) fn strided(&self, stride: impl Fn(Sequence) -> Option<usize>) -> Vec<Slot> {
+    /// Returns the chunks that `stride` selects, oldest first. If it gives `None`, the chunk is left out and runs begin again
+    /// after it. Chunks in lookup are skipped.
+    pub(in crate::identify) fn strided(&self, stride: impl Fn(Sequence) -> Option<Stride>) -> Vec<Slot> {
         let mut out = Vec::new();
-        let mut before: Option<(u64, usize)> = None;
+        let mut before: Option<(u64, u32)> = None;
         for (slot, &PendingSlot { ref chunk, run, in_lookup, .. }) in self.in_order() {
             if in_lookup {
                 before = Some((run, 0));
@@ -219,8 +219,12 @@ impl Pending {
                 before = None;
                 continue;
             };
+            let (distance, is_in_run) = match stride {
+                Stride::Chunks(distance) => (distance, false),
+                Stride::InRuns(distance) => (distance, true),
+            };
             let passed = match before {
-                Some((last, passed)) if last == run && passed + 1 < stride => passed + 1,
+                Some((last, passed)) if (last == run || !is_in_run) && passed + 1 < distance => passed + 1,
                 _ => 0,
             };
             if passed == 0 {
@@ -288,10 +292,10 @@ mod tests {
             assert_eq!(pending.bytes, 3 * pending.len());
             assert_eq!(pending.len(), model.values().map(|(_, _, followers)| 1 + followers.len()).sum::<usize>());
         }
-        let out = pending.strided(|_| Some(1));
+        let out = pending.strided(|_| Some(Stride::Chunks(1)));
         assert_eq!(out, model.values().map(|(slot, ..)| *slot).collect::<Vec<_>>());
-        for stride in [2, 7, usize::MAX] {
-            let out = pending.strided(|_| Some(stride));
+        for stride in [2, 7, u32::MAX] {
+            let out = pending.strided(|_| Some(Stride::InRuns(stride)));
             let (mut expected, mut last, mut passed) = (Vec::new(), None, 0);
             for (sequence, (slot, ..)) in &model {
                 let run = sequence.0 / 5;
@@ -301,6 +305,9 @@ mod tests {
             }
             assert_eq!(out, expected, "stride {stride}");
         }
+        let all: Vec<Slot> = model.values().map(|(slot, ..)| *slot).collect();
+        let every_third: Vec<Slot> = all.iter().step_by(3).copied().collect();
+        assert_eq!(pending.strided(|_| Some(Stride::Chunks(3))), every_third);
         assert_eq!(pending.heads().len(), 1, "all are of one cycle");
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::windows::Hit;
-use crate::identify::schedule::rounds::STRIDE_DIVISOR;
+use crate::identify::schedule::plan::{STRIDE_DIVISOR, Stride};
+use crate::identify::slot::Slot;
 use crate::kv::{Key, Lookup};
 
 /// Longest stride, however long runs are: as many chunks as a window has records.
-const STRIDE_MAX: usize = 2048;
+const STRIDE_MAX: u32 = 2048;
 /// Stride before anything is known about runs.
-const STRIDE_INITIAL: usize = 16;
+const STRIDE_INITIAL: u32 = 16;
 
 impl Index {
     /// Looks up the first chunk of the current run of pending chunks.
@@ -31,14 +32,18 @@ impl Index {
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         let left = self.session.pending.count_before(self.rounds.start_before());
         self.rounds.note_left(left, self.options.threshold());
-        if self.options.pending_max / 2 < left {
+        if self.schedule.plan().is_none() && self.options.pending_max / 2 < left {
             // The windows resolve few chunks: round by round would be too slow.
             let hits = self.resolve_looked_up(answers);
             self.prefetch(hits);
             return self.look_up_pool();
         }
-        let stride = self.stride();
-        let slots = self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride));
+        let slots = if let Some(plan) = self.schedule.plan() {
+            self.session.pending.strided(|sequence| self.rounds.planned_stride(sequence, plan.stride))
+        } else {
+            let stride = self.stride();
+            self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride))
+        };
         self.rounds.begin(self.session.next_sequence);
         if !slots.is_empty() {
             let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
@@ -78,7 +83,7 @@ impl Index {
     }
 
     /// Returns the stride of the next lookup.
-    fn stride(&self) -> usize {
+    fn stride(&self) -> u32 {
         let runs = &self.arrivals.runs;
         let resolved = if runs.is_blank() {
             STRIDE_INITIAL
@@ -86,10 +91,10 @@ impl Index {
             // Most lookups are false positives: every chunk needs one.
             1
         } else if self.rounds.is_dense {
-            usize::try_from(runs.mean_run()).unwrap_or(usize::MAX)
+            u32::try_from(runs.mean_run()).unwrap_or(u32::MAX)
         } else {
             // A window resolves as many chunks as it has records.
-            self.window_records() as usize
+            self.window_records()
         };
         resolved.clamp(1, STRIDE_MAX)
     }
@@ -97,13 +102,34 @@ impl Index {
     /// Looks all pending chunks up, in as many rounds as it takes.
     pub(in crate::identify) fn look_up_pool(&mut self) {
         self.take_answers();
+        match self.schedule.plan() {
+            Some(plan) => self.look_up_planned(plan.stride),
+            None => self.look_up_strided(),
+        }
+        self.rounds.begin(self.session.next_sequence);
+    }
+
+    fn look_up_strided(&mut self) {
         let mut stride = STRIDE_MAX;
         while !self.session.pending.is_empty() {
             stride = stride.min(self.stride());
-            let slots = self.session.pending.strided(|_| Some(stride));
+            let slots = self.session.pending.strided(|_| Some(Stride::InRuns(stride)));
             self.look_up_slots(&slots);
             stride = (stride / STRIDE_DIVISOR).max(1);
         }
-        self.rounds.forget_fresh();
+    }
+
+    /// Looks all pending chunks up in the rounds of a plan. All keys of a round are in one batch: in the order of the table,
+    /// neighbors share reads.
+    fn look_up_planned(&mut self, first: Stride) {
+        for round in 0.. {
+            let slots: Vec<Slot> = self.session.pending.strided(|_| Some(first.of_round(round)));
+            if slots.is_empty() {
+                break;
+            }
+            let chunks = self.session.take_all(&slots);
+            self.look_up(&chunks);
+            self.arrivals.advance();
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::identify::exact::session::InFlight;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogExtent, LogWindow};
 use crate::identify::options::{Postlookup, Prelookup, RECORDS_PER_BATCH, WINDOW_PAGES_PER_BATCH, WindowRule};
 use crate::identify::schedule::cycle::Membership;
+use crate::identify::schedule::plan::{Plan, merge_windows, reach_of};
 use crate::identify::slot::Slot;
 use crate::kv::Position;
 use crate::types::{Fingerprint, Sequence};
@@ -57,6 +58,9 @@ impl Index {
         match self.options.window {
             WindowRule::Fixed(records) => records,
             WindowRule::Adaptive(max) => {
+                if let Some(plan) = self.schedule.plan() {
+                    return plan.window().min(max);
+                }
                 let runs = &self.arrivals.runs;
                 let wanted = match runs.mean_run() {
                     // Nothing is known: a page costs no more than a lookup.
@@ -116,6 +120,7 @@ impl Index {
             return windows;
         }
         let has_buckets = self.options.schedule.has_buckets();
+        let plan = self.plan_of_windows();
         hits.retain(|hit| match hit.membership {
             Some(membership) if has_buckets => {
                 !self.session.cycles.is_exhausted(membership, 0) && self.session.cycles.has_others_pending(membership)
@@ -133,7 +138,11 @@ impl Index {
             }
             // A cached window has them, unless it ends soon.
             if let Some(end) = self.cache.window_end(&hit.fingerprint) {
-                if u64::from(records / 2) <= end.0.saturating_sub(hit.position.0) {
+                let is_served = match plan {
+                    Some(plan) => plan.is_served(hit.position.0, end.0),
+                    None => u64::from(records / 2) <= end.0.saturating_sub(hit.position.0),
+                };
+                if is_served {
                     // Chunks that arrived later have not probed it, unless each probes the cache at its arrival.
                     if self.options.prelookup != Prelookup::Always && !has_probed_all {
                         has_probed_all = self.options.schedule.postlookup() == Postlookup::Pending;
@@ -151,17 +160,42 @@ impl Index {
             read_up_to = end.max(read_up_to);
             windows.push((window, hit.membership));
         }
-        windows
+        if plan.is_some() { self.merge(&windows) } else { windows }
+    }
+
+    /// Returns the plan, if it and nothing else says what hits read.
+    fn plan_of_windows(&self) -> Option<Plan> {
+        self.schedule.plan().filter(|_| matches!(self.options.window, WindowRule::Adaptive(_)))
+    }
+
+    /// Merges windows as the plan's replay does.
+    fn merge(&self, windows: &[HitWindow]) -> Vec<HitWindow> {
+        let ranges = windows.iter().map(|(window, _)| (window.start.0, window.end())).collect();
+        let merged = merge_windows(ranges, &self.device, self.options.window.max().into());
+        let window = |(start, end)| LogWindow {
+            start: Position(start),
+            records: u32::try_from(end - start).expect("at most as many as a window has"),
+        };
+        merged.into_iter().map(|range| (window(range), None)).collect()
     }
 
     /// Returns true if a neighbor of a chunk is pending or has yet to arrive.
     fn has_pending_neighbors(&self, Sequence(sequence): Sequence) -> bool {
+        if let Some(plan) = self.plan_of_windows() {
+            let reach = reach_of(&plan);
+            let before = Sequence(sequence.saturating_sub(reach));
+            return self.arrivals.is_undecided_between(before, Sequence(sequence + reach));
+        }
         let run = self.arrivals.runs.mean_run().clamp(1, NEIGHBORS_MAX);
         let before = if self.rounds.is_dense { run } else { 0 };
         self.arrivals.is_undecided_between(Sequence(sequence.saturating_sub(before)), Sequence(sequence + 2 * run))
     }
 
     fn window_around(&self, hit: &Hit, records: u32) -> LogWindow {
+        if let Some(plan) = self.plan_of_windows() {
+            let (start, end) = plan.window_around(hit.position.0);
+            return LogWindow { start: Position(start), records: u32::try_from(end - start).unwrap_or(u32::MAX) };
+        }
         let page = LOG_PAGE_RECORDS as u64;
         let rank = hit.membership.map_or(0, |membership| membership.rank);
         let back = match self.options.window {
@@ -208,6 +242,9 @@ impl Index {
         for LogExtent { start, records } in extents {
             let is_successor = successors.iter().any(|window| window.holds(*start));
             self.cache.insert(*start, records, is_successor);
+            if let Some(trace) = &mut self.arrivals.trace {
+                trace.read(start.0, start.0 + records.len() as u64);
+            }
         }
         for membership in cycles {
             self.session.cycles.note_window(membership.cycle);
@@ -228,7 +265,8 @@ impl Index {
     /// Returns the duplicate runs that followed some windows the last time: as many records of each as a window has, and as
     /// many runs as can be read with the windows.
     fn successors_of(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
-        if !self.options.follows_successors {
+        // Where a seek is expensive, a plan reads more around each hit instead.
+        if !self.options.follows_successors || self.schedule.plan().is_some() && !self.device.is_deep() {
             return Vec::new();
         }
         let records = self.window_records();

@@ -1,41 +1,48 @@
-//! A pool, but lookups at arrival while duplicates come in long runs (decision 0015).
+//! The adaptive schedule: it follows the plan that would have cost least on the recent stream (decision 0028).
+//!
+//! On a device that serves many reads at the same time, rounds run in the background, as those of a pool. On others a round
+//! waits for its reads: then each knows what the ones before it have resolved.
 
+use crate::identify::schedule::cost::DeviceCosts;
+use crate::identify::schedule::plan::{Plan, PlanLimits};
+use crate::identify::schedule::planner::{Planner, Situation};
 use crate::identify::schedule::pool::Pool;
-use crate::identify::schedule::{Decision, Event, Schedule, View};
-
-/// Most false positives for each run of duplicates with immediate lookups: the stream waits for each.
-const FALSE_POSITIVES_IMMEDIATE: u64 = 1;
+use crate::identify::schedule::trace::Trace;
+use crate::identify::schedule::{Decision, Event, Schedule, Selection, View};
 
 /// The adaptive schedule.
 #[derive(Debug)]
 pub(super) struct Adaptive {
-    pool: Pool,
-    /// Duplicates for each unavoidable lookup at which lookups become immediate.
-    run_immediately: u32,
+    planner: Planner,
+    /// True if rounds run in the background.
+    is_deep: bool,
 }
 
 impl Adaptive {
-    pub(super) fn new(candidates: u32, run_immediately: u32) -> Self {
-        Self { pool: Pool::new(candidates), run_immediately }
-    }
-
-    /// Returns true if chunks are to be looked up as they arrive. Hysteresis: this ends at half the yield at which it begins.
-    fn wants_immediate(&self, view: &View<'_>) -> bool {
-        let hold = u32::from(view.is_immediate);
-        let limit = u64::from(self.run_immediately) >> hold;
-        !view.runs.is_blank()
-            && limit <= view.runs.duplicates_per_lookup()
-            && view.runs.false_positives_per_run() <= FALSE_POSITIVES_IMMEDIATE << hold
+    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits) -> Self {
+        Self { planner: Planner::new(device, limits), is_deep: device.is_deep() }
     }
 }
 
 impl Schedule for Adaptive {
     fn next(&mut self, view: &View<'_>) -> Decision {
-        let decision = self.pool.next(view);
-        if decision != Decision::Wait || view.event != Event::BatchEnd {
-            return decision;
+        let Plan { pool, .. } = self.planner.plan;
+        let (round, limit) =
+            if self.is_deep { (Selection::Round, Selection::LastRound) } else { (Selection::All, Selection::All) };
+        match view.event {
+            Event::Added { .. } if pool as usize <= view.rounds.fresh => Decision::LookUp(round),
+            Event::BatchEnd if view.exceeds_limits() => Decision::LookUp(limit),
+            Event::BatchEnd if self.is_deep && Pool::is_overdue(view) => Decision::LookUp(Selection::Round),
+            Event::BatchEnd if view.is_immediate != (pool == 1) => Decision::Switch { is_immediate: pool == 1 },
+            Event::Added { .. } | Event::BatchEnd => Decision::Wait,
         }
-        let is_immediate = self.wants_immediate(view);
-        if is_immediate == view.is_immediate { Decision::Wait } else { Decision::Switch { is_immediate } }
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        Some(self.planner.plan)
+    }
+
+    fn learn(&mut self, trace: Trace, situation: &Situation) {
+        self.planner.decide(trace, situation);
     }
 }

@@ -6,15 +6,25 @@
 use std::fmt::Debug;
 
 use crate::identify::exact::arrivals::RunMeter;
-use crate::identify::options;
+use crate::identify::options::{self, IndexOptions};
+use crate::identify::schedule::cost::DeviceCosts;
+use crate::identify::schedule::plan::{Plan, PlanLimits};
+use crate::identify::schedule::planner::Situation;
 use crate::identify::schedule::rounds::Rounds;
+use crate::identify::schedule::trace::Trace;
 
 mod adaptive;
+pub(in crate::identify) mod cost;
+pub(in crate::identify) mod coverage;
 pub(in crate::identify) mod cycle;
 mod eager;
 mod lazy;
+pub(in crate::identify) mod plan;
+pub(in crate::identify) mod planner;
 pub(in crate::identify) mod pool;
+mod replay;
 pub(in crate::identify) mod rounds;
+pub(in crate::identify) mod trace;
 
 /// Occasion of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +103,8 @@ pub(in crate::identify) enum Selection {
     Round,
     /// What the last round has looked up and read; if no round is under way, all in rounds.
     LastRound,
+    /// All, in rounds.
+    All,
     /// The first chunk of the current run.
     RunHead,
 }
@@ -115,16 +127,26 @@ pub(in crate::identify) enum Decision {
 pub(in crate::identify) trait Schedule: Debug + Send {
     /// Returns what to do.
     fn next(&mut self, view: &View<'_>) -> Decision;
+
+    /// Returns the plan of a schedule that plans: it says which chunks rounds look up, and what hits read.
+    fn plan(&self) -> Option<Plan> {
+        None
+    }
+
+    /// Takes the recent stream; only a schedule that plans needs it.
+    fn learn(&mut self, trace: Trace, situation: &Situation) {
+        let _ = (trace, situation);
+    }
 }
 
-/// Makes the schedule that options describe.
-pub(in crate::identify) fn of(schedule: options::Schedule, run_immediately: u32) -> Box<dyn Schedule> {
-    match schedule {
+/// Makes the schedule that options describe, for a device with some costs.
+pub(in crate::identify) fn of(options: &IndexOptions, device: DeviceCosts, limits: &PlanLimits) -> Box<dyn Schedule> {
+    match options.schedule {
         options::Schedule::Eager => Box::new(eager::Eager),
         options::Schedule::Lazy { threshold } | options::Schedule::Exhaustive { threshold } => {
             Box::new(lazy::Lazy { threshold: threshold.max(1) as usize })
         }
         options::Schedule::Pool { candidates } => Box::new(pool::Pool::new(candidates)),
-        options::Schedule::Adaptive { candidates } => Box::new(adaptive::Adaptive::new(candidates, run_immediately)),
+        options::Schedule::Adaptive { .. } => Box::new(adaptive::Adaptive::new(device, limits)),
     }
 }

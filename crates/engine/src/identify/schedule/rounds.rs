@@ -1,11 +1,10 @@
 //! Lookup rounds of a pool: which pending chunks the next round probes.
 
 use crate::identify::SequencedChunk;
+use crate::identify::schedule::plan::{STRIDE_DIVISOR, Stride};
 use crate::identify::slot::Slot;
 use crate::types::Sequence;
 
-/// Factor by which strides shorten from one round to the next.
-pub(in crate::identify) const STRIDE_DIVISOR: usize = 4;
 /// Farthest apart that two chunks of a run of pending chunks may be.
 const RESOLVED_BETWEEN_MAX: u64 = 64;
 /// Rounds that are distinguished.
@@ -94,17 +93,31 @@ impl Rounds {
         (self.fresh, self.fresh_bytes) = (0, 0);
     }
 
-    /// Returns how many neighbors of a chunk the next round skips, given how many it skips in its first round. `None`: the
-    /// round leaves the chunk out, because windows near it are being read.
-    pub(in crate::identify) fn stride(&self, Sequence(sequence): Sequence, first_stride: usize) -> Option<usize> {
-        let rounds = self.starts.iter().take_while(|&&start| sequence < start).count();
-        match (rounds, self.is_dense) {
+    /// Returns how the next round of a pool selects a chunk and its neighbors, given the distance of its first round. `None`:
+    /// the round leaves the chunk out, because windows near it are being read.
+    pub(in crate::identify) fn stride(&self, sequence: Sequence, first: u32) -> Option<Stride> {
+        match (self.rounds_since(sequence), self.is_dense) {
             // The first of each run of pending chunks, however long: the runs of duplicates in it follow one by one.
-            (0 | 2, true) => Some(usize::MAX),
-            (0, false) | (4, true) => Some(first_stride),
-            (2, false) => Some((first_stride / STRIDE_DIVISOR).max(1)),
+            (0 | 2, true) => Some(Stride::InRuns(u32::MAX)),
+            (0, false) | (4, true) => Some(Stride::InRuns(first)),
+            (2, false) => Some(Stride::InRuns((first / STRIDE_DIVISOR).max(1))),
             (1 | 3, _) | (5, true) => None,
-            _ => Some(1),
+            _ => Some(Stride::Chunks(1)),
         }
+    }
+
+    /// Returns the same for a planned round.
+    pub(in crate::identify) fn planned_stride(&self, sequence: Sequence, first: Stride) -> Option<Stride> {
+        match self.rounds_since(sequence) {
+            0 => Some(first),
+            2 => Some(first.of_round(1)),
+            1 | 3 => None,
+            _ => Some(Stride::Chunks(1)),
+        }
+    }
+
+    /// Returns how many rounds have begun since a chunk arrived.
+    fn rounds_since(&self, Sequence(sequence): Sequence) -> usize {
+        self.starts.iter().take_while(|&&start| sequence < start).count()
     }
 }

@@ -66,10 +66,8 @@ impl Reader<'_> {
             if searches.is_empty() {
                 return;
             }
-            if self.spans.are_entire() {
-                // A search may be a step ahead of another whose key comes before its own.
-                searches.sort_by_key(|search| (search.run(), search.page()));
-            }
+            // A search may be a step ahead of another whose key comes before its own.
+            searches.sort_by_key(|search| (search.run(), search.page()));
             let spans = self.spans.divide(self.buckets, &searches, 0);
             let reads = self.spans.join(spans, |span| self.first_page(span));
             let mut waiting = &reads[..];

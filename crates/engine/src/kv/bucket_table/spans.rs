@@ -157,14 +157,15 @@ impl Spans {
             let start = first_page(&span);
             let end = start + span.pages() as u64;
             let mut first = start;
-            if let Some(last) = reads.last_mut().filter(|last| last.end <= start && start - last.end <= gap) {
-                if GAP_PAGES_MAX < gap && end - last.first <= pages_max {
-                    last.end = end;
+            let is_near = |last: &&mut JoinedRead| start <= last.end.saturating_add(gap);
+            if let Some(last) = reads.last_mut().filter(|_| GAP_PAGES_MAX < gap).filter(is_near) {
+                if end - last.first <= pages_max {
+                    last.end = last.end.max(end);
                     last.spans.push(span);
                     continue;
                 }
                 // The read continues where the last one ended, unless that would make it too long.
-                if GAP_PAGES_MAX < gap && end - last.end <= pages_max {
+                if last.end <= start && end - last.end <= pages_max {
                     first = last.end;
                 }
             }
@@ -234,7 +235,7 @@ mod tests {
             random_reads_per_s_deep: 100,
             sequential_bytes_per_s: 100 * 100 * PAGE_BYTES as u64,
         };
-        assert_eq!(reads(disk, &[500, 0, 102, 50]), [(0, 104, 3), (500, 502, 1)]);
+        assert_eq!(reads(disk, &[500, 0, 102, 50, 0, 101]), [(0, 104, 5), (500, 502, 1)]);
         // A read that would be too long continues as another one, without a seek.
         assert_eq!(reads(disk, &[0, 90, 180, 270, 360]), [(0, 182, 3), (182, 362, 2)]);
         let ssd = DeviceProfile { random_reads_per_s_deep: 10_000, ..disk };

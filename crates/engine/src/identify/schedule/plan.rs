@@ -1,0 +1,244 @@
+//! Plans: how many chunks wait, which of them are looked up first, and how much is read around a hit.
+
+use crate::identify::locality::arrival_log::LOG_PAGE_RECORDS;
+use crate::identify::schedule::cost::DeviceCosts;
+
+/// Which pending chunks a round looks up first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::identify) enum Stride {
+    /// One of so many, whether they are neighbors in the stream or not.
+    Chunks(u32),
+    /// The first of each run of neighbors, and further ones of the run at this distance.
+    InRuns(u32),
+}
+
+/// The first of each run of neighbors.
+const EACH_RUN: Stride = Stride::InRuns(u32::MAX);
+/// Rounds after which [`EACH_RUN`] looks up all that is left.
+const RUN_ROUNDS: u32 = 2;
+/// Factor by which strides shorten from one round to the next.
+pub(in crate::identify) const STRIDE_DIVISOR: u32 = 4;
+
+impl Stride {
+    /// Returns the stride of a later round, the first one being 0.
+    pub(in crate::identify) fn of_round(self, round: u32) -> Self {
+        match self {
+            Self::Chunks(stride) => Self::Chunks((stride / STRIDE_DIVISOR.saturating_pow(round)).max(1)),
+            Self::InRuns(u32::MAX) if round < RUN_ROUNDS => self,
+            Self::InRuns(u32::MAX) => Self::Chunks(1),
+            Self::InRuns(stride) => Self::InRuns((stride / STRIDE_DIVISOR.saturating_pow(round)).max(1)),
+        }
+    }
+}
+
+/// How pending chunks are resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct Plan {
+    /// Chunks that wait for each other; 1 looks up each as it arrives.
+    pub(in crate::identify) pool: u32,
+    /// Those that are looked up first.
+    pub(in crate::identify) stride: Stride,
+    /// Records before a hit that are read.
+    pub(in crate::identify) back: u32,
+    /// Records from the hit on that are read; no record is read if both are 0.
+    pub(in crate::identify) forward: u32,
+}
+
+impl Plan {
+    /// Returns the records of a window.
+    pub(in crate::identify) fn window(&self) -> u32 {
+        self.back + self.forward
+    }
+
+    /// Returns the window around a record of a log: its first record, and the one after its last. A long window ends with a page,
+    /// because the rest of the page is read anyway.
+    pub(in crate::identify) fn window_around(&self, position: u64) -> (u64, u64) {
+        let page = LOG_PAGE_RECORDS as u64;
+        let start = position.saturating_sub(self.back.into());
+        let end = position.saturating_add(u64::from(self.forward).max(1));
+        if u64::from(self.window()) < page { (start, end) } else { (start, end.div_ceil(page).saturating_mul(page)) }
+    }
+
+    /// Returns true if the rest of a cached window, up to `end`, makes another one unnecessary.
+    pub(in crate::identify) fn is_served(&self, position: u64, end: u64) -> bool {
+        u64::from(self.forward / 2) <= end.saturating_sub(position)
+    }
+}
+
+/// Limits of plans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct PlanLimits {
+    /// Most chunks that may wait for each other.
+    pub(in crate::identify) pool: u32,
+    /// Chunks that wait for each other before anything is known.
+    pub(in crate::identify) first_pool: u32,
+    /// Most chunks that arrive while one waits.
+    pub(in crate::identify) age: u64,
+    /// Most records of a window, if windows may differ.
+    pub(in crate::identify) window: u32,
+    /// The only window, if the request gives one.
+    pub(in crate::identify) fixed_window: Option<u32>,
+}
+
+/// Sizes of windows: a sixth of a page, then powers of two of pages.
+pub(super) const WINDOWS: [u32; 11] = [0, 16, 48, 102, 204, 408, 816, 1_632, 4_080, 16_320, 65_280];
+/// Pools: powers of four, except the first.
+pub(super) const POOLS: [u32; 7] = [1, 64, 256, 1_024, 4_096, 16_384, 65_536];
+/// Strides in the order of the lookups that they spare.
+pub(super) const STRIDES: [Stride; 6] =
+    [Stride::Chunks(1), Stride::Chunks(8), EACH_RUN, Stride::Chunks(64), Stride::Chunks(512), Stride::Chunks(4_096)];
+
+/// Parts of a window before the hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    Forward,
+    Both,
+    Backward,
+}
+
+impl Shape {
+    fn of(plan: &Plan) -> Self {
+        match (plan.back, plan.forward) {
+            (0, _) => Self::Forward,
+            (_, 0) => Self::Backward,
+            _ => Self::Both,
+        }
+    }
+
+    fn divide(self, window: u32) -> (u32, u32) {
+        match self {
+            Self::Forward => (0, window),
+            Self::Both => (window / 2, window - window / 2),
+            Self::Backward => (window, 0),
+        }
+    }
+}
+
+impl PlanLimits {
+    /// Returns the plan to start with: two pages after the first of each run, or all at once where a seek is expensive.
+    pub(in crate::identify) fn initial(&self, device: DeviceCosts) -> Plan {
+        if device.is_deep() {
+            self.plan(self.first_pool, EACH_RUN, Shape::Forward, WINDOWS[4])
+        } else {
+            self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
+        }
+    }
+
+    pub(super) fn plan(&self, pool: u32, stride: Stride, shape: Shape, window: u32) -> Plan {
+        let (back, forward) = match self.fixed_window {
+            Some(window) => (0, window),
+            None => shape.divide(window.min(self.window)),
+        };
+        let pool = pool.clamp(1, self.pool.max(1));
+        let stride = if back + forward == 0 || pool == 1 { Stride::Chunks(1) } else { stride };
+        Plan { pool, stride, back, forward }
+    }
+
+    /// Returns the plans that differ from one by one step of one dimension.
+    pub(super) fn neighbors(&self, plan: &Plan) -> Vec<Plan> {
+        let around = |index: usize, len: usize| [index.checked_sub(1), Some(index + 1).filter(|next| *next < len)];
+        let pool = POOLS.partition_point(|pool| *pool < plan.pool).min(POOLS.len() - 1);
+        let window = WINDOWS.partition_point(|window| *window < plan.window()).min(WINDOWS.len() - 1);
+        let stride = STRIDES.iter().position(|stride| *stride == plan.stride).unwrap_or(0);
+        let shape = Shape::of(plan);
+        let mut out = Vec::with_capacity(9);
+        for index in around(pool, POOLS.len()).into_iter().flatten() {
+            out.push(self.plan(POOLS[index], plan.stride, shape, plan.window()));
+        }
+        for index in around(window, WINDOWS.len()).into_iter().flatten() {
+            out.push(self.plan(plan.pool, plan.stride, shape, WINDOWS[index]));
+        }
+        for index in around(stride, STRIDES.len()).into_iter().flatten() {
+            out.push(self.plan(plan.pool, STRIDES[index], shape, plan.window()));
+        }
+        for other in [Shape::Forward, Shape::Both, Shape::Backward] {
+            if other != shape {
+                out.push(self.plan(plan.pool, plan.stride, other, plan.window()));
+            }
+        }
+        out
+    }
+
+    /// Returns plans that differ in kind: each is the best for some stream and device.
+    pub(super) fn archetypes(&self) -> [Plan; 11] {
+        let all = u32::MAX;
+        [
+            self.plan(all, Stride::Chunks(1), Shape::Forward, 0),
+            self.plan(all, EACH_RUN, Shape::Forward, 204),
+            self.plan(all, EACH_RUN, Shape::Forward, 16),
+            self.plan(all, Stride::Chunks(8), Shape::Both, 16),
+            self.plan(all, Stride::Chunks(512), Shape::Both, 1_632),
+            self.plan(all, Stride::Chunks(64), Shape::Both, 204),
+            self.plan(all, Stride::Chunks(4_096), Shape::Both, 16_320),
+            self.plan(1, Stride::Chunks(1), Shape::Forward, 816),
+            self.plan(1, Stride::Chunks(1), Shape::Both, 4_080),
+            self.plan(1, Stride::Chunks(1), Shape::Forward, 4_080),
+            self.plan(1, Stride::Chunks(1), Shape::Forward, 16_320),
+        ]
+    }
+}
+
+/// Returns the distance in the stream at which a chunk counts as a neighbor that a window may resolve.
+pub(in crate::identify) fn reach_of(plan: &Plan) -> u64 {
+    4 * u64::from(plan.window()).max(8)
+}
+
+/// Sorts windows, and merges those that overlap or whose gap takes less time to read than another read. A window of more than
+/// `records_max` records is divided. Windows that follow each other without a gap need one seek.
+pub(in crate::identify) fn merge_windows(
+    mut windows: Vec<(u64, u64)>,
+    device: &DeviceCosts,
+    records_max: u64,
+) -> Vec<(u64, u64)> {
+    windows.retain(|(start, end)| start < end);
+    windows.sort_unstable();
+    let (gap, records_max) = (device.gap_records(), records_max.max(1));
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(windows.len());
+    for (mut start, end) in windows {
+        if let Some(last) = merged.last_mut().filter(|last| start <= last.1.saturating_add(gap)) {
+            let taken = end.min(cut_after(last.0, records_max));
+            last.1 = last.1.max(taken);
+            start = last.1;
+        }
+        while start < end {
+            let taken = end.min(cut_after(start, records_max));
+            merged.push((start, taken));
+            start = taken;
+        }
+    }
+    merged
+}
+
+/// Returns where a window from a record on is cut: at the end of a page, so that the next one begins where it ends.
+fn cut_after(start: u64, records_max: u64) -> u64 {
+    let page = LOG_PAGE_RECORDS as u64;
+    let end = (start + records_max) / page * page;
+    if start < end { end } else { start + records_max }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::DeviceProfile;
+
+    fn device(random_reads_per_s_single: u64, random_reads_per_s_deep: u64) -> DeviceCosts {
+        DeviceCosts::of_profile(DeviceProfile {
+            random_reads_per_s_single,
+            random_reads_per_s_deep,
+            sequential_bytes_per_s: 160_000_000,
+        })
+    }
+
+    #[test]
+    fn merged_windows_hold_what_was_asked_for_and_continue_each_other() {
+        let disk = device(83, 83);
+        let merged = merge_windows(vec![(10, 30), (500, 2_000), (20, 40), (900_000, 900_001)], &disk, 1_000);
+        assert_eq!(merged.first().map(|window| window.0), Some(10));
+        assert_eq!(merged.last(), Some(&(900_000, 900_001)));
+        let connected = &merged[..merged.len() - 1];
+        assert!(connected.windows(2).all(|pair| pair[0].1 == pair[1].0 && pair[0].1 % 102 == 0), "{merged:?}");
+        assert!(merged.iter().all(|(start, end)| end - start <= 1_000) && connected.last().unwrap().1 == 2_000);
+        let ssd = device(11_000, 35_000);
+        assert_eq!(merge_windows(vec![(10, 30), (31, 40), (20, 25), (7, 7)], &ssd, 1_000), [(10, 30), (31, 40)]);
+    }
+}

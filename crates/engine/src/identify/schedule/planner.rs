@@ -1,0 +1,190 @@
+//! A planner: chooses plans by what they would have cost on the recent stream.
+//!
+//! It keeps the recent stream with the record of every duplicate, whatever resolved it. So it can tell what any plan would
+//! have cost there: [`replay`] carries a plan out on the stream, with the costs of the device, and without a read. The
+//! planner replays the current plan, its neighbors, and some far from it, and changes to the cheapest. No plan has to be
+//! tried on the device to be known, so exploring costs processor time only, and that is limited.
+
+#![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
+
+use crate::identify::schedule::cost::{DeviceCosts, LookupCosts};
+use crate::identify::schedule::coverage::Coverage;
+use crate::identify::schedule::plan::{Plan, PlanLimits};
+use crate::identify::schedule::replay::{Replayed, replay};
+use crate::identify::schedule::trace::Trace;
+
+/// Chunks of the stream after which a planner may decide again.
+const TRACE_CHUNKS: u64 = 4_096;
+/// Traces that a decision looks at.
+const TRACES: usize = 3;
+/// Processor time of a visit of a replay, in seconds.
+const VISIT_SECONDS: f64 = 60e-9;
+/// Processor time that planning may take: for each chunk of the stream, in seconds, and of each second of the device.
+const PLANNING_PER_CHUNK: f64 = 20e-9;
+const PLANNING_SHARE: f64 = 0.05;
+/// Most planning time that is saved for later, in seconds.
+const CREDIT_MAX: f64 = 0.05;
+/// Share of the cost that another plan must save.
+const SAVING_MIN: f64 = 0.03;
+/// Cost of a chunk of the stream below which no plan is worth a search, in seconds.
+const RATE_MIN: f64 = 1e-9;
+/// Factor by which the cost of the plan must change for a decision before it is due.
+const RATE_CHANGE: f64 = 1.3;
+/// Most traces between two decisions while the plan stays the best.
+const WAIT_MAX: u32 = 4;
+/// Runs of the stream that a decision looks at; the newest count.
+const RUNS_MAX: usize = 6_000;
+/// Most steps of one decision.
+const STEPS_MAX: usize = 6;
+
+/// Chooses plans by what they would have cost on the recent stream.
+#[derive(Debug)]
+pub(in crate::identify) struct Planner {
+    /// The plan in use.
+    pub(in crate::identify) plan: Plan,
+    traces: Vec<Trace>,
+    /// Ranges of the log that the cache held before these traces.
+    before: Coverage,
+    /// Planning time that may be spent, in seconds.
+    credit: f64,
+    /// Traces until the next decision, and how many that were after the last one.
+    wait: (u32, u32),
+    /// Seconds that the plan takes for a chunk of the stream, at the last decision.
+    rate: f64,
+    /// Changes of the plan so far.
+    pub(in crate::identify) changes: u64,
+}
+
+/// State of an index that plans depend on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::identify) struct Situation {
+    pub(in crate::identify) costs: LookupCosts,
+    pub(in crate::identify) limits: PlanLimits,
+    /// Records of the cache.
+    pub(in crate::identify) cache_records: u64,
+    /// Records of the log.
+    pub(in crate::identify) log_end: u64,
+    /// Seconds that the device has taken since the last decision.
+    pub(in crate::identify) spent: f64,
+}
+
+impl Planner {
+    /// Starts with the initial plan.
+    pub(in crate::identify) fn new(device: DeviceCosts, limits: &PlanLimits) -> Self {
+        let before = Coverage::new(0);
+        Self {
+            plan: limits.initial(device),
+            traces: Vec::new(),
+            before,
+            credit: CREDIT_MAX,
+            wait: (0, 0),
+            rate: 0.0,
+            changes: 0,
+        }
+    }
+
+    /// Returns true if a trace is long enough for a decision.
+    pub(in crate::identify) fn is_due(trace: &Trace) -> bool {
+        TRACE_CHUNKS <= trace.arrivals
+    }
+
+    /// Takes the stream since the last decision, and decides on the plan.
+    pub(in crate::identify) fn decide(&mut self, trace: Trace, situation: &Situation) {
+        let of_stream = trace.arrivals as f64 * PLANNING_PER_CHUNK;
+        self.credit = (self.credit + of_stream + situation.spent * PLANNING_SHARE).min(CREDIT_MAX);
+        self.plan.pool = self.plan.pool.min(situation.limits.pool).max(1);
+        self.before.set_capacity(situation.cache_records);
+        let Some(first) = trace.runs.first().map(|run| run.sequence) else { return };
+        if self.traces.last().is_some_and(|last| first < last.end) {
+            // Another session has begun.
+            self.traces.clear();
+        }
+        let arrivals = trace.arrivals.max(1) as f64;
+        self.traces.push(trace);
+        let newest = &self.traces[self.traces.len() - 1..];
+        let (done, _) = self.replay(self.plan, newest, situation, f64::INFINITY);
+        self.credit -= done.visits as f64 * VISIT_SECONDS;
+        let rate = done.seconds / arrivals;
+        if TRACES < self.traces.len() {
+            let oldest = self.traces.remove(0);
+            for run in oldest.runs.iter().filter(|run| !run.is_nowhere()) {
+                self.before.use_at(run.start);
+            }
+            for (start, end) in oldest.reads {
+                self.before.add(start, end);
+            }
+        }
+        let is_steady = rate <= self.rate * RATE_CHANGE && self.rate <= rate * RATE_CHANGE;
+        self.wait.0 = if is_steady { self.wait.0.saturating_sub(1) } else { 0 };
+        if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit {
+            let changes = self.changes;
+            self.choose(situation);
+            let wait = if changes == self.changes { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
+            self.wait = (wait, wait);
+            self.rate = rate;
+        }
+    }
+
+    fn replay(&self, plan: Plan, traces: &[Trace], situation: &Situation, seconds_max: f64) -> (Replayed, Coverage) {
+        let Situation { costs, limits, log_end, .. } = situation;
+        replay(plan, traces, &self.before, costs, (limits, *log_end, seconds_max))
+    }
+
+    /// Returns the newest traces, without the beginning of the oldest one if they have too many runs.
+    fn recent(&self) -> Vec<Trace> {
+        let mut left = RUNS_MAX;
+        let mut recent = Vec::with_capacity(self.traces.len());
+        for trace in self.traces.iter().rev() {
+            let taken = left.min(trace.runs.len());
+            left -= taken;
+            let runs = trace.runs[trace.runs.len() - taken..].to_vec();
+            let arrivals = trace.arrivals * taken as u64 / trace.runs.len().max(1) as u64;
+            recent.push(Trace { runs, arrivals, end: trace.end, reads: Vec::new() });
+            if left == 0 {
+                break;
+            }
+        }
+        recent.reverse();
+        recent
+    }
+
+    /// Descends from the current plan, or from an archetype that is better, to the best neighbor, and so on.
+    fn choose(&mut self, situation: &Situation) {
+        let traces = self.recent();
+        let mut tried: Vec<(Plan, f64)> = Vec::new();
+        let mut cost_of = |planner: &mut Self, plan: Plan, seconds_max: f64| {
+            if let Some((_, cost)) = tried.iter().find(|(known, _)| *known == plan) {
+                return *cost;
+            }
+            let (done, _) = planner.replay(plan, &traces, situation, seconds_max);
+            planner.credit -= done.visits as f64 * VISIT_SECONDS;
+            tried.push((plan, done.seconds));
+            done.seconds
+        };
+        let current = cost_of(self, self.plan, f64::INFINITY);
+        let (mut best, mut least) = (self.plan, current);
+        let mut candidates = situation.limits.archetypes().to_vec();
+        candidates.extend(situation.limits.neighbors(&best));
+        for _ in 0..STEPS_MAX {
+            let before = best;
+            for plan in candidates {
+                let cost = cost_of(self, plan, least);
+                if cost < least {
+                    (best, least) = (plan, cost);
+                }
+            }
+            if best == before {
+                break;
+            }
+            candidates = situation.limits.neighbors(&best);
+        }
+        if best != self.plan && least < current * (1.0 - SAVING_MIN) {
+            self.plan = best;
+            self.changes += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "planner_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+use super::*;
+use crate::identify::schedule::plan::{POOLS, STRIDES, Shape, Stride, WINDOWS};
+use crate::io::DeviceProfile;
+use crate::kv::Position;
+use crate::random::SplitMix64;
+use crate::types::Sequence;
+
+const DISK: DeviceProfile =
+    DeviceProfile { random_reads_per_s_single: 83, random_reads_per_s_deep: 83, sequential_bytes_per_s: 160_000_000 };
+const SSD: DeviceProfile = DeviceProfile {
+    random_reads_per_s_single: 11_000,
+    random_reads_per_s_deep: 93_000,
+    sequential_bytes_per_s: 500_000_000,
+};
+const LIMITS: PlanLimits =
+    PlanLimits { pool: 8_192, first_pool: 2_048, age: 1 << 16, window: 16_384, fixed_window: None };
+const LOG_END: u64 = 10_000_000;
+
+fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
+    let device = DeviceCosts::of_profile(profile);
+    let costs = LookupCosts { device, pages: 100_000.0, pages_per_key };
+    Situation { costs, limits: LIMITS, cache_records: 200_000, log_end: LOG_END, spent: 1.0 }
+}
+
+/// Passes a stream of positions to a planner, 4,096 chunks at a time; returns the plan.
+fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) -> Plan {
+    let mut planner = Planner::new(situation.costs.device, &situation.limits);
+    let mut trace = Trace::default();
+    for (sequence, position) in (0..).zip(positions) {
+        trace.pass(Sequence(sequence), position.map(Position));
+        if Planner::is_due(&trace) {
+            planner.decide(std::mem::take(&mut trace), situation);
+        }
+    }
+    planner.plan
+}
+
+/// Runs of chunks at random positions.
+fn runs(len: u64, chunks: usize) -> impl Iterator<Item = Option<u64>> {
+    let mut random = SplitMix64::new(9);
+    let (mut start, mut at) = (0, len);
+    let next = move || {
+        if at == len {
+            (start, at) = (random.below(LOG_END - len), 0);
+        }
+        at += 1;
+        Some(Some(start + at - 1))
+    };
+    std::iter::from_fn(next).take(chunks)
+}
+
+fn cost(plan: Plan, situation: &Situation, trace: &Trace) -> f64 {
+    let traces = std::slice::from_ref(trace);
+    let limits = (&situation.limits, situation.log_end, f64::INFINITY);
+    replay(plan, traces, &Coverage::new(situation.cache_records), &situation.costs, limits).0.seconds
+}
+
+fn trace_of(positions: impl Iterator<Item = Option<u64>>) -> Trace {
+    let mut trace = Trace::default();
+    for (sequence, position) in (0..).zip(positions) {
+        trace.pass(Sequence(sequence), position.map(Position));
+    }
+    trace
+}
+
+#[test]
+fn single_duplicates_read_no_windows_and_long_runs_read_long_ones() {
+    for profile in [DISK, SSD] {
+        let situation = situation(profile, 1.0);
+        let plan = learn(&situation, runs(1, 60_000));
+        assert_eq!(plan.window(), 0, "{plan:?}");
+        let plan = learn(&situation, runs(3_000, 60_000));
+        assert!(800 <= plan.forward, "{plan:?}");
+    }
+}
+
+#[test]
+fn windows_are_not_read_if_the_memtable_answers() {
+    let plan = learn(&situation(SSD, 0.0), runs(4, 60_000));
+    assert_eq!(plan.window(), 0, "{plan:?}");
+}
+
+#[test]
+fn reversed_streams_read_before_the_hit() {
+    let reversed = (0..60_000).map(|chunk| Some(LOG_END - 1 - chunk));
+    let plan = learn(&situation(SSD, 1.0), reversed);
+    assert!(100 < plan.back, "{plan:?}");
+}
+
+#[test]
+fn one_chunk_of_many_is_looked_up_where_neighbors_share_a_window() {
+    // Short runs with gaps, all in one neighborhood of the log.
+    let mut at = 0;
+    let positions = (0..60_000).map(|chunk| {
+        at += if chunk % 7 == 0 { 3 } else { 1 };
+        if chunk % 9 == 0 { None } else { Some(at) }
+    });
+    let situation = situation(SSD, 1.0);
+    let trace = trace_of(positions.take(20_000));
+    let mut planner = Planner::new(situation.costs.device, &situation.limits);
+    planner.decide(trace.clone(), &situation);
+    let each = cost(LIMITS.plan(8_192, Stride::Chunks(1), Shape::Forward, 0), &situation, &trace);
+    let chosen = cost(planner.plan, &situation, &trace);
+    assert!(20.0 * chosen < each, "{:?} takes {chosen}, every chunk {each}", planner.plan);
+}
+
+#[test]
+fn a_change_of_the_stream_changes_the_plan_within_some_traces() {
+    let situation = situation(SSD, 1.0);
+    let stream = runs(2_000, 80_000).chain(runs(1, 40_000));
+    assert_eq!(learn(&situation, stream).window(), 0);
+    let stream = runs(1, 80_000).chain(runs(2_000, 40_000));
+    assert!(400 < learn(&situation, stream).window());
+}
+
+/// No plan that a planner can choose costs much less on a stream that goes on as it has begun: the planner's regret there.
+#[test]
+fn the_plan_is_never_far_from_the_best_one_in_hindsight() {
+    for (profile, name) in [(DISK, "disk"), (SSD, "ssd")] {
+        for run in [1, 3, 13, 100, 1_500, 20_000] {
+            let situation = situation(profile, 1.0);
+            let chosen = learn(&situation, runs(run, 80_000));
+            let trace = trace_of(runs(run, 12_000));
+            let taken = cost(chosen, &situation, &trace);
+            let mut best = (f64::INFINITY, chosen);
+            for pool in POOLS {
+                for stride in STRIDES {
+                    for window in WINDOWS {
+                        for shape in [Shape::Forward, Shape::Both, Shape::Backward] {
+                            let plan = LIMITS.plan(pool, stride, shape, window);
+                            let seconds = cost(plan, &situation, &trace);
+                            if seconds < best.0 {
+                                best = (seconds, plan);
+                            }
+                        }
+                    }
+                }
+            }
+            assert!(taken <= 1.25 * best.0, "{name}, runs of {run}: {chosen:?} takes {taken}, {best:?}");
+        }
+    }
+}
