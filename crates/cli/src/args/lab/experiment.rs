@@ -20,6 +20,9 @@ pub(crate) struct RunArgs {
     /// several run one after the other
     #[arg(long = "device", value_name = "NAME", default_value = "real")]
     pub(crate) devices: Vec<String>,
+    /// Take all versions of the trace as one session, instead of opening the index again with an empty cache for each
+    #[arg(long)]
+    pub(crate) one_session: bool,
     /// Directory for the index during the run [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,

@@ -99,6 +99,7 @@ pub(crate) fn run(output: &Output, args: &RunArgs) -> Result<()> {
         trace: args.trace.clone(),
         points: points.collect::<Result<_>>()?,
         devices: devices.collect::<Result<_>>()?,
+        is_one_session: args.one_session,
         scratch: scratch(args.scratch.as_ref()),
     };
     let findings = try_out(&trial, origin(), command(), &watch(output)?).map_err(advised)?;
