@@ -11,6 +11,7 @@
     reason = "it measures on a real disk, by a real clock, and reads and writes traces"
 )]
 
+pub mod adversarial;
 pub mod advise;
 pub mod bench;
 pub mod chunkers;
