@@ -92,6 +92,42 @@ fn each_version_is_a_session_with_figures_of_its_own() {
 }
 
 #[test]
+fn regret_is_measured_on_traces_and_adversarial_streams() {
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "synth", "trace", "--objects", "50", "--versions", "2", "--modified", "0.3"]).code(0);
+    let regret = ["lab", "regret", "trace", "--adversarial", "3,5-6", "--chunks", "3000", "--device", "hdd"];
+    let options = ["--device", "ssd", "--scale", "64", "--windows", "64,2048"];
+    let run = || regret.into_iter().chain(options);
+    let found = fixture.run(run().chain(["--output", "results", "--json"])).code(0).json();
+    assert_eq!((&found["message_type"], &found["experiment"]), (&json!("findings"), &json!("regret")));
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    let cells: Vec<_> = rows.iter().map(|row| [row[0].as_str().unwrap(), row[1].as_str().unwrap()]).collect();
+    let sources = ["trace", "adversarial 3", "adversarial 5", "adversarial 6"];
+    assert_eq!(cells, sources.into_iter().flat_map(|source| [[source, "hdd"], [source, "ssd"]]).collect::<Vec<_>>());
+    // Adaptive, and four schedules with three rules for windows, in each cell.
+    assert_eq!(found["tables"][1]["rows"].as_array().unwrap().len(), 8 * (1 + 4 * 3));
+    for name in ["regret.json", "regret.csv", "report.html"] {
+        assert!(fixture.path("results").join(name).exists(), "{name}");
+    }
+    let text = fixture.run(run()).code(0);
+    assert!(text.stdout().contains("adversarial 5") && text.stdout().contains("Regret: at worst"), "{}", text.stdout());
+    assert!(!text.stdout().contains("All runs"), "{}", text.stdout());
+    assert!(text.stderr().contains("trace on hdd: regret "), "{}", text.stderr());
+    for (arguments, sentence) in [
+        (vec!["regret"], "TRACE"),
+        (vec!["regret", "--adversarial", "3-1"], "a range of 1 to 10000 seeds"),
+        (vec!["regret", "--adversarial", "1", "--chunks", "0"], "--chunks"),
+        (vec!["regret", "trace", "--set", "schedule=pool"], "schedule: contenders differ in it"),
+        (vec!["regret", "trace", "--windows", "0"], "a window has a record at least"),
+        (vec!["regret", "nothing", "--device", "ssd"], "nothing: No such file"),
+        (vec!["regret", "trace", "--output", "results"], "regret.json: File exists"),
+    ] {
+        let refused = fixture.run([vec!["lab"], arguments.clone()].concat()).code(1);
+        assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
+    }
+}
+
+#[test]
 fn a_directory_that_is_recorded_and_replayed_has_exactly_the_unique_chunks_that_its_backup_stores() {
     let fixture = Fixture::new();
     let large: Vec<u8> = (0..250_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
