@@ -34,7 +34,7 @@ fn every_preset_finds_the_same_chunks_of_a_trace() {
     let made = fixture.run(synth).code(0).json();
     let described = fixture.run(["lab", "describe", "trace", "--json"]).code(0).json();
     let presets = ["adaptive", "lazy", "eager", "exhaustive", "dedupcdp", "pm-oblivious", "pm-buffer-f", "pm-buffer-l"];
-    let mut run = vec!["lab", "run", "trace", "--device", "nvme", "--json", "--scratch", "."];
+    let mut run = vec!["lab", "run", "trace", "--device", "nvme", "--json", "--scratch", ".", "--one-session"];
     for preset in presets {
         run.extend(["--preset", preset]);
     }
@@ -50,6 +50,81 @@ fn every_preset_finds_the_same_chunks_of_a_trace() {
     assert!(text.stdout().contains("unique chunks") && text.stdout().contains("adaptive, hdd"), "{}", text.stdout());
     let csv = fixture.run(["lab", "run", "trace", "--device", "hdd", "--csv"]).code(0);
     assert!(csv.stdout().lines().count() > 10, "{}", csv.stdout());
+}
+
+#[test]
+fn each_version_is_a_session_with_figures_of_its_own() {
+    let fixture = Fixture::without_repository(None);
+    let synth = ["lab", "synth", "trace", "--objects", "100", "--versions", "3", "--modified", "0.3", "--json"];
+    fixture.run(synth).code(0);
+    let described = fixture.run(["lab", "describe", "trace", "--json"]).code(0).json();
+    // A smaller filter than that of the presets: it is written after each session.
+    let sizes = ["--set", "memory=256M", "--set", "filter-size=8M"];
+    let run = ["lab", "run", "trace", "--device", "ssd", "--preset", "eager", "--preset", "lazy", "--json"];
+    let run: Vec<_> = run.into_iter().chain(sizes).collect();
+    let found = fixture.run(&run).code(0).json();
+    let tables = found["tables"].as_array().unwrap();
+    let titles: Vec<_> = tables.iter().map(|table| table["title"].as_str().unwrap()).collect();
+    assert_eq!(titles[1..], ["Versions, eager, ssd", "Versions, lazy, ssd"]);
+    for (table, run) in tables[1..].iter().zip(0..) {
+        let columns: Vec<_> = table["columns"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+        let column = |title: &str| -> Vec<f64> {
+            let at =
+                columns.iter().position(|column| *column == title).unwrap_or_else(|| panic!("{title}: {columns:?}"));
+            table["rows"].as_array().unwrap().iter().map(|row| row[at].as_f64().unwrap()).collect()
+        };
+        assert_eq!(column("version"), [0.0, 1.0, 2.0]);
+        let chunks: Vec<_> = (0..3).map(|version| described["versions"][version]["chunks"].as_f64().unwrap()).collect();
+        assert_eq!(column("chunks"), chunks);
+        for title in ["lookups", "windows", "unique chunks", "MiB read", "seconds", "of which device, s"] {
+            let (sum, all) = (column(title).iter().sum::<f64>(), row(&found, title)[run].as_f64().unwrap());
+            assert!((sum - all).abs() < 1e-6, "{title}: {sum}, not {all}");
+        }
+        // Nothing of the first version is known, and most of the others.
+        let ratios = column("ratio");
+        assert!(ratios[0] < 1.5 && ratios[1..].iter().all(|ratio| 2.0 < *ratio), "{ratios:?}");
+        // The cache is cold.
+        assert!(column("windows")[1..].iter().all(|windows| 0.0 < *windows), "{table}");
+    }
+    let one = fixture.run(run.into_iter().chain(["--one-session"])).code(0).json();
+    assert_eq!(one["tables"].as_array().unwrap().len(), 1);
+    assert_eq!(row(&one, "unique chunks"), row(&found, "unique chunks"));
+}
+
+#[test]
+fn regret_is_measured_on_traces_and_adversarial_streams() {
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "synth", "trace", "--objects", "50", "--versions", "2", "--modified", "0.3"]).code(0);
+    let regret = ["lab", "regret", "trace", "--adversarial", "3,5-6", "--chunks", "3000", "--device", "hdd"];
+    let options = ["--device", "ssd", "--scale", "64", "--windows", "64,2048"];
+    let run = || regret.into_iter().chain(options);
+    let found = fixture.run(run().chain(["--output", "results", "--json"])).code(0).json();
+    assert_eq!((&found["message_type"], &found["experiment"]), (&json!("findings"), &json!("regret")));
+    let rows = found["tables"][0]["rows"].as_array().unwrap();
+    let cells: Vec<_> = rows.iter().map(|row| [row[0].as_str().unwrap(), row[1].as_str().unwrap()]).collect();
+    let sources = ["trace", "adversarial 3", "adversarial 5", "adversarial 6"];
+    assert_eq!(cells, sources.into_iter().flat_map(|source| [[source, "hdd"], [source, "ssd"]]).collect::<Vec<_>>());
+    // Adaptive, and four schedules with three rules for windows, in each cell.
+    assert_eq!(found["tables"][1]["rows"].as_array().unwrap().len(), 8 * (1 + 4 * 3));
+    for name in ["regret.json", "regret.csv", "report.html"] {
+        assert!(fixture.path("results").join(name).exists(), "{name}");
+    }
+    let text = fixture.run(run()).code(0);
+    assert!(text.stdout().contains("adversarial 5") && text.stdout().contains("Regret: at worst"), "{}", text.stdout());
+    assert!(!text.stdout().contains("All runs"), "{}", text.stdout());
+    assert!(text.stderr().contains("trace on hdd: regret "), "{}", text.stderr());
+    for (arguments, sentence) in [
+        (vec!["regret"], "TRACE"),
+        (vec!["regret", "--adversarial", "3-1"], "a range of 1 to 10000 seeds"),
+        (vec!["regret", "--adversarial", "1", "--chunks", "0"], "--chunks"),
+        (vec!["regret", "trace", "--set", "schedule=pool"], "schedule: contenders differ in it"),
+        (vec!["regret", "trace", "--windows", "0"], "a window has a record at least"),
+        (vec!["regret", "nothing", "--device", "ssd"], "nothing: No such file"),
+        (vec!["regret", "trace", "--output", "results"], "regret.json: File exists"),
+    ] {
+        let refused = fixture.run([vec!["lab"], arguments.clone()].concat()).code(1);
+        assert!(refused.stderr().contains(sentence), "{arguments:?}: {}", refused.stderr());
+    }
 }
 
 #[test]

@@ -52,6 +52,10 @@ fn findings() -> Value {
             plot("Bars", "bars", &names, &linear("reads"), &bars),
             plot("Stacked", "stacked-bars", &names, &linear("time, s"), &stacked),
         ],
+        "heat_maps": [{"title": HOSTILE, "measure": HOSTILE, "columns": ["hdd", HOSTILE], "rows": [
+            {"name": "lazy", "values": [1, 1000]},
+            {"name": HOSTILE, "values": [10, null]},
+        ]}],
         "claims": [
             {"what": HOSTILE, "published": HOSTILE, "found": HOSTILE, "holds": true},
             {"what": "turn", "published": "20", "found": "30", "holds": false, "remark": HOSTILE},
@@ -123,7 +127,17 @@ fn a_report_is_drawn_in_a_browser_without_complaint_or_request() {
         "[...document.querySelector('.plot').querySelectorAll('.modebar-btn')].map(button => button.dataset.title)";
     assert_eq!(browser.evaluate(buttons), json!(["Download plot", "Zoom", "Pan", "Reset axes"]));
     let missing = "[...document.querySelectorAll('figure p')].map(note => note.textContent)";
-    assert_eq!(browser.evaluate(missing), json!(["lazy: 1 point was not measured and is not drawn."]));
+    let measure = format!("{HOSTILE}, from 1 (light) to 1000 (dark)");
+    assert_eq!(browser.evaluate(missing), json!(["lazy: 1 point was not measured and is not drawn.", measure]));
+    // Numbers of a heat map are colored by their size, and a missing one is not.
+    let shown = "[...document.querySelectorAll('.heat td')].map(cell => [cell.textContent, getComputedStyle(cell).backgroundColor])";
+    let colors = [
+        ("1", "rgba(213, 94, 0, 0)"),
+        ("1000", "rgba(213, 94, 0, 0.75)"),
+        ("10", "rgba(213, 94, 0, 0.25)"),
+        ("\u{2013}", "rgba(213, 94, 0, 0)"),
+    ];
+    assert_eq!(browser.evaluate(shown), json!(colors));
 
     // Under the pointer a plot says what is there.
     browser.evaluate("document.getElementById('plot-2').scrollIntoView({behavior: 'instant'})");

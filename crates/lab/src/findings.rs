@@ -23,6 +23,9 @@ pub struct Findings {
     pub tables: Vec<Table>,
     /// The same to look at.
     pub plots: Vec<Plot>,
+    /// Numbers of which the color shows the size.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub heat_maps: Vec<HeatMap>,
     /// Claims: the paper's statement, the finding, and the outcome.
     pub claims: Vec<Claim>,
     /// Duration in seconds.
@@ -132,6 +135,28 @@ pub struct Series {
     /// Points, from left to right. A number that is not finite is null in JSON, which is read as [`f64::NAN`].
     #[serde(deserialize_with = "points_or_null")]
     pub points: Vec<(f64, f64)>,
+}
+
+/// Numbers in rows and columns, colored by their logarithm.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HeatMap {
+    /// Title.
+    pub title: String,
+    /// Measure of all numbers, with its unit.
+    pub measure: String,
+    /// Titles of the columns.
+    pub columns: Vec<String>,
+    /// Rows, from above.
+    pub rows: Vec<HeatRow>,
+}
+
+/// A row of a heat map.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HeatRow {
+    /// Name.
+    pub name: String,
+    /// As many positive numbers as columns; none where nothing was measured.
+    pub values: Vec<Option<f64>>,
 }
 
 /// A statement of a paper, compared with the finding.

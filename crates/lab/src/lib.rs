@@ -3,14 +3,16 @@
 //! [`trace`] has traces, which say what chunks a source has without their bytes; [`record`] makes them of real data, cut by one
 //! of the [`chunkers`]. A [`point`] is a way of finding duplicates, a [`device`] holds its index, and [`mapped`] is an index on
 //! persistent memory; [`replay`] sends chunks through an identifier, [`run`](mod@run) does so for a point, [`trial`] for a trace and
-//! [`experiment`] for what papers did. What they find are [`findings`], which [`report`] shows. [`advise`] samples real data.
-//! [`schedules`] and [`growth`] measure the engine's index itself; see docs/performance.md.
+//! [`experiment`] for what papers did. [`regret`] compares the adaptive schedule with all others, also on [`adversarial`] streams.
+//! What they find are [`findings`], which [`report`] shows. [`advise`] samples real data. [`schedules`] and [`growth`] measure the
+//! engine's index itself; see docs/performance.md.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "it measures on a real disk, by a real clock, and reads and writes traces"
 )]
 
+pub mod adversarial;
 pub mod advise;
 pub mod bench;
 pub mod chunkers;
@@ -28,6 +30,7 @@ pub mod origin;
 pub mod point;
 mod processor;
 pub mod record;
+pub mod regret;
 pub mod replay;
 pub mod report;
 pub mod run;

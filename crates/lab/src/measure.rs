@@ -23,8 +23,35 @@ pub struct Measured {
     pub traffic: Option<Traffic>,
     /// Memory of the point.
     pub memory: u64,
-    /// Times of the steps on mapped memory, and the predictions of the paper's model.
+    /// Times of the steps on mapped memory, and the predictions of the paper's model. None of several sessions together.
     pub steps: Option<Steps>,
+    /// The same for each session. The index was closed between two, and opened again with an empty cache, which does not
+    /// count.
+    pub sessions: Vec<Session>,
+}
+
+/// Measurements of one session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Number; that of its version in a trace.
+    pub number: u32,
+    /// Measurements, without intervals.
+    pub measured: Measured,
+}
+
+impl Measured {
+    /// Adds the next session.
+    pub fn add_session(&mut self, number: u32, mut measured: Self) {
+        self.outcome.add(&measured.outcome);
+        self.unique.add_all(&measured.unique);
+        self.intervals.append(&mut measured.intervals);
+        self.memory = self.memory.max(measured.memory);
+        if let Some(traffic) = &measured.traffic {
+            self.traffic.get_or_insert_default().add(traffic);
+        }
+        self.steps = if self.sessions.is_empty() { measured.steps.clone() } else { None };
+        self.sessions.push(Session { number, measured });
+    }
 }
 
 /// Steps of identification on mapped memory: times of one, in nanoseconds, and how many there were.

@@ -33,10 +33,20 @@ pub struct Drawn {
     pub is_new: Option<bool>,
 }
 
-/// A source of chunks.
+/// A source of chunks, which are those of one session or of several, one after the other.
 pub trait Source {
-    /// Returns the next chunk, `None` after the last.
+    /// Returns the next chunk of the session, `None` after its last.
     fn draw(&mut self) -> Result<Option<Drawn>>;
+
+    /// Goes on to the next session after the last chunk of one; returns false if there is none. Each has a chunk.
+    fn next_session(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns the number of the session.
+    fn session(&self) -> u32 {
+        0
+    }
 }
 
 /// Chunks of a stream that is made up and has no end, all of one length.
@@ -55,24 +65,81 @@ impl Source for MadeUp<'_> {
     }
 }
 
-/// The chunks of a trace, streams one after the other.
-pub struct Traced<'a>(pub &'a mut dyn Events);
+/// The chunks of a trace, streams one after the other. Each version that has chunks is a session, as with successive backups.
+/// Its number is that of the version.
+pub struct Traced<'a> {
+    events: &'a mut dyn Events,
+    /// Version of the stream.
+    version: u32,
+    /// Version of the session, from its first chunk on.
+    session: Option<u32>,
+    /// First chunk of the next session.
+    next: Option<Drawn>,
+}
+
+impl<'a> Traced<'a> {
+    /// Takes the events of a trace.
+    pub fn new(events: &'a mut dyn Events) -> Self {
+        Self { events, version: 0, session: None, next: None }
+    }
+}
 
 impl std::fmt::Debug for Traced<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Traced")
+        f.debug_struct("Traced").field("version", &self.version).finish_non_exhaustive()
     }
 }
 
 impl Source for Traced<'_> {
     fn draw(&mut self) -> Result<Option<Drawn>> {
-        loop {
-            match self.0.next_event()? {
+        if let Some(first) = self.next.take_if(|_| self.session == Some(self.version)) {
+            return Ok(Some(first));
+        }
+        while self.next.is_none() {
+            match self.events.next_event()? {
                 Some(Event::Chunk(traced)) => {
-                    return Ok(Some(Drawn { chunk: traced.chunk(), is_new: None }));
+                    let drawn = Drawn { chunk: traced.chunk(), is_new: None };
+                    if *self.session.get_or_insert(self.version) == self.version {
+                        return Ok(Some(drawn));
+                    }
+                    self.next = Some(drawn);
                 }
-                Some(Event::Begin { .. } | Event::End) => {}
-                None => return Ok(None),
+                Some(Event::Begin { version, .. }) => self.version = version,
+                Some(Event::End) => {}
+                None => break,
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_session(&mut self) -> Result<bool> {
+        let has_next = self.next.is_some();
+        if has_next {
+            self.session = Some(self.version);
+        }
+        Ok(has_next)
+    }
+
+    fn session(&self) -> u32 {
+        self.session.unwrap_or_default()
+    }
+}
+
+/// The sessions of a source as one.
+pub struct Joined<'a>(pub &'a mut dyn Source);
+
+impl std::fmt::Debug for Joined<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Joined")
+    }
+}
+
+impl Source for Joined<'_> {
+    fn draw(&mut self) -> Result<Option<Drawn>> {
+        loop {
+            let drawn = self.0.draw()?;
+            if drawn.is_some() || !self.0.next_session()? {
+                return Ok(drawn);
             }
         }
     }
@@ -97,6 +164,13 @@ impl UniqueSet {
         self.chunks += 1;
         self.bytes += u64::from(chunk.len);
         self.checksum = self.checksum.wrapping_add(u128::from_le_bytes(*name));
+    }
+
+    /// Adds a set that has none of these chunks.
+    pub fn add_all(&mut self, other: &Self) {
+        self.chunks += other.chunks;
+        self.bytes += other.bytes;
+        self.checksum = self.checksum.wrapping_add(other.checksum);
     }
 }
 
@@ -289,5 +363,59 @@ impl<I: Identifier> Replay<I> {
             self.record()?;
         }
         Ok((self.identifier, self.containers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceChunk;
+
+    struct Listed(std::vec::IntoIter<Event>);
+
+    impl Events for Listed {
+        fn next_event(&mut self) -> Result<Option<Event>> {
+            Ok(self.0.next())
+        }
+    }
+
+    /// Returns events of streams: version and number of chunks, which all differ in length.
+    fn listed(streams: &[(u32, u32)]) -> Listed {
+        let mut len = 0;
+        let mut events = Vec::new();
+        for &(version, chunks) in streams {
+            events.push(Event::Begin { name: Vec::new(), version });
+            for _ in 0..chunks {
+                len += 1;
+                events.push(Event::Chunk(TraceChunk { hash: [7; 20], len }));
+            }
+            events.push(Event::End);
+        }
+        Listed(events.into_iter())
+    }
+
+    /// Returns the number and the lengths of the chunks of each session.
+    fn sessions(source: &mut dyn Source) -> Vec<(u32, Vec<u32>)> {
+        let mut sessions = Vec::new();
+        loop {
+            let drawn = std::iter::from_fn(|| source.draw().unwrap()).map(|drawn| drawn.chunk.len).collect();
+            sessions.push((source.session(), drawn));
+            // It says so again.
+            assert_eq!(source.draw().unwrap(), None);
+            if !source.next_session().unwrap() {
+                return sessions;
+            }
+        }
+    }
+
+    #[test]
+    fn each_version_with_chunks_is_a_session() {
+        let of = |streams: &[(u32, u32)]| sessions(&mut Traced::new(&mut listed(streams)));
+        let divided = of(&[(0, 0), (1, 2), (1, 0), (1, 1), (2, 0), (4, 1), (5, 0)]);
+        assert_eq!(divided, [(1, vec![1, 2, 3]), (4, vec![4])]);
+        assert_eq!(of(&[(0, 2), (1, 1)]), [(0, vec![1, 2]), (1, vec![3])]);
+        assert_eq!(of(&[]), [(0, vec![])]);
+        let mut events = listed(&[(0, 2), (1, 1), (3, 1)]);
+        assert_eq!(sessions(&mut Joined(&mut Traced::new(&mut events))), [(0, vec![1, 2, 3, 4])]);
     }
 }

@@ -1,6 +1,7 @@
 //! One point of the parameter space with one source of chunks on one device.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -8,16 +9,18 @@ use onefold_engine::Error;
 use onefold_engine::identify::Identifier;
 use onefold_engine::kv::BucketReads;
 use onefold_engine::monitor::Monitor;
+use onefold_engine::types::ContainerId;
 
 use crate::bench::open_index;
 use crate::counts::float;
 use crate::device::clock::Traffic;
+use crate::device::model::Model;
 use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
 use crate::mapped::{Durability, MappedIndex, MappedMemory};
 use crate::measure::{Measured, Steps};
 use crate::point::{Point, Store};
-use crate::replay::{Outcome, Replay, Source};
+use crate::replay::{Outcome, Replay, SESSION, Source};
 
 /// Setting of a run.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +42,8 @@ pub struct Setting<'a> {
 /// Chunks after which the monitor is asked.
 const STEP_CHUNKS: u64 = 1 << 16;
 
-/// Runs a point on a source: `chunks` of its chunks, or all of a shorter one.
+/// Runs a point on a source: `chunks` of its chunks, or all of a shorter one. The index is closed after each session and
+/// opened for the next, whose cache is empty.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     match setting.point.store {
         Store::Table => run_table(setting, source, chunks),
@@ -55,15 +59,25 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
     }
     let scratch = scratch(setting)?;
     let SetUp { disk, host, clock } = setting.device.set_up(scratch.path());
-    let index = open_index(disk, std::sync::Arc::clone(&host), &options, 0)?;
-    let before = clock.as_ref().map(|clock| clock.traffic());
-    let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
-    let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
-    drive(setting, &mut replay, source, chunks, &mut measured, &mut |_| Duration::ZERO)?;
-    measured.traffic = clock.zip(before).map(|(clock, before)| clock.traffic().since(&before));
-    let (index, _) = replay.finish()?;
-    ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
-    Ok(measured)
+    let mut total = Measured::default();
+    let mut containers = 0;
+    loop {
+        let index = open_index(Arc::clone(&disk), Arc::clone(&host), &options, containers)?;
+        let before = clock.as_ref().map(|clock| clock.traffic());
+        let mut replay = Replay::new(index, Arc::clone(&host), containers, setting.point.container_size.0);
+        let mut measured = Measured { memory: options.memory_bytes() as u64, ..Measured::default() };
+        let left = chunks - total.outcome.chunks;
+        drive(setting, &mut replay, source, left, &mut measured, &mut |_| Duration::ZERO)?;
+        measured.traffic = clock.as_ref().zip(before).map(|(clock, before)| clock.traffic().since(&before));
+        let (index, recorded) = replay.finish()?;
+        ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
+        total.add_session(source.session(), measured);
+        if total.outcome.chunks == chunks || !source.next_session()? {
+            return Ok(total);
+        }
+        index.close()?;
+        containers = recorded;
+    }
 }
 
 /// On a modeled device, the fingerprints lie in this machine's memory, and the time of the model is added; on the
@@ -76,21 +90,46 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         Device::Modeled { model, .. } => (MappedMemory::anonymous(0)?, Some(model)),
     };
     let SetUp { host, .. } = setting.device.set_up(scratch.path());
-    let (mut index, _) = MappedIndex::open(medium, &options)?;
-    index.attach(&[])?;
+    let mut total = Measured::default();
+    let (mut medium, mut containers) = (medium, 0);
+    loop {
+        let (mut index, _) = MappedIndex::open(medium, &options)?;
+        let live: Vec<_> = (0..containers).map(|ordinal| ContainerId { session: SESSION, ordinal }).collect();
+        ensure!(index.attach(&live)?.is_empty(), "the index misses containers");
+        let mut replay = Replay::new(index, Arc::clone(&host), containers, setting.point.container_size.0);
+        let measured = mapped_session(setting, &mut replay, source, chunks - total.outcome.chunks, model)?;
+        let (index, recorded) = replay.finish()?;
+        total.add_session(source.session(), measured);
+        if total.outcome.chunks == chunks || !source.next_session()? {
+            return Ok(total);
+        }
+        medium = index.close()?;
+        containers = recorded;
+    }
+}
+
+/// Runs one session on mapped memory.
+fn mapped_session(
+    setting: &Setting<'_>,
+    replay: &mut Replay<MappedIndex<MappedMemory>>,
+    source: &mut dyn Source,
+    chunks: u64,
+    model: Option<&Model>,
+) -> Result<Measured> {
+    let index = replay.identifier();
     let (filter, cache) = index.memory();
     let mut measured = Measured { memory: (filter + cache) as u64, ..Measured::default() };
     let begun = index.traffic();
     let mut before = begun;
-    let mut replay = Replay::new(index, host, 0, setting.point.container_size.0);
     let mut charge = |replay: &Replay<MappedIndex<MappedMemory>>| {
         let now = replay.identifier().traffic();
         let since = now.since(&std::mem::replace(&mut before, now));
         model.map_or(Duration::ZERO, |model| model.mapped(&since))
     };
-    drive(setting, &mut replay, source, chunks, &mut measured, &mut charge)?;
-    let traffic = replay.identifier().traffic().since(&begun);
-    let report = replay.identifier().order_report();
+    drive(setting, replay, source, chunks, &mut measured, &mut charge)?;
+    let index = replay.identifier();
+    let traffic = index.traffic().since(&begun);
+    let report = index.order_report();
     measured.traffic = model.map(|model| Traffic {
         reads: traffic.waits(),
         writes: traffic.lines_flushed,
@@ -100,7 +139,7 @@ fn run_mapped(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         time: model.mapped(&traffic),
     });
     let lookups = measured.outcome.counters.lookups.max(1);
-    let of_lookups = replay.identifier().lookup_traffic();
+    let of_lookups = index.lookup_traffic();
     let lookup_device = model.map_or(0.0, |model| model.mapped(&of_lookups).as_secs_f64() * 1e9 / float(lookups));
     measured.steps = Some(Steps { report, lookup_device });
     Ok(measured)
@@ -168,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::point::preset;
-    use crate::replay::{Traced, UniqueSet};
+    use crate::replay::{Joined, Traced, UniqueSet};
     use crate::trace::synth::{Synth, SynthSpec};
     use crate::trace::{Event, Events};
 
@@ -209,7 +248,7 @@ mod tests {
                     monitor: &Silent,
                 };
                 let mut events = Synth::new(spec(1)).unwrap();
-                let measured = run(&setting, &mut Traced(&mut events), u64::MAX).unwrap();
+                let measured = run(&setting, &mut Joined(&mut Traced::new(&mut events)), u64::MAX).unwrap();
                 assert_eq!(measured.unique, expected, "{} on {}", preset.name, device.name());
                 assert!(expected.chunks < measured.outcome.chunks);
                 assert!(
@@ -220,6 +259,48 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn each_version_is_a_session_that_begins_with_an_empty_cache() {
+        let scratch = tempfile::tempdir().unwrap();
+        let device = Device::named("nvme").unwrap();
+        let expected = truth(spec(2));
+        for name in ["adaptive", "lazy", "pm-buffer-l"] {
+            let point = preset::Preset::named(name).unwrap().with(&[]).unwrap();
+            let setting = Setting {
+                point: &point,
+                scale: 128.0,
+                device: &device,
+                scratch: scratch.path(),
+                interval: None,
+                monitor: &Silent,
+            };
+            let [divided, whole] = [true, false].map(|is_divided| {
+                let mut events = Synth::new(spec(2)).unwrap();
+                let mut versions = Traced::new(&mut events);
+                if is_divided {
+                    run(&setting, &mut versions, u64::MAX).unwrap()
+                } else {
+                    run(&setting, &mut Joined(&mut versions), u64::MAX).unwrap()
+                }
+            });
+            assert_eq!((divided.unique, whole.unique), (expected, expected), "{name}");
+            let numbers: Vec<_> = divided.sessions.iter().map(|session| session.number).collect();
+            assert_eq!((numbers, whole.sessions.len()), (vec![0, 1, 2, 3, 4], 1), "{name}");
+            let sum = divided.sessions.iter().map(|session| session.measured.outcome.chunks).sum::<u64>();
+            assert_eq!((sum, divided.outcome.chunks), (whole.outcome.chunks, whole.outcome.chunks), "{name}");
+            let time = divided.sessions.iter().map(|session| session.measured.traffic.unwrap().time);
+            assert_eq!(divided.traffic.unwrap().time, time.sum::<std::time::Duration>(), "{name}");
+            // Every version but the first repeats chunks, which a cold cache has to read.
+            let reads: Vec<_> =
+                divided.sessions.iter().map(|session| session.measured.outcome.counters.disk_hits).collect();
+            assert!(reads[1..].iter().all(|reads| 0 < *reads), "{name}: {reads:?}");
+            // The small buffer of the mapped index has lost the chunks of the version before in either case.
+            if name != "pm-buffer-l" {
+                assert!(whole.outcome.counters.disk_hits < divided.outcome.counters.disk_hits, "{name}: {reads:?}");
+            }
+        }
     }
 
     #[test]
@@ -238,7 +319,7 @@ mod tests {
             };
             let [one, other] = [0; 2].map(|_| {
                 let mut events = Synth::new(spec(3)).unwrap();
-                run(&setting, &mut Traced(&mut events), 150_000).unwrap()
+                run(&setting, &mut Joined(&mut Traced::new(&mut events)), 150_000).unwrap()
             });
             let traffic = one.traffic.unwrap();
             assert_eq!(one.traffic, other.traffic, "{name}");

@@ -10,9 +10,9 @@ use crate::counts::float;
 use crate::device::Device;
 use crate::experiment::spec::measure;
 use crate::findings::{Axis, Cell, Findings, Origin, Plot, PlotKind, Series, Table};
-use crate::measure::Measured;
+use crate::measure::{Measure, Measured, Session};
 use crate::point::Point;
-use crate::replay::{Outcome, Traced};
+use crate::replay::{Joined, Outcome, Traced};
 use crate::run::{Setting, run};
 use crate::trace::file;
 
@@ -25,6 +25,8 @@ pub struct Trial {
     pub points: Vec<(String, Point)>,
     /// Devices.
     pub devices: Vec<Device>,
+    /// Whether all versions of the trace are one session. Otherwise each is one, as with successive backups.
+    pub is_one_session: bool,
     /// Directory for files of a run.
     pub scratch: PathBuf,
 }
@@ -52,6 +54,19 @@ const MEASURES: [&str; 20] = [
     "false-positive-rate",
     "hit-percent",
 ];
+/// Measures of each session of a run.
+const OF_SESSIONS: [&str; 10] = [
+    "chunks",
+    "gigabytes",
+    "unique-chunks",
+    "deduplication-ratio",
+    "lookups",
+    "windows",
+    "mib-read",
+    "seconds",
+    "processor-seconds",
+    "device-seconds",
+];
 /// Measures drawn for each run, stacked.
 const PARTS: [&str; 5] =
     ["lookup-seconds", "prefetch-seconds", "prelookup-seconds", "postlookup-seconds", "other-seconds"];
@@ -66,7 +81,13 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
             let (said, mut events) = file::open(&trial.trace)?;
             description = said;
             let setting = Setting { point, scale: 1.0, device, scratch: &trial.scratch, interval: None, monitor };
-            let measured = run(&setting, &mut Traced(&mut events), u64::MAX).with_context(|| name.clone())?;
+            let mut versions = Traced::new(&mut events);
+            let measured = if trial.is_one_session {
+                run(&setting, &mut Joined(&mut versions), u64::MAX)
+            } else {
+                run(&setting, &mut versions, u64::MAX)
+            };
+            let measured = measured.with_context(|| name.clone())?;
             let seconds = measured.outcome.time.as_secs_f64();
             monitor.note(&format!("{name} on {}: {seconds:.2} s", device.name()));
             if let Some((other, ..)) = runs.iter().find(|(.., other)| other.unique != measured.unique) {
@@ -78,20 +99,32 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
     let (_, _, first) = runs.first().context("no way of finding duplicates is named, or no device")?;
     let Outcome { chunks, bytes, .. } = first.outcome;
     let checksum = first.unique.checksum;
+    let mut notes = vec![
+        format!("{chunks} chunks, {bytes} bytes."),
+        format!("The first 16 bytes of the names of the unique chunks, as numbers with the least byte first, add up to {checksum:032x} modulo 2^128."),
+        "On a modeled device, seconds are the sum of processor time, which is measured, and device time, which the model \
+         gives. Nothing runs in the background. On a real device, a clock measures them."
+            .to_owned(),
+    ];
+    let mut tables = vec![table(&runs)?];
+    if 1 < first.sessions.len() {
+        notes.push(
+            "Each version is a session: the index is closed before it and opened again with an empty cache. Closing and \
+             opening do not count."
+                .to_owned(),
+        );
+        for run in &runs {
+            tables.push(sessions(run)?);
+        }
+    }
     Ok(Findings {
         experiment: "run".to_owned(),
         title: format!("Duplicates of {}", trial.trace.display()),
         source: description,
         command,
         origin,
-        notes: vec![
-            format!("{chunks} chunks, {bytes} bytes."),
-            format!("The first 16 bytes of the names of the unique chunks, as numbers with the least byte first, add up to {checksum:032x} modulo 2^128."),
-            "On a modeled device, seconds are the sum of processor time, which is measured, and device time, which the model \
-             gives. Nothing runs in the background. On a real device, a clock measures them."
-                .to_owned(),
-        ],
-        tables: vec![table(&runs)?],
+        notes,
+        tables,
         plots: vec![plot(&runs)?],
         seconds: start.elapsed().as_secs_f64(),
         ..Findings::default()
@@ -112,6 +145,22 @@ fn table(runs: &[(String, String, Measured)]) -> Result<Table> {
         }
     }
     Ok(Table { title: "What was found, and what it took".to_owned(), columns, rows })
+}
+
+/// One row for each session of a run.
+fn sessions((name, device, measured): &(String, String, Measured)) -> Result<Table> {
+    let measures = OF_SESSIONS.into_iter().map(measure).collect::<Result<Vec<_>>>()?;
+    let is_measured = |it: &&Measure| it.of(measured).is_some();
+    let measures: Vec<_> = measures.into_iter().filter(is_measured).collect();
+    let row = |session: &Session| {
+        let cells = measures.iter().map(|it| Cell::of(it.of(&session.measured), it.is_count));
+        std::iter::once(Cell::Count(session.number.into())).chain(cells).collect()
+    };
+    Ok(Table {
+        title: format!("Versions, {name}, {device}"),
+        columns: std::iter::once("version").chain(measures.iter().map(|it| it.title)).map(str::to_owned).collect(),
+        rows: measured.sessions.iter().map(row).collect(),
+    })
 }
 
 fn plot(runs: &[(String, String, Measured)]) -> Result<Plot> {

@@ -3,18 +3,18 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::counts::float;
-use crate::findings::{Axis, Findings, Plot, PlotKind, Series, Table};
+use crate::findings::{Axis, Findings, HeatMap, Plot, PlotKind, Series, Table};
 
 /// Most series of a plot. Nobody can distinguish more.
 pub const SERIES_MAX: usize = 64;
 
 /// Refuses findings that cannot be shown correctly; the error names the position.
 ///
-/// Rows have as many cells as there are columns. On an axis with names, numbers are indexes of names. On a logarithmic axis they are
+/// Rows have as many cells as there are columns. Values of heat maps are positive. On an axis with names, numbers are indexes of names. On a logarithmic axis they are
 /// positive. Bars stand at indexes of names. Points with a number that is not finite are accepted: they were not measured, and
 /// are not drawn.
 pub fn check(findings: &Findings) -> Result<()> {
-    let Findings { experiment, tables, plots, .. } = findings;
+    let Findings { experiment, tables, plots, heat_maps, .. } = findings;
     let tables = (1..).zip(tables).try_for_each(|(number, table)| {
         check_table(table).with_context(|| format!("table {number}, {:?}", table.title))
     });
@@ -23,13 +23,28 @@ pub fn check(findings: &Findings) -> Result<()> {
             .zip(plots)
             .try_for_each(|(number, plot)| check_plot(plot).with_context(|| format!("plot {number}, {:?}", plot.title)))
     };
-    tables.and_then(|()| plots()).with_context(|| format!("experiment {experiment:?}"))
+    let heat_maps = || {
+        (1..).zip(heat_maps).try_for_each(|(number, map)| {
+            check_heat_map(map).with_context(|| format!("heat map {number}, {:?}", map.title))
+        })
+    };
+    tables.and_then(|()| plots()).and_then(|()| heat_maps()).with_context(|| format!("experiment {experiment:?}"))
 }
 
 fn check_table(table: &Table) -> Result<()> {
     let columns = table.columns.len();
     for (number, row) in (1..).zip(&table.rows) {
         ensure!(row.len() == columns, "row {number} has {} cells for {columns} columns", row.len());
+    }
+    Ok(())
+}
+
+fn check_heat_map(map: &HeatMap) -> Result<()> {
+    let columns = map.columns.len();
+    for (number, row) in (1..).zip(&map.rows) {
+        ensure!(row.values.len() == columns, "row {number} has {} values for {columns} columns", row.values.len());
+        let refused = row.values.iter().flatten().find(|value| !(value.is_finite() && 0.0 < **value));
+        ensure!(refused.is_none(), "row {number} has {refused:?}, and values are positive");
     }
     Ok(())
 }
@@ -81,6 +96,16 @@ mod tests {
         let mut findings = example::findings();
         change(&mut findings);
         format!("{:#}", check(&findings).unwrap_err())
+    }
+
+    #[test]
+    fn a_heat_map_has_a_positive_number_or_none_in_each_column() {
+        let refused = refusal(|findings| findings.heat_maps[0].rows[1].values.push(None));
+        assert!(refused.contains("heat map 1") && refused.contains("row 2 has 3 values for 2 columns"), "{refused}");
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let refused = refusal(|findings| findings.heat_maps[0].rows[0].values[1] = Some(value));
+            assert!(refused.contains("and values are positive"), "{refused}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Findings for tests: every kind of plot and cell, published series, and texts that would break out of the page.
 
-use crate::findings::{Axis, Cell, Claim, Findings, Origin, Plot, PlotKind, Series, Table};
+use crate::findings::{Axis, Cell, Claim, Findings, HeatMap, HeatRow, Origin, Plot, PlotKind, Series, Table};
 
 /// A text that ends scripts, quotes and elements if it is not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\"'&amp;<b>bold</b>\u{2028}";
@@ -39,6 +39,15 @@ pub(crate) fn findings() -> Findings {
         notes: vec![text("All times are those of a modeled disk."), text(HOSTILE)],
         tables: vec![table],
         plots: plots(),
+        heat_maps: vec![HeatMap {
+            title: text("Time by schedule and device"),
+            measure: text("time over the shortest"),
+            columns: ["hdd", HOSTILE].map(text).to_vec(),
+            rows: vec![
+                HeatRow { name: text("lazy"), values: vec![Some(1.0), Some(10.0)] },
+                HeatRow { name: text(HOSTILE), values: vec![Some(100.0), None] },
+            ],
+        }],
         claims: vec![claim("lazy is faster than eager", true), claim("the turn comes at 20", false)],
         seconds: 12.5,
     }

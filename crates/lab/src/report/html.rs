@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::findings::{Cell, Claim, Findings, Plot, Table};
 use crate::report::check::check;
+use crate::report::heat::heat_map;
 use crate::report::text::{machine, verdict};
 use crate::report::{digits, figure};
 
@@ -138,6 +139,7 @@ fn article(number: usize, plots: usize, findings: &Findings) -> Markup {
             }
             @if !findings.claims.is_empty() { (claims(&findings.claims)) }
             @for (number, plot) in (plots..).zip(&findings.plots) { (figure_slot(number, plot)) }
+            @for map in &findings.heat_maps { (heat_map(map)) }
             @if !findings.tables.is_empty() {
                 h3 { (plural(findings.tables.len(), "Table", "Tables")) }
                 div class="tables" { @for shown in &findings.tables { (table(shown)) } }
@@ -287,7 +289,8 @@ mod tests {
     #[test]
     fn texts_are_escaped_wherever_they_stand() {
         let mut findings = example::findings();
-        let Findings { experiment, title, source, command, origin, claims, plots, tables, .. } = &mut findings;
+        let Findings { experiment, title, source, command, origin, claims, plots, heat_maps, tables, .. } =
+            &mut findings;
         let crate::findings::Origin { version, processor, kernel, time, .. } = origin;
         for text in [experiment, title, source, command, version, processor, kernel, time] {
             *text = HOSTILE.to_owned();
@@ -303,6 +306,10 @@ mod tests {
                 *text = HOSTILE.to_owned();
             }
             plot.series[0].points.push((f64::NAN, 1.0));
+        }
+        let map = &mut heat_maps[0];
+        for text in [&mut map.title, &mut map.measure, &mut map.columns[0], &mut map.rows[0].name] {
+            *text = HOSTILE.to_owned();
         }
         tables[0].title = HOSTILE.to_owned();
         tables[0].columns[0] = HOSTILE.to_owned();

@@ -9,6 +9,7 @@ pub mod check;
 pub mod csv;
 mod digits;
 mod figure;
+mod heat;
 pub mod html;
 pub mod read;
 pub mod text;

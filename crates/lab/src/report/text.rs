@@ -9,11 +9,11 @@ use crate::report::digits;
 /// Widest line of words, in columns of a terminal. Tables are as wide as they are.
 const LINE_WIDTH: usize = 100;
 
-/// Writes findings as lines of text: origin, notes, tables, claims. Plots are left out.
+/// Writes findings as lines of text: origin, notes, tables, claims. Plots and heat maps are left out.
 ///
 /// Texts of findings come from files of any origin: control characters are written as escapes.
 pub fn to_text(findings: &Findings) -> String {
-    let Findings { experiment, title, source, command, origin, notes, tables, plots: _, claims, seconds } = findings;
+    let Findings { experiment, title, source, command, origin, notes, tables, claims, seconds, .. } = findings;
     let mut out = Lines::default();
     out.words("", title);
     out.line(&"=".repeat(plain(title).width().clamp(1, LINE_WIDTH)));

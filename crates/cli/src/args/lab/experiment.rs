@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use onefold_lab::adversarial::CHUNKS_MAX;
+use onefold_lab::regret::contender::WINDOWS;
 
 /// Options of `lab run`.
 #[derive(Args, Debug)]
@@ -20,12 +22,76 @@ pub(crate) struct RunArgs {
     /// several run one after the other
     #[arg(long = "device", value_name = "NAME", default_value = "real")]
     pub(crate) devices: Vec<String>,
+    /// Take all versions of the trace as one session, instead of opening the index again with an empty cache for each
+    #[arg(long)]
+    pub(crate) one_session: bool,
     /// Directory for the index during the run [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Print tables as CSV
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+}
+
+/// Options of `lab regret`.
+#[derive(Args, Debug)]
+pub(crate) struct RegretArgs {
+    /// Traces
+    #[arg(value_name = "TRACE", required_unless_present = "adversarial")]
+    pub(crate) traces: Vec<PathBuf>,
+    /// Also take the adversarial streams of these seeds: 7, 1-20 or 1-20,33
+    #[arg(long, value_name = "SEEDS", value_parser = seeds)]
+    pub(crate) adversarial: Option<Seeds>,
+    /// Chunks of each adversarial stream
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=CHUNKS_MAX))]
+    pub(crate) chunks: u64,
+    /// Device of the index: real (the disk under --scratch), hdd, ssd, nvme, pm, cxl, object-store, or a file of one;
+    /// each has a row for each trace
+    #[arg(long = "device", value_name = "NAME", default_values = ["hdd", "ssd", "nvme"])]
+    pub(crate) devices: Vec<String>,
+    /// Divide filter, cache and memtable by this number, as for a source that is so much larger
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) scale: u32,
+    /// Set a dimension of each contender to another value
+    #[arg(long = "set", value_name = "DIMENSION=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Lengths of fixed windows, in records
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = WINDOWS)]
+    pub(crate) windows: Vec<u32>,
+    /// Take all versions of a trace as one session, instead of opening the index again with an empty cache for each
+    #[arg(long)]
+    pub(crate) one_session: bool,
+    /// Directory for the findings: regret.json, regret.csv, and a report with heat maps
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Directory for the indexes during the runs [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+    /// Print tables as CSV
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+}
+
+/// Seeds of adversarial streams.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Seeds(pub(crate) Vec<u64>);
+
+/// Most seeds of one command.
+const SEEDS_MAX: u64 = 10_000;
+
+/// Reads seeds: numbers and ranges, with commas between them.
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| format!("{text:?} is no seed"));
+    let mut seeds = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first || SEEDS_MAX <= last - first || SEEDS_MAX <= seeds.len() as u64 {
+            return Err(format!("{part:?}: a range of 1 to {SEEDS_MAX} seeds, from the smallest to the largest"));
+        }
+        seeds.extend(first..=last);
+    }
+    Ok(Seeds(seeds))
 }
 
 /// Options of `lab presets`.
@@ -63,4 +129,18 @@ pub(crate) struct PaperArgs {
     /// Print tables as CSV
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_numbers_and_ranges() {
+        assert_eq!(seeds("7"), Ok(Seeds(vec![7])));
+        assert_eq!(seeds("1-3,33"), Ok(Seeds(vec![1, 2, 3, 33])));
+        for refused in ["", "x", "3-1", "1-", "0-10000", "1,,2"] {
+            assert!(seeds(refused).is_err(), "{refused}");
+        }
+    }
 }

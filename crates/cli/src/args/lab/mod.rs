@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use crate::args::lab::advise::AdviseArgs;
-use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
 use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
 
@@ -42,6 +42,19 @@ pub(crate) enum LabCommand {
             "onefold lab run home.trace --preset eager --preset lazy --device hdd";
     })]
     Run(RunArgs),
+    /// Compare the adaptive schedule with the best of all others on traces and devices, at equal memory
+    ///
+    /// Runs eager, lazy, pool and exhaustive with fixed windows of each length and with the windows of their preset and of
+    /// adaptive, and adaptive as it is by default. Regret is the device time of adaptive over that of the best of the others.
+    ///
+    /// All have the same memory, 256 MiB unless --set memory=SIZE changes it, and the same rule for filter, memtable and reads
+    /// of the table. The others keep the thresholds, limits of pending chunks and cycles of their presets; pending chunks take
+    /// at most a quarter of the memory. On modeled devices, several runs take place at the same time.
+    #[command(after_help = examples! {
+        "Show the regret on a hard disk": "onefold lab regret home.trace --device hdd";
+        "Try the streams of 20 seeds, and make a report": "onefold lab regret --adversarial 1-20 --scale 64 --output regret";
+    })]
+    Regret(Box<RegretArgs>),
     /// List the presets, the named ways of finding duplicates
     #[command(after_help = examples! { "List the dimensions and their values": "onefold lab presets --dimensions" })]
     Presets(PresetsArgs),

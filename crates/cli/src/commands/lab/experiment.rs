@@ -1,6 +1,6 @@
 //! `lab run`, `lab presets`, `lab paper`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use onefold_engine::monitor::Monitor;
@@ -12,13 +12,16 @@ use onefold_lab::files::write_new;
 use onefold_lab::findings::{Findings, Origin};
 use onefold_lab::point::DIMENSIONS;
 use onefold_lab::point::preset::{self, Preset};
+use onefold_lab::regret::contender::Rules;
+use onefold_lab::regret::{Chunks, Comparison, table};
 use onefold_lab::report;
 use onefold_lab::trial::{Trial, try_out};
 
-use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RunArgs};
+use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
 use crate::interrupt::Interrupt;
 use crate::json::lab::experiment::{DimensionListed, ExperimentListed, Found, PresetListed};
 use crate::output::Output;
+use crate::settings::Settings;
 use onefold_engine::Error;
 use onefold_engine::io::os::process_peak_rss_bytes;
 
@@ -99,10 +102,49 @@ pub(crate) fn run(output: &Output, args: &RunArgs) -> Result<()> {
         trace: args.trace.clone(),
         points: points.collect::<Result<_>>()?,
         devices: devices.collect::<Result<_>>()?,
+        is_one_session: args.one_session,
         scratch: scratch(args.scratch.as_ref()),
     };
     let findings = try_out(&trial, origin(), command(), &watch(output)?).map_err(advised)?;
     print(output, args.csv, &findings)
+}
+
+/// Compares adaptive with all other schedules.
+pub(crate) fn regret(settings: &Settings, output: &Output, args: &RegretArgs) -> Result<()> {
+    let traces = args.traces.iter().map(|path| Chunks::Trace(path.clone()));
+    let seeds = args.adversarial.iter().flat_map(|seeds| &seeds.0);
+    let streams = seeds.map(|seed| Chunks::Adversarial { seed: *seed, chunks: args.chunks });
+    if let Some(dir) = &args.output {
+        report::prepare(dir, &[table::NAME])?;
+    }
+    let comparison = Comparison {
+        sources: traces.chain(streams).collect(),
+        devices: args.devices.iter().map(|name| Device::named(name)).collect::<Result<_>>()?,
+        rules: Rules { set: args.set.clone(), windows: args.windows.clone() },
+        scale: args.scale,
+        is_one_session: args.one_session,
+        threads: settings.threads,
+        scratch: &scratch(args.scratch.as_ref()),
+        monitor: &watch(output)?,
+    };
+    let findings = table::findings(&comparison, origin(), command()).map_err(advised)?;
+    if let Some(dir) = &args.output {
+        write(dir, table::NAME, &findings)?;
+        write_new(&dir.join(report::REPORT_NAME), report::html::to_html(std::slice::from_ref(&findings))?.as_bytes())?;
+    }
+    if output.json || args.csv {
+        return print(output, args.csv, &findings);
+    }
+    // The first table has a row for each cell, the second one for each of dozens of runs.
+    let tables = findings.tables.first().cloned().into_iter().collect();
+    print(output, false, &Findings { tables, ..findings })
+}
+
+/// Writes findings as JSON and CSV.
+fn write(dir: &Path, name: &str, findings: &Findings) -> Result<()> {
+    let write = |ending: &str, text: &str| write_new(&dir.join(format!("{name}.{ending}")), text.as_bytes());
+    write("json", &serde_json::to_string_pretty(findings)?)?;
+    write("csv", &report::csv::to_csv(findings)?)
 }
 
 /// Lists presets, or dimensions.
@@ -187,11 +229,7 @@ pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
         let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
         print(output, args.csv, &findings)?;
         if let Some(dir) = &args.output {
-            let write = |ending: &str, text: &str| {
-                write_new(&dir.join(format!("{}.{ending}", experiment.name())), text.as_bytes())
-            };
-            write("json", &serde_json::to_string_pretty(&findings)?)?;
-            write("csv", &report::csv::to_csv(&findings)?)?;
+            write(dir, experiment.name(), &findings)?;
         }
         all.push(findings);
     }

@@ -27,6 +27,7 @@ pub(crate) fn run(
         LabCommand::Import(args) => trace::import(output, args),
         LabCommand::Describe(args) => trace::describe_trace(output, args),
         LabCommand::Run(args) => experiment::run(output, args),
+        LabCommand::Regret(args) => experiment::regret(settings, output, args),
         LabCommand::Presets(args) => experiment::presets(output, args),
         LabCommand::Paper(args) => experiment::paper(output, args),
         LabCommand::Report(args) => report::report(output, args),
