@@ -7,7 +7,7 @@
 //! have no cache, so their number is halved until they take at most a quarter of the memory.
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::index::IndexOptions;
+use onefold_engine::identify::IndexOptions;
 use toml::Value;
 
 use crate::point::memory::Size;
