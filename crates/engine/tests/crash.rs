@@ -90,8 +90,7 @@ impl Life {
             return Self { seed, sources, has_parent: true, ask };
         }
         sources.enlarge();
-        let schedules =
-            [Schedule::Adaptive { candidates: 4 }, Schedule::Pool { candidates: 8 }, Schedule::Pool { candidates: 16 }];
+        let schedules = [Schedule::Adaptive, Schedule::Pool { candidates: 8 }, Schedule::Pool { candidates: 16 }];
         let ask = Ask {
             driver: Driver::inline(seed),
             schedule: *Draw::new(seed).one_of(&schedules),

@@ -80,7 +80,7 @@ fn stored_chunks_equal_a_hash_set() {
         Schedule::Lazy { threshold: 7 },
         Schedule::Exhaustive { threshold: 2 },
         Schedule::Pool { candidates: 32 },
-        Schedule::Adaptive { candidates: 20 },
+        Schedule::Adaptive,
     ];
     let (mut total, mut jobs) = (Counters::default(), JobTotals::default());
     for schedule in schedules {

@@ -347,7 +347,7 @@ fn random_trees_come_back_from_memory() {
         Schedule::Lazy { threshold: 5 },
         Schedule::Exhaustive { threshold: 5 },
         Schedule::Pool { candidates: 4 },
-        Schedule::Adaptive { candidates: 4 },
+        Schedule::Adaptive,
     ];
     let mut jobs = JobTotals::default();
     for (seed, schedule) in (0..SEEDS_IN_MEMORY).zip(schedules.into_iter().cycle()) {

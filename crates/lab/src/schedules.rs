@@ -60,7 +60,7 @@ const SCHEDULES: [(&str, Schedule); 4] = [
     ("eager", Schedule::Eager),
     ("lazy by bucket", Schedule::Lazy { threshold: 32 }),
     ("pool", Schedule::Pool { candidates: 2048 }),
-    ("adaptive", Schedule::Adaptive { candidates: 2048 }),
+    ("adaptive", Schedule::Adaptive),
 ];
 
 /// The order of the first round; each later round adds one to each number. In four rounds each schedule follows each other one once

@@ -29,10 +29,7 @@ pub enum Schedule {
     },
     /// As the plan that would have cost least on the recent stream: it chooses how many chunks wait, which of them are looked
     /// up first, and how much is read around a hit.
-    Adaptive {
-        /// As in [`Schedule::Pool`], until the schedule has seen some of the stream.
-        candidates: u32,
-    },
+    Adaptive,
 }
 
 /// Which pending chunks the records of a log window are compared with.
@@ -50,14 +47,14 @@ impl Schedule {
     /// Returns true if all pending chunks form one pool.
     pub(in crate::identify) fn is_pool(self) -> bool {
         match self {
-            Self::Pool { .. } | Self::Adaptive { .. } => true,
+            Self::Pool { .. } | Self::Adaptive => true,
             Self::Eager | Self::Lazy { .. } | Self::Exhaustive { .. } => false,
         }
     }
 
     /// Returns true if the schedule plans by the recent stream.
     pub(in crate::identify) fn plans(self) -> bool {
-        matches!(self, Self::Adaptive { .. })
+        matches!(self, Self::Adaptive)
     }
 
     /// Returns true if pending chunks are looked up bucket by bucket.
@@ -68,7 +65,7 @@ impl Schedule {
     /// Returns how log windows resolve pending chunks.
     pub(in crate::identify) fn postlookup(self) -> Postlookup {
         match self {
-            Self::Eager | Self::Pool { .. } | Self::Adaptive { .. } => Postlookup::Records,
+            Self::Eager | Self::Pool { .. } | Self::Adaptive => Postlookup::Records,
             Self::Lazy { .. } => Postlookup::Cycle,
             Self::Exhaustive { .. } => Postlookup::Pending,
         }
@@ -219,10 +216,10 @@ impl IndexOptions {
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
-        let (candidates, pending_age_max) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
+        let (candidates, pending_age_max): (usize, u64) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
         let memtable_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
-            schedule: Schedule::Adaptive { candidates },
+            schedule: Schedule::Adaptive,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             window: WindowRule::Adaptive(if is_small { 2_048 } else { 16_384 }),
@@ -237,7 +234,7 @@ impl IndexOptions {
             reads: None,
             runs_max: 4,
             pending_buckets: 64,
-            pending_max: 3 * candidates as usize,
+            pending_max: 3 * candidates,
             pending_bytes_max: 64 << 20,
             pending_age_max,
             log_tail_pages: TAIL_PAGES,
@@ -285,9 +282,9 @@ impl IndexOptions {
     /// Returns how many different chunks of a bucket, or of the pool, start a lookup.
     pub(crate) fn threshold(&self) -> usize {
         let threshold = match self.schedule {
-            Schedule::Eager => 1,
+            Schedule::Eager | Schedule::Adaptive => 1,
             Schedule::Lazy { threshold } | Schedule::Exhaustive { threshold } => threshold,
-            Schedule::Pool { candidates } | Schedule::Adaptive { candidates } => candidates,
+            Schedule::Pool { candidates } => candidates,
         };
         threshold.max(1) as usize
     }

@@ -145,7 +145,7 @@ impl Default for Ask {
         Self {
             driver: Driver::inline(1),
             // As backups outside tests, but for a pool that so few chunks fill.
-            schedule: Schedule::Adaptive { candidates: 16 },
+            schedule: Schedule::Adaptive,
             with_parent: false,
             filter_bytes: None,
             memtable_bytes: None,

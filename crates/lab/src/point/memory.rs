@@ -97,7 +97,7 @@ impl Point {
                 Schedule::Lazy => options::Schedule::Lazy { threshold: self.threshold },
                 Schedule::Exhaustive => options::Schedule::Exhaustive { threshold: self.threshold },
                 Schedule::Pool => options::Schedule::Pool { candidates: self.candidates },
-                Schedule::Adaptive => options::Schedule::Adaptive { candidates: self.candidates },
+                Schedule::Adaptive => options::Schedule::Adaptive,
             },
             order: match self.order {
                 Order::FilterFirst => EngineOrder::FilterFirst,

@@ -110,7 +110,7 @@ dimensions! {
     "store", store: Store = Store::Table, ALL => "data structure of the index: the bucket table on a disk, or a log and a cuckoo table on mapped memory";
     "schedule", schedule: Schedule = Schedule::Adaptive, ALL => "when possible duplicates are looked up";
     "threshold", threshold: u32 = 32, 1..=1 << 20 => "pending chunks of a bucket that trigger its lookup (lazy, exhaustive)";
-    "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool; adaptive, before it has seen some of the stream)";
+    "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool)";
     "buckets", buckets: u32 = 1024, 1..=1 << 20 => "buckets of pending chunks (lazy, exhaustive)";
     "pending-max", pending_max: u32 = 6144, 1..=PENDING_MAX => "most pending chunks; adaptive takes memory of the cache for more";
     "pending-age-max", pending_age_max: u32 = 1 << 16, 1..=PENDING_MAX => "most chunks that arrive while one is pending";

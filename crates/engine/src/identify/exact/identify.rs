@@ -111,7 +111,7 @@ impl Index {
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
         let device = DeviceCosts::of_reads(store.table.table.reads());
-        let limits = plan_limits(options, device, store.filter.bytes_left(), 0);
+        let limits = plan_limits(options, store.filter.bytes_left(), 0);
         let schedule = schedule::of(options, device, &limits);
         let cache = Cache::new(cache_bytes(options, store.filter.bytes_left()));
         let mut arrivals = Arrivals::default();

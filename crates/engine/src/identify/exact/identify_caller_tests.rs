@@ -281,7 +281,7 @@ pub(in crate::identify) fn schedule_of(seed: u64) -> Schedule {
         2 => Schedule::Lazy { threshold: 32 },
         3 => Schedule::Exhaustive { threshold: 5 },
         4 => Schedule::Pool { candidates: 100 },
-        _ => Schedule::Adaptive { candidates: 200 },
+        _ => Schedule::Adaptive,
     }
 }
 

@@ -326,7 +326,7 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         1 => Schedule::Lazy { threshold },
         2 => Schedule::Exhaustive { threshold },
         3 => Schedule::Pool { candidates: 4 * threshold },
-        _ => Schedule::Adaptive { candidates: 4 * threshold },
+        _ => Schedule::Adaptive,
     };
     let prelookup = [Prelookup::Always, Prelookup::Never, Prelookup::Adaptive];
     let window = count(random, 300);
@@ -425,7 +425,7 @@ fn a_stream_that_comes_again_is_followed_from_new_chunks_to_the_old_ones_that_ca
     const RUN: u64 = 100;
     const RUNS: u64 = 300;
     const NEW: u64 = 10;
-    for schedule in [Schedule::Eager, Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive { candidates: 1_000 }] {
+    for schedule in [Schedule::Eager, Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive] {
         let options = IndexOptions {
             filter_bytes: 1 << 20,
             cache_bytes: 400_000,
@@ -538,7 +538,7 @@ fn long_runs_cost_a_lookup_per_window_and_scattered_duplicates_a_page_of_the_log
         ..tiny(Schedule::Eager)
     };
     let lazy = [Schedule::Lazy { threshold: 32 }, Schedule::Exhaustive { threshold: 32 }];
-    let pooled = [Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive { candidates: 1_000 }];
+    let pooled = [Schedule::Pool { candidates: 1_000 }, Schedule::Adaptive];
     for schedule in [Schedule::Eager].into_iter().chain(lazy).chain(pooled) {
         let disk = SimDisk::default();
         let options = IndexOptions { schedule, ..options.clone() };

@@ -4,15 +4,12 @@
 
 use crate::identify::SequencedChunk;
 use crate::identify::options::{IndexOptions, PENDING_BYTES, WindowRule};
-use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::plan::PlanLimits;
 
 /// Share of the memory that the filter has not grown to which pending chunks may take; the cache has the rest.
 const PENDING_SHARE: usize = 4;
 /// Most pending chunks that take memory from the cache: more hardly share more reads.
 const PENDING_EXTRA_MAX: usize = 1 << 16;
-/// Pools that are pending at the same time if rounds run in the background.
-const POOLS_PENDING: usize = 3;
 /// Lookups after which older ones count half.
 const KEYS_PER_HALVING: u64 = 1 << 13;
 
@@ -33,21 +30,14 @@ pub(in crate::identify) fn cache_bytes(options: &IndexOptions, left: usize) -> u
 }
 
 /// Returns the limits of plans for chunks of some mean length; 0 if it is not known.
-pub(in crate::identify) fn plan_limits(
-    options: &IndexOptions,
-    device: DeviceCosts,
-    left: usize,
-    mean_len: usize,
-) -> PlanLimits {
+pub(in crate::identify) fn plan_limits(options: &IndexOptions, left: usize, mean_len: usize) -> PlanLimits {
     let chunks = pending_max(options, left).min(options.pending_bytes_max / mean_len.max(1));
-    let pool = if device.is_deep() { chunks / POOLS_PENDING } else { chunks };
     let (window, fixed_window) = match options.window {
         WindowRule::Fixed(records) => (records, Some(records)),
         WindowRule::Adaptive(records) => (records, None),
     };
-    let pool = u32::try_from(pool).unwrap_or(u32::MAX);
-    let first_pool = u32::try_from(options.threshold()).unwrap_or(u32::MAX);
-    PlanLimits { pool, first_pool, age: options.pending_age_max, window, fixed_window }
+    let pool = u32::try_from(chunks).unwrap_or(u32::MAX);
+    PlanLimits { pool, age: options.pending_age_max, window, fixed_window }
 }
 
 /// Work of the table and the log, at the last decision.

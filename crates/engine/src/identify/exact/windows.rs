@@ -266,7 +266,7 @@ impl Index {
     /// many runs as can be read with the windows.
     fn successors_of(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
         // Where a seek is expensive, a plan reads more around each hit instead.
-        if !self.options.follows_successors || self.schedule.plan().is_some() && !self.device.is_deep() {
+        if !self.options.follows_successors || self.schedule.plan().is_some() {
             return Vec::new();
         }
         let records = self.window_records();

@@ -1,7 +1,7 @@
 //! The adaptive schedule: it follows the plan that would have cost least on the recent stream (decision 0028).
 //!
-//! On a device that serves many reads at the same time, rounds run in the background, as those of a pool. On others a round
-//! waits for its reads: then each knows what the ones before it have resolved.
+//! A round waits for its reads, so that the next one knows what it has resolved. If windows resolve nothing for long, no round depends
+//! on another. Then, on a device that serves many reads at the same time, rounds run in the background, as those of a pool.
 
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::plan::{Plan, PlanLimits};
@@ -10,30 +10,39 @@ use crate::identify::schedule::pool::Pool;
 use crate::identify::schedule::trace::Trace;
 use crate::identify::schedule::{Decision, Event, Schedule, Selection, View};
 
+/// Pools that are pending at the same time if rounds run in the background: one that fills, one that is looked up, and one
+/// whose answers are taken.
+const POOLS_PENDING: usize = 3;
+
 /// The adaptive schedule.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     planner: Planner,
-    /// True if rounds run in the background.
+    /// True if the device serves many reads at the same time.
     is_deep: bool,
 }
 
 impl Adaptive {
     pub(super) fn new(device: DeviceCosts, limits: &PlanLimits) -> Self {
-        Self { planner: Planner::new(device, limits), is_deep: device.is_deep() }
+        Self { planner: Planner::new(limits), is_deep: device.is_deep() }
     }
 }
 
 impl Schedule for Adaptive {
     fn next(&mut self, view: &View<'_>) -> Decision {
-        let Plan { pool, .. } = self.planner.plan;
-        let (round, limit) =
-            if self.is_deep { (Selection::Round, Selection::LastRound) } else { (Selection::All, Selection::All) };
+        let plan = self.planner.plan;
+        let in_background = self.is_deep && plan.window() == 0 && self.planner.is_steady();
+        let (round, limit, divisor) = if in_background {
+            (Selection::Round, Selection::LastRound, POOLS_PENDING)
+        } else {
+            (Selection::All, Selection::All, 1)
+        };
+        let is_immediate = plan.pool == 1;
         match view.event {
-            Event::Added { .. } if pool as usize <= view.rounds.fresh => Decision::LookUp(round),
+            Event::Added { .. } if plan.pool as usize / divisor <= view.rounds.fresh => Decision::LookUp(round),
             Event::BatchEnd if view.exceeds_limits() => Decision::LookUp(limit),
-            Event::BatchEnd if self.is_deep && Pool::is_overdue(view) => Decision::LookUp(Selection::Round),
-            Event::BatchEnd if view.is_immediate != (pool == 1) => Decision::Switch { is_immediate: pool == 1 },
+            Event::BatchEnd if in_background && Pool::is_overdue(view) => Decision::LookUp(Selection::Round),
+            Event::BatchEnd if view.is_immediate != is_immediate => Decision::Switch { is_immediate },
             Event::Added { .. } | Event::BatchEnd => Decision::Wait,
         }
     }

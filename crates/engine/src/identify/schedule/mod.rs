@@ -147,6 +147,6 @@ pub(in crate::identify) fn of(options: &IndexOptions, device: DeviceCosts, limit
             Box::new(lazy::Lazy { threshold: threshold.max(1) as usize })
         }
         options::Schedule::Pool { candidates } => Box::new(pool::Pool::new(candidates)),
-        options::Schedule::Adaptive { .. } => Box::new(adaptive::Adaptive::new(device, limits)),
+        options::Schedule::Adaptive => Box::new(adaptive::Adaptive::new(device, limits)),
     }
 }

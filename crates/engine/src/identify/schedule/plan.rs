@@ -70,8 +70,6 @@ impl Plan {
 pub(in crate::identify) struct PlanLimits {
     /// Most chunks that may wait for each other.
     pub(in crate::identify) pool: u32,
-    /// Chunks that wait for each other before anything is known.
-    pub(in crate::identify) first_pool: u32,
     /// Most chunks that arrive while one waits.
     pub(in crate::identify) age: u64,
     /// Most records of a window, if windows may differ.
@@ -115,13 +113,10 @@ impl Shape {
 }
 
 impl PlanLimits {
-    /// Returns the plan to start with: two pages after the first of each run, or all at once where a seek is expensive.
-    pub(in crate::identify) fn initial(&self, device: DeviceCosts) -> Plan {
-        if device.is_deep() {
-            self.plan(self.first_pool, EACH_RUN, Shape::Forward, WINDOWS[4])
-        } else {
-            self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
-        }
+    /// Returns the plan to start with: all that wait are looked up together, and no window is read. It shows where duplicates
+    /// are, and costs little if they are few.
+    pub(in crate::identify) fn initial(&self) -> Plan {
+        self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
     }
 
     pub(super) fn plan(&self, pool: u32, stride: Stride, shape: Shape, window: u32) -> Plan {

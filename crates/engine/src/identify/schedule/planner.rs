@@ -7,7 +7,7 @@
 
 #![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
 
-use crate::identify::schedule::cost::{DeviceCosts, LookupCosts};
+use crate::identify::schedule::cost::LookupCosts;
 use crate::identify::schedule::coverage::Coverage;
 use crate::identify::schedule::plan::{Plan, PlanLimits};
 use crate::identify::schedule::replay::{Replayed, replay};
@@ -70,10 +70,10 @@ pub(in crate::identify) struct Situation {
 
 impl Planner {
     /// Starts with the initial plan.
-    pub(in crate::identify) fn new(device: DeviceCosts, limits: &PlanLimits) -> Self {
+    pub(in crate::identify) fn new(limits: &PlanLimits) -> Self {
         let before = Coverage::new(0);
         Self {
-            plan: limits.initial(device),
+            plan: limits.initial(),
             traces: Vec::new(),
             before,
             credit: CREDIT_MAX,
@@ -81,6 +81,11 @@ impl Planner {
             rate: 0.0,
             changes: 0,
         }
+    }
+
+    /// Returns true if the plan has been the best one in several decisions.
+    pub(in crate::identify) fn is_steady(&self) -> bool {
+        self.wait.1 == WAIT_MAX
     }
 
     /// Returns true if a trace is long enough for a decision.

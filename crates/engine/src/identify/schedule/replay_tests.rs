@@ -9,8 +9,7 @@ const SSD: DeviceProfile = DeviceProfile {
     random_reads_per_s_deep: 93_000,
     sequential_bytes_per_s: 500_000_000,
 };
-const LIMITS: PlanLimits =
-    PlanLimits { pool: 8_192, first_pool: 2_048, age: 1 << 16, window: 16_384, fixed_window: None };
+const LIMITS: PlanLimits = PlanLimits { pool: 8_192, age: 1 << 16, window: 16_384, fixed_window: None };
 
 #[test]
 fn chunks_are_selected_and_left_one_by_one() {
@@ -38,7 +37,7 @@ fn chunks_are_selected_and_left_one_by_one() {
         let mut cover = Coverage::new(1_000);
         let (from, to) = (random.below(300), random.below(300));
         cover.add(from, to);
-        let plan = LIMITS.initial(costs.device);
+        let plan = LIMITS.initial();
         let done = Replayed::default();
         let count = all.len() as u64;
         let mut replay =
