@@ -36,3 +36,4 @@ mod standing;
 mod stopping;
 mod support;
 mod undecided;
+mod why;

@@ -47,6 +47,11 @@ impl<'a> Frontier<'a> {
         Self { reader, nodes: Vec::new(), read: 0 }
     }
 
+    /// Returns the reader.
+    pub(crate) fn reader(&mut self) -> &mut MetadataReader {
+        self.reader
+    }
+
     /// Adds a node. It is read as often as it is added.
     pub(crate) fn push(&mut self, kind: ChunkKind, node: Fingerprint) {
         self.nodes.push((kind, node));
@@ -133,6 +138,18 @@ impl<'a> NodeWalk<'a> {
         self.read_all(visitor, monitor)
     }
 
+    /// Visits what a node refers to that was read already, and what that reaches.
+    pub(crate) fn walk_from(
+        &mut self,
+        node: LinkedNode,
+        visitor: &mut dyn NodeVisitor,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let Self { frontier, visited } = self;
+        node.each_reference(&mut |reference| visit_reference(frontier, visited, reference, visitor))?;
+        self.read_all(visitor, monitor)
+    }
+
     fn read_all(&mut self, visitor: &mut dyn NodeVisitor, monitor: &dyn Monitor) -> Result<()> {
         let Self { frontier, visited } = self;
         frontier.read_all(monitor, &mut |frontier, node, linked| match linked {
@@ -142,6 +159,11 @@ impl<'a> NodeWalk<'a> {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => visitor.unreadable(node, error),
         })
+    }
+
+    /// Returns the reader.
+    pub(crate) fn reader(&mut self) -> &mut MetadataReader {
+        self.frontier.reader()
     }
 
     /// Returns the number of nodes read.
