@@ -1,4 +1,4 @@
-//! `why`: which snapshots hold a thing, and what forgetting them would free of it.
+//! `why`, and contents that are to be removed for good.
 
 use std::fs;
 
@@ -178,4 +178,33 @@ fn what_is_not_there_or_cannot_be_read_is_a_sentence_and_no_number() {
     let lost = fixture.run(["why", "/source/changes"]).code(1).says("cannot be read");
     assert_eq!(lost.stdout(), "");
     fixture.run(["why", "/source", "--json"]).code(1);
+}
+
+#[test]
+fn a_file_that_was_left_out_is_gone_after_a_prune_that_lets_nothing_unused_stay() {
+    let fixture = Fixture::new();
+    for number in 0..20 {
+        fixture.write(&format!("file-{number:02}"), &noise(number, 20_000));
+    }
+    fixture.write("file-07-secret", &noise(100, 2000));
+    fixture.run(["backup", "source", "-q"]).code(0);
+    let chunk = chunk_of(&fixture, "latest:/source", "file-07-secret");
+    let is_stored = || fixture.run(["list", "blobs"]).code(0).stdout().contains(&chunk);
+    fixture.run(["rewrite", "--exclude", "/source/file-07-secret", "--forget", "-q"]).code(0);
+    assert_eq!(why(&fixture, &[&chunk])["holders"], 0);
+    assert!(fixture.run(["why", &chunk]).code(0).stdout().contains("no snapshot holds it"));
+    // It stands in a region of which almost everything is needed, and that a prune usually stores again as it is.
+    fixture.run(["prune", "--max-unused", "1", "-q"]).code(0);
+    assert!(is_stored());
+    fixture.run(["prune", "--max-unused", "0", "-q"]).code(0);
+    assert!(!is_stored());
+    fixture.run(["why", &chunk]).code(1).says("no chunk");
+    let exclusive = fixture.run(["stats", "--mode", "exclusive", "--json"]).code(0).json();
+    assert_eq!(exclusive["unneeded"]["chunks"], 0);
+    assert!(fixture.run(["prune", "--max-unused", "0"]).code(0).stdout().contains("nothing was removed"));
+    fixture.run(["check", "--read-data"]).code(0);
+    let target = fixture.path("restored");
+    fixture.run(["restore", "latest:/source", "--target", target.to_str().unwrap()]).code(0);
+    assert_eq!(fs::read(target.join("file-13")).unwrap(), noise(13, 20_000));
+    assert!(!target.join("file-07-secret").exists());
 }

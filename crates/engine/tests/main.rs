@@ -9,6 +9,7 @@ mod damage;
 mod deleting;
 mod deriving;
 mod drivers;
+mod erasing;
 mod exactness;
 mod forgetting;
 mod hostile;
