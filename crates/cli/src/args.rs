@@ -30,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::args::backup::{ParentArgs, StreamArgs};
 use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::args::forget::ForgetArgs;
-use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs};
+use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs, WhyArgs};
 use crate::args::key::{KeyCommand, KeyCostArgs};
 #[cfg(feature = "lab")]
 use crate::args::lab::LabCommand;
@@ -225,6 +225,14 @@ pub(crate) enum Command {
         "Show what only one snapshot holds, for each of them": "onefold stats --mode exclusive";
     })]
     Stats(StatsArgs),
+    /// Show which snapshots hold a path, a chunk or a container, and what forgetting them would free of it
+    #[command(after_help = examples! {
+        "Show which snapshots have a directory, and what only they hold of it": "onefold why /home/me/videos";
+        "Count what forgetting two snapshots would free of it":
+            "onefold why /home/me/videos --if-forgotten 1a2b3c4d,2b3c4d5e";
+        "Show which snapshots need a container": "onefold why 0123456789abcdef0123456789abcdef/00000002";
+    })]
+    Why(WhyArgs),
     /// Write an object of the repository as JSON, or the bytes of a chunk or container
     #[command(subcommand)]
     #[command(after_help = examples! { "Show the parameters of the repository": "onefold cat config" })]
@@ -310,6 +318,7 @@ impl Command {
             Self::Find(args) => &mut args.selection,
             Self::Diff(args) => &mut args.selection,
             Self::Stats(args) => &mut args.selection,
+            Self::Why(args) => &mut args.selection,
             Self::Init(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
             Self::Key(_) | Self::List(_) | Self::Prune(_) | Self::Unlock(_) => return,
             #[cfg(feature = "lab")]

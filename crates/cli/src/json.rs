@@ -10,6 +10,7 @@ pub(crate) mod list;
 pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod status;
+pub(crate) mod why;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -35,3 +35,4 @@ mod shortage;
 mod signals;
 mod terminal;
 mod trust;
+mod why;

@@ -97,6 +97,11 @@ fn no_command_takes_more_than_its_budget_and_64_mib() {
     assert_within_budget(&fixture.run(["check", "--read-data", "--json"]).code(0));
     assert_within_budget(&fixture.run(["tag", "--add", "x", "--json"]).code(0));
     assert_within_budget(&fixture.run(["rewrite", "--exclude", "small/1*", "--forget", "--json"]).code(0));
+    let container = fixture.run(["list", "packs"]).code(0).stdout().lines().next().unwrap().to_owned();
+    let chunk = fixture.run(["list", "blobs"]).code(0).stdout().lines().next().unwrap()["data ".len()..].to_owned();
+    for thing in [source, &container, &chunk] {
+        assert_within_budget(&fixture.run(["why", thing, "--if-forgotten", "latest", "--json"]).code(0));
+    }
     let listed = fixture.run(["recover", "--json"]).code(0).json();
     let forgotten = listed.as_array().unwrap().iter().map(|snapshot| snapshot["id"].as_str().unwrap());
     let recover = ["recover", "--json"].into_iter().chain(forgotten);

@@ -42,7 +42,7 @@ fn half_of_a_snapshot_that_is_forgotten_comes_back_and_the_rest_restores() {
     assert!(fixture.run(["prune"]).code(0).stdout().contains("nothing was removed"));
     fixture.run(["forget", "latest~2", "--quiet"]).code(0);
     let before = containers();
-    let planned = fixture.run(["prune", "--dry-run", "--json"]).code(0).json();
+    let planned = fixture.run(["prune", "--dry-run", "--json"]).code(0).messages().pop().unwrap();
     assert!(3_900_000 < planned["planned_freed_bytes"].as_u64().unwrap(), "{planned}");
     assert_eq!(containers(), before);
     let report = fixture.run(["prune", "--json"]).code(0).messages().pop().unwrap();
@@ -71,7 +71,7 @@ fn a_quick_prune_removes_what_no_snapshot_lists_and_falls_back_to_a_full_one() {
     fixture.run(["backup", "source", "--quiet"]).code(0);
     fixture.run(["forget", "latest", "--quiet"]).code(0);
     let before = container_bytes(&fixture);
-    let planned = fixture.run(["prune", "--quick", "--dry-run", "--json"]).code(0).json();
+    let planned = fixture.run(["prune", "--quick", "--dry-run", "--json"]).code(0).messages().pop().unwrap();
     assert_eq!((&planned["quick"], container_bytes(&fixture)), (&true.into(), before), "{planned}");
     let report = fixture.run(["prune", "--quick", "--json"]).code(0).messages().pop().unwrap();
     assert_eq!((&report["quick"], &report["written_bytes"]), (&true.into(), &0.into()), "{report}");

@@ -43,6 +43,8 @@ fn classes() -> LifetimeClasses {
 struct Case {
     copy: Vec<u32>,
     live: Vec<LiveChunk>,
+    /// No dead chunk may be copied.
+    leaves_dead: bool,
 }
 
 impl Case {
@@ -56,6 +58,7 @@ impl Case {
             containers: &listed,
             copy: &self.copy,
             classes: &classes(),
+            leaves_dead: self.leaves_dead,
             compression: Compression::Zstd(1),
             budget: budget(),
             scratch: &scratch,
@@ -138,7 +141,7 @@ fn draw_case(draw: &mut Draw, store: &Store, all: &[OpenContainer]) -> Case {
     for index in (1..copy.len()).rev() {
         copy.swap(index, draw.below(index + 1));
     }
-    Case { copy, live }
+    Case { copy, live, leaves_dead: draw.once_in(4) }
 }
 
 /// Checks the new containers against the old ones.
@@ -169,6 +172,7 @@ fn check_copies(store: &Store, all: &[OpenContainer], case: &Case, session: &Ses
     }
     let dead = after.keys().filter(|fingerprint| !expected.contains(*fingerprint)).count();
     assert_eq!(dead as u64, copied.dead_chunks, "dead chunks come along in carried regions only");
+    assert!(!case.leaves_dead || dead == 0, "{dead} dead chunks were copied");
     assert_eq!(after.values().map(Vec::len).sum::<usize>() as u64, copied.chunks + copied.dead_chunks);
     let total: usize = after.values().flatten().map(|(.., bytes)| bytes.len()).sum();
     assert_eq!(total as u64, copied.plain_bytes + copied.dead_bytes);
@@ -261,7 +265,7 @@ fn listed_numbers(store: &Store, world: &World, all: &[OpenContainer]) -> Vec<u3
 fn renumbered(case: &Case, lost: &BTreeSet<u32>, listed: &[u32]) -> (Case, BTreeSet<u32>) {
     let number = |number: &u32| listed.binary_search(number).ok().map(|at| u32::try_from(at).unwrap());
     let live = case.live.iter().filter_map(|chunk| Some(LiveChunk { container: number(&chunk.container)?, ..*chunk }));
-    let case = Case { copy: case.copy.iter().filter_map(number).collect(), live: live.collect() };
+    let case = Case { copy: case.copy.iter().filter_map(number).collect(), live: live.collect(), ..*case };
     (case, lost.iter().filter_map(number).collect())
 }
 
@@ -400,7 +404,7 @@ fn a_chunk_that_is_not_what_its_name_says_is_not_copied_and_its_neighbors_are() 
     for (slots, is_copied) in [(&all, false), (&honest, true)] {
         let world = world.on(world.disk.fork());
         let store = world.open().unwrap();
-        let case = Case { copy: vec![container], live: live(slots) };
+        let case = Case { copy: vec![container], live: live(slots), leaves_dead: false };
         let (session, copied) = case.run(&world, &store, &Driver::inline(1), &Silent).unwrap();
         assert_eq!(copied.not_copied.is_empty(), is_copied);
         if let Some(error) = copied.not_copied.get(&container) {
@@ -482,7 +486,7 @@ fn a_snapshot_whose_containers_were_copied_and_deleted_is_whole() {
     };
     let plan = PrunePlan::new(counted, &options);
     let live: Vec<LiveChunk> = usage.live_chunks().unwrap().map(Result::unwrap).collect();
-    let case = Case { copy: plan.copy.clone(), live };
+    let case = Case { copy: plan.copy.clone(), live, leaves_dead: false };
     let (_, copied) = case.run(&world, &store, &Driver::threads(2), &Silent).unwrap();
     assert!(copied.not_copied.is_empty() && 2 < copied.written_containers, "{copied:?}");
     assert!(copied.written_bytes < plan.totals.copied_bytes * 5 / 4, "{copied:?}, {:?}", plan.totals);

@@ -30,7 +30,7 @@ use crate::integration::support::{
 /// Paths that the tests leave out: the first link of a group, a file, and a directory.
 const LEFT_OUT: [&str; 3] = ["/d/e/text", "file-002", "/d/empty"];
 
-fn exclusion(patterns: &[&str]) -> Exclusion {
+pub(super) fn exclusion(patterns: &[&str]) -> Exclusion {
     let compiled = Patterns::parse(patterns.iter().map(|pattern| pattern.as_bytes()), Case::Sensitive).unwrap();
     Exclusion { patterns: vec![compiled], texts: patterns.iter().map(|text| (*text).to_owned()).collect() }
 }

@@ -34,7 +34,7 @@ impl NodeVisitor for ReachedChunks {
     }
 }
 
-fn reached(world: &World, store: &Store, tree: Fingerprint) -> BTreeSet<Fingerprint> {
+pub(super) fn reached(world: &World, store: &Store, tree: Fingerprint) -> BTreeSet<Fingerprint> {
     let listed = store.list_containers(&world.scratch()).unwrap();
     let mut reader = MetadataReader::open(store, &listed, &world.scratch(), MetadataMemory::of(16 << 20)).unwrap();
     let visited = world.scratch().map(&store.host, "visited", 1 << 20).unwrap();

@@ -81,6 +81,23 @@ pub(crate) struct StatsArgs {
     pub(crate) selection: SelectionArgs,
 }
 
+/// Options of `why`.
+#[derive(Args, Debug)]
+pub(crate) struct WhyArgs {
+    /// Path in the snapshots, with / at its beginning; or container, by the beginning of the id that `list packs` prints or by the
+    /// path that `check` prints; or chunk, by the beginning of its fingerprint
+    #[arg(value_name = "PATH|CONTAINER|CHUNK")]
+    pub(crate) thing: OsString,
+    /// Show only these snapshots; what others hold counts all the same
+    #[arg(short, long, value_name = "SNAPSHOT")]
+    pub(crate) snapshot: Vec<String>,
+    /// Count exactly what forgetting these snapshots would free of it
+    #[arg(long, value_name = "SNAPSHOT,...", value_delimiter = ',')]
+    pub(crate) if_forgotten: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
 /// Objects that `cat` writes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatObject {

@@ -28,6 +28,7 @@ mod stats;
 mod unlock;
 mod version;
 mod what_if;
+mod why;
 
 use std::sync::Arc;
 
@@ -75,6 +76,7 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Find(args) => find::run(&settings, &output, &args),
         Command::Diff(args) => diff::run(&settings, &output, &args),
         Command::Stats(args) => stats::run(&settings, &output, &args),
+        Command::Why(args) => why::run(&settings, &output, &args),
         Command::Cat(args) => cat::run(&settings, &output, &args),
         Command::Check(args) => check::run(&settings, &output, &args),
         Command::Repair(command) => repair::run(&settings, &output, &command),

@@ -244,7 +244,7 @@ impl Run<'_> {
 }
 
 /// Reads the path of a container, or its id.
-fn parse_container(text: &str) -> Option<ContainerId> {
+pub(super) fn parse_container(text: &str) -> Option<ContainerId> {
     let mut parts = text.rsplit('/');
     let (name, session) = (parts.next()?, SessionId::parse(parts.next()?)?);
     let number = name.split('-').next()?;

@@ -290,6 +290,7 @@ impl<'a> Collector<'a> {
                 containers,
                 copy: &copy,
                 classes: &classes,
+                leaves_dead: self.request.options.max_unused.is_nothing(),
                 compression: self.request.compression,
                 budget,
                 scratch: &self.request.scratch,

@@ -2,9 +2,10 @@
 //!
 //! Live chunks are sorted by the position of their container in the plan, in external memory. Each container is read once, on
 //! the read pool; its regions are opened and compared with their fingerprints on the compute pool. A region that is mostly live
-//! is *carried over*: its compressed bytes are sealed again. Any other is *taken apart*: its live chunks are compressed again,
-//! with chunks of the same kind and [lifetime class](crate::collect::lifetime). All results are taken in order, so that the
-//! same input makes the same containers with every driver.
+//! is *carried over*: its compressed bytes are sealed again, with its dead chunks unless the request forbids it. Any other is
+//! *taken apart*: its live chunks are compressed again, with chunks of the same kind and
+//! [lifetime class](crate::collect::lifetime). All results are taken in order, so that the same input makes the same containers
+//! with every driver.
 
 mod budget;
 mod order;
@@ -45,6 +46,8 @@ pub struct CopyRequest<'a> {
     pub copy: &'a [u32],
     /// The lifetime class of each rank.
     pub classes: &'a LifetimeClasses,
+    /// Takes each region with a dead chunk apart, so that no dead chunk is copied.
+    pub leaves_dead: bool,
     /// Compression of regions that are taken apart.
     pub compression: Compression,
     /// Division of the memory.
@@ -119,11 +122,11 @@ struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     fn new(request: &'a CopyRequest<'a>, live: &LiveByContainer, ordinals: &'a mut u32) -> Self {
-        let CopyRequest { store, budget, driver, classes, .. } = request;
+        let CopyRequest { store, budget, driver, .. } = request;
         Self {
             request,
             read: driver.queue(ReadContainer::new(store), Pool::Read, budget.containers_reading),
-            open: driver.queue(OpenRegion::new(store, classes), Pool::Compute, budget.regions_opening),
+            open: driver.queue(OpenRegion::new(request), Pool::Compute, budget.regions_opening),
             packing: Packing::new(request, live.bytes(), ordinals),
             copied: Copied::default(),
         }

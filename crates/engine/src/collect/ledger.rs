@@ -23,7 +23,8 @@ use crate::types::Fingerprint;
 /// Bytes of a stored chunk: prefix, length, share of its region; the numbers in big-endian order.
 const STORED_LEN: usize = PREFIX_LEN + 4 + 4;
 
-type Stored = FilledPartitions<STORED_LEN>;
+/// The chunks of all containers.
+pub(super) type Stored = FilledPartitions<STORED_LEN>;
 
 /// Chunks and what they take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,10 +38,21 @@ pub struct Held {
 }
 
 impl Held {
-    fn add(&mut self, (len, stored): (u32, u32)) {
+    /// Adds a chunk by its length and its share of a region.
+    pub(super) fn add(&mut self, (len, stored): (u32, u32)) {
         self.chunks += 1;
         self.plain_bytes += u64::from(len);
         self.stored_bytes += u64::from(stored);
+    }
+
+    /// Returns the rest without a part of it.
+    #[must_use]
+    pub fn without(&self, part: &Self) -> Self {
+        Self {
+            chunks: self.chunks - part.chunks,
+            plain_bytes: self.plain_bytes - part.plain_bytes,
+            stored_bytes: self.stored_bytes - part.stored_bytes,
+        }
     }
 }
 
@@ -148,7 +160,7 @@ impl LedgerRequest<'_> {
     }
 
     /// Returns the chunks of all containers, from their directories.
-    fn stored(&self, store: &Store) -> Result<Stored> {
+    pub(super) fn stored(&self, store: &Store) -> Result<Stored> {
         let mut stored: Partitions<STORED_LEN> =
             self.scratch.partitions(&store.host, "chunks of containers", self.memory() / 4)?;
         open_each(store, self.scratch, false, &mut |name, opened| {
@@ -185,47 +197,91 @@ fn join(
     each: &mut dyn FnMut(Ranks, (u32, u32)),
 ) -> Result<Held> {
     let (mut first, mut second) = (RankCursor::new(first)?, RankCursor::new(second)?);
+    let mut stored = StoredCursor::new(stored)?;
     let (mut unneeded, mut missing) = (Held::default(), 0u64);
-    let mut records = stored.sorted();
-    let mut next = records.next().transpose()?.map(|record| read_stored(&record));
     loop {
-        let prefixes = [first.prefix(), second.prefix(), next.map(|(prefix, _)| prefix)];
+        let prefixes = [first.prefix(), second.prefix(), stored.prefix()];
         let Some(prefix) = prefixes.into_iter().flatten().min() else { break };
         let ranks = (first.take(prefix)?, second.take(prefix)?);
-        let is_needed = ranks != (None, None);
-        let mut is_found = false;
-        while let Some((_, chunk)) = next.filter(|(stored, _)| *stored == prefix) {
-            if is_needed && !is_found {
-                each(ranks, chunk);
-            } else {
-                unneeded.add(chunk);
-            }
-            is_found = true;
-            next = records.next().transpose()?.map(|record| read_stored(&record));
+        let chunk = stored.take(prefix, &mut unneeded)?;
+        match (ranks, chunk) {
+            ((None, None), chunk) => chunk.into_iter().for_each(|chunk| unneeded.add(chunk)),
+            (_, Some(chunk)) => each(ranks, chunk),
+            (_, None) => missing += 1,
         }
-        missing += u64::from(is_needed && !is_found);
     }
-    if 0 < missing {
-        let reason = format!("{missing} chunks that snapshots need are in none of the containers");
-        return Err(Error::damaged("repository", reason));
-    }
+    fail_on_missing(missing)?;
     Ok(unneeded)
 }
 
-fn read_stored(record: &[u8; STORED_LEN]) -> (Prefix, (u32, u32)) {
-    let [p0, p1, p2, p3, p4, p5, p6, p7, l0, l1, l2, l3, s0, s1, s2, s3] = *record;
-    let lengths = (u32::from_be_bytes([l0, l1, l2, l3]), u32::from_be_bytes([s0, s1, s2, s3]));
-    ([p0, p1, p2, p3, p4, p5, p6, p7], lengths)
+/// Fails if needed chunks are in no container.
+pub(super) fn fail_on_missing(chunks: u64) -> Result<()> {
+    if chunks == 0 {
+        return Ok(());
+    }
+    let reason = format!("{chunks} chunks that snapshots need are in none of the containers");
+    Err(Error::damaged("repository", reason))
 }
 
-/// Cursor over the chunks of a mark, each with its least rank.
-struct RankCursor<'a> {
+/// Cursor over the chunks of containers. After an error it must be dropped.
+pub(super) struct StoredCursor<'a> {
+    records: SortedRecords<'a, STORED_LEN>,
+    next: Option<(Prefix, (u32, u32))>,
+}
+
+impl<'a> StoredCursor<'a> {
+    /// Starts at the least prefix.
+    pub(super) fn new(stored: &'a Stored) -> Result<Self> {
+        let mut cursor = Self { records: stored.sorted(), next: None };
+        cursor.advance()?;
+        Ok(cursor)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.next = self.records.next().transpose()?.map(|record| {
+            let [p0, p1, p2, p3, p4, p5, p6, p7, l0, l1, l2, l3, s0, s1, s2, s3] = record;
+            let lengths = (u32::from_be_bytes([l0, l1, l2, l3]), u32::from_be_bytes([s0, s1, s2, s3]));
+            ([p0, p1, p2, p3, p4, p5, p6, p7], lengths)
+        });
+        Ok(())
+    }
+
+    fn prefix(&self) -> Option<Prefix> {
+        self.next.map(|(prefix, _)| prefix)
+    }
+
+    /// Returns the length of a chunk and its share of a region, of the least of its copies, and goes on to the next prefix. Adds the
+    /// other copies to `surplus`. The prefix must be the least one that is left.
+    fn take(&mut self, prefix: Prefix, surplus: &mut Held) -> Result<Option<(u32, u32)>> {
+        let mut least = None;
+        while let Some((_, chunk)) = self.next.filter(|(next, _)| *next == prefix) {
+            if least.is_some() {
+                surplus.add(chunk);
+            }
+            least = least.or(Some(chunk));
+            self.advance()?;
+        }
+        Ok(least)
+    }
+
+    /// Returns the same for any prefix that is not below the one before.
+    pub(super) fn find(&mut self, prefix: Prefix) -> Result<Option<(u32, u32)>> {
+        while self.prefix().is_some_and(|next| next < prefix) {
+            self.advance()?;
+        }
+        self.take(prefix, &mut Held::default())
+    }
+}
+
+/// Cursor over the chunks of a mark, each with its least rank. After an error it must be dropped.
+pub(super) struct RankCursor<'a> {
     records: SortedRecords<'a, REACHED_LEN>,
     next: Option<(Prefix, u16)>,
 }
 
 impl<'a> RankCursor<'a> {
-    fn new(reached: &'a Reached) -> Result<Self> {
+    /// Starts at the least prefix.
+    pub(super) fn new(reached: &'a Reached) -> Result<Self> {
         let mut cursor = Self { records: reached.sorted(), next: None };
         cursor.advance()?;
         Ok(cursor)
@@ -251,5 +307,13 @@ impl<'a> RankCursor<'a> {
             self.advance()?;
         }
         Ok(least)
+    }
+
+    /// Returns the same for any prefix that is not below the one before.
+    pub(super) fn find(&mut self, prefix: Prefix) -> Result<Option<u16>> {
+        while self.prefix().is_some_and(|next| next < prefix) {
+            self.advance()?;
+        }
+        self.take(prefix)
     }
 }

@@ -44,7 +44,7 @@ impl<'a> Marker<'a> {
         hint: &mut dyn FnMut(ContainerId) -> Result<()>,
         monitor: &dyn Monitor,
     ) -> Result<()> {
-        let mut snapshot = MarkedSnapshot { reached: &mut self.reached, rank: self.rank, hint };
+        let mut snapshot = MarkedSnapshot { reached: &mut self.reached, rank: self.rank, hint: Some(hint) };
         self.walk.walk(root, &mut snapshot, monitor)?;
         self.rank = self.rank.saturating_add(1).min(RANK_MAX);
         Ok(())
@@ -76,10 +76,18 @@ pub(super) fn reached_of(
 }
 
 /// A snapshot that is being marked.
-struct MarkedSnapshot<'a> {
+pub(super) struct MarkedSnapshot<'a> {
     reached: &'a mut Partitions<REACHED_LEN>,
     rank: u16,
-    hint: &'a mut dyn FnMut(ContainerId) -> Result<()>,
+    /// Takes the hints of data chunks.
+    hint: Option<&'a mut dyn FnMut(ContainerId) -> Result<()>>,
+}
+
+impl<'a> MarkedSnapshot<'a> {
+    /// Marks with this rank.
+    pub(super) fn of_rank(reached: &'a mut Partitions<REACHED_LEN>, rank: u16) -> Self {
+        Self { reached, rank, hint: None }
+    }
 }
 
 impl NodeVisitor for MarkedSnapshot<'_> {
@@ -89,7 +97,10 @@ impl NodeVisitor for MarkedSnapshot<'_> {
 
     fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<()> {
         self.reached.push(&reached_record(&chunk.fingerprint, self.rank))?;
-        hint.map_or(Ok(()), &mut *self.hint)
+        match (hint, &mut self.hint) {
+            (Some(id), Some(take)) => take(id),
+            (None, _) | (_, None) => Ok(()),
+        }
     }
 }
 

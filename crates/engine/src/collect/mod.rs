@@ -23,6 +23,7 @@ pub mod usage;
 mod wait;
 mod what_if;
 mod whole;
+pub mod why;
 
 pub use collector::{plan_prune, prune, quarantine};
 pub use request::{PruneReport, PruneRequest, PruneState};

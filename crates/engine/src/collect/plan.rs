@@ -77,6 +77,11 @@ pub enum MaxUnused {
 }
 
 impl MaxUnused {
+    /// Returns true if nothing unused may stay.
+    pub(super) fn is_nothing(self) -> bool {
+        self.bytes(u64::MAX) == 0
+    }
+
     /// Returns the limit in bytes.
     fn bytes(self, used: u64) -> u64 {
         match self {

@@ -69,6 +69,7 @@ impl Collector<'_> {
             containers: &candidates,
             copy: &condemned,
             classes: &LifetimeClasses::of_times([]),
+            leaves_dead: false,
             compression: self.request.compression,
             budget,
             scratch: &self.request.scratch,

@@ -91,6 +91,7 @@ impl Salvage<'_> {
             containers: &containers,
             copy: &copy,
             classes: &LifetimeClasses::of_times([]),
+            leaves_dead: false,
             compression: self.request.compression,
             budget: CopyBudget::of(memory.max(CopyBudget::BYTES_MIN), self.request.driver.compute_count()),
             scratch: &self.request.scratch,

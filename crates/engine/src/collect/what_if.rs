@@ -86,6 +86,7 @@ pub fn what_if(
         containers: &candidates,
         copy: &plan.copy,
         classes: &classes,
+        leaves_dead: request.options.max_unused.is_nothing(),
         compression: request.compression,
         budget: survey.copy_budget(),
         scratch: &request.scratch,

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::spill::SpillMap;
 use crate::store::metadata::MetadataReader;
-use crate::store::references::Reference;
+use crate::store::references::{LinkedNode, Reference};
 use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint};
 
 /// Nodes that are sorted by location and read together. Their references are the most that a step adds to the frontier.
@@ -30,30 +30,36 @@ pub(crate) trait NodeVisitor {
     }
 }
 
-/// Walks trees from their roots.
+/// Nodes that are still to be read. They are read in batches, in the order of their locations.
 #[derive(Debug)]
-pub(crate) struct NodeWalk<'a> {
+pub(crate) struct Frontier<'a> {
     reader: &'a mut MetadataReader,
-    visited: SpillMap,
-    frontier: Vec<(ChunkKind, Fingerprint)>,
-    nodes: u64,
+    nodes: Vec<(ChunkKind, Fingerprint)>,
+    read: u64,
 }
 
-impl<'a> NodeWalk<'a> {
-    /// Starts without visited nodes, in an empty map.
-    pub(crate) fn new(reader: &'a mut MetadataReader, visited: SpillMap) -> Self {
-        Self { reader, visited, frontier: Vec::new(), nodes: 0 }
+/// Takes a node that was read, and may add nodes to the frontier.
+type TakeNode<'t> = dyn FnMut(&mut Frontier<'_>, Fingerprint, Result<LinkedNode>) -> Result<()> + 't;
+
+impl<'a> Frontier<'a> {
+    /// Starts without nodes.
+    pub(crate) fn new(reader: &'a mut MetadataReader) -> Self {
+        Self { reader, nodes: Vec::new(), read: 0 }
     }
 
-    /// Visits what the root of a tree reaches and was not visited before.
-    pub(crate) fn walk(
-        &mut self,
-        root: Fingerprint,
-        visitor: &mut dyn NodeVisitor,
-        monitor: &dyn Monitor,
-    ) -> Result<()> {
-        self.visit(ChunkKind::Tree, root, visitor)?;
-        while !self.frontier.is_empty() {
+    /// Returns the reader.
+    pub(crate) fn reader(&mut self) -> &mut MetadataReader {
+        self.reader
+    }
+
+    /// Adds a node. It is read as often as it is added.
+    pub(crate) fn push(&mut self, kind: ChunkKind, node: Fingerprint) {
+        self.nodes.push((kind, node));
+    }
+
+    /// Reads all nodes, those that `take` adds among them. After an error some are left.
+    pub(crate) fn read_all(&mut self, monitor: &dyn Monitor, take: &mut TakeNode<'_>) -> Result<()> {
+        while !self.nodes.is_empty() {
             if monitor.is_interrupted() {
                 return Err(Error::Interrupted);
             }
@@ -63,22 +69,10 @@ impl<'a> NodeWalk<'a> {
                 if read_to <= at {
                     read_to = self.read_ahead(&step, at);
                 }
-                self.follow(*kind, *node, visitor)?;
+                self.read += 1;
+                let linked = self.reader.read_linked(*kind, *node);
+                take(self, *node, linked)?;
             }
-        }
-        Ok(())
-    }
-
-    /// Returns the number of nodes read.
-    pub(crate) fn nodes(&self) -> u64 {
-        self.nodes
-    }
-
-    /// Adds a node to the frontier, unless it was visited.
-    fn visit(&mut self, kind: ChunkKind, node: Fingerprint, visitor: &mut dyn NodeVisitor) -> Result<()> {
-        if self.visited.insert_new(node.0, &[])? {
-            visitor.node(node, self.reader)?;
-            self.frontier.push((kind, node));
         }
         Ok(())
     }
@@ -106,10 +100,10 @@ impl<'a> NodeWalk<'a> {
         end.max(start + 1)
     }
 
-    /// Takes the last nodes of the frontier, in the order of their locations.
+    /// Takes the last nodes, in the order of their locations.
     fn take_step(&mut self) -> Result<Vec<Located>> {
-        let count = if FRONTIER_MAX < self.frontier.len() { 1 } else { STEP_NODES_MAX };
-        let step = self.frontier.split_off(self.frontier.len().saturating_sub(count));
+        let count = if FRONTIER_MAX < self.nodes.len() { 1 } else { STEP_NODES_MAX };
+        let step = self.nodes.split_off(self.nodes.len().saturating_sub(count));
         let mut located = Vec::with_capacity(step.len());
         for (kind, node) in step {
             located.push((self.reader.locate(&node)?, kind, node));
@@ -117,16 +111,89 @@ impl<'a> NodeWalk<'a> {
         located.sort_unstable_by_key(|(location, ..)| *location);
         Ok(located)
     }
+}
 
-    fn follow(&mut self, kind: ChunkKind, node: Fingerprint, visitor: &mut dyn NodeVisitor) -> Result<()> {
-        self.nodes += 1;
-        match self.reader.read_linked(kind, node) {
-            Ok(linked) => linked.each_reference(&mut |reference| match reference {
-                Reference::Node(link) => self.visit(link.kind(), link.fingerprint(), visitor),
-                Reference::Chunk(chunk, hint) => visitor.chunk(chunk, hint),
-            }),
+/// Walks trees from their roots.
+#[derive(Debug)]
+pub(crate) struct NodeWalk<'a> {
+    frontier: Frontier<'a>,
+    visited: SpillMap,
+}
+
+impl<'a> NodeWalk<'a> {
+    /// Starts without visited nodes, in an empty map.
+    pub(crate) fn new(reader: &'a mut MetadataReader, visited: SpillMap) -> Self {
+        Self { frontier: Frontier::new(reader), visited }
+    }
+
+    /// Visits what the root of a tree reaches and was not visited before.
+    pub(crate) fn walk(
+        &mut self,
+        root: Fingerprint,
+        visitor: &mut dyn NodeVisitor,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let Self { frontier, visited } = self;
+        visit(frontier, visited, (ChunkKind::Tree, root), visitor)?;
+        self.read_all(visitor, monitor)
+    }
+
+    /// Visits what a node refers to that was read already, and what that reaches.
+    pub(crate) fn walk_from(
+        &mut self,
+        node: LinkedNode,
+        visitor: &mut dyn NodeVisitor,
+        monitor: &dyn Monitor,
+    ) -> Result<()> {
+        let Self { frontier, visited } = self;
+        node.each_reference(&mut |reference| visit_reference(frontier, visited, reference, visitor))?;
+        self.read_all(visitor, monitor)
+    }
+
+    fn read_all(&mut self, visitor: &mut dyn NodeVisitor, monitor: &dyn Monitor) -> Result<()> {
+        let Self { frontier, visited } = self;
+        frontier.read_all(monitor, &mut |frontier, node, linked| match linked {
+            Ok(linked) => {
+                linked.each_reference(&mut |reference| visit_reference(frontier, visited, reference, visitor))
+            }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => visitor.unreadable(node, error),
-        }
+        })
     }
+
+    /// Returns the reader.
+    pub(crate) fn reader(&mut self) -> &mut MetadataReader {
+        self.frontier.reader()
+    }
+
+    /// Returns the number of nodes read.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.frontier.read
+    }
+}
+
+fn visit_reference(
+    frontier: &mut Frontier<'_>,
+    visited: &mut SpillMap,
+    reference: Reference,
+    visitor: &mut dyn NodeVisitor,
+) -> Result<()> {
+    match reference {
+        Reference::Node(link) => visit(frontier, visited, (link.kind(), link.fingerprint()), visitor),
+        Reference::Chunk(chunk, hint) => visitor.chunk(chunk, hint),
+    }
+}
+
+/// Adds a node to the frontier, unless it was visited.
+fn visit(
+    frontier: &mut Frontier<'_>,
+    visited: &mut SpillMap,
+    (kind, node): (ChunkKind, Fingerprint),
+    visitor: &mut dyn NodeVisitor,
+) -> Result<()> {
+    if visited.insert_new(node.0, &[])? {
+        visitor.node(node, frontier.reader)?;
+        frontier.push(kind, node);
+    }
+    Ok(())
 }

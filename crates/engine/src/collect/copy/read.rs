@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::collect::copy::CopyRequest;
 use crate::collect::copy::order::{CopiedContainer, Wanted};
 use crate::collect::lifetime::{self, ClassBytes, LifetimeClass, LifetimeClasses};
 use crate::compress::Compressor;
@@ -146,15 +147,17 @@ struct Buffers {
 pub(super) struct OpenRegion {
     keys: Arc<Keys>,
     carried_bytes_min: u64,
+    leaves_dead: bool,
     classes: LifetimeClasses,
     buffers: BufferPool<Buffers>,
 }
 
 impl OpenRegion {
-    pub(super) fn new(store: &Store, classes: &LifetimeClasses) -> Self {
+    pub(super) fn new(request: &CopyRequest<'_>) -> Self {
+        let &CopyRequest { store, classes, leaves_dead, .. } = request;
         let carried_bytes_min = u64::from(store.config.region_bytes / CARRIED_FRACTION_MIN);
         let (keys, buffers) = (Arc::clone(&store.keys), BufferPool::default());
-        Self { keys, carried_bytes_min, classes: classes.clone(), buffers }
+        Self { keys, carried_bytes_min, leaves_dead, classes: classes.clone(), buffers }
     }
 
     fn open(&self, region: SealedRegion) -> OpenedRegion {
@@ -198,7 +201,10 @@ impl OpenRegion {
         let (part, whole) = CARRIED_LIVE_MIN;
         let all_bytes = u64::from(entry.plain_len);
         let is_mostly_live = all_bytes * part <= live_bytes * whole;
+        // A chunk may be empty, so bytes do not decide.
+        let may_be_carried = !self.leaves_dead || wanted.len() == chunks.chunks.len();
         if is_mostly_live
+            && may_be_carried
             && self.carried_bytes_min <= all_bytes
             && let Some(packed) = chunks.all_named(&self.keys)
         {
