@@ -347,6 +347,7 @@ fn random_trees_come_back_from_memory() {
         Schedule::Lazy { threshold: 5 },
         Schedule::Exhaustive { threshold: 5 },
         Schedule::Pool { candidates: 4 },
+        Schedule::Pool { candidates: 16 },
         Schedule::Adaptive,
     ];
     let mut jobs = JobTotals::default();

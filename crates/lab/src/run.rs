@@ -296,8 +296,9 @@ mod tests {
             let reads: Vec<_> =
                 divided.sessions.iter().map(|session| session.measured.outcome.counters.disk_hits).collect();
             assert!(reads[1..].iter().all(|reads| 0 < *reads), "{name}: {reads:?}");
-            // The small buffer of the mapped index has lost the chunks of the version before in either case.
-            if name != "pm-buffer-l" {
+            // The small buffer of the mapped index has lost the chunks of the version before in either case, and adaptive may find
+            // that looking up again costs less than windows.
+            if name == "lazy" {
                 assert!(whole.outcome.counters.disk_hits < divided.outcome.counters.disk_hits, "{name}: {reads:?}");
             }
         }

@@ -105,8 +105,11 @@ fn regrets(cells: &[Cell]) -> Table {
     }
 }
 
+/// Least ratio that heat maps show, whose scale is logarithmic: a run may take no time of the device.
+const RATIO_MIN: f64 = 0.001;
+
 fn ratio(cell: &Cell, run: Option<&Run>) -> Option<f64> {
-    cell.over_best(run?)
+    cell.over_best(run?).map(|ratio| ratio.max(RATIO_MIN))
 }
 
 /// One row for each run.
