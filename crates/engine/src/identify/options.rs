@@ -4,6 +4,7 @@ use crate::identify::exact::arrivals::ARRIVAL_BYTES;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::identify::locality::frame::FRAME_BYTES;
+use crate::identify::schedule::planner::PLANNING_BYTES;
 use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
 
 /// When to look up chunks that pass the filter.
@@ -189,6 +190,10 @@ pub(crate) const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * T
 /// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
 pub(in crate::identify) const PENDING_BYTES: usize = 240;
 
+/// Memory of one chunk of a lookup, if all pending chunks are looked up together: the chunk, its key, its answer, its search with
+/// spans and reads, and its hit.
+pub(in crate::identify) const LOOKUP_BYTES: usize = 400;
+
 /// Pages of the log in one batch of windows; more only if one window has them.
 pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
 /// Records in one batch of windows: long windows make small batches.
@@ -216,7 +221,7 @@ impl IndexOptions {
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
         let is_small = bytes < SMALL_BYTES;
-        let (candidates, pending_age_max): (usize, u64) = if is_small { (1024, 1 << 14) } else { (2048, 1 << 16) };
+        let (pending_max, pending_age_max) = if is_small { (1_024, 1 << 14) } else { (6_144, 1 << 16) };
         let memtable_bytes = bytes / if is_small { 8 } else { 6 };
         let mut options = Self {
             schedule: Schedule::Adaptive,
@@ -234,7 +239,7 @@ impl IndexOptions {
             reads: None,
             runs_max: 4,
             pending_buckets: 64,
-            pending_max: 3 * candidates,
+            pending_max,
             pending_bytes_max: 64 << 20,
             pending_age_max,
             log_tail_pages: TAIL_PAGES,
@@ -258,9 +263,11 @@ impl IndexOptions {
         let arrivals = age.saturating_mul(2 * ARRIVAL_BYTES);
         let cache = self.cache_bytes.max(BLOCK_BYTES);
         let filter = self.filter_bytes_max.max(self.filter_bytes);
-        let pending = self.pending_max * PENDING_BYTES;
+        let (of_pending, planning) =
+            if self.schedule.plans() { (PENDING_BYTES + LOOKUP_BYTES, PLANNING_BYTES) } else { (PENDING_BYTES, 0) };
+        let pending = self.pending_max * of_pending;
         let table = self.table().memory_bytes_max();
-        let parts = [filter, table, cache, pending, windows, arrivals, BUFFER_BYTES];
+        let parts = [filter, table, cache, pending, planning, windows, arrivals, BUFFER_BYTES];
         parts.into_iter().fold(0, usize::saturating_add)
     }
 

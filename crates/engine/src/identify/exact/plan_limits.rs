@@ -3,20 +3,22 @@
 #![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
 
 use crate::identify::SequencedChunk;
-use crate::identify::options::{IndexOptions, PENDING_BYTES, WindowRule};
+use crate::identify::options::{IndexOptions, LOOKUP_BYTES, PENDING_BYTES, WindowRule};
 use crate::identify::schedule::plan::PlanLimits;
 
 /// Share of the memory that the filter has not grown to which pending chunks may take; the cache has the rest.
 const PENDING_SHARE: usize = 4;
 /// Most pending chunks that take memory from the cache: more hardly share more reads.
 const PENDING_EXTRA_MAX: usize = 1 << 16;
+/// Memory of a further pending chunk: all may be looked up together.
+const EXTRA_BYTES: usize = PENDING_BYTES + LOOKUP_BYTES;
 /// Lookups after which older ones count half.
 const KEYS_PER_HALVING: u64 = 1 << 13;
 
 /// Returns how many chunks may be pending in addition to [`IndexOptions::pending_max`], with `left` bytes that the filter
 /// has not grown to. Only a schedule that plans knows what to do with them.
 fn pending_extra(options: &IndexOptions, left: usize) -> usize {
-    if options.schedule.plans() { (left / PENDING_SHARE / PENDING_BYTES).min(PENDING_EXTRA_MAX) } else { 0 }
+    if options.schedule.plans() { (left / PENDING_SHARE / EXTRA_BYTES).min(PENDING_EXTRA_MAX) } else { 0 }
 }
 
 /// Returns how many chunks may be pending.
@@ -26,7 +28,7 @@ pub(in crate::identify) fn pending_max(options: &IndexOptions, left: usize) -> u
 
 /// Returns the memory of the cache.
 pub(in crate::identify) fn cache_bytes(options: &IndexOptions, left: usize) -> usize {
-    options.cache_bytes + left - pending_extra(options, left) * PENDING_BYTES
+    options.cache_bytes + left - pending_extra(options, left) * EXTRA_BYTES
 }
 
 /// Returns the limits of plans for chunks of some mean length; 0 if it is not known.

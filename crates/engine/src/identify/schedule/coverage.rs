@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::identify::locality::arrival_log::LOG_PAGE_RECORDS;
 
+/// Most ranges, however many records they have: the least recently used go.
+const RANGES_MAX: usize = 1_024;
+/// Memory of a coverage: each range is in two maps, whose nodes are half full at worst.
+pub(super) const COVERAGE_BYTES: usize = RANGES_MAX * 2 * (3 + 2) * size_of::<u64>();
+
 /// A range: its end, and when it was used last.
 #[derive(Clone, Copy, Debug)]
 struct Covered {
@@ -65,7 +70,7 @@ impl Coverage {
             self.records += end - start;
             start = end;
         }
-        while self.capacity < self.records {
+        while self.capacity < self.records || RANGES_MAX < self.ranges.len() {
             let Some((_, oldest)) = self.order.pop_first() else { break };
             let range = self.ranges.remove(&oldest).expect("each range is in the order of use");
             self.records -= range.end - oldest;
@@ -122,5 +127,12 @@ mod tests {
         assert_eq!(left, [true, false, true, true]);
         coverage.set_capacity(150);
         assert!(coverage.records() <= 150);
+
+        let mut coverage = Coverage::new(1 << 40);
+        for range in 0..2 * RANGES_MAX as u64 {
+            coverage.add(range * 10, range * 10 + 5);
+        }
+        assert_eq!(coverage.records(), 5 * RANGES_MAX as u64);
+        assert!(coverage.end_at(3).is_none());
     }
 }

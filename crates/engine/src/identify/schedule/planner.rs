@@ -8,10 +8,10 @@
 #![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
 
 use crate::identify::schedule::cost::LookupCosts;
-use crate::identify::schedule::coverage::Coverage;
+use crate::identify::schedule::coverage::{COVERAGE_BYTES, Coverage};
 use crate::identify::schedule::plan::{Plan, PlanLimits};
 use crate::identify::schedule::replay::{Replayed, replay};
-use crate::identify::schedule::trace::Trace;
+use crate::identify::schedule::trace::{TRACE_BYTES, Trace, TraceRun};
 
 /// Chunks of the stream after which a planner may decide again.
 const TRACE_CHUNKS: u64 = 4_096;
@@ -33,9 +33,14 @@ const RATE_CHANGE: f64 = 1.3;
 /// Most traces between two decisions while the plan stays the best.
 const WAIT_MAX: u32 = 4;
 /// Runs of the stream that a decision looks at; the newest count.
-const RUNS_MAX: usize = 6_000;
+const RECENT_RUNS_MAX: usize = 3_000;
 /// Most steps of one decision.
 const STEPS_MAX: usize = 6;
+
+/// Memory of planning: the traces, the one that is being recorded among them; what a replay takes of them, waiting chunks twice;
+/// and the ranges of the cache, before and in a replay.
+pub(in crate::identify) const PLANNING_BYTES: usize =
+    (TRACES + 2) * TRACE_BYTES + 3 * RECENT_RUNS_MAX * size_of::<TraceRun>() + 2 * COVERAGE_BYTES;
 
 /// Chooses plans by what they would have cost on the recent stream.
 #[derive(Debug)]
@@ -51,8 +56,6 @@ pub(in crate::identify) struct Planner {
     wait: (u32, u32),
     /// Seconds that the plan takes for a chunk of the stream, at the last decision.
     rate: f64,
-    /// Changes of the plan so far.
-    pub(in crate::identify) changes: u64,
 }
 
 /// State of an index that plans depend on.
@@ -72,15 +75,7 @@ impl Planner {
     /// Starts with the initial plan.
     pub(in crate::identify) fn new(limits: &PlanLimits) -> Self {
         let before = Coverage::new(0);
-        Self {
-            plan: limits.initial(),
-            traces: Vec::new(),
-            before,
-            credit: CREDIT_MAX,
-            wait: (0, 0),
-            rate: 0.0,
-            changes: 0,
-        }
+        Self { plan: limits.initial(), traces: Vec::new(), before, credit: CREDIT_MAX, wait: (0, 0), rate: 0.0 }
     }
 
     /// Returns true if the plan has been the best one in several decisions.
@@ -107,7 +102,7 @@ impl Planner {
         let arrivals = trace.arrivals.max(1) as f64;
         self.traces.push(trace);
         let newest = &self.traces[self.traces.len() - 1..];
-        let (done, _) = self.replay(self.plan, newest, situation, f64::INFINITY);
+        let done = self.replay(self.plan, newest, situation, f64::INFINITY);
         self.credit -= done.visits as f64 * VISIT_SECONDS;
         let rate = done.seconds / arrivals;
         if TRACES < self.traces.len() {
@@ -122,22 +117,22 @@ impl Planner {
         let is_steady = rate <= self.rate * RATE_CHANGE && self.rate <= rate * RATE_CHANGE;
         self.wait.0 = if is_steady { self.wait.0.saturating_sub(1) } else { 0 };
         if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit {
-            let changes = self.changes;
-            self.choose(situation);
-            let wait = if changes == self.changes { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
+            let best = self.choose(situation);
+            let wait = if best == self.plan { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
+            self.plan = best;
             self.wait = (wait, wait);
             self.rate = rate;
         }
     }
 
-    fn replay(&self, plan: Plan, traces: &[Trace], situation: &Situation, seconds_max: f64) -> (Replayed, Coverage) {
+    fn replay(&self, plan: Plan, traces: &[Trace], situation: &Situation, seconds_max: f64) -> Replayed {
         let Situation { costs, limits, log_end, .. } = situation;
         replay(plan, traces, &self.before, costs, (limits, *log_end, seconds_max))
     }
 
     /// Returns the newest traces, without the beginning of the oldest one if they have too many runs.
     fn recent(&self) -> Vec<Trace> {
-        let mut left = RUNS_MAX;
+        let mut left = RECENT_RUNS_MAX;
         let mut recent = Vec::with_capacity(self.traces.len());
         for trace in self.traces.iter().rev() {
             let taken = left.min(trace.runs.len());
@@ -153,15 +148,16 @@ impl Planner {
         recent
     }
 
-    /// Descends from the current plan, or from an archetype that is better, to the best neighbor, and so on.
-    fn choose(&mut self, situation: &Situation) {
+    /// Descends from the current plan, or from an archetype that is better, to the best neighbor, and so on. Returns the plan
+    /// that it ends at, if that saves enough, or else the current one.
+    fn choose(&mut self, situation: &Situation) -> Plan {
         let traces = self.recent();
         let mut tried: Vec<(Plan, f64)> = Vec::new();
         let mut cost_of = |planner: &mut Self, plan: Plan, seconds_max: f64| {
             if let Some((_, cost)) = tried.iter().find(|(known, _)| *known == plan) {
                 return *cost;
             }
-            let (done, _) = planner.replay(plan, &traces, situation, seconds_max);
+            let done = planner.replay(plan, &traces, situation, seconds_max);
             planner.credit -= done.visits as f64 * VISIT_SECONDS;
             tried.push((plan, done.seconds));
             done.seconds
@@ -183,10 +179,7 @@ impl Planner {
             }
             candidates = situation.limits.neighbors(&best);
         }
-        if best != self.plan && least < current * (1.0 - SAVING_MIN) {
-            self.plan = best;
-            self.changes += 1;
-        }
+        if least < current * (1.0 - SAVING_MIN) { best } else { self.plan }
     }
 }
 

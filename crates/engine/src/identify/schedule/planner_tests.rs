@@ -52,7 +52,7 @@ fn runs(len: u64, chunks: usize) -> impl Iterator<Item = Option<u64>> {
 fn cost(plan: Plan, situation: &Situation, trace: &Trace) -> f64 {
     let traces = std::slice::from_ref(trace);
     let limits = (&situation.limits, situation.log_end, f64::INFINITY);
-    replay(plan, traces, &Coverage::new(situation.cache_records), &situation.costs, limits).0.seconds
+    replay(plan, traces, &Coverage::new(situation.cache_records), &situation.costs, limits).seconds
 }
 
 fn trace_of(positions: impl Iterator<Item = Option<u64>>) -> Trace {

@@ -9,7 +9,7 @@ use crate::identify::schedule::plan::{Plan, PlanLimits, Stride, merge_windows, r
 use crate::identify::schedule::trace::{Trace, TraceRun};
 use crate::kv::PAGE_BYTES;
 
-/// What a replay of a plan took.
+/// Cost of a replayed plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::identify) struct Replayed {
     /// Seconds of the device, and of the processor for records of windows.
@@ -34,15 +34,15 @@ struct Replay<'a> {
     done: Replayed,
 }
 
-/// Carries a plan out on traces, from the cache of `before` on, without reading anything. Returns what it takes, and the
-/// ranges that it has read. Ends early once it has taken more than `seconds_max`.
+/// Carries a plan out on traces, from the cache of `before` on, without reading anything. Returns its cost. Ends
+/// early once that is more than `seconds_max`.
 pub(in crate::identify) fn replay(
     plan: Plan,
     traces: &[Trace],
     before: &Coverage,
     costs: &LookupCosts,
     (limits, log_end, seconds_max): (&PlanLimits, u64, f64),
-) -> (Replayed, Coverage) {
+) -> Replayed {
     let cover = Coverage::new(before.capacity());
     let done = Replayed::default();
     let mut replay = Replay {
@@ -60,7 +60,7 @@ pub(in crate::identify) fn replay(
     for trace in traces {
         for run in &trace.runs {
             if seconds_max < replay.done.seconds {
-                return (replay.done, replay.cover);
+                return replay.done;
             }
             let first = *oldest.get_or_insert(run.sequence);
             replay.arrive(*run);
@@ -80,7 +80,7 @@ pub(in crate::identify) fn replay(
         let full = f64::from(plan.pool).min(density * limits.age as f64);
         replay.resolve(end, (full / replay.count as f64).max(1.0));
     }
-    (replay.done, replay.cover)
+    replay.done
 }
 
 impl Replay<'_> {

@@ -4,7 +4,11 @@ use crate::kv::Position;
 use crate::types::Sequence;
 
 /// Most runs of a trace; the rest of the stream is ignored.
-pub(in crate::identify) const RUNS_MAX: usize = 8_192;
+pub(super) const RUNS_MAX: usize = 2_048;
+/// Most reads of a trace; others are taken for none.
+const READS_MAX: usize = 256;
+/// Memory of a trace.
+pub(super) const TRACE_BYTES: usize = RUNS_MAX * size_of::<TraceRun>() + READS_MAX * size_of::<(u64, u64)>();
 
 /// Position that stands for a false positive, which no record resolves.
 pub(in crate::identify) const NOWHERE: u64 = u64::MAX;
@@ -48,7 +52,7 @@ pub(in crate::identify) struct Trace {
 impl Trace {
     /// Notes records that were read from the log into the cache.
     pub(in crate::identify) fn read(&mut self, start: u64, end: u64) {
-        if self.reads.len() < RUNS_MAX {
+        if self.reads.len() < READS_MAX {
             self.reads.push((start, end));
         }
     }
