@@ -30,17 +30,17 @@ impl Index {
         let start = self.timer.now();
         let answers = self.store.table.end_lookup();
         self.counters.lookup_nanos += self.timer.nanos_since(start);
-        let left = self.session.pending.count_before(self.rounds.start_before());
-        self.rounds.note_left(left, self.options.threshold());
-        if self.schedule.plan().is_none() && self.options.pending_max / 2 < left {
-            // The windows resolve few chunks: round by round would be too slow.
-            let hits = self.resolve_looked_up(answers);
-            self.prefetch(hits);
-            return self.look_up_pool();
-        }
         let slots = if let Some(plan) = self.schedule.plan() {
             self.session.pending.strided(|sequence| self.rounds.planned_stride(sequence, plan.stride))
         } else {
+            let left = self.session.pending.count_before(self.rounds.start_before());
+            self.rounds.note_left(left, self.options.threshold());
+            if self.options.pending_max / 2 < left {
+                // The windows resolve few chunks: round by round would be too slow.
+                let hits = self.resolve_looked_up(answers);
+                self.prefetch(hits);
+                return self.look_up_pool();
+            }
             let stride = self.stride();
             self.session.pending.strided(|sequence| self.rounds.stride(sequence, stride))
         };

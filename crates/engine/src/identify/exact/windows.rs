@@ -183,6 +183,9 @@ impl Index {
     fn has_pending_neighbors(&self, Sequence(sequence): Sequence) -> bool {
         if let Some(plan) = self.plan_of_windows() {
             let reach = reach_of(&plan);
+            if self.session.pending.is_empty() {
+                return self.session.next_sequence.0 <= sequence + reach;
+            }
             let before = Sequence(sequence.saturating_sub(reach));
             return self.arrivals.is_undecided_between(before, Sequence(sequence + reach));
         }

@@ -148,28 +148,30 @@ impl Spans {
     /// returns the page of the file at which a span begins. Reads that follow each other without a gap share a seek.
     pub(in crate::kv) fn join(self, mut spans: Vec<Span>, first_page: impl Fn(&Span) -> u64) -> Vec<JoinedRead> {
         let gap = self.file_gap();
-        if GAP_PAGES_MAX < gap {
-            spans.sort_by_key(|span| first_page(span));
+        let read = |span: Span| {
+            let first = first_page(&span);
+            JoinedRead { first, end: first + span.pages() as u64, spans: vec![span] }
+        };
+        if gap <= GAP_PAGES_MAX {
+            return spans.into_iter().map(read).collect();
         }
+        spans.sort_by_key(|span| first_page(span));
         let pages_max = u64::from(self.whole_pages_max().max(1));
         let mut reads: Vec<JoinedRead> = Vec::with_capacity(spans.len());
         for span in spans {
-            let start = first_page(&span);
-            let end = start + span.pages() as u64;
-            let mut first = start;
-            let is_near = |last: &&mut JoinedRead| start <= last.end.saturating_add(gap);
-            if let Some(last) = reads.last_mut().filter(|_| GAP_PAGES_MAX < gap).filter(is_near) {
-                if end - last.first <= pages_max {
-                    last.end = last.end.max(end);
-                    last.spans.push(span);
+            let mut next = read(span);
+            if let Some(last) = reads.last_mut().filter(|last| next.first <= last.end.saturating_add(gap)) {
+                if next.end - last.first <= pages_max {
+                    last.end = last.end.max(next.end);
+                    last.spans.append(&mut next.spans);
                     continue;
                 }
                 // The read continues where the last one ended, unless that would make it too long.
-                if last.end <= start && end - last.end <= pages_max {
-                    first = last.end;
+                if last.end <= next.first && next.end - last.end <= pages_max {
+                    next.first = last.end;
                 }
             }
-            reads.push(JoinedRead { first, end, spans: vec![span] });
+            reads.push(next);
         }
         reads
     }
