@@ -126,7 +126,7 @@ dimensions! {
     "cache-size", cache_size: Option<Size> = None, ALL => "memory of the cache; otherwise the rest if filter-size is set, or the memory that the filter has not grown to";
     "neighbors", neighbors: u32 = 50, 1..=WINDOW_RECORDS_MAX => "fingerprints after a hit that a read buffer copies (fifo)";
     "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or as adaptive plans, which is in proportion to runs of duplicates for other schedules";
-    "window-records", window_records: u32 = 16_384, 1..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most";
+    "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none";
     "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
     "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";

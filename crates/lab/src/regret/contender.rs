@@ -7,7 +7,7 @@
 //! have no cache, so their number is halved until they take at most a quarter of the memory.
 
 use anyhow::{Context, Result, ensure};
-use onefold_engine::identify::IndexOptions;
+use onefold_engine::identify::{IndexOptions, Schedule};
 use toml::Value;
 
 use crate::point::memory::Size;
@@ -20,7 +20,7 @@ pub const RIVALS: [&str; 4] = ["eager", "lazy", "pool", "exhaustive"];
 pub const ADAPTIVE: &str = "adaptive";
 
 /// Lengths of windows, in records, by default.
-pub const WINDOWS: [u32; 7] = [16, 64, 256, 1024, 2048, 8192, 32_768];
+pub const WINDOWS: [u32; 8] = [0, 16, 64, 256, 1024, 2048, 8192, 32_768];
 
 /// Dimensions in which contenders differ, which cannot be set for all.
 const OWN: [&str; 4] = ["store", "schedule", "window", "window-records"];
@@ -39,7 +39,7 @@ pub enum Windows {
     Preset,
     /// The index's own: in proportion to the runs of duplicates, with readahead.
     Adaptive,
-    /// Always so many records, without readahead.
+    /// Always so many records, without readahead; 0: none.
     Fixed(u32),
 }
 
@@ -80,7 +80,6 @@ impl Rules {
             let name = assignment.split('=').next().unwrap_or_default().trim();
             ensure!(!OWN.contains(&name), "{name}: contenders differ in it, so it cannot be set for all");
         }
-        ensure!(!self.windows.contains(&0), "a window has a record at least");
         let adaptive = self.point(ADAPTIVE, Windows::Preset)?;
         adaptive.index_options()?;
         let mut contenders = vec![Contender { schedule: ADAPTIVE, windows: Windows::Preset, point: adaptive }];
@@ -148,7 +147,8 @@ impl Rules {
 /// Returns the memory that an index takes for pending chunks.
 fn pending_bytes(point: &Point) -> usize {
     let with = |pending_max, pending_age_max| {
-        IndexOptions { pending_max, pending_age_max, ..IndexOptions::for_memory(0) }.memory_bytes()
+        let schedule = Schedule::Eager;
+        IndexOptions { schedule, pending_max, pending_age_max, ..IndexOptions::for_memory(0) }.memory_bytes()
     };
     with(point.pending_max as usize, point.pending_age_max.into()).saturating_sub(with(0, 0))
 }
@@ -167,8 +167,8 @@ mod tests {
     fn adaptive_is_as_it_is_by_default_and_rivals_have_its_memory_filter_and_reads() {
         let all = contenders(&[], &WINDOWS).unwrap();
         assert_eq!(all[0].point, Point::default());
-        // Four rivals with seven windows, and with those of adaptive; the preset's are the same as one of them.
-        assert_eq!(all.len(), 1 + 4 * 8);
+        // Four rivals with eight windows, and with those of adaptive; the preset's are the same as one of them.
+        assert_eq!(all.len(), 1 + 4 * 9);
         for Contender { schedule, windows, point } in &all {
             let default = Point::default();
             assert_eq!((point.memory, point.filter_size, point.cache_size), (default.memory, None, None), "{schedule}");
@@ -210,6 +210,5 @@ mod tests {
         assert!(refused(&[" window-records =3"], &[]).starts_with("window-records: contenders differ in it"));
         assert!(refused(&["treshold=3"], &[]).contains("did you mean \"threshold\""));
         assert!(refused(&["memory=2M"], &[]).contains("more than 2 MiB"));
-        assert!(refused(&[], &[16, 0]).contains("a window has a record at least"));
     }
 }
