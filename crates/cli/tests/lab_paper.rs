@@ -118,7 +118,7 @@ fn regret_is_measured_on_traces_and_adversarial_streams() {
         (vec!["regret", "--adversarial", "3-1"], "a range of 1 to 10000 seeds"),
         (vec!["regret", "--adversarial", "1", "--chunks", "0"], "--chunks"),
         (vec!["regret", "trace", "--set", "schedule=pool"], "schedule: contenders differ in it"),
-        (vec!["regret", "trace", "--windows", "0"], "a window has a record at least"),
+        (vec!["regret", "trace", "--windows", "none"], "--windows"),
         (vec!["regret", "nothing", "--device", "ssd"], "nothing: No such file"),
         (vec!["regret", "trace", "--output", "results"], "regret.json: File exists"),
     ] {
