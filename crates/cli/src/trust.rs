@@ -91,6 +91,14 @@ pub(crate) fn read_commits(settings: &Settings, output: &Output, store: &Store) 
     Ok(commits)
 }
 
+/// Returns false if a newest snapshot that this host has seen is gone and the user has not accepted that, after a report.
+pub(crate) fn accepts_all(settings: &Settings, output: &Output, store: &Store) -> Result<bool> {
+    let Some(heads) = heads(settings, store.config.repository) else { return Ok(true) };
+    let ComparedCommits { lost, .. } = read_commits_compared(store, &heads)?;
+    report_lost(output, &heads, &lost);
+    Ok(lost.is_empty() || heads.lost == LostHeads::Accept)
+}
+
 /// Remembers the newest snapshots after a command has made some. What is gone was reported when it began.
 pub(crate) fn remember(settings: &Settings, output: &Output, store: &Store) {
     let Some(heads) = heads(settings, store.config.repository) else { return };

@@ -33,6 +33,7 @@ mod restore_faults;
 mod restoring;
 mod shortage;
 mod signals;
+mod stopping;
 mod terminal;
 mod trust;
 mod why;

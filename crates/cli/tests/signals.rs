@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Waits until something holds.
 #[track_caller]
-fn wait_until(mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "it never held");

@@ -300,6 +300,12 @@ pub enum Error {
         /// The lock file.
         path: PathBuf,
     },
+    /// The index could not be written, or is damaged. Backups find less in it.
+    #[error("the index is incomplete: {reason}")]
+    IndexDegraded {
+        /// The first failure.
+        reason: String,
+    },
     /// The session was fenced: its commit key is taken, nothing it wrote will be referred to.
     #[error("session {session} was fenced by a garbage collection")]
     Fenced {

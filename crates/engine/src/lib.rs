@@ -106,6 +106,12 @@ cfg_if::cfg_if! {
         mod types;
     }
 }
+// Never compiled: `cargo mutants` does not look for modules in macros.
+#[cfg(any())]
+mod collect;
+#[cfg(any())]
+mod store;
+
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(test)]

@@ -210,7 +210,7 @@ fn a_fenced_backup_starts_again_and_gives_up_after_three() {
         let (world, store, source) = world();
         source.put_file(Path::new("/d/new"), &noise(100, 90_000));
         let fencing = Arc::new(Fencing {
-            disk: world.repo(),
+            disk: world.watched_repo(),
             store: store.clone(),
             left: AtomicUsize::new(fences),
             fenced: Mutex::new(Vec::new()),

@@ -555,7 +555,7 @@ fn a_fenced_session_begins_again_and_gives_up_after_three() {
                 forget(&store, from).unwrap();
             }
             let fencing = Arc::new(Fencing {
-                disk: world.repo(),
+                disk: world.watched_repo(),
                 store: store.clone(),
                 left: AtomicUsize::new(fences),
                 fenced: Mutex::new(Vec::new()),

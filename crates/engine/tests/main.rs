@@ -26,6 +26,7 @@ mod pruning;
 mod quarantining;
 mod quick;
 mod races;
+mod rebuilding;
 mod regressions;
 mod rehearsing;
 mod repairing;

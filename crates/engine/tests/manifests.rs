@@ -123,7 +123,7 @@ fn a_repaired_snapshot_names_what_is_left() {
     source.put_file(Path::new("/d/large"), &noise(7, 600_000));
     let session = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
     let lost = container_names(&store).into_iter().find(|name| name.kind == ContainerKind::Data).unwrap();
-    store.objects.delete(&[ObjectName::from(lost)]).unwrap();
+    world.repo().remove(&lost.path()).unwrap();
     let commits = store.read_commits().unwrap();
     let snapshots: Vec<_> = commits.snapshots().into_iter().map(|(_, snapshot)| snapshot).collect();
     assert!(!find_losses(&store, &silent(&world), &snapshots).unwrap().is_empty());
@@ -161,6 +161,6 @@ fn a_manifest_that_the_commit_does_not_vouch_for_is_refused() {
     let checksum = store.read_commit(first).unwrap().body.manifest.unwrap();
     assert_eq!(store.list(Prefix::Manifests).unwrap(), [ObjectName::Manifest(first)]);
     assert!(store.read_manifest(first, &[1; 32], &mut |_, _| Ok(())).unwrap_err().is_loss());
-    store.objects.delete(&[ObjectName::Manifest(first)]).unwrap();
+    world.repo().remove(&ObjectName::Manifest(first).path()).unwrap();
     assert!(store.read_manifest(first, &checksum, &mut |_, _| Ok(())).is_err());
 }

@@ -139,7 +139,7 @@ impl Repository {
 
     /// Opens the repository on a disk on which something happens before each call; returns it with the number of calls.
     fn hooked(&self, hook: Hook) -> (Store, Arc<Hooked>) {
-        let hooked = Hooked::new(self.world.repo(), Box::new(|_| ()));
+        let hooked = Hooked::new(self.world.watched_repo(), Box::new(|_| ()));
         let disk: Arc<dyn Disk> = Arc::clone(&hooked) as Arc<dyn Disk>;
         let store = open(&directory_store(disk), &self.world.host, Unlock::Password(PASSWORD)).unwrap();
         hooked.restart(hook);

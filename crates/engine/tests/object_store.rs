@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::check::{CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::collect::quarantine;
+use onefold_engine::collect::{PruneState, prune, quarantine};
 use onefold_engine::crypto::slot::SlotLabel;
+use onefold_engine::io::Host;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::names::{ContainerKind, ObjectName};
@@ -15,10 +16,13 @@ use onefold_engine::pipeline::Driver;
 use onefold_engine::store::{CreateOptions, Store, Unlock, create_and_try, open};
 use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::object_sim::{Lag, RequestFault, SimObjectStore};
+use onefold_engine::testing::sim::SimHost;
 use onefold_engine::types::SessionId;
 use onefold_engine::{Error, Result};
 
 use crate::integration::pruning;
+use crate::integration::support::oracle::Oracle;
+use crate::integration::support::watched::WatchedObjects;
 use crate::integration::support::{
     Ask, CHEAP, PASSWORD, SMALL, World, change, container_names, copy, noise, tell, tree,
 };
@@ -27,10 +31,12 @@ use crate::integration::support::{
 const ALL_TRIES: u32 = u32::MAX;
 
 /// A repository in an object store, on a host with a cache, and the sources of two backups.
+#[derive(Clone)]
 struct Remote {
     objects: Arc<SimObjectStore>,
     world: World,
     sources: [MemTree; 2],
+    oracle: Arc<Oracle>,
 }
 
 impl Remote {
@@ -39,11 +45,21 @@ impl Remote {
         first.put_file(Path::new("/d/large"), &noise(seed, 300_000));
         let second = copy(&first);
         change(&second);
-        Self { objects: Arc::new(SimObjectStore::new(seed)), world: World::new(seed), sources: [first, second] }
+        let (objects, world, oracle) = (Arc::new(SimObjectStore::new(seed)), World::new(seed), Arc::default());
+        Self { objects, world, sources: [first, second], oracle }
+    }
+
+    /// The same in another store, which is a fork of one.
+    fn on_fork_of(&self, objects: &SimObjectStore) -> Self {
+        Self { objects: Arc::new(objects.fork()), ..self.clone() }
     }
 
     fn objects(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.objects) as Arc<dyn ObjectStore>
+        let open = |objects: SimObjectStore| {
+            let (objects, host): (Arc<dyn ObjectStore>, Arc<dyn Host>) = (Arc::new(objects), Arc::new(SimHost::new(0)));
+            open(&objects, &host, Unlock::Password(PASSWORD)).expect("the repository opens")
+        };
+        WatchedObjects::watch(Arc::clone(&self.objects), Arc::clone(&self.oracle), open)
     }
 
     fn create(&self) -> Result<(Store, Handshake)> {
@@ -193,8 +209,7 @@ fn an_error_or_the_death_of_the_process_at_any_request_of_quarantining_loses_not
         let request = pruning::request(&remote.world, &store);
         quarantine(&store, &request, &BTreeSet::from([name.id]), &Silent)
     };
-    let fork =
-        || Remote { objects: Arc::new(base.fork()), world: remote.world.clone(), sources: remote.sources.clone() };
+    let fork = || remote.on_fork_of(&base);
     let calm = fork();
     let first = calm.objects.requests();
     assert_eq!(quarantine(&calm).unwrap().quarantined_containers, 1);
@@ -229,6 +244,58 @@ fn an_error_or_the_death_of_the_process_at_any_request_of_quarantining_loses_not
     }
     assert!(0 < failed);
     tell(&format!("errors and deaths at {requests} requests of quarantining: {failed} runs failed, nothing lost"));
+}
+
+#[test]
+fn an_error_or_the_death_of_the_process_at_any_request_of_a_prune_loses_nothing() {
+    let remote = Remote::new(4, 4);
+    let _created = remote.create().unwrap();
+    // The first one has chunks of its own among those of the second.
+    let sessions = [remote.backup(0).unwrap(), remote.backup(1).unwrap()];
+    pruning::forget(&remote.open().unwrap(), sessions[0]).unwrap();
+    let prune = |remote: &Remote| {
+        let store = remote.open()?;
+        prune(&store, &pruning::request(&remote.world, &store), &Silent)
+    };
+    let calm = remote.on_fork_of(&remote.objects);
+    let report = prune(&calm).unwrap();
+    assert!(0 < report.deleted_containers && 0 < report.written_containers, "{report:?}");
+    let requests = calm.objects.requests();
+    calm.assert_sound(&sessions[1..], "calm");
+    let ways = [
+        (RequestFault::Throttled, ALL_TRIES),
+        (RequestFault::Die, 1),
+        (RequestFault::LostReply, ALL_TRIES),
+        (RequestFault::DieAfter, 1),
+        (RequestFault::LostReply, 2),
+    ];
+    let mut failed = 0;
+    for request in 1..=requests {
+        for (fault, tries) in pruning::each_or_one(&ways, request) {
+            let case = format!("{fault:?} in {tries} tries of request {request}");
+            let mut run = remote.on_fork_of(&remote.objects);
+            run.objects.fail_at(request, fault, tries);
+            let outcome = prune(&run);
+            failed += u64::from(outcome.is_err());
+            assert!(outcome.is_ok() || tries != 2, "{case}: {outcome:?}");
+            run.objects = Arc::new(run.objects.fork());
+            run.assert_sound(&sessions[1..], &case);
+            let again = prune(&run).unwrap_or_else(|error| panic!("{case}: again: {error}"));
+            assert_eq!(again.state, PruneState::Done, "{case}");
+            if outcome.is_ok_and(|report| report.findings.is_empty()) {
+                assert_eq!(again.deleted_containers, 0, "{case}: success, and work was left");
+            }
+            run.assert_sound(&sessions[1..], &case);
+            let next = run.backup(0).unwrap_or_else(|error| panic!("{case}: the next backup: {error}"));
+            run.assert_sound(&[sessions[1], next], &case);
+        }
+    }
+    assert!(0 < failed);
+    let (removed, needed) = remote.oracle.counts();
+    tell(&format!(
+        "errors and deaths at {requests} requests of a prune: {failed} runs failed; {removed} containers were removed, and \
+         {needed} chunks of them stood elsewhere"
+    ));
 }
 
 #[test]

@@ -12,16 +12,19 @@ use onefold_engine::collect::{PruneReport, PruneRequest, PruneState, give_up, pl
 use onefold_engine::compress::Compression;
 use onefold_engine::error::Result;
 use onefold_engine::forget::Forgetting;
+use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
-use onefold_engine::object::names::{ObjectName, Prefix};
+use onefold_engine::object::names::{CollectionStep, ObjectName, Prefix};
+use onefold_engine::object::{ObjectType, seal_small};
 use onefold_engine::pipeline::Driver;
-use onefold_engine::snapshot::{ForgetBody, SessionKind};
+use onefold_engine::snapshot::{CommitBody, CommitKind, ForgetBody, SessionKind};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::testing::sim::{CrashMode, Fault};
-use onefold_engine::types::SessionId;
+use onefold_engine::testing::sim::{CrashMode, Fault, TraceEntry};
+use onefold_engine::types::{ContainerId, SessionId};
 
+use crate::integration::condemned::{collect, condemn};
 use crate::integration::support::{
     Ask, SMALL, World, change, container_names, containers, copy, noise, stored_twice, tell, tree,
 };
@@ -242,6 +245,159 @@ fn a_snapshot_that_cannot_be_read_stops_a_prune() {
     assert!(open.is_subset(&ended), "the collector has ended its session");
 }
 
+/// The commit of a session, as another collector fences it.
+fn fence(world: &World, store: &Store, session: SessionId) {
+    let identity = (store.config.repository, session, 0);
+    let body = CommitBody::without_snapshot(CommitKind::Fence).encode();
+    let bytes = seal_small(&store.keys, &*store.host, ObjectType::Commit, identity, &body).unwrap();
+    let path = format!("repo/commits/{session}");
+    let file = world.disk.create(Path::new(&path)).unwrap();
+    file.write_at(0, &bytes).unwrap();
+}
+
+/// Whoever removes a commit takes it for one that never was: a collection would fence the session, and delete what it has stored.
+#[test]
+fn a_commit_that_another_one_names_and_that_is_gone_stops_a_prune_until_it_is_back_or_forgotten() {
+    for is_replaced in [false, true] {
+        let world = World::new(14);
+        let store = world.create(SMALL).unwrap();
+        let versions = versions();
+        let sessions = back_up_all(&world, &store, &versions);
+        forget(&store, sessions[0]).unwrap();
+        let before = container_names(&store);
+        let commit = ObjectName::Commit(sessions[1]).path();
+        let bytes = store.read(ObjectName::Commit(sessions[1]), 1 << 20).unwrap();
+        world.repo().remove(&commit).unwrap();
+        if is_replaced {
+            fence(&world, &store, sessions[1]);
+        }
+        let asked = [false, true].map(|quick| PruneRequest { quick, ..request(&world, &store) });
+        for request in &asked {
+            for error in
+                [prune(&store, request, &Silent).unwrap_err(), plan_prune(&store, request, &Silent).unwrap_err()]
+            {
+                let text = error.to_string();
+                assert!(text.contains(&sessions[1].to_string()) && text.contains(&sessions[2].to_string()), "{text}");
+            }
+        }
+        assert_eq!(container_names(&store), before);
+        assert_eq!(world.repo().exists(&commit).unwrap(), is_replaced, "it was fenced");
+        // Back from a copy of the repository.
+        let back = world.on(world.disk.fork());
+        if is_replaced {
+            back.repo().remove(&commit).unwrap();
+        }
+        let file = back.repo().create(&commit).unwrap();
+        file.write_at(0, &bytes).unwrap();
+        let store = back.open().unwrap();
+        assert!(0 < prune_all(&back, &store).unwrap().deleted_containers);
+        for version in [1, 2] {
+            assert_restores(&back, &store, sessions[version], &versions[version], "the commit is back");
+        }
+        let store = world.open().unwrap();
+        assert_eq!(store.read_commits().unwrap().find_unreadable(&sessions[1].to_string()), Some(sessions[1]));
+        forget(&store, sessions[1]).unwrap();
+        assert!(0 < prune_all(&world, &store).unwrap().deleted_containers);
+        assert_restores(&world, &store, sessions[2], &versions[2], "forgotten");
+        // The prune has fenced the session, or another one had.
+        assert_clean(&world, &store, "forgotten");
+    }
+}
+
+#[test]
+fn a_commit_that_cannot_be_read_is_forgotten_by_its_id_and_stops_no_prune_then() {
+    let world = World::new(15);
+    let store = world.create(SMALL).unwrap();
+    let versions = versions();
+    let sessions = back_up_all(&world, &store, &versions);
+    world.disk.damage(format!("repo/commits/{}", sessions[1]), |bytes| bytes[200] ^= 1);
+    prune_all(&world, &store).unwrap_err();
+    let commits = store.read_commits().unwrap();
+    let id = sessions[1].to_string();
+    assert_eq!(commits.find_unreadable(&id), Some(sessions[1]));
+    assert_eq!(commits.find_unreadable(&id[..31]), None, "only by the whole id");
+    assert_eq!(commits.find_unreadable(&sessions[0].to_string()), None);
+    forget(&store, sessions[1]).unwrap();
+    assert!(0 < prune_all(&world, &store).unwrap().deleted_containers);
+    for version in [0, 2] {
+        assert_restores(&world, &store, sessions[version], &versions[version], "the others");
+    }
+}
+
+/// A repository that has everything twice, which two backups do that do not see each other.
+fn stored_again(seed: u64) -> (World, SessionId, MemTree) {
+    let world = World::new(seed);
+    let store = world.create(SMALL).unwrap();
+    let source = versions().remove(0);
+    let session = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
+    let all: Vec<ContainerId> = container_names(&store).iter().map(|name| name.id).collect();
+    condemn((&world, &store), 1, &all);
+    let again = world.backup(&store, &source, &Ask::default()).unwrap().report.session;
+    collect((&world, &store), 1, CollectionStep::Final, &[]);
+    collect((&world, &store), 1, CollectionStep::Done, &[]);
+    forget(&store, session).unwrap();
+    assert!(!stored_twice(&store).is_empty());
+    (world, again, source)
+}
+
+#[test]
+fn a_copy_that_is_damaged_is_not_relied_upon_whichever_it_is() {
+    let (world, session, source) = stored_again(16);
+    let whole = world.on(world.disk.fork());
+    let report = prune_all(&whole, &whole.open().unwrap()).unwrap();
+    assert!(0 < report.deleted_containers && report.findings.is_empty(), "{report:?}");
+    assert_eq!(stored_twice(&whole.open().unwrap()), Vec::new());
+    let mut found = 0;
+    for name in container_names(&world.open().unwrap()) {
+        let run = world.on(world.disk.fork());
+        let store = run.open().unwrap();
+        let (offset, len) = store.open_container(&name).unwrap().region_range(0).unwrap();
+        let at = usize::try_from(offset).unwrap() + len as usize / 2;
+        run.disk.damage(Path::new("repo").join(name.path()), |bytes| bytes[at] ^= 1);
+        let store = run.open().unwrap();
+        let request = PruneRequest { trust_copies: false, ..request(&run, &store) };
+        // The oracle asserts that nothing is lost. Nodes may be read from the other copy.
+        match prune(&store, &request, &Silent) {
+            Ok(report) => found += u64::from(!report.findings.is_empty()),
+            Err(error) => panic!("{name}: {error}"),
+        }
+        assert_restores(&run, &store, session, &source, &name.to_string());
+    }
+    assert!(2 < found, "{found} damaged copies were relied upon at first");
+}
+
+/// The process that forgets dies before it has synced the directory.
+#[test]
+fn nothing_is_deleted_for_a_forget_that_a_power_cut_takes_back() {
+    let world = World::new(17);
+    let store = world.create(SMALL).unwrap();
+    let versions = versions();
+    let sessions = back_up_all(&world, &store, &versions);
+    let calm = world.on(world.disk.fork());
+    calm.disk.record_trace();
+    forget(&calm.open().unwrap(), sessions[0]).unwrap();
+    let sync = calm.disk.trace().into_iter().rfind(|call| call.operation == "sync directory").unwrap();
+    assert!(sync.path.ends_with("forget"), "{sync:?}");
+    for quick in [false, true] {
+        let run = world.on(world.disk.fork());
+        run.disk.fail_at(sync.number, Fault::Die);
+        forget(&run.open().unwrap(), sessions[0]).unwrap_err();
+        let run = world.on(run.disk.reopen());
+        let store = run.open().unwrap();
+        assert_eq!(store.read_commits().unwrap().snapshots().len(), 2, "the name is there");
+        assert!(
+            0 < prune(&store, &PruneRequest { quick, ..request(&run, &store) }, &Silent).unwrap().deleted_containers
+        );
+        let after = run.on(run.disk.crash(CrashMode::LoseUnsynced));
+        let store = after.open().unwrap();
+        for (session, _) in store.read_commits().unwrap().snapshots() {
+            let version = sessions.iter().position(|known| *known == session).unwrap();
+            assert_restores(&after, &store, session, &versions[version], "after a power cut");
+        }
+        assert_clean(&after, &store, "after a power cut");
+    }
+}
+
 /// A repository with two snapshots that stay and two that were forgotten.
 struct Pruned {
     world: World,
@@ -358,6 +514,65 @@ fn a_crash_at_any_call_of_a_prune_loses_nothing() {
     tell(&format!("crashes at {calls} calls of a prune: {images} images, nothing lost"));
 }
 
+/// Does what `forget --prune` does.
+fn forget_and_prune(world: &World, session: SessionId) -> Result<PruneReport> {
+    let store = world.open()?;
+    forget(&store, session)?;
+    prune_all(world, &store)
+}
+
+#[test]
+fn an_error_or_a_crash_at_any_call_of_forget_and_prune_loses_nothing() {
+    let world = World::new(18);
+    let store = world.create(SMALL).unwrap();
+    let sources = versions();
+    let sessions = back_up_all(&world, &store, &sources);
+    let kept = sessions.iter().copied().zip(sources).skip(1).collect();
+    let pruned = Pruned { world, kept };
+    let start = || pruned.world.on(pruned.world.disk.fork());
+    let calm = start();
+    assert!(0 < forget_and_prune(&calm, sessions[0]).unwrap().deleted_containers);
+    let calls = calm.disk.calls();
+    let faults = [
+        Fault::Error(ErrorKind::Other),
+        Fault::Die,
+        Fault::DiskFull,
+        Fault::DieAfter,
+        Fault::ErrorAfter(ErrorKind::Other),
+        Fault::Error(ErrorKind::StorageFull),
+        Fault::ErrorAfter(ErrorKind::AlreadyExists),
+    ];
+    let mut failed = 0;
+    for call in 1..=calls {
+        for fault in each_or_one(&faults, call) {
+            let run = start();
+            run.disk.fail_at(call, fault);
+            let outcome = forget_and_prune(&run, sessions[0]);
+            run.disk.clear_faults();
+            failed += u64::from(outcome.is_err());
+            let after = match fault {
+                Fault::Die if call % 3 == 0 => run.disk.reopen(),
+                Fault::Die => run.disk.crash(CrashMode::LoseUnsynced),
+                Fault::DieAfter => run.disk.crash(CrashMode::Torn(call)),
+                _ => run.disk.fork(),
+            };
+            let (after, case) = (run.on(after), format!("{fault:?} at call {call}"));
+            let store = after.open().unwrap();
+            let listed = store.read_commits().unwrap();
+            if let Some((_, snapshot)) = listed.snapshots().into_iter().find(|(session, _)| *session == sessions[0]) {
+                assert!(outcome.is_err(), "{case}: success, and the snapshot is there");
+                let (restored, report) = after.restore(&store, snapshot).unwrap();
+                assert_eq!((report.failures, versions()[0].diff(&restored)), (0, Vec::new()), "{case}");
+            }
+            pruned.assert_sound(&after, &case);
+            forget_and_prune(&after, sessions[0]).unwrap_or_else(|error| panic!("{case}: again: {error}"));
+            assert_clean(&after, &store, &case);
+        }
+    }
+    tell(&format!("errors and crashes at {calls} calls of forget and prune: {failed} runs failed, nothing lost"));
+    assert!(calls / 3 < failed);
+}
+
 #[test]
 fn a_fenced_collector_reports_its_work() {
     let world = World::new(7);
@@ -388,6 +603,36 @@ fn a_prune_on_a_full_disk_frees_everything_and_loses_nothing() {
         let again = prune_all(&run, &store).unwrap();
         assert_eq!((again.deleted_containers, again.written_containers), (0, 0), "{case}: {report:?}, {again:?}");
         pruned.assert_sound(&run, &case);
+    }
+}
+
+/// A sync of a directory that fails for lack of space loses names that stay visible until the power is cut.
+#[test]
+fn copies_whose_names_a_failed_sync_has_lost_are_not_relied_upon() {
+    let pruned = Pruned::new(13);
+    let calm = pruned.world.on(pruned.world.disk.fork());
+    let store = calm.open().unwrap();
+    calm.disk.record_trace();
+    assert!(0 < prune_all(&calm, &store).unwrap().written_containers);
+    let publishes = |call: &&TraceEntry| {
+        let in_containers = call.path.starts_with("repo/containers");
+        (call.operation == "sync directory" && in_containers) || (call.operation == "rename")
+    };
+    let trace = calm.disk.trace();
+    let calls: Vec<(u64, &str)> = trace.iter().filter(publishes).map(|call| (call.number, call.operation)).collect();
+    assert!(["rename", "sync directory"].iter().all(|which| calls.iter().any(|(_, operation)| operation == which)));
+    for (call, operation) in calls {
+        for fault in [Fault::Error(ErrorKind::StorageFull), Fault::ErrorAfter(ErrorKind::StorageFull)] {
+            let run = pruned.world.on(pruned.world.disk.fork());
+            let store = run.open().unwrap();
+            run.disk.fail_at(call, fault);
+            let outcome = prune_all(&run, &store);
+            run.disk.clear_faults();
+            let case = format!("{fault:?} at a {operation}, call {call}: {:?}", outcome.err());
+            for mode in [CrashMode::LoseUnsynced, CrashMode::Subset(call)] {
+                pruned.assert_sound(&run.on(run.disk.crash(mode)), &format!("{case}, {mode:?}"));
+            }
+        }
     }
 }
 

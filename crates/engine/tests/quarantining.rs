@@ -20,6 +20,7 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{CrashMode, Fault};
 use onefold_engine::types::{ContainerId, Fingerprint, SessionId};
 
+use crate::integration::forgetting::{FAULTS, WAYS};
 use crate::integration::pruning::{assert_restores, each_or_one, request};
 use crate::integration::support::{Ask, SMALL, World, change, container_names, copy, noise, stored_twice, tell, tree};
 
@@ -278,6 +279,86 @@ fn a_sound_container_is_set_aside_without_a_loss_if_its_name_is_given() {
     for (session, source) in repository.sessions.iter().zip(&repository.sources) {
         assert_restores(&world, &store, *session, source, "all set aside");
     }
+}
+
+/// The container that was set aside has the only sound copy of what another one lists.
+#[test]
+fn a_chunk_comes_back_although_a_damaged_container_lists_it() {
+    let repository = Repository::new(8);
+    let name = *container_names(&repository.world.open().unwrap())
+        .iter()
+        .find(|name| name.kind == ContainerKind::Data)
+        .unwrap();
+    let (world, store) = repository.fork();
+    let good = bytes_at(&world, &name.path()).unwrap();
+    // The collection copies all that is whole, and then the copies are damaged.
+    quarantine_all(&world, &store, &BTreeSet::from([name.id])).unwrap();
+    assert_eq!(bytes_at(&world, &bad(&name)), Some(good));
+    let quarantined = store.list_quarantined().unwrap();
+    let run = |store: &Store| salvage(store, &request(&world, store), &quarantined, &Silent).unwrap();
+    assert_eq!(run(&store).chunks, 0, "all of it stands elsewhere");
+    let known: BTreeSet<SessionId> = repository.sessions.iter().copied().collect();
+    let mut copies = container_names(&store);
+    copies.retain(|copy| !known.contains(&copy.id.session));
+    assert!(!copies.is_empty());
+    for copy in &copies {
+        let container = store.open_container(copy).unwrap();
+        for region in 0..u32::try_from(container.directory.regions.len()).unwrap() {
+            let (offset, len) = container.region_range(region).unwrap();
+            let at = usize::try_from(offset).unwrap() + len as usize / 2;
+            world.disk.damage(Path::new("repo").join(copy.path()), |bytes| bytes[at] ^= 1);
+        }
+    }
+    let store = world.open().unwrap();
+    assert!(!checked(&world, &store).is_sound());
+    let salvaged = run(&store);
+    assert!(0 < salvaged.chunks && salvaged.findings.is_empty(), "{salvaged:?}");
+    store.remove_quarantined(&quarantined).unwrap();
+    quarantine_all(&world, &store, &copies.iter().map(|copy| copy.id).collect()).unwrap();
+    for (session, source) in repository.sessions.iter().zip(&repository.sources) {
+        assert_restores(&world, &store, *session, source, "salvaged");
+    }
+}
+
+#[test]
+fn an_error_or_a_crash_at_any_call_of_removing_quarantined_containers_loses_nothing_else() {
+    let repository = Repository::new(9);
+    let (base, store) = repository.fork();
+    let names = container_names(&store);
+    let data: BTreeSet<ContainerId> =
+        names.iter().filter(|name| name.kind == ContainerKind::Data).take(3).map(|name| name.id).collect();
+    quarantine_all(&base, &store, &data).unwrap();
+    let remove = |world: &World| -> Result<usize> {
+        let store = world.open()?;
+        let quarantined = store.list_quarantined()?;
+        store.remove_quarantined(&quarantined).map(|()| quarantined.len())
+    };
+    let calm = base.on(base.disk.fork());
+    assert_eq!(remove(&calm).unwrap(), data.len());
+    let calls = calm.disk.calls();
+    let mut failed = 0;
+    for call in 1..=calls {
+        for fault in FAULTS.into_iter().chain([Fault::Die, Fault::DieAfter]) {
+            let run = base.on(base.disk.fork());
+            run.disk.fail_at(call, fault);
+            let is_done = remove(&run).is_ok();
+            run.disk.clear_faults();
+            failed += u64::from(!is_done);
+            let case = format!("{fault:?} at call {call}");
+            let modes = if cfg!(feature = "slow") { &WAYS[..] } else { &[WAYS[0], WAYS[6]] };
+            for mode in modes {
+                let after = mode.map_or_else(|| run.disk.reopen(), |mode| run.disk.crash(mode));
+                let after = base.on(after);
+                let left = after.open().unwrap().list_quarantined().unwrap().len();
+                assert!(!is_done || left == 0, "{case}, {mode:?}: success, and {left} are left");
+                assert_eq!(remove(&after).unwrap(), left, "{case}, {mode:?}");
+                let store = after.open().unwrap();
+                assert_eq!(checked(&after, &store).findings, [], "{case}, {mode:?}");
+            }
+        }
+    }
+    tell(&format!("errors and crashes at {calls} calls of removing quarantined containers: {failed} runs failed"));
+    assert!(calls / 2 < failed);
 }
 
 /// A repository with a data container of which one region is damaged.

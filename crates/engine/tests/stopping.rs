@@ -2,7 +2,7 @@
 //! forgotten is lost.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use onefold_engine::Error;
@@ -16,9 +16,11 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{SimDisk, SimHost};
 use onefold_engine::types::SessionId;
 
-use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, forget, request, versions};
+use crate::integration::pruning::{assert_clean, assert_restores, back_up_all, each_or_one, forget, request, versions};
 use crate::integration::support::hooked::Hooked;
-use crate::integration::support::{Ask, Draw, PASSWORD, SMALL, World, back_up, directory_store, restore_to, tell};
+use crate::integration::support::{
+    Ask, Draw, PASSWORD, SMALL, World, back_up, copy, directory_store, noise, restore_to, tell,
+};
 
 /// A repository of three snapshots, the first of which is forgotten.
 struct Repository {
@@ -27,11 +29,28 @@ struct Repository {
     sessions: Vec<SessionId>,
 }
 
+/// Three versions of a source with one container each, so that operations have few calls and most of their orders differ in steps of
+/// the protocol.
+fn small_versions() -> Vec<MemTree> {
+    let source = MemTree::new();
+    source.put_dir(Path::new("/d"));
+    source.put_file(Path::new("/d/stays"), &noise(1, 6_000));
+    let version = |number: u64| {
+        source.put_file(Path::new("/d/changes"), &noise(2 + number, 6_000));
+        source.put_file(Path::new("/d/e/comes-back"), &noise(10 + number % 2, 3_000));
+        copy(&source)
+    };
+    (0..3).map(version).collect()
+}
+
 impl Repository {
     fn new(seed: u64) -> Self {
+        Self::of(seed, versions())
+    }
+
+    fn of(seed: u64, versions: Vec<MemTree>) -> Self {
         let world = World::with(SimDisk::new(), SimHost::new(seed));
         let store = world.create(SMALL).unwrap();
-        let versions = versions();
         let sessions = back_up_all(&world, &store, &versions);
         forget(&store, sessions[0]).unwrap();
         Self { world, versions, sessions }
@@ -43,7 +62,7 @@ impl Repository {
 
     /// Opens the repository of a fork on a disk with a hook.
     fn open_hooked(world: &World) -> (Store, Arc<Hooked>) {
-        let hooked = Hooked::new(world.repo(), Box::new(|_| ()));
+        let hooked = Hooked::new(world.watched_repo(), Box::new(|_| ()));
         let disk = Arc::clone(&hooked) as Arc<dyn Disk>;
         (open(&directory_store(disk), &world.host, Unlock::Password(PASSWORD)).unwrap(), hooked)
     }
@@ -95,6 +114,71 @@ fn a_backup_that_is_stopped_at_any_call_while_prunes_run_commits_and_everything_
     tell(&format!("backups stopped at {tried} calls while prunes ran: all committed, nothing lost"));
 }
 
+/// Operations that run to their end while a prune is stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meanwhile {
+    /// A backup of what the forgotten snapshot held.
+    Backup,
+    /// The same after another prune.
+    PruneThenBackup,
+    /// The same before another prune.
+    BackupThenPrune,
+}
+
+#[test]
+fn a_prune_that_is_stopped_at_any_call_while_others_run_deletes_nothing_that_they_need() {
+    let repository = Repository::new(4);
+    let calls = {
+        let world = repository.fork();
+        let (store, hooked) = Repository::open_hooked(&world);
+        hooked.restart(Box::new(|_| ()));
+        assert!(0 < prune(&store, &request(&world, &store), &Silent).unwrap().deleted_containers);
+        hooked.calls()
+    };
+    let mut tried = 0;
+    for call in 0..calls {
+        let ways = [Meanwhile::Backup, Meanwhile::PruneThenBackup, Meanwhile::BackupThenPrune];
+        for way in each_or_one(&ways, call) {
+            let world = repository.fork();
+            let (store, hooked) = Repository::open_hooked(&world);
+            let (others, source, made) = (world.clone(), repository.versions[0].clone(), Arc::new(Mutex::new(None)));
+            let case = format!("stopped at call {call} of {calls}, meanwhile {way:?}");
+            let (in_hook, made_in_hook) = (case.clone(), Arc::clone(&made));
+            hooked.restart(Box::new(move |now| {
+                if now != call {
+                    return;
+                }
+                let store = others.open().unwrap();
+                let run_prune = || prune(&store, &request(&others, &store), &Silent).unwrap();
+                if way == Meanwhile::PruneThenBackup {
+                    run_prune();
+                }
+                let cache: Arc<dyn Disk> = Arc::new(others.disk.subdir("other-cache"));
+                let made = back_up(&store, &cache, Arc::new(source.clone()), Path::new("/"), &Ask::default());
+                let made = made.unwrap_or_else(|error| panic!("{in_hook}: {error}"));
+                *made_in_hook.lock().unwrap() = Some(made.report.session);
+                if way == Meanwhile::BackupThenPrune {
+                    run_prune();
+                }
+            }));
+            prune(&store, &request(&world, &store), &Silent).unwrap_or_else(|error| panic!("{case}: {error}"));
+            hooked.restart(Box::new(|_| ()));
+            let session = made.lock().unwrap().unwrap();
+            assert_restores(&world, &store, session, &repository.versions[0], &case);
+            for version in [1, 2] {
+                assert_restores(&world, &store, repository.sessions[version], &repository.versions[version], &case);
+            }
+            assert_clean(&world, &store, &case);
+            tried += 1;
+        }
+    }
+    let (removed, needed) = repository.world.removals();
+    tell(&format!(
+        "prunes stopped at {tried} calls while others ran: {removed} containers were removed, and {needed} chunks of them that are \
+         needed stood elsewhere; nothing lost"
+    ));
+}
+
 #[test]
 fn a_check_finds_nothing_wrong_whenever_a_prune_runs() {
     let repository = Repository::new(3);
@@ -124,7 +208,8 @@ fn a_check_finds_nothing_wrong_whenever_a_prune_runs() {
 #[derive(Debug)]
 struct Turns {
     state: Mutex<TurnState>,
-    changed: Condvar,
+    /// One for each thread, so that nobody else wakes up.
+    is_next: Vec<Condvar>,
 }
 
 #[derive(Debug)]
@@ -148,20 +233,26 @@ impl Turns {
     fn new(seed: u64, threads: usize) -> Self {
         let mut state = TurnState { draw: seed, left: (0..threads).collect(), current: 0 };
         state.next();
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { state: Mutex::new(state), is_next: (0..threads).map(|_| Condvar::new()).collect() }
+    }
+
+    fn wait(&self, thread: usize, state: MutexGuard<'_, TurnState>) {
+        drop(self.is_next[thread].wait_while(state, |state| state.current != thread).unwrap());
     }
 
     /// Waits until it is the turn of `thread`.
     fn start(&self, thread: usize) {
-        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| state.current != thread).unwrap());
+        self.wait(thread, self.state.lock().unwrap());
     }
 
     /// Draws who is next, and waits until that is `thread`.
     fn take(&self, thread: usize) {
         let mut state = self.state.lock().unwrap();
         state.next();
-        self.changed.notify_all();
-        drop(self.changed.wait_while(state, |state| state.current != thread).unwrap());
+        if state.current != thread {
+            self.is_next[state.current].notify_one();
+            self.wait(thread, state);
+        }
     }
 }
 
@@ -176,12 +267,15 @@ impl Drop for Participant {
         let mut state = self.turns.state.lock().unwrap();
         state.left.retain(|thread| *thread != self.thread);
         state.next();
-        self.turns.changed.notify_all();
+        self.turns.is_next[state.current].notify_one();
     }
 }
 
 /// Result of a thread: a snapshot of a version.
 type Made = Option<(SessionId, usize)>;
+
+/// One interleaving in so many is of a larger repository, whose operations have more calls.
+const LARGE_EVERY: u64 = 8;
 
 /// Operations that run at the same time.
 const THREADS: usize = 6;
@@ -214,9 +308,13 @@ fn operate(
             }
         }
         2 | 3 => {
-            let fence_after = if draw.once_in(2) { Duration::ZERO } else { Duration::from_hours(24) };
-            let request = PruneRequest { fence_after, ..request(world, store) };
-            prune(store, &request, &Silent).map(|_| None)
+            // The second one may go on with what the first one has begun, and begins the next collection.
+            for _ in 0..2 {
+                let fence_after = if draw.once_in(2) { Duration::ZERO } else { Duration::from_hours(24) };
+                let quick = draw.once_in(4);
+                prune(store, &PruneRequest { quick, fence_after, ..request(world, store) }, &Silent)?;
+            }
+            Ok(None)
         }
         4 => {
             assert_clean(world, store, &format!("seed {seed}: a check"));
@@ -233,10 +331,11 @@ fn operate(
 
 #[test]
 fn two_backups_two_prunes_a_check_and_a_restore_lose_nothing_in_any_order_of_their_calls() {
-    let repository = Repository::new(2);
+    let repositories = [Repository::new(2), Repository::of(5, small_versions())];
     let (mut made, mut fenced) = (0, 0);
     let interleavings = interleavings();
     for seed in 0..interleavings {
+        let repository = &repositories[usize::from(seed % LARGE_EVERY != 0)];
         let world = repository.fork();
         let store = world.open().unwrap();
         let commits = store.read_commits().unwrap();
@@ -266,8 +365,11 @@ fn two_backups_two_prunes_a_check_and_a_restore_lose_nothing_in_any_order_of_the
         made += outcomes.iter().flatten().count();
         fenced += outcomes[..2].iter().filter(|made| made.is_none()).count();
     }
+    let [(mut removed, mut needed), (more, more_needed)] = repositories.map(|repository| repository.world.removals());
+    (removed, needed) = (removed + more, needed + more_needed);
     tell(&format!(
-        "{interleavings} interleavings: {made} snapshots made, {fenced} backups fenced for good, nothing lost"
+        "{interleavings} interleavings: {made} snapshots made, {fenced} backups fenced for good, {removed} containers removed, of \
+         which {needed} needed chunks stood elsewhere, nothing lost"
     ));
     assert!(interleavings < made as u64);
 }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, ReadData, check};
-use onefold_engine::collect::{PruneReport, PruneState, prune};
+use onefold_engine::collect::{PruneReport, PruneState, give_up, prune};
 use onefold_engine::error::Result;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::CollectionStep;
@@ -192,6 +192,26 @@ fn a_damaged_decision_stays_undecided_while_something_that_it_may_name_is_left()
     assert_eq!(aside.unwrap().quarantined_containers, 1);
     prune_all(&world, &store).unwrap();
     assert_eq!(store.read_absent().unwrap().undecided.len(), 0);
+}
+
+#[test]
+fn a_collection_of_which_neither_list_can_be_read_is_not_given_up_with_success() {
+    let repository = Repository::new(5);
+    let all = ids(&repository.world.open().unwrap());
+    let world = repository.condemn(&all[..3], &[]);
+    let store = world.open().unwrap();
+    assert_eq!(give_up(&store, "host").unwrap(), None, "what is absent is known");
+    world.disk.damage("repo/gc/00000001/condemn", |bytes| bytes[150] ^= 1);
+    let errors = [
+        give_up(&store, "host").map(|_| ()).unwrap_err(),
+        prune_all(&world, &store).map(|_| ()).unwrap_err(),
+        world.backup(&store, &repository.kept[0].1, &Ask::default()).map(|_| ()).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("from a copy of the repository") && !text.contains("--give-up"), "{text}");
+    }
+    assert_eq!(ids(&store), all);
 }
 
 #[test]

@@ -76,7 +76,15 @@ impl Run<'_> {
                 (Err(_), Some(session)) => {
                     self.output.note(&format!("snapshot {} was forgotten before", short_id(session)));
                 }
-                (Err(error), None) => return Err(error.into()),
+                (Err(error), None) => match commits.find_unreadable(name) {
+                    Some(session) => {
+                        let id = short_id(session);
+                        self.output
+                            .warn(&format!("warning: snapshot {id} cannot be read; what it contains is lost with it"));
+                        named.push(session);
+                    }
+                    None => return Err(error.into()),
+                },
             }
         }
         if self.changes_nothing() {

@@ -20,7 +20,7 @@ use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
 use crate::settings::{Settings, Verbosity};
-use crate::text;
+use crate::{text, trust};
 
 /// Removes what no snapshot needs.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -> Result<()> {
@@ -34,6 +34,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &PruneArgs) -
         });
         return Ok(());
     }
+    ensure!(
+        trust::accepts_all(settings, output, &opened.store)?,
+        "nothing is deleted while a snapshot that this host has seen is gone: what it needs is not known"
+    );
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
     let progress = Progress::new(output, &interrupt, Activity::Prune);
     // Before the driver starts its threads. A backup beside it hardly takes longer.

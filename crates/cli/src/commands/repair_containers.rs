@@ -34,6 +34,8 @@ const ORDINAL_DIGITS: usize = 8;
 struct Outcome {
     /// Damaged containers, or those that were named to be set aside.
     damaged: BTreeSet<ContainerId>,
+    /// Containers that cannot be read for another reason.
+    unreadable: BTreeSet<ContainerId>,
     /// What collections did.
     report: PruneReport,
     salvaged: Salvaged,
@@ -93,16 +95,17 @@ impl Run<'_> {
     fn find_and_quarantine(&self) -> Result<Outcome> {
         let named = self.named()?;
         let is_quarantining = self.args.quarantine && !self.args.dry_run;
-        let damaged = if is_quarantining && !named.is_empty() { named } else { self.find(&named)? };
+        let (damaged, unreadable) =
+            if is_quarantining && !named.is_empty() { (named, BTreeSet::new()) } else { self.find(&named)? };
         if !is_quarantining || damaged.is_empty() {
-            return Ok(Outcome { damaged, ..Outcome::default() });
+            return Ok(Outcome { damaged, unreadable, ..Outcome::default() });
         }
         let progress = Progress::new(self.output, self.interrupt, Activity::Prune);
         let report = {
             let _shown = progress.show();
             quarantine(self.store, &self.request, &damaged, &*progress)?
         };
-        Ok(Outcome { damaged, report, ..Outcome::default() })
+        Ok(Outcome { damaged, unreadable, report, ..Outcome::default() })
     }
 
     /// Returns the containers that were named.
@@ -121,8 +124,8 @@ impl Run<'_> {
     }
 
     /// Reads containers, all of them if none is named, and reports what is damaged and what that affects. Returns those that
-    /// are damaged.
-    fn find(&self, named: &BTreeSet<ContainerId>) -> Result<BTreeSet<ContainerId>> {
+    /// are damaged, and those that cannot be read for another reason.
+    fn find(&self, named: &BTreeSet<ContainerId>) -> Result<(BTreeSet<ContainerId>, BTreeSet<ContainerId>)> {
         let progress = Progress::new(self.output, self.interrupt, Activity::Check);
         let request = CheckRequest {
             read: if named.is_empty() { ReadData::All } else { ReadData::None },
@@ -139,7 +142,9 @@ impl Run<'_> {
         };
         self.print_findings(&report);
         let is_asked_for = |id: &ContainerId| named.is_empty() || named.contains(id);
-        Ok(report.damaged.into_iter().filter(is_asked_for).collect())
+        let [damaged, unreadable] =
+            [report.damaged, report.unreadable].map(|found| found.into_iter().filter(is_asked_for).collect());
+        Ok((damaged, unreadable))
     }
 
     fn print_findings(&self, report: &CheckReport) {
@@ -185,7 +190,8 @@ impl Run<'_> {
             )];
         }
         if outcome.damaged.is_empty() {
-            return vec!["no container is damaged".to_owned()];
+            let none = if outcome.unreadable.is_empty() { "no container" } else { "no container that can be read" };
+            return vec![format!("{none} is damaged")];
         }
         if !self.args.quarantine || self.args.dry_run {
             let damaged = text::count(outcome.damaged.len() as u64, "damaged container");
@@ -202,10 +208,11 @@ impl Run<'_> {
     }
 
     fn summary(&self, outcome: &Outcome, left: &[QuarantinedContainer]) -> RepairContainersSummary {
-        let Outcome { damaged, report, salvaged, removed } = outcome;
+        let Outcome { damaged, unreadable, report, salvaged, removed } = outcome;
         RepairContainersSummary {
             dry_run: self.args.dry_run,
             damaged: damaged.iter().map(ToString::to_string).collect(),
+            unreadable: unreadable.iter().map(ToString::to_string).collect(),
             quarantined_now_containers: report.quarantined_containers,
             quarantined_now_bytes: report.quarantined_bytes,
             quarantined_containers: left.len() as u64,
@@ -224,15 +231,19 @@ impl Run<'_> {
 
     /// Fails if something damaged is left where it was.
     fn judge(&self, outcome: &Outcome) -> Result<()> {
-        let Outcome { damaged, report, salvaged, .. } = outcome;
+        let Outcome { damaged, unreadable, report, salvaged, .. } = outcome;
         ensure!(
-            report.findings.is_empty() && salvaged.findings.is_empty(),
+            unreadable.is_empty() && report.findings.is_empty() && salvaged.findings.is_empty(),
             "some containers cannot be read for another reason than damage, and stay as they are"
         );
         ensure!(
             self.args.quarantine && !self.args.dry_run || damaged.is_empty(),
             "the repository has {}",
             text::count(damaged.len() as u64, "damaged container")
+        );
+        ensure!(
+            !matches!(report.state, PruneState::Waiting(_)),
+            "damaged containers stay until the backups have ended that may rely on them"
         );
         ensure!(
             report.rescued_containers == 0,

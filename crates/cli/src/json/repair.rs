@@ -62,6 +62,8 @@ pub(crate) struct RepairContainersSummary {
     pub(crate) dry_run: bool,
     /// Ids of damaged containers.
     pub(crate) damaged: Vec<String>,
+    /// Ids of containers that cannot be read for another reason.
+    pub(crate) unreadable: Vec<String>,
     pub(crate) quarantined_now_containers: u64,
     pub(crate) quarantined_now_bytes: u64,
     pub(crate) quarantined_containers: u64,

@@ -91,6 +91,33 @@ impl Conditions {
     }
 }
 
+/// State of a data chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Judged {
+    /// The number of a container that holds it; `None`: one that has appeared meanwhile.
+    Found(Option<u32>),
+    /// The finding by which it cannot be restored.
+    Lost(usize),
+}
+
+impl Judged {
+    /// Returns the finding by which a chunk cannot be restored.
+    pub(super) fn lost(self) -> Option<usize> {
+        match self {
+            Self::Found(_) => None,
+            Self::Lost(finding) => Some(finding),
+        }
+    }
+
+    /// Returns the number of a container that holds a chunk, if it is known.
+    pub(super) fn found(self) -> Option<u32> {
+        match self {
+            Self::Found(number) => number,
+            Self::Lost(_) => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::CheckRequest;
-use crate::check::condition::Conditions;
+use crate::check::condition::{Conditions, Judged};
 use crate::check::findings::Findings;
 use crate::check::listing::list_containers;
 use crate::check::objects::{History, MovedTargets};
@@ -75,35 +75,10 @@ pub(super) struct Inventory<'a> {
     gone: Vec<usize>,
     /// Containers whose bytes are damaged.
     pub(super) damaged: BTreeSet<ContainerId>,
+    /// Containers that could not be read for another reason.
+    pub(super) unreadable: BTreeSet<ContainerId>,
     /// Number of quarantined containers.
     pub(super) quarantined: u64,
-}
-
-/// What is known of a data chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Judged {
-    /// The number of a container that holds it; `None`: one that has appeared meanwhile.
-    Found(Option<u32>),
-    /// The finding by which it cannot be restored.
-    Lost(usize),
-}
-
-impl Judged {
-    /// Returns the finding by which a chunk cannot be restored.
-    pub(super) fn lost(self) -> Option<usize> {
-        match self {
-            Self::Found(_) => None,
-            Self::Lost(finding) => Some(finding),
-        }
-    }
-
-    /// Returns the number of a container that holds a chunk, if it is known.
-    pub(super) fn found(self) -> Option<u32> {
-        match self {
-            Self::Found(number) => number,
-            Self::Lost(_) => None,
-        }
-    }
 }
 
 /// Containers of a session.
@@ -147,6 +122,7 @@ impl<'a> Inventory<'a> {
             sessions: BTreeMap::new(),
             gone: Vec::new(),
             damaged: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             quarantined: quarantined.len() as u64,
         };
         for (name, number) in &quarantined {
@@ -297,9 +273,8 @@ impl<'a> Inventory<'a> {
             Err(error) => {
                 extent.is_cut = true;
                 // Bytes that cannot be read now are not known to be damaged.
-                if error.is_loss() {
-                    self.damaged.insert(name.id);
-                }
+                let of_its_kind = if error.is_loss() { &mut self.damaged } else { &mut self.unreadable };
+                of_its_kind.insert(name.id);
                 let number = self.findings.add_error(object(), &error, ADVICE_CONTAINER);
                 self.blame(&name, number);
                 return Ok(());

@@ -127,6 +127,8 @@ pub struct CheckReport {
     pub leftovers: u64,
     /// Containers whose bytes are damaged, of those that were looked at.
     pub damaged: BTreeSet<ContainerId>,
+    /// Containers that could not be read for another reason than damage, of those that were looked at.
+    pub unreadable: BTreeSet<ContainerId>,
     /// Number of quarantined containers.
     pub quarantined: u64,
 }
@@ -180,6 +182,7 @@ pub fn check_with(
     report.bytes_read = inventory.counts.bytes_read;
     report.quarantined = inventory.quarantined;
     report.damaged = std::mem::take(&mut inventory.damaged);
+    report.unreadable = std::mem::take(&mut inventory.unreadable);
     report.findings = findings.finish();
     Ok(report)
 }

@@ -176,11 +176,12 @@ pub(super) fn check_head(store: &Store, findings: &mut Findings, history: &Histo
     let object = store.display(ObjectName::Commit(head.session));
     match history.commits.get(&head.session) {
         Some(commit) if commit.checksum == head.checksum => true,
+        // A collection fences the session of a forgotten snapshot.
+        _ if history.forgotten.contains(&head.session) => true,
         Some(_) => {
             findings.add(object, format!("is not the snapshot {}, {seen}", head.session), ADVICE_COMMIT);
             false
         }
-        None if history.forgotten.contains(&head.session) => true,
         // It was found already that it cannot be read.
         None if history.ended.contains(&head.session) => false,
         None => {

@@ -3,9 +3,10 @@
 //! Nodes are judged from below. The summary of a node (its level, size, first and last name, and the soundness of all below it)
 //! is kept by its fingerprint and compared with each reference to the node.
 
+use crate::check::condition::Judged;
 use crate::check::findings::object_of;
 use crate::check::graph::{Edge, Graph};
-use crate::check::inventory::{Inventory, Judged};
+use crate::check::inventory::Inventory;
 use crate::codec::{Decoded, Reader, put_string, put_varint};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;

@@ -144,7 +144,7 @@ pub fn read_commits_compared(store: &Store, heads_dir: &HeadsDir) -> Result<Comp
 /// cannot be read is damaged, not gone.
 pub(crate) fn lost_heads(commits: &Commits, seen: &[Head]) -> Vec<Head> {
     let is_damaged = |head: &Head| commits.findings.iter().any(|(session, _)| *session == head.session);
-    seen.iter().filter(|head| is_gone(commits, head) && !is_damaged(head)).copied().collect()
+    seen.iter().filter(|head| commits.is_gone(head) && !is_damaged(head)).copied().collect()
 }
 
 /// Brings what is remembered up to date with the repository. A head that is gone without having been forgotten stays
@@ -159,7 +159,7 @@ pub(crate) fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Comm
     let is_known = before.is_ok();
     let before = before.unwrap_or_default();
     let lost = lost_heads(commits, &before);
-    let kept = before.iter().filter(|head| is_gone(commits, head));
+    let kept = before.iter().filter(|head| commits.is_gone(head));
     let kept = kept.filter(|head| heads_dir.lost == LostHeads::Report || !lost.contains(head));
     let mut heads: Vec<Head> = commits.heads().into_iter().chain(kept.copied()).collect();
     heads.sort_unstable();
@@ -168,12 +168,6 @@ pub(crate) fn remember_heads(store: &Store, heads_dir: &HeadsDir, commits: &Comm
         return Ok(());
     }
     write_heads(heads_dir, &*store.host, repository, &heads)
-}
-
-fn is_gone(commits: &Commits, head: &Head) -> bool {
-    let stands =
-        commits.commits.iter().any(|commit| commit.session == head.session && commit.checksum == head.checksum);
-    !stands && !commits.forgotten.contains(&head.session)
 }
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ type Proposed = FilledPartitions<PROPOSED_LEN>;
 /// The input of a decision.
 pub(super) struct Decision<'a> {
     pub(super) store: &'a Store,
-    /// The collector's session. Its containers are durable, and their chunks were compared with their names.
+    /// The collector's session. The chunks of its containers were compared with their names. Unless it is in doubt, its containers
+    /// are durable.
     pub(super) session: &'a Session,
     pub(super) scratch: &'a Scratch,
     pub(super) memory_bytes: usize,
@@ -405,7 +406,8 @@ impl<'a> Copies<'a> {
     /// Returns true if a container is durable, after an attempt to make it so.
     fn is_durable(&mut self, name: ContainerName) -> Result<bool> {
         let decision = self.decision;
-        if name.id.session == decision.session.id || !decision.in_doubt.contains(&name.id.session) {
+        let is_own = name.id.session == decision.session.id && !decision.session.is_in_doubt();
+        if is_own || !decision.in_doubt.contains(&name.id.session) {
             return Ok(true);
         }
         if let Some(known) = self.made_durable.get(&name.id) {

@@ -131,10 +131,18 @@ impl Salvage<'_> {
         for opened in self.store.open_containers(live, live.numbers()) {
             self.go_on()?;
             // One that cannot be opened has none of them.
-            let Ok(container) = opened?.1 else { continue };
+            let (name, Ok(container)) = opened? else { continue };
+            let mut is_listed = false;
             for fingerprint in container.directory.chunks.iter().filter_map(|chunk| chunk.fingerprint) {
-                if missing.contains(&fingerprint.0)? {
-                    missing.insert(fingerprint.0, &[1])?;
+                is_listed |= missing.contains(&fingerprint.0)?;
+            }
+            if !is_listed {
+                continue;
+            }
+            // The quarantined containers may be removed next, so that a copy counts only if it is what its name says.
+            for chunk in whole_chunks(self.store, &name).unwrap_or_default() {
+                if missing.contains(&chunk.fingerprint.0)? {
+                    missing.insert(chunk.fingerprint.0, &[1])?;
                 }
             }
         }

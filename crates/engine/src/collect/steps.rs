@@ -134,7 +134,8 @@ pub(super) fn end_undecided(
 pub fn give_up_open(store: &Store, hostname: &str) -> Result<Option<u32>> {
     let collections = store.list_collections()?;
     let Some((number, _)) = collections.iter().next_back().filter(|(_, steps)| is_open(steps)) else {
-        return Ok(None);
+        // Fails if what a collection has condemned cannot be known: nobody else can give it up either.
+        return store.read_absent().map(|_| None);
     };
     let session = Session::create(store, &Scratch::default(), SessionKind::Collection, hostname)?;
     let count = store.count_quick().map(|count| count.unwrap_or(QUICK_MAX));

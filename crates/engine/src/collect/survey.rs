@@ -21,22 +21,29 @@ use crate::store::metadata::MetadataMemory;
 use crate::store::{MetadataReader, Session, Store};
 use crate::types::{ContainerId, SessionId};
 
-/// Reads the commits of a repository. All of them can be read or are forgotten. A snapshot whose forgetting cannot be read
-/// counts as not forgotten, and is reported.
+/// Reads the commits of a repository. All of them can be read or are forgotten, and none is gone that another one names. A snapshot
+/// whose forgetting cannot be read counts as not forgotten, and is reported.
 pub(super) fn read_roots(store: &Store, report: &mut PruneReport) -> Result<Commits> {
     let commits = store.read_commits()?;
     for error in &commits.not_forgotten {
         report.find(error);
     }
-    match commits.findings.iter().find(|(session, _)| !commits.forgotten.contains(session)) {
-        None => Ok(commits),
-        Some((session, error)) => Err(Error::Context {
-            context: format!(
-                "what snapshot {session} needs is not known, so nothing is deleted; forget it or repair it"
-            ),
-            source: Box::new(error.clone()),
-        }),
+    let unknown = |session: SessionId, error: Error| Error::Context {
+        context: format!(
+            "what snapshot {session} needs is not known, so nothing is deleted; bring the object back from a copy of the repository, \
+             or forget the snapshot"
+        ),
+        source: Box::new(error),
+    };
+    if let Some((session, error)) = commits.findings.iter().find(|(session, _)| !commits.forgotten.contains(session)) {
+        return Err(unknown(*session, error.clone()));
     }
+    if let Some((head, seen_by)) = commits.gone().next() {
+        let object = store.display(ObjectName::Commit(head.session));
+        let gone = Error::damaged(object, format!("is gone, or is not the snapshot that snapshot {seen_by} has seen"));
+        return Err(unknown(head.session, gone));
+    }
+    Ok(commits)
 }
 
 /// Returns the ids of which there are two containers, which is damage. No collection touches them.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::identify::{Index, IndexOptions};
 use crate::monitor::{Items, Monitor};
 use crate::repo::backup::{Cache, fitting_filter, record_directories};
@@ -59,7 +59,11 @@ pub fn rebuild_index(store: &Store, request: &RebuildRequest<'_>) -> Result<Rebu
     monitor.stage(Items::Containers, durable.len() as u64);
     let _all = index.attach_numbered(durable.iter().map(|(number, id)| (number.0, id)));
     let recorded = record_directories(store, &mut index, &durable, &**monitor)?;
+    let degraded = index.degraded();
     index.close()?;
+    if let Some(reason) = degraded {
+        return Err(Error::IndexDegraded { reason });
+    }
     Ok(RebuiltIndex {
         containers: recorded.containers,
         chunks: recorded.chunks,

@@ -100,6 +100,13 @@ impl Commits {
         found.filter(|_| named.next().is_none())
     }
 
+    /// Returns the snapshot with this id, all of it, whose commit cannot be read, or is gone although another commit names it.
+    pub fn find_unreadable(&self, id: &str) -> Option<SessionId> {
+        let unread = self.findings.iter().map(|(session, _)| *session);
+        let mut all = unread.chain(self.gone().map(|(head, _)| head.session));
+        all.find(|session| session.to_string() == id || SnapshotId(*session).to_string() == id)
+    }
+
     /// Returns the snapshots that were forgotten, oldest first.
     pub fn forgotten_snapshots(&self) -> Vec<(SessionId, &Snapshot)> {
         let forgotten = self.commits.iter().filter(|commit| self.forgotten.contains(&commit.session));

@@ -111,11 +111,13 @@ impl Store {
             return Ok(());
         }
         let condemned = self.read_ids(number, CollectionStep::Condemn);
-        let mut condemned = condemned.map_err(|error| Error::Context {
-            context: format!(
-                "which containers collection {number} has condemned is not known; `onefold prune --give-up` gives it up"
-            ),
-            source: Box::new(error),
+        let mut condemned = condemned.map_err(|error| {
+            let remedy = if damage.is_some() {
+                "its decision cannot be read either: bring one of the two back from a copy of the repository"
+            } else {
+                "`onefold prune --give-up` gives it up"
+            };
+            error.context(format!("which containers collection {number} has condemned is not known; {remedy}"))
         })?;
         absent.is_condemning = true;
         match damage {

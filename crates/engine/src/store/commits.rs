@@ -154,6 +154,21 @@ impl Commits {
         containers.sessions().filter(|session| !durable.contains(session)).collect()
     }
 
+    /// Returns true if a commit that was seen is gone, or stands for another one, without having been forgotten. One that cannot
+    /// be read is gone, too.
+    pub(crate) fn is_gone(&self, head: &Head) -> bool {
+        let stands = self.commit_of(head.session).is_some_and(|commit| commit.checksum == head.checksum);
+        !stands && !self.forgotten.contains(&head.session)
+    }
+
+    /// Returns the heads that commits have seen and that are gone, each with a session that has seen it. Those that cannot be read
+    /// are not among them.
+    pub fn gone(&self) -> impl Iterator<Item = (Head, SessionId)> {
+        let seen = self.commits.iter().flat_map(|commit| commit.body.heads.iter().map(|head| (*head, commit.session)));
+        let is_unread = |head: &Head| self.findings.iter().any(|(session, _)| *session == head.session);
+        seen.filter(move |(head, _)| self.is_gone(head) && !is_unread(head))
+    }
+
     /// Returns true if a session has ended.
     pub(crate) fn has_ended(&self, session: SessionId) -> bool {
         self.commits.iter().any(|commit| commit.session == session)

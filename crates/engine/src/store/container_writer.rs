@@ -83,6 +83,7 @@ struct Written {
 /// Seals and writes the containers of a session, and makes them durable in groups.
 pub(crate) struct ContainerWriter {
     store: Store,
+    session: Arc<Session>,
     seal: TaskQueue<Seal>,
     write: TaskQueue<Put>,
     written: VecDeque<Written>,
@@ -113,6 +114,7 @@ impl ContainerWriter {
         let write = Put { session: Arc::clone(session), buffers };
         Self {
             store: store.clone(),
+            session: Arc::clone(session),
             seal: driver.queue(seal, Pool::Compute, limits.sealing),
             write: driver.queue(write, Pool::Wait, limits.writing),
             written: VecDeque::new(),
@@ -182,12 +184,11 @@ impl ContainerWriter {
             units.push(unit);
         }
         // Data first, so that a metadata container never outlives the data closed before it.
-        let objects = &*self.store.objects;
-        if let Err(error) = objects.barrier(data) {
-            objects.discard(metadata);
+        if let Err(error) = self.session.barrier(data) {
+            self.store.objects.discard(metadata);
             return Err(error);
         }
-        objects.barrier(metadata)?;
+        self.session.barrier(metadata)?;
         self.durable += units.len();
         self.stored_bytes += units.iter().map(|unit| unit.len).sum::<u64>();
         self.stored.extend(units);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -41,6 +42,8 @@ pub struct Session {
     pub(crate) is_condemning: bool,
     store: Store,
     heartbeat: Mutex<Heartbeat>,
+    /// True if containers of this session may have names that are not durable, and never will be.
+    has_failed_barrier: AtomicBool,
     _presence: Option<Presence>,
 }
 
@@ -94,6 +97,7 @@ impl Session {
             is_condemning: false,
             store: store.clone(),
             heartbeat,
+            has_failed_barrier: AtomicBool::new(false),
             _presence: presence,
         })
     }
@@ -199,9 +203,10 @@ impl Session {
         self.end_with(CommitKind::Done)
     }
 
-    /// Ends the session without a snapshot, after its containers became durable; others may then rely on them.
+    /// Ends the session without a snapshot, after its containers became durable; others may then rely on them. After a barrier
+    /// that failed the end does not say so.
     pub(crate) fn end_durable(&self) -> Result<Option<CommitKind>> {
-        self.end_with(CommitKind::Durable)
+        self.end_with(if self.is_in_doubt() { CommitKind::Done } else { CommitKind::Durable })
     }
 
     fn end_with(&self, kind: CommitKind) -> Result<Option<CommitKind>> {
@@ -235,6 +240,21 @@ impl Session {
     /// Starts to store a container.
     pub(crate) fn put(&self, name: ContainerName, bytes: &ObjectBytes) -> Result<PendingPut> {
         self.store.objects.put(self.id, name.into(), bytes)
+    }
+
+    /// Makes containers of this session visible and durable. An error ends the session, or its containers are in doubt from then on:
+    /// some may have their names, which no later sync makes durable.
+    pub(crate) fn barrier(&self, puts: Vec<PendingPut>) -> Result<()> {
+        let outcome = self.store.objects.barrier(puts);
+        if outcome.is_err() {
+            self.has_failed_barrier.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Returns true if containers of this session may not be durable although their barriers have ended.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.has_failed_barrier.load(Ordering::Relaxed)
     }
 
     /// Ends the session. Everything the commit refers to must be durable. Returns the commit's checksum once it is

@@ -143,6 +143,11 @@ impl SimObjectStore {
         self.bucket().objects.keys().cloned().collect()
     }
 
+    /// Returns all objects by their names, without a request.
+    pub(crate) fn contents(&self) -> Vec<(String, Arc<[u8]>)> {
+        self.bucket().objects.iter().map(|(key, object)| (key.clone(), Arc::clone(&object.bytes))).collect()
+    }
+
     /// Stores bytes under any name.
     pub(crate) fn plant(&self, key: &str, bytes: &[u8]) {
         self.bucket().store(key, bytes.into());

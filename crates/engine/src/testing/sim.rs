@@ -24,6 +24,7 @@ mod host;
 mod tests;
 mod world;
 
+pub(crate) use contents::Contents;
 pub(crate) use crash::CrashMode;
 pub(crate) use fault::{Fault, TraceEntry, crash_error};
 pub(crate) use host::{JobCounts, SimHost};
@@ -117,12 +118,6 @@ impl SimDisk {
     /// Lets only so many more bytes be written, beside those of files that are removed; `None` for no limit.
     pub(crate) fn limit_space(&self, bytes: Option<u64>) {
         self.shared.state().free_bytes = bytes;
-    }
-
-    /// Returns what a power cut leaves, drawn with a seed.
-    #[must_use]
-    pub(crate) fn power_cut(&self, seed: u64) -> Self {
-        self.crash(CrashMode::Torn(seed))
     }
 
     /// Changes the durable bytes of a file.

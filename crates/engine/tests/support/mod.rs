@@ -2,6 +2,8 @@
 
 pub(super) mod faulty_target;
 pub(super) mod hooked;
+pub(super) mod oracle;
+pub(super) mod watched;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,9 @@ use onefold_engine::testing::mem_tree::MemTree;
 use onefold_engine::testing::sim::{JobCounts, SimDisk, SimHost};
 use onefold_engine::types::{ChunkKind, Fingerprint, SessionId, Timestamp};
 use onefold_engine::{Error, Result};
+
+use oracle::Oracle;
+use watched::WatchedDisk;
 
 /// Password of the repositories of tests.
 pub(super) const PASSWORD: &[u8] = b"correct horse";
@@ -68,6 +73,8 @@ pub(super) struct World {
     pub host: Arc<dyn Host>,
     /// The same host, for its counts of background jobs.
     pub(super) simulated: Arc<SimHost>,
+    /// What asserts that nothing is removed that a snapshot needs; `None` in tests of repositories that lie.
+    oracle: Option<Arc<Oracle>>,
 }
 
 /// Background jobs of the index.
@@ -166,7 +173,8 @@ impl World {
     pub(super) fn with(disk: SimDisk, host: SimHost) -> Self {
         let simulated = Arc::new(host);
         simulated.observe(&disk, &MemTree::new());
-        Self { disk, host: Arc::clone(&simulated) as Arc<dyn Host>, simulated }
+        let oracle = Some(Arc::default());
+        Self { disk, host: Arc::clone(&simulated) as Arc<dyn Host>, simulated, oracle }
     }
 
     /// The same world on another disk: after a crash, or a fork of it.
@@ -175,14 +183,37 @@ impl World {
         Self { disk, ..self.clone() }
     }
 
-    /// The repository's directory.
+    /// The same world, in which anything may be removed: for snapshots whose manifests lie, and for losses.
+    pub(super) fn without_oracle(&self) -> Self {
+        Self { oracle: None, ..self.clone() }
+    }
+
+    /// Returns how many containers were removed from the repository and its forks, and how many of their chunks a snapshot
+    /// needed, so that the oracle has found them elsewhere.
+    pub(super) fn removals(&self) -> (u64, u64) {
+        self.oracle.as_ref().map_or((0, 0), |oracle| oracle.counts())
+    }
+
+    /// The repository's directory, of which anything may be removed.
     pub(super) fn repo(&self) -> Arc<dyn Disk> {
         Arc::new(self.disk.subdir("repo"))
     }
 
+    /// The repository's directory as a process uses it: with the oracle, which asserts that nothing is removed that a snapshot
+    /// needs.
+    pub(super) fn watched_repo(&self) -> Arc<dyn Disk> {
+        let Some(oracle) = &self.oracle else { return self.repo() };
+        // The oracle draws nothing from the world's host and counts no call of its disk.
+        let open = |disk: SimDisk| {
+            let host: Arc<dyn Host> = Arc::new(SimHost::new(0));
+            open(&directory_store(Arc::new(disk)), &host, Unlock::Password(PASSWORD)).expect("the repository opens")
+        };
+        WatchedDisk::watch(self.disk.subdir("repo"), Arc::clone(oracle), open)
+    }
+
     /// The repository's objects.
     pub(super) fn objects(&self) -> Arc<dyn ObjectStore> {
-        directory_store(self.repo())
+        directory_store(self.watched_repo())
     }
 
     /// The host's cache.

@@ -25,6 +25,19 @@ impl Contents {
         self.len
     }
 
+    /// Returns all bytes.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.len).expect("contents in memory fit")];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Returns a number and the length. Contents that are alive and have both in common are the same; equal bytes may have
+    /// different numbers.
+    pub(crate) fn identity(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.pages).addr(), self.len)
+    }
+
     /// Fills the buffer; bytes after the end read as zeros, so that callers must have checked the length.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) {
         let mut rest = buffer;

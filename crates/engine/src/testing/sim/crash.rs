@@ -1,11 +1,13 @@
 //! What a power cut leaves of a simulated world.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::SimDisk;
 use super::contents::Contents;
 use super::file::{Change, FileNode};
-use super::world::{DirNode, Inode, Names, Node, ROOT, World};
+use super::world::{DirNode, Inode, Moment, Names, Node, ROOT, World};
 use crate::random::SplitMix64;
 
 /// Bytes that a disk writes wholly or not at all.
@@ -228,5 +230,23 @@ impl Settling {
             rest = after;
         }
         Ok(())
+    }
+}
+
+impl SimDisk {
+    /// Returns what a power cut leaves, drawn with a seed.
+    #[must_use]
+    pub(crate) fn power_cut(&self, seed: u64) -> Self {
+        self.crash(CrashMode::Torn(seed))
+    }
+
+    /// Returns all files below this directory as readers see them, without counting a call.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, Contents)> {
+        self.shared.state().world.files(&self.root, Moment::Now)
+    }
+
+    /// Returns all files below this directory that are left if all that is not synced is lost, without counting a call.
+    pub(crate) fn durable_files(&self) -> Vec<(PathBuf, Contents)> {
+        self.shared.state().world.files(&self.root, Moment::AfterPowerCut)
     }
 }

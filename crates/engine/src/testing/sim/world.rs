@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use super::contents::Contents;
 use super::file::FileNode;
 use crate::io::{DiskEntry, Linked, SizedEntry};
 
@@ -115,6 +116,15 @@ impl DirNode {
     fn fail_sync(&mut self) {
         self.lost.append(&mut self.pending);
     }
+}
+
+/// A state of files and names.
+#[derive(Clone, Copy)]
+pub(super) enum Moment {
+    /// As readers see them.
+    Now,
+    /// As far as they are durable.
+    AfterPowerCut,
 }
 
 /// A file or a directory. Nodes are shared between worlds until one of them changes its own.
@@ -370,6 +380,36 @@ impl World {
             SizedEntry { name: name.to_string(), is_dir, len, changed: None }
         });
         Ok(sized.collect())
+    }
+
+    /// Returns all files below a directory, by their paths from there; none if there is no such directory.
+    pub(super) fn files(&self, directory: &Path, moment: Moment) -> Vec<(PathBuf, Contents)> {
+        let mut inode = ROOT;
+        for component in directory.components() {
+            let Ok(name) = plain(component) else { return Vec::new() };
+            let Some(child) = self.names(inode, moment).and_then(|names| names.get(name)) else { return Vec::new() };
+            inode = *child;
+        }
+        let (mut files, mut directories) = (Vec::new(), vec![(PathBuf::new(), inode)]);
+        while let Some((path, inode)) = directories.pop() {
+            for (name, child) in self.names(inode, moment).into_iter().flatten() {
+                let path = path.join(&**name);
+                match (&*self.nodes[*child], moment) {
+                    (Node::Dir(_), _) => directories.push((path, *child)),
+                    (Node::File(file), Moment::Now) => files.push((path, file.live().clone())),
+                    (Node::File(file), Moment::AfterPowerCut) => files.push((path, file.durable().clone())),
+                }
+            }
+        }
+        files
+    }
+
+    fn names(&self, inode: Inode, moment: Moment) -> Option<&Names> {
+        match (&*self.nodes[inode], moment) {
+            (Node::File(_), _) => None,
+            (Node::Dir(dir), Moment::Now) => Some(&dir.live),
+            (Node::Dir(dir), Moment::AfterPowerCut) => Some(&dir.durable),
+        }
     }
 
     pub(super) fn exists(&self, path: &Path) -> io::Result<bool> {
