@@ -255,7 +255,7 @@ fn fence(world: &World, store: &Store, session: SessionId) {
     file.write_at(0, &bytes).unwrap();
 }
 
-/// Whoever removes a commit takes it for one that never was: a collection would fence the session, and delete what it has stored.
+/// Without its commit, a session seems not to have ended: a collection would fence the session, and delete what it has stored.
 #[test]
 fn a_commit_that_another_one_names_and_that_is_gone_stops_a_prune_until_it_is_back_or_forgotten() {
     for is_replaced in [false, true] {

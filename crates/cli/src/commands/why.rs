@@ -118,7 +118,7 @@ impl Thing {
     }
 }
 
-/// What is needed to answer.
+/// The repository, and the snapshots and paths that the question names.
 struct Answer<'a> {
     store: &'a Store,
     output: &'a Output,

@@ -39,14 +39,14 @@ impl SnapshotFields {
     }
 }
 
-/// What forgetting some snapshots would do to chunks.
+/// Effect of forgetting some snapshots on chunks.
 #[derive(Serialize)]
 pub(crate) struct IfForgotten {
     /// The snapshots.
     snapshots: Vec<String>,
-    /// What would be free.
+    /// Chunks that would be free.
     pub(crate) freed: HeldObject,
-    /// What other snapshots would hold.
+    /// Chunks that other snapshots would hold.
     pub(crate) left: HeldObject,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct WhyPath {
     pub(crate) all: HeldObject,
     pub(crate) only: HeldObject,
     pub(crate) only_path: HeldObject,
-    /// What other paths of the snapshots hold, too, and no other snapshot.
+    /// Chunks that other paths of the snapshots hold, too, and no other snapshot.
     #[serde(skip)]
     pub(crate) other_paths: HeldObject,
     pub(crate) shared: HeldObject,
@@ -259,7 +259,7 @@ pub(crate) struct ChunkRow {
     more_paths: bool,
 }
 
-/// What forgetting some snapshots would do to the chunk.
+/// Effect of forgetting some snapshots on the chunk.
 #[derive(Serialize)]
 pub(crate) struct ChunkIfForgotten {
     snapshots: Vec<String>,

@@ -73,7 +73,7 @@ pub(super) struct World {
     pub host: Arc<dyn Host>,
     /// The same host, for its counts of background jobs.
     pub(super) simulated: Arc<SimHost>,
-    /// What asserts that nothing is removed that a snapshot needs; `None` in tests of repositories that lie.
+    /// Asserts that nothing is removed that a snapshot needs; `None` in tests of repositories that lie.
     oracle: Option<Arc<Oracle>>,
 }
 

@@ -134,7 +134,7 @@ enum Meaning {
     Forget(bool),
 }
 
-/// What was read so far.
+/// Objects that were read so far.
 #[derive(Default)]
 struct Memory {
     /// The configuration that `store` was opened by.

@@ -35,9 +35,9 @@ const PENDING_MIN: u32 = 64;
 /// Rule for the length of windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Windows {
-    /// That of the preset.
+    /// The rule of the preset.
     Preset,
-    /// The index's own: in proportion to the runs of duplicates, with readahead.
+    /// In proportion to the runs of duplicates, with readahead.
     Adaptive,
     /// Always so many records, without readahead; 0: none.
     Fixed(u32),

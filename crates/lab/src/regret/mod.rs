@@ -20,7 +20,7 @@ use crate::replay::{Joined, Source, Traced, UniqueSet};
 use crate::run::{Setting, run};
 use crate::trace::file;
 
-/// Where chunks come from.
+/// Source of chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Chunks {
     /// A trace.

@@ -65,7 +65,7 @@ pub struct ChunkCopy {
 pub struct ChunkHolders {
     /// Its name.
     pub fingerprint: Fingerprint,
-    /// What it holds.
+    /// Kind of its contents.
     pub kind: ChunkKind,
     /// The first copies, by their containers.
     pub copies: Vec<ChunkCopy>,

@@ -52,7 +52,7 @@ pub struct ContainerHolders {
     pub unneeded: Held,
     /// The snapshots that hold any, of those that were asked for, by host, paths and time.
     pub snapshots: Vec<ContainerInSnapshot>,
-    /// What forgetting the given snapshots would free of those that are held.
+    /// Held chunks that forgetting the given snapshots would free.
     pub freed: Option<Held>,
 }
 

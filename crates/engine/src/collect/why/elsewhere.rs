@@ -1,4 +1,4 @@
-//! What snapshots reach by other paths than one.
+//! Chunks that snapshots reach by other paths than one.
 
 use crate::collect::mark::MarkedSnapshot;
 use crate::error::Result;

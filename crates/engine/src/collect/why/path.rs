@@ -39,7 +39,7 @@ pub struct PathHolders {
     pub only_path: Held,
     /// Those that other snapshots hold, too.
     pub shared: Held,
-    /// What forgetting the given snapshots would free of the chunks.
+    /// Chunks that forgetting the given snapshots would free.
     pub freed: Option<Held>,
 }
 
@@ -234,7 +234,7 @@ fn identity(kind: EntryKind, content: &Content) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// What snapshots reach.
+/// Chunks that snapshots reach.
 struct Marks<'a> {
     others: &'a Reached,
     kept: Option<&'a Reached>,

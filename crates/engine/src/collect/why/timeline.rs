@@ -251,7 +251,7 @@ impl<'a> PeriodCursor<'a> {
 /// Sums for each of several contents.
 #[derive(Debug)]
 pub(super) struct Sums {
-    /// What begins with each, and what ends before it.
+    /// Chunks that begin with each, and those that end before it.
     changes: Vec<(Held, Held)>,
 }
 

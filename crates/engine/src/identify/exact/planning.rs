@@ -1,4 +1,4 @@
-//! What a planning schedule is told: the recent stream, the costs of reads, and the limits of plans.
+//! Input of a planning schedule: the recent stream, the costs of reads, and the limits of plans.
 
 #![expect(clippy::cast_precision_loss, reason = "costs are estimates; counts are far below 2^52")]
 

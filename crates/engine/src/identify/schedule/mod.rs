@@ -101,7 +101,7 @@ pub(in crate::identify) enum Selection {
     FullestBucket,
     /// The next round, in the background.
     Round,
-    /// What the last round has looked up and read; if no round is under way, all in rounds.
+    /// The chunks that the last round has looked up, and the windows that it has read; if no round is under way, all in rounds.
     LastRound,
     /// All, in rounds.
     All,
@@ -109,7 +109,7 @@ pub(in crate::identify) enum Selection {
     RunHead,
 }
 
-/// What to do next.
+/// Next step of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::identify) enum Decision {
     /// Wait for more chunks.
