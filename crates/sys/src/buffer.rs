@@ -75,6 +75,21 @@ impl AlignedBuffer {
     }
 }
 
+/// Asks for huge pages for the memory of a vector, as far as it has whole ones. Its contents do not change.
+///
+/// A program that reads memory in random order translates an address for each page, and the kernel gives pages out one by one.
+pub fn advise_huge_pages<T>(memory: &Vec<T>) {
+    let start = memory.as_ptr().addr();
+    // A vector holds at most half the address space; its capacity has no bound if its elements take no memory.
+    let end = start + memory.capacity().saturating_mul(size_of::<T>());
+    let first = start.next_multiple_of(HUGE_PAGE);
+    let Some(advised) = end.checked_sub(first).map(|len| len - len % HUGE_PAGE).filter(|len| 0 < *len) else { return };
+    let inner = memory.as_ptr().cast::<u8>().wrapping_add(first - start).cast_mut();
+    // SAFETY: the range lies in memory that the vector has allocated, and the advice does not change its contents. The kernel may
+    // ignore advice, so a failure is no error.
+    let _ = unsafe { madvise(inner.cast(), advised, Advice::LinuxHugepage) };
+}
+
 fn layout(capacity: usize) -> Layout {
     let alignment = if capacity < HUGE_PAGE { ALIGNMENT } else { HUGE_PAGE };
     Layout::from_size_align(capacity, alignment).expect("no buffer is half the address space")
@@ -140,6 +155,20 @@ mod tests {
             assert!(buffer.iter().all(|byte| *byte == 0));
         }
         assert_eq!(AlignedBuffer::default().len(), 0);
+    }
+
+    #[test]
+    fn advice_on_a_vector_changes_nothing_in_it_or_beside_it() {
+        for len in [0, 1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 5 * HUGE_PAGE + 4097] {
+            let (mut advised, beside) = (vec![[7_u8; 3]; len / 3], vec![9_u8; 4096]);
+            advise_huge_pages(&advised);
+            assert!(advised.iter().all(|bytes| *bytes == [7; 3]) && beside.iter().all(|byte| *byte == 9));
+            advised.reserve_exact(len);
+            advise_huge_pages(&advised);
+            advised.resize(2 * (len / 3), [8; 3]);
+            assert!(advised.iter().rev().take(len / 3).all(|bytes| *bytes == [8; 3]));
+        }
+        advise_huge_pages(&Vec::<[u8; 0]>::with_capacity(usize::MAX));
     }
 
     #[test]

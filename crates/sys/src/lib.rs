@@ -11,7 +11,7 @@ mod refusal;
 mod ring;
 mod ticks;
 
-pub use buffer::{ALIGNMENT, AlignedBuffer};
+pub use buffer::{ALIGNMENT, AlignedBuffer, advise_huge_pages};
 pub use closing::report_close;
 pub use mapping::{LINE_BYTES, LineFlush, Mapping, WORD_BYTES};
 pub use refusal::{EndOnRefusal, answer_refusals};

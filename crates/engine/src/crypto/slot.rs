@@ -152,7 +152,8 @@ fn derive(params: Params, password: &[u8], salt: &[u8], derived: &mut [u8]) -> a
         let mut memory = Vec::new();
         let reserved = onefold_sys::answer_refusals(|| memory.try_reserve_exact(blocks));
         reserved.map_err(|_full| argon2::Error::OutOfMemory)?;
-        // Filled by all threads: a third of the time is the kernel's, which gives the pages out one by one.
+        onefold_sys::advise_huge_pages(&memory);
+        // Filled by all threads, since the kernel clears each page that it gives out.
         memory.par_extend(rayon::iter::repeat_n(Block::default(), blocks));
         argon2.hash_password_into_with_memory(password, salt, derived, &mut memory)
     };
