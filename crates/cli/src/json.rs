@@ -61,6 +61,7 @@ pub(crate) struct RestoreSummary {
     pub(crate) dry_run: bool,
     pub(crate) files_verified: u64,
     pub(crate) regions_read: u64,
+    pub(crate) directories_read: u64,
     pub(crate) chunks_recovered: u64,
     pub(crate) error_count: u64,
     pub(crate) owners_not_restored: u64,

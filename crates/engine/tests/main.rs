@@ -27,6 +27,7 @@ mod quarantining;
 mod quick;
 mod races;
 mod rebuilding;
+mod refreshing;
 mod regressions;
 mod rehearsing;
 mod repairing;

@@ -38,7 +38,7 @@ fn count(world: &World, store: &Store, snapshots: &[&Snapshot]) -> Result<Counte
         marker.mark(
             snapshot.tree,
             &mut |hint| {
-                gone.extend((!containers.contains(hint)).then_some(hint));
+                gone.extend(hint.container.filter(|container| !containers.contains(*container)));
                 Ok(())
             },
             &Silent,

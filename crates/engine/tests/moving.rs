@@ -1,21 +1,23 @@
 //! Readers while collections copy containers and delete the originals: nothing is missed that a snapshot needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::container::{ContainerBuilder, Region, RegionChunk, Sealer};
 use onefold_engine::io::{AlignedBuffer, Disk};
-use onefold_engine::object::names::{CollectionStep, ObjectName};
+use onefold_engine::object::names::{CollectionStep, ContainerKind, ObjectName};
 use onefold_engine::object::store::Created;
 use onefold_engine::object::{ObjectType, seal_small};
+use onefold_engine::recipe::decode_hints;
 use onefold_engine::snapshot::collection::MovedContainer;
 use onefold_engine::snapshot::{CollectionBody, SessionKind, Snapshot};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{Session, Store, Unlock, open};
 use onefold_engine::testing::mem_tree::MemTree;
-use onefold_engine::types::{Chunk, ContainerId, Sequence, SessionId};
+use onefold_engine::tree::decode_node;
+use onefold_engine::types::{Chunk, ChunkKind, ContainerId, Sequence, SessionId};
 
 use crate::integration::support::hooked::{Hook, Hooked};
 use crate::integration::support::{
@@ -181,6 +183,44 @@ fn a_restore_goes_on_while_collections_move_containers() {
         assert_eq!((report.failures, repository.source.diff(&restored)), (0, Vec::new()), "{case}");
         assert_eq!(report.chunks_recovered, 0, "{case}");
     });
+}
+
+#[test]
+fn a_backup_names_the_containers_that_hold_the_chunks_of_unchanged_files_now() {
+    let repository = Repository::new(3);
+    let (store, source) = (&repository.store, &repository.source);
+    let data = containers(store).into_iter().filter(|container| container.name.kind == ContainerKind::Data);
+    repository.collector().collect(&data.collect::<Vec<_>>(), true);
+    let old: BTreeSet<ContainerId> = containers(store).iter().map(|container| container.name.id).collect();
+    // Its directory gets a new node, which the unchanged files stand in, too.
+    source.put_file(Path::new("/d/new"), &noise(4, 3000));
+    let made = repository.world.backup(store, source, &Ask { with_parent: true, ..Ask::default() }).unwrap().report;
+    assert!(10 < made.snapshot.summary.files_unmodified, "{:?}", made.snapshot.summary);
+    let all = containers(store);
+    let listed: BTreeSet<ContainerId> = all.iter().map(|container| container.name.id).collect();
+    let mut named = 0;
+    for container in all.iter().filter(|container| container.name.kind == ContainerKind::Metadata) {
+        if old.contains(&container.name.id) {
+            continue;
+        }
+        let directory = store.open_container(&container.name).unwrap().directory;
+        let plain = container.regions.concat();
+        let mut rest = plain.as_slice();
+        for chunk in &directory.chunks {
+            let (bytes, tail) = rest.split_at(chunk.len as usize);
+            rest = tail;
+            if chunk.kind != ChunkKind::Tree {
+                continue;
+            }
+            let (contents, hints) = bytes.split_at(bytes.len() - chunk.hints_len as usize);
+            let count = decode_node(contents).unwrap().chunk_count();
+            for hint in decode_hints(hints, count).unwrap() {
+                assert!(listed.contains(&hint.unwrap()), "a new node names a container that is gone");
+                named += 1;
+            }
+        }
+    }
+    assert!(10 < named, "{named} hints");
 }
 
 #[test]

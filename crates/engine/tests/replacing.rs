@@ -66,7 +66,7 @@ fn restored_with(
         };
         let report = restore(&store, &request).unwrap();
         let failures = notes.failures.lock().unwrap().clone();
-        (RestoreReport { regions_read: 0, ..report }, failures)
+        (RestoreReport { regions_read: 0, directories_read: 0, ..report }, failures)
     };
     let before = copy(target);
     let tried = run(Effect::DryRun);

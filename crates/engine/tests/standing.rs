@@ -70,7 +70,7 @@ impl Made {
         let (dry, _) = self.run(target, overwrite, Effect::DryRun, Trust::Full);
         let (report, failures) = self.run(target, overwrite, Effect::Write, Trust::Full);
         assert_eq!((report.failures, failures.as_str()), (0, ""));
-        let counts = |report| RestoreReport { regions_read: 0, files_verified: 0, ..report };
+        let counts = |report| RestoreReport { regions_read: 0, directories_read: 0, files_verified: 0, ..report };
         assert_eq!(counts(dry), counts(report));
         report
     }

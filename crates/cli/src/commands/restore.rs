@@ -279,6 +279,7 @@ fn print(output: &Output, args: &RestoreArgs, outcome: &Outcome, progress: &Prog
             dry_run: args.dry_run,
             files_verified: report.files_verified,
             regions_read: report.regions_read,
+            directories_read: report.directories_read,
             chunks_recovered: report.chunks_recovered,
             error_count: report.failures,
             owners_not_restored: report.unprivileged.owners,

@@ -96,7 +96,7 @@ impl DryRunState<'_> {
         }
         let found = self.parent.as_mut().and_then(|parent| parent.find(item.name.as_encoded_bytes()));
         let is_unchanged = match (&mut self.parent, &found) {
-            (Some(parent), Some(found)) => parent.is_unchanged(&item.metadata, found),
+            (Some(parent), Some(found)) => parent.unchanged(&item.metadata, found).is_some(),
             (Some(_), None) | (None, _) => false,
         };
         let summary = &mut self.found.summary;

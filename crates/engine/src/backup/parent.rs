@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::io::tree::{EntryKind, Metadata};
+use crate::recipe::Recipe;
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
 use crate::store::container_set::RunCursor;
@@ -89,12 +90,12 @@ impl Parent {
         self.stack.pop();
     }
 
-    /// Returns true if a file is the parent's, so that its references can be used without reading it: the same in every
-    /// attribute compared, its inode unchanged since before the parent's scan began, and every chunk in a live container.
-    /// A chunk is in the container that its hint names if that is live; if a collection has deleted it, in one that the
-    /// collection names in its place and whose directory has the chunk.
-    pub(crate) fn is_unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> bool {
-        let Content::File { ctime, inode, recipe } = &parent.entry.content else { return false };
+    /// Returns the containers of the chunks in a file's entry if the file is the parent's, so that its references can be used
+    /// without reading it: the same in every attribute compared, its inode unchanged since before the parent's scan began, and
+    /// every chunk in a live container. A chunk is in the container that its hint names if that is live; if a collection has
+    /// deleted it, in one that the collection names in its place and whose directory has the chunk.
+    pub(crate) fn unchanged(&mut self, metadata: &Metadata, parent: &HintedEntry) -> Option<Vec<Option<ContainerId>>> {
+        let Content::File { ctime, inode, recipe } = &parent.entry.content else { return None };
         let same = metadata.kind == EntryKind::File
             && metadata.size == recipe.len()
             && metadata.mtime == parent.entry.mtime
@@ -105,35 +106,44 @@ impl Parent {
         let is_stable = if self.comparison == Comparison::Full { metadata.ctime } else { metadata.mtime.max(*ctime) };
         let is_stable = is_stable < self.file_clock;
         if !same || !is_stable {
-            return false;
+            return None;
         }
         let mut used = UsedBytes::default();
         // The file has segments of its recipe, too.
         self.reader.used = Some(UsedBytes::default());
-        let is_live = self.is_live(parent, &mut used).unwrap_or(false);
+        let hints = self.live_containers(recipe, &parent.hints, &mut used).unwrap_or(None);
         let read = self.reader.used.take();
-        if is_live && let Some(manifest) = &self.manifest {
+        if hints.is_some()
+            && let Some(manifest) = &self.manifest
+        {
             manifest.add_all(&mut used);
             if let Some(mut read) = read {
                 manifest.add_all(&mut read);
             }
         }
-        is_live
+        hints
     }
 
-    /// Returns true if every chunk of a file is in a live container. `used` takes these.
-    fn is_live(&mut self, parent: &HintedEntry, used: &mut UsedBytes) -> Result<bool> {
-        let Content::File { recipe, .. } = &parent.entry.content else { return Ok(false) };
-        let mut cursor = RecipeCursor::new(recipe, &parent.hints);
+    /// Returns the live containers of the chunks that stand in a recipe itself; `None` if a chunk of the file is in no live
+    /// container. `used` takes the containers of all of its chunks.
+    fn live_containers(
+        &mut self,
+        recipe: &Recipe,
+        hints: &[Option<ContainerId>],
+        used: &mut UsedBytes,
+    ) -> Result<Option<Vec<Option<ContainerId>>>> {
+        let mut own = Vec::with_capacity(hints.len());
+        let mut cursor = RecipeCursor::new(recipe, hints);
         while let Some(event) = cursor.next(&mut self.reader)? {
             if let FileExtent::Chunk(chunk) = event {
-                match self.live_container(&chunk)? {
-                    Some(container) => used.add(container, chunk.chunk.len),
-                    None => return Ok(false),
+                let Some(container) = self.live_container(&chunk)? else { return Ok(None) };
+                used.add(container, chunk.chunk.len);
+                if recipe.level == 0 {
+                    own.push(Some(container));
                 }
             }
         }
-        Ok(true)
+        Ok(Some(own))
     }
 
     /// Returns the live container of a chunk, if it is known.

@@ -16,7 +16,7 @@ use crate::recipe::Recipe;
 use crate::source::walk::{Event as WalkEvent, Item, Walk};
 use crate::store::cursor::HintedEntry;
 use crate::tree::{Content, Entry};
-use crate::types::Fingerprint;
+use crate::types::{ContainerId, Fingerprint};
 
 /// Files up to this length are left to several readers: what they take is opening and closing, not reading.
 const SMALL_BYTES_MAX: u64 = 128 << 10;
@@ -271,8 +271,8 @@ impl SourceReader {
         let name = item.name.as_bytes();
         let found = self.parent.as_mut().and_then(|parent| parent.find(name));
         if let (Some(parent), Some(found)) = (&mut self.parent, &found)
-            && parent.is_unchanged(&item.metadata, found)
-            && self.reuse(&item, found, block)
+            && let Some(hints) = parent.unchanged(&item.metadata, found)
+            && self.reuse(&item, &found.entry, hints, block)
         {
             return;
         }
@@ -292,9 +292,9 @@ impl SourceReader {
         }
     }
 
-    /// Takes a file as the parent has it. False: it was replaced since it was looked at.
-    fn reuse(&self, item: &Item, found: &HintedEntry, block: &mut Block<Input>) -> bool {
-        let HintedEntry { entry: old, hints } = found.clone();
+    /// Takes a file as the parent has it, with newer hints. False: it was replaced since it was looked at.
+    fn reuse(&self, item: &Item, old: &Entry, hints: Vec<Option<ContainerId>>, block: &mut Block<Input>) -> bool {
+        let old = old.clone();
         let read = |expected: Vec<Xattr>| {
             if item.location.has_xattrs(&expected)? {
                 return Ok(Some(expected));

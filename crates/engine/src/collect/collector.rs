@@ -6,19 +6,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::collect::copy::{CopyRequest, copy_forward};
 use crate::collect::decide::Decision;
-use crate::collect::lifetime::LifetimeClasses;
 use crate::collect::moved::{self, Hinted};
-use crate::collect::plan::PrunePlan;
+use crate::collect::plan::numbers;
 use crate::collect::quick;
 use crate::collect::request::{PruneReport, PruneRequest, PruneState};
 use crate::collect::steps::{self, Named, Open};
-use crate::collect::survey::{Beating, Survey, read_roots};
+use crate::collect::survey::{Beating, Planned, Survey, read_roots};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::{self, StoreClock, UnendedSession};
 use crate::error::{Error, Result};
@@ -26,8 +23,7 @@ use crate::monitor::{Items, Monitor};
 use crate::object::names::{CollectionStep, ObjectName, Prefix};
 use crate::object::store::Detail;
 use crate::snapshot::{CollectionEncoder, SessionKind, Snapshot};
-use crate::store::commits::Commits;
-use crate::store::container_set::{ContainerNumber, Containers};
+use crate::store::container_set::ContainerNumber;
 use crate::store::{Session, Store};
 use crate::types::{ContainerId, SessionId};
 
@@ -116,8 +112,9 @@ pub fn plan_prune(store: &Store, request: &PruneRequest, monitor: &dyn Monitor) 
         report.plan = plan.totals;
         return Ok(report);
     }
-    let reached = survey.mark(&listed, &commits, &BTreeSet::new(), &mut |_| Ok(()))?;
-    report.plan = survey.plan(&candidates, &absent, reached, &mut report)?.1.totals;
+    let mut hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
+    let (reached, hints) = survey.mark_with_hints(&listed, &commits, &BTreeSet::new(), &mut hinted)?;
+    report.plan = survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?.plan.totals;
     Ok(report)
 }
 
@@ -243,14 +240,15 @@ impl<'a> Collector<'a> {
         if let Some(plan) = plan {
             return self.condemn_unlisted(number, &commits, (&candidates, &plan), report);
         }
-        self.hinted.start(&listed);
-        let hinted = &mut self.hinted;
-        let reached = self.survey.mark(&listed, &commits, &BTreeSet::new(), &mut |id| hinted.insert(id))?;
-        let (usage, plan) = self.survey.plan(&candidates, &absent, reached, report)?;
-        report.plan = plan.totals;
+        let none = BTreeSet::new();
+        let (reached, hints) = self.survey.mark_with_hints(&listed, &commits, &none, &mut self.hinted)?;
+        let mut planned = self.survey.plan(&candidates, &absent, (reached, &hints, &mut self.hinted), report)?;
+        report.plan = planned.plan.totals;
         report.snapshots = commits.snapshots().len() as u64;
         let roots: BTreeSet<SessionId> = commits.snapshots().iter().map(|(session, _)| *session).collect();
-        let (copied, lacks_space) = self.copy(&candidates, (&usage, &plan), &commits, report)?;
+        let (copied, lacks_space) = self.copy((&listed, &candidates), &mut planned, &commits, report)?;
+        hints.name_kept(&numbers(&copied), &mut self.hinted)?;
+        let Planned { usage, plan, .. } = planned;
         let mut condemned: Vec<u32> = plan.remove.iter().chain(&copied).copied().collect();
         condemned.sort_unstable();
         if condemned.is_empty() {
@@ -264,65 +262,6 @@ impl<'a> Collector<'a> {
         self.publish_condemned(number, &candidates, &condemned, &roots)?;
         let is_partial = plan.totals.is_cut || lacks_space;
         Ok(Some(Marked { reached: Some(usage), roots, is_partial, ..Marked::default() }))
-    }
-
-    /// Copies what is needed of the containers that a plan gives up (step C5). Returns those of them that may go, and whether the
-    /// store lacked space for the others: then containers without a needed chunk go first, or as many as there is space for.
-    fn copy(
-        &self,
-        containers: &Containers,
-        (usage, plan): (&Usage, &PrunePlan),
-        commits: &Commits,
-        report: &mut PruneReport,
-    ) -> Result<(Vec<u32>, bool)> {
-        report.lacks_space = false;
-        if plan.copy.is_empty() {
-            return Ok((Vec::new(), false));
-        }
-        let budget = self.survey.copy_budget();
-        let classes = LifetimeClasses::of_times(commits.snapshots().iter().rev().map(|(_, snapshot)| snapshot.time));
-        let mut copy = plan.copy.clone();
-        let (mut ordinals, mut lacks_space) = (0, false);
-        loop {
-            let request = CopyRequest {
-                store: self.store,
-                session: Some(&self.session),
-                containers,
-                copy: &copy,
-                classes: &classes,
-                leaves_dead: self.request.options.max_unused.is_nothing(),
-                compression: self.request.compression,
-                budget,
-                scratch: &self.request.scratch,
-                driver: &self.request.driver,
-                monitor: self.survey.monitor,
-            };
-            match copy_forward(&request, usage.live_chunks()?, &mut ordinals) {
-                Ok(copied) => {
-                    report.written_containers += copied.written_containers;
-                    report.written_bytes += copied.written_bytes;
-                    for error in copied.not_copied.values() {
-                        report.find(error);
-                    }
-                    copy.retain(|number| !copied.not_copied.contains_key(number));
-                    return Ok((copy, lacks_space));
-                }
-                Err(error) if error.io_kind() == Some(ErrorKind::StorageFull) => {
-                    (report.lacks_space, lacks_space) = (true, true);
-                    // Containers without a needed chunk go first.
-                    if !plan.remove.is_empty() {
-                        return Ok((Vec::new(), lacks_space));
-                    }
-                    if copy.len() < 2 {
-                        // A prune that has freed something ends, and reports what is left.
-                        return if report.deleted_containers == 0 { Err(error) } else { Ok((Vec::new(), false)) };
-                    }
-                    copy.sort_by_key(|number| usage.live_bytes(*number));
-                    copy.truncate(copy.len() / 2);
-                }
-                Err(error) => return Err(error),
-            }
-        }
     }
 
     /// Waits until no session is left that may have begun before containers were condemned (step C7). Returns those that are.
@@ -385,7 +324,7 @@ impl<'a> Collector<'a> {
                 self.hinted.start(&readable);
             }
             let hinted = &mut self.hinted;
-            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut |id| hinted.insert(id))?)
+            Some(self.survey.mark(&readable, &commits, &marked.roots, &mut |hint| hinted.insert_hint(&hint))?)
         } else {
             None
         };
@@ -422,9 +361,10 @@ impl<'a> Collector<'a> {
                 step.quarantined(id);
             }
         }
-        moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
+        let moved = moved::merge(self.store, number, &listed, &settled, &mut self.hinted, &mut step)?;
         if steps::create(self.store, self.session.id, number, CollectionStep::Final, step)? {
             report.rescued_containers += settled.rescued.len() as u64;
+            report.moved = moved;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod budget;
 mod order;
 mod pack;
 mod read;
+mod refresh;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::collect::usage::LiveChunk;
 use crate::compress::Compression;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
+use crate::object::names::ContainerKind;
 use crate::pipeline::driver::Pool;
 use crate::pipeline::{Driver, TaskQueue};
 use crate::store::container_ids::ContainerIds;
@@ -31,6 +33,7 @@ pub use budget::CopyBudget;
 use order::{CopiedContainer, LiveByContainer};
 use pack::Packing;
 use read::{OpenRegion, OpenedRegion, ReadContainer, ReadRegions};
+pub(in crate::collect) use refresh::HintRefresher;
 
 /// Request to copy containers.
 #[derive(Debug)]
@@ -96,8 +99,23 @@ pub fn copy_forward(
     live: impl Iterator<Item = Result<LiveChunk>>,
     ordinals: &mut u32,
 ) -> Result<Copied> {
-    let live = LiveByContainer::sort(request, live)?;
-    let mut copier = Copier::new(request, &live, ordinals);
+    copy_refreshed(request, live, ordinals, None)
+}
+
+/// Copies as [`copy_forward`] does, and writes today's hints into the metadata that it copies.
+pub(super) fn copy_refreshed(
+    request: &CopyRequest<'_>,
+    live: impl Iterator<Item = Result<LiveChunk>>,
+    ordinals: &mut u32,
+    refresher: Option<&mut HintRefresher<'_>>,
+) -> Result<Copied> {
+    let is_data = |number: &u32| request.containers.kind(ContainerNumber(*number)) == ContainerKind::Data;
+    // The hints of metadata name the copies of data.
+    let (mut copy, metadata): (Vec<u32>, Vec<u32>) = request.copy.iter().partition(|number| is_data(number));
+    copy.extend(&metadata);
+    let refresher = refresher.filter(|_| !metadata.is_empty());
+    let live = LiveByContainer::sort(request, &copy, live)?;
+    let mut copier = Copier::new(request, &live, ordinals, refresher);
     request.monitor.stage(Items::Containers, request.copy.len() as u64);
     for container in live.containers()? {
         if request.monitor.is_interrupted() {
@@ -106,30 +124,52 @@ pub fn copy_forward(
         if let Some(session) = request.session {
             session.beat();
         }
-        copier.copy(container?)?;
+        let container = container?;
+        if !is_data(&container.number) {
+            copier.end_data()?;
+        }
+        copier.copy(container)?;
     }
     copier.finish()
 }
 
 /// The queues that containers, regions and chunks pass through.
-struct Copier<'a> {
+struct Copier<'a, 'b> {
     request: &'a CopyRequest<'a>,
     read: TaskQueue<ReadContainer>,
     open: TaskQueue<OpenRegion>,
-    packing: Packing<'a>,
+    packing: Packing<'a, 'b>,
     copied: Copied,
+    /// True while data containers follow each other, and their copies must be known before metadata follows.
+    awaits_data: bool,
 }
 
-impl<'a> Copier<'a> {
-    fn new(request: &'a CopyRequest<'a>, live: &LiveByContainer, ordinals: &'a mut u32) -> Self {
+impl<'a, 'b> Copier<'a, 'b> {
+    fn new(
+        request: &'a CopyRequest<'a>,
+        live: &LiveByContainer,
+        ordinals: &'a mut u32,
+        refresher: Option<&'a mut HintRefresher<'b>>,
+    ) -> Self {
+        let refreshes = refresher.is_some();
         let CopyRequest { store, budget, driver, .. } = request;
         Self {
             request,
             read: driver.queue(ReadContainer::new(store), Pool::Read, budget.containers_reading),
-            open: driver.queue(OpenRegion::new(request), Pool::Compute, budget.regions_opening),
-            packing: Packing::new(request, live.bytes(), ordinals),
+            open: driver.queue(OpenRegion::new(request, refreshes), Pool::Compute, budget.regions_opening),
+            packing: Packing::new(request, live.bytes(), ordinals, refresher),
             copied: Copied::default(),
+            awaits_data: refreshes,
         }
+    }
+
+    /// Packs all data, so that the hints of the metadata that follows can name its containers.
+    fn end_data(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.awaits_data) {
+            self.drain()?;
+            self.packing.end_regions()?;
+        }
+        Ok(())
     }
 
     fn copy(&mut self, container: CopiedContainer) -> Result<()> {
@@ -174,13 +214,18 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Copied> {
+    fn drain(&mut self) -> Result<()> {
         while let Some(read) = self.read.pop() {
             self.take_container(read)?;
         }
         while let Some(opened) = self.open.pop() {
             self.take_region(opened)?;
         }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Copied> {
+        self.drain()?;
         let Self { packing, mut copied, .. } = self;
         packing.finish(&mut copied)?;
         Ok(copied)

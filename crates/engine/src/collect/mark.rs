@@ -35,16 +35,16 @@ impl<'a> Marker<'a> {
     }
 
     /// Marks what a snapshot reaches, by the root of its tree. The newest snapshot comes first: a chunk gets the rank of the
-    /// first one that reaches it. `hint` takes the container of each reference to a data chunk, often repeatedly.
+    /// first one that reaches it. `hint` takes the hint of each reference to a data chunk.
     ///
     /// Fails if a node cannot be read; the error names it. Then nothing is known of what it reaches, and nothing may be deleted.
     pub fn mark(
         &mut self,
         root: Fingerprint,
-        hint: &mut dyn FnMut(ContainerId) -> Result<()>,
+        hint: &mut dyn FnMut(Hint) -> Result<()>,
         monitor: &dyn Monitor,
     ) -> Result<()> {
-        let mut snapshot = MarkedSnapshot { reached: &mut self.reached, rank: self.rank, hint: Some(hint) };
+        let mut snapshot = MarkedSnapshot { reached: &mut self.reached, rank: self.rank, node: None, hint: Some(hint) };
         self.walk.walk(root, &mut snapshot, monitor)?;
         self.rank = self.rank.saturating_add(1).min(RANK_MAX);
         Ok(())
@@ -75,18 +75,31 @@ pub(super) fn reached_of(
     reached.finish()
 }
 
+/// The hint of a reference to a data chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hint {
+    /// The container that the node with the reference was read from.
+    pub(crate) node: Option<ContainerId>,
+    /// The chunk.
+    pub(crate) chunk: Fingerprint,
+    /// The container that the hint names; `None`: it names none.
+    pub container: Option<ContainerId>,
+}
+
 /// A snapshot that is being marked.
 pub(super) struct MarkedSnapshot<'a> {
     reached: &'a mut Partitions<REACHED_LEN>,
     rank: u16,
+    /// The container that the current node was read from.
+    node: Option<ContainerId>,
     /// Takes the hints of data chunks.
-    hint: Option<&'a mut dyn FnMut(ContainerId) -> Result<()>>,
+    hint: Option<&'a mut dyn FnMut(Hint) -> Result<()>>,
 }
 
 impl<'a> MarkedSnapshot<'a> {
     /// Marks with this rank.
     pub(super) fn of_rank(reached: &'a mut Partitions<REACHED_LEN>, rank: u16) -> Self {
-        Self { reached, rank, hint: None }
+        Self { reached, rank, node: None, hint: None }
     }
 }
 
@@ -95,11 +108,15 @@ impl NodeVisitor for MarkedSnapshot<'_> {
         self.reached.push(&reached_record(&node, self.rank))
     }
 
+    fn begin(&mut self, container: Option<ContainerId>) {
+        self.node = container;
+    }
+
     fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<()> {
         self.reached.push(&reached_record(&chunk.fingerprint, self.rank))?;
-        match (hint, &mut self.hint) {
-            (Some(id), Some(take)) => take(id),
-            (None, _) | (_, None) => Ok(()),
+        match &mut self.hint {
+            Some(take) => take(Hint { node: self.node, chunk: chunk.fingerprint, container: hint }),
+            None => Ok(()),
         }
     }
 }

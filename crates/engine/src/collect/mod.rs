@@ -5,6 +5,7 @@
 
 mod collector;
 pub mod copy;
+mod copying;
 mod decide;
 pub mod ledger;
 pub mod lifetime;
@@ -17,6 +18,7 @@ mod quick;
 mod request;
 mod salvage;
 pub mod settle;
+mod stale;
 mod steps;
 mod survey;
 pub mod usage;
@@ -26,6 +28,7 @@ mod whole;
 pub mod why;
 
 pub use collector::{plan_prune, prune, quarantine};
+pub use moved::MovedCounts;
 pub use request::{PruneReport, PruneRequest, PruneState};
 pub use salvage::{Salvaged, salvage};
 pub use steps::give_up_open as give_up;

@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 
+use crate::bitmap::Bitmap;
 use crate::object::names::ContainerKind;
 use crate::store::container_ids::CONDEMNED_MAX;
 
@@ -126,6 +127,8 @@ pub struct PlanTotals {
     pub removed_bytes: u64,
     /// Containers copied and then removed.
     pub copied_containers: u64,
+    /// Those among them that are copied for their hints alone.
+    pub refreshed_containers: u64,
     /// Stored bytes that are copied.
     pub copied_bytes: u64,
     /// Stored bytes that copying frees.
@@ -212,6 +215,30 @@ impl PrunePlan {
         }
     }
 
+    /// Copies further containers for their hints alone, last, unless nothing is to be copied.
+    pub fn refresh(&mut self, containers: impl IntoIterator<Item = ContainerUsage>, options: &PruneOptions) {
+        if options.max_unused == MaxUnused::Unlimited {
+            return;
+        }
+        let mut copied = self.copy.clone();
+        copied.sort_unstable();
+        for container in containers {
+            if container.is_dead() || copied.binary_search(&container.number).is_ok() {
+                continue;
+            }
+            if !self.copies(&container, options.max_repack_bytes) {
+                break;
+            }
+            self.copy.push(container.number);
+            self.totals.refreshed_containers += 1;
+        }
+    }
+
+    /// Returns the numbers of all containers that are removed or copied.
+    pub(super) fn given_up(&self) -> Bitmap {
+        numbers(self.remove.iter().chain(&self.copy))
+    }
+
     fn condemned(&self) -> usize {
         self.remove.len() + usize::try_from(self.totals.copied_containers).unwrap_or(usize::MAX)
     }
@@ -262,6 +289,13 @@ impl PrunePlan {
             self.totals = before;
         }
     }
+}
+
+/// Returns a set of numbers.
+pub(super) fn numbers<'a>(numbers: impl IntoIterator<Item = &'a u32>) -> Bitmap {
+    let mut set = Bitmap::default();
+    numbers.into_iter().for_each(|number| set.insert(*number));
+    set
 }
 
 /// The best containers by an order, as many as a collection may condemn.

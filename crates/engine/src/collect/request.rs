@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::collect::moved::MovedCounts;
 use crate::collect::plan::{PlanTotals, PruneOptions};
 use crate::collect::wait::UnendedSession;
 use crate::compress::Compression;
@@ -78,6 +79,8 @@ pub struct PruneReport {
     pub written_containers: u64,
     /// Bytes of them.
     pub written_bytes: u64,
+    /// Deleted containers of which the last collection says where their chunks are now, since hints or manifests name them.
+    pub moved: MovedCounts,
     /// Sessions that were fenced.
     pub fenced: Vec<SessionId>,
     /// Objects that cannot be read, in sentences. Containers among them stay.

@@ -4,16 +4,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::collect::copy::CopyBudget;
-use crate::collect::mark::{DirectoryChunks, Marker};
+use crate::bitmap::Bitmap;
+use crate::collect::copy::{CopyBudget, HintRefresher};
+use crate::collect::mark::{DirectoryChunks, Hint, Marker};
+use crate::collect::moved::Hinted;
 use crate::collect::plan::PrunePlan;
 use crate::collect::request::{PruneReport, PruneRequest};
+use crate::collect::stale::{FilledHintRuns, HintRuns};
 use crate::collect::usage::{Reached, Usage};
 use crate::collect::wait::StoreClock;
 use crate::error::{Error, Result};
 use crate::monitor::{Items, Monitor};
 use crate::object::names::{ObjectName, Prefix};
 use crate::snapshot::CommitKind;
+use crate::spill::SpillMap;
 use crate::store::collections::Absent;
 use crate::store::commits::Commits;
 use crate::store::container_set::{ContainerNumber, Containers};
@@ -90,8 +94,21 @@ impl Survey<'_> {
 
     /// Returns how copying divides the memory.
     pub(super) fn copy_budget(&self) -> CopyBudget {
-        let bytes = (self.memory() / 4 * 3).max(CopyBudget::BYTES_MIN);
+        let bytes = (self.memory() / 16 * 11).max(CopyBudget::BYTES_MIN);
         CopyBudget::of(bytes, self.request.driver.compute_count())
+    }
+
+    /// Returns what gives the metadata that is copied today's hints. `given_up` are the numbers of the containers that go.
+    pub(super) fn refresher<'a>(
+        &self,
+        listed: &Containers,
+        given_up: Bitmap,
+        found: Option<&'a mut SpillMap>,
+        hinted: &'a mut Hinted,
+    ) -> Result<HintRefresher<'a>> {
+        let owner = self.session.as_ref().map_or(SessionId([0; 16]), |session| session.id);
+        let memory_bytes = (self.memory() / 16).max(HintRefresher::BYTES_MIN);
+        HintRefresher::new((self.store, &self.request.scratch, owner), listed, given_up, found, hinted, memory_bytes)
     }
 
     /// Returns the containers that may be condemned (step C3): of sessions that had ended when `commits` was read.
@@ -125,14 +142,28 @@ impl Survey<'_> {
         Ok(unfinished.map(|commit| commit.session).filter(is_recent).collect())
     }
 
+    /// Returns what snapshots reach, without those of `but`, and the hints of their metadata (steps C2 and C4).
+    pub(super) fn mark_with_hints(
+        &self,
+        listed: &Containers,
+        commits: &Commits,
+        but: &BTreeSet<SessionId>,
+        hinted: &mut Hinted,
+    ) -> Result<(Reached, FilledHintRuns)> {
+        hinted.start(listed);
+        let mut hints = HintRuns::new(self.store, listed, &self.request.scratch, self.memory() / 8)?;
+        let reached = self.mark(listed, commits, but, &mut |hint| hints.push(hint, hinted))?;
+        Ok((reached, hints.finish()?))
+    }
+
     /// Returns what snapshots reach, without those of `but` (steps C2, C4 and C8). The newest come first.
-    /// `hint` takes the container of each reference to a data chunk.
+    /// `hint` takes the hint of each reference to a data chunk.
     pub(super) fn mark(
         &self,
         containers: &Containers,
         commits: &Commits,
         but: &BTreeSet<SessionId>,
-        hint: &mut dyn FnMut(ContainerId) -> Result<()>,
+        hint: &mut dyn FnMut(Hint) -> Result<()>,
     ) -> Result<Reached> {
         let memory = MetadataMemory::left_by(containers, self.memory() / 4);
         let mut reader = MetadataReader::open(self.store, containers, &self.request.scratch, memory)?;
@@ -154,9 +185,9 @@ impl Survey<'_> {
         &self,
         candidates: &Containers,
         absent: &Absent,
-        reached: Reached,
+        (reached, hints, hinted): (Reached, &FilledHintRuns, &mut Hinted),
         report: &mut PruneReport,
-    ) -> Result<(Usage, PrunePlan)> {
+    ) -> Result<Planned> {
         let beating = Beating(self);
         let (store, driver) = (self.store, &self.request.driver);
         let (containers, unreadable) = (candidates, Vec::new());
@@ -180,8 +211,23 @@ impl Survey<'_> {
             let undecided = candidates.iter().filter(|(_, id)| absent.is_undecided(*id)).map(|(number, _)| number);
             plan.give_up(undecided.filter_map(&mut of_container));
         }
-        error.map_or(Ok((usage, plan)), Err)
+        let given_up = plan.given_up();
+        let stale = hints.stale(&usage, &given_up, hinted, (store, scratch), self.memory() / 16)?;
+        plan.refresh(
+            stale.containers.iter().filter_map(|number| of_container(ContainerNumber(*number))),
+            &self.request.options,
+        );
+        error.map_or(Ok(Planned { usage, plan, found: stale.found }), Err)
     }
+}
+
+/// A plan with what it was made from.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) usage: Usage,
+    pub(super) plan: PrunePlan,
+    /// The containers of chunks that hints do not find.
+    pub(super) found: Option<SpillMap>,
 }
 
 fn cannot_mark(session: SessionId, error: Error) -> Error {

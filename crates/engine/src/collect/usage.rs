@@ -29,6 +29,8 @@ const SURPLUS_LEN: usize = PREFIX_LEN + 4 + 2;
 const STORED_LEN: usize = SURPLUS_LEN + 4;
 /// Bytes of one of several copies of a reached chunk: prefix, container, slot, length, rank.
 const COPY_LEN: usize = STORED_LEN + 2;
+/// Bytes of a chunk that is looked for: prefix, number of a container that refers to it.
+pub(super) const WANTED_LEN: usize = PREFIX_LEN + 4;
 /// Rank that stands for no snapshot.
 const NO_RANK: u16 = u16::MAX;
 /// Greatest rank, which all older snapshots share.
@@ -214,6 +216,41 @@ impl Usage {
     }
 }
 
+/// Chunks that are looked for, by the beginning of their names, each with the number of a container that refers to it.
+pub(super) type Wanted = FilledPartitions<WANTED_LEN>;
+
+impl Usage {
+    /// Passes on the container that keeps each of some chunks, as far as there is one: prefix, container that refers to the
+    /// chunk, container that keeps it.
+    pub(super) fn find_live(
+        &self,
+        wanted: &Wanted,
+        found: &mut dyn FnMut(Prefix, u32, u32) -> Result<()>,
+    ) -> Result<()> {
+        let mut live = self.live_chunks()?;
+        let mut next = live.advance()?;
+        for record in wanted.sorted() {
+            let [p0, p1, p2, p3, p4, p5, p6, p7, referring @ ..] = record?;
+            let prefix = [p0, p1, p2, p3, p4, p5, p6, p7];
+            while next.is_some_and(|copy| copy.prefix < prefix) {
+                next = live.advance()?;
+            }
+            if let Some(copy) = next.filter(|copy| copy.prefix == prefix) {
+                found(prefix, u32::from_be_bytes(referring), copy.container)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the record of a chunk that is looked for.
+pub(super) fn wanted_record(fingerprint: &Fingerprint, referring: u32) -> [u8; WANTED_LEN] {
+    let mut record = [0; WANTED_LEN];
+    let fields = prefix_of(fingerprint).into_iter().chain(referring.to_be_bytes());
+    record.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+    record
+}
+
 fn counts_of<'a>(counts: &'a mut [Counts], copy: &Copy) -> &'a mut Counts {
     counts.get_mut(copy.container as usize).expect("the container was counted")
 }
@@ -325,15 +362,14 @@ pub struct LiveChunks<'a> {
 }
 
 impl LiveChunks<'_> {
-    fn advance(&mut self) -> Result<Option<LiveChunk>> {
+    fn advance(&mut self) -> Result<Option<Copy>> {
         while let Some(Joined { copy, is_reached, .. }) = self.joined.advance()? {
             let record: [u8; SURPLUS_LEN] = copy.encode_first();
             while self.next_surplus.is_some_and(|next| next < record) {
                 self.next_surplus = self.surplus.next().transpose()?;
             }
             if is_reached && self.next_surplus != Some(record) {
-                let Copy { container, slot, rank, len, .. } = copy;
-                return Ok(Some(LiveChunk { container, slot, rank, len }));
+                return Ok(Some(copy));
             }
         }
         Ok(None)
@@ -344,7 +380,8 @@ impl Iterator for LiveChunks<'_> {
     type Item = Result<LiveChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.advance().transpose()
+        let live = |Copy { container, slot, rank, len, .. }| LiveChunk { container, slot, rank, len };
+        self.advance().map(|copy| copy.map(live)).transpose()
     }
 }
 

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::collect::copy::{Copied, CopyRequest, copy_forward};
+use crate::collect::copy::{Copied, CopyRequest, copy_refreshed};
 use crate::collect::ledger::{HeldBySet, LedgerRequest};
 use crate::collect::lifetime::LifetimeClasses;
+use crate::collect::moved::Hinted;
 use crate::collect::plan::PlanTotals;
 use crate::collect::request::{PruneReport, PruneRequest};
-use crate::collect::survey::{Survey, read_roots};
+use crate::collect::survey::{Planned, Survey, read_roots};
 use crate::collect::wait::StoreClock;
 use crate::error::Result;
 use crate::monitor::Monitor;
@@ -70,13 +71,15 @@ pub fn what_if(
     let snapshots = commits.snapshots();
     let kept: BTreeSet<SessionId> =
         snapshots.iter().map(|(session, _)| *session).filter(|session| !forgotten.contains(session)).collect();
-    let reached = survey.mark(&listed, &commits, forgotten, &mut |_| Ok(()))?;
+    let mut hinted = Hinted::new(store, &request.scratch, survey.memory() / 16)?;
+    let (reached, hints) = survey.mark_with_hints(&listed, &commits, forgotten, &mut hinted)?;
     let held = {
         let of_forgotten = survey.mark(&listed, &commits, &kept, &mut |_| Ok(()))?;
         let ledger = LedgerRequest { scratch: &request.scratch, memory_bytes: request.memory_bytes, monitor };
         ledger.held_by_marked(store, &of_forgotten, &reached)?
     };
-    let (usage, plan) = survey.plan(&candidates, &absent, reached, &mut report)?;
+    let Planned { usage, plan, mut found } =
+        survey.plan(&candidates, &absent, (reached, &hints, &mut hinted), &mut report)?;
     let classes = LifetimeClasses::of_times(
         snapshots.iter().rev().filter(|(session, _)| kept.contains(session)).map(|(_, snapshot)| snapshot.time),
     );
@@ -93,8 +96,12 @@ pub fn what_if(
         driver: &request.driver,
         monitor,
     };
-    let copied =
-        if plan.copy.is_empty() { Copied::default() } else { copy_forward(&copy, usage.live_chunks()?, &mut 0)? };
+    let copied = if plan.copy.is_empty() {
+        Copied::default()
+    } else {
+        let mut refresher = survey.refresher(&listed, plan.given_up(), found.as_mut(), &mut hinted)?;
+        copy_refreshed(&copy, usage.live_chunks()?, &mut 0, Some(&mut refresher))?
+    };
     for error in copied.not_copied.values() {
         report.find(error);
     }

@@ -68,6 +68,11 @@ impl Fetcher {
         }
     }
 
+    /// Returns the number of directories of data containers that were read so far.
+    pub(crate) fn directories_read(&self) -> u64 {
+        self.locator.directories_read()
+    }
+
     /// Starts to fetch a window of chunks and hands each to the sink, now or later: regions of the window may still be
     /// under way when this returns, so that workers have something to do while the next window is put together.
     pub fn fetch(&mut self, wanted: Vec<HintedChunk>, sink: Arc<dyn Sink>) -> Result<()> {

@@ -24,6 +24,8 @@ pub(super) struct Locator {
     /// The containers of every chunk, learned from all directories once a hint has failed.
     everywhere: Option<Locations>,
     locations_bytes: usize,
+    /// Directories that were read for `everywhere`.
+    learned: u64,
 }
 
 impl Locator {
@@ -38,7 +40,12 @@ impl Locator {
     ) -> Self {
         let view = View::new(store, containers, scratch, memory);
         let locations_bytes = locations_bytes.max(crate::spill::MEMORY_BYTES_MIN);
-        Self { store: store.clone(), view, scratch: scratch.clone(), everywhere: None, locations_bytes }
+        Self { store: store.clone(), view, scratch: scratch.clone(), everywhere: None, locations_bytes, learned: 0 }
+    }
+
+    /// Returns the number of directories of data containers that were read so far.
+    pub(super) fn directories_read(&self) -> u64 {
+        self.view.directories.read + self.learned
     }
 
     /// Returns a container by its number.
@@ -130,7 +137,7 @@ impl Locator {
         }
         let containers = self.view.containers().clone();
         if let Some(everywhere) = &mut self.everywhere {
-            learn(&self.store, &containers.retain(|_, id| !known.contains(id)), everywhere)?;
+            self.learned += learn(&self.store, &containers.retain(|_, id| !known.contains(id)), everywhere)?;
         }
         Ok(true)
     }
@@ -140,21 +147,23 @@ impl Locator {
         if self.everywhere.is_none() {
             let map = self.scratch.map(&self.store.host, "locations of chunks", self.locations_bytes)?;
             let mut everywhere = Locations::new(&self.store, map);
-            learn(&self.store, self.view.containers(), &mut everywhere)?;
+            self.learned += learn(&self.store, self.view.containers(), &mut everywhere)?;
             self.everywhere = Some(everywhere);
         }
         self.everywhere.as_mut().map_or(Ok(Vec::new()), |everywhere| everywhere.of(fingerprint))
     }
 }
 
-/// Learns what data containers hold.
-fn learn(store: &Store, containers: &Containers, locations: &mut Locations) -> Result<()> {
+/// Learns what data containers hold. Returns how many were opened.
+fn learn(store: &Store, containers: &Containers, locations: &mut Locations) -> Result<u64> {
+    let mut opened_containers = 0;
     for opened in store.open_containers(containers, containers.of_kind(ContainerKind::Data)) {
         if let Ok(container) = opened?.1 {
             locations.learn(&container)?;
+            opened_containers += 1;
         }
     }
-    Ok(())
+    Ok(opened_containers)
 }
 
 fn missing(chunk: &Chunk) -> Error {

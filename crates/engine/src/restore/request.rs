@@ -63,6 +63,8 @@ pub struct RestoreReport {
     pub files_verified: u64,
     /// Regions read from the repository.
     pub regions_read: u64,
+    /// Directories of data containers read from the repository.
+    pub directories_read: u64,
     /// Chunks that were read from another container since the copy in the first is damaged.
     pub chunks_recovered: u64,
     /// Deleted entries of directories where the snapshot has something else.

@@ -201,8 +201,9 @@ impl Store {
         Ok(false)
     }
 
-    /// Passes on each deleted container with those that have its chunks now, as the newest `final` says that opens and has any:
-    /// each has the whole map, except those of collections that were given up. Leaves out the `final` of one collection.
+    /// Passes on each deleted container with those that have its chunks now, as the newest `final` says that opens: each has
+    /// the whole map, except those of collections that were given up, which name nothing. Leaves out the `final` of one
+    /// collection.
     pub(crate) fn read_moved(
         &self,
         without: Option<u32>,
@@ -214,8 +215,8 @@ impl Store {
             }
             let (mut has_any, mut outcome) = (false, Ok(()));
             let read = self.read_collection(number, CollectionStep::Final, &mut |item| {
+                has_any = true;
                 if let CollectionItem::Moved(container, targets) = item {
-                    has_any = true;
                     outcome = each(container, targets);
                 }
                 outcome.clone()

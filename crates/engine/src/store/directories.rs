@@ -15,12 +15,14 @@ pub(crate) struct Directories {
     store: Store,
     containers: Containers,
     opened: Lru<ContainerId, Arc<ContainerReader>>,
+    /// Directories that were read so far.
+    pub(crate) read: u64,
 }
 
 impl Directories {
     /// Starts with none opened.
     pub(crate) fn new(store: &Store, containers: &Containers, bytes_max: usize) -> Self {
-        Self { store: store.clone(), containers: containers.clone(), opened: Lru::new(bytes_max) }
+        Self { store: store.clone(), containers: containers.clone(), opened: Lru::new(bytes_max), read: 0 }
     }
 
     /// Looks in other containers from now on.
@@ -45,8 +47,9 @@ impl Directories {
         self.opened.get(&id).is_some()
     }
 
-    /// Holds a directory that was opened elsewhere.
+    /// Holds a directory that was read elsewhere.
     pub(crate) fn insert(&mut self, container: ContainerReader) -> Arc<ContainerReader> {
+        self.read += 1;
         let (id, bytes) = (container.name.id, container.memory_bytes());
         let container = Arc::new(container);
         self.opened.insert(id, Arc::clone(&container), bytes);

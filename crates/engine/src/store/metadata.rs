@@ -88,6 +88,8 @@ pub struct MetadataReader {
     compressor: Compressor,
     /// Containers whose directory could not be read, in sentences.
     findings: Vec<Error>,
+    /// The container that the last chunk was read from.
+    pub(crate) read_from: Option<ContainerId>,
     /// Containers that chunks were read from; `None`: they are not counted.
     pub(crate) used: Option<UsedBytes>,
 }
@@ -144,6 +146,7 @@ impl MetadataReader {
             ahead_bytes,
             compressor: Compressor::default(),
             findings: Vec::new(),
+            read_from: None,
             used: None,
         };
         reader.learn(&Containers::default(), usable)?;
@@ -206,6 +209,7 @@ impl MetadataReader {
         for id in self.locations.of(&fingerprint)? {
             match self.read_copy(id, kind, fingerprint) {
                 Ok(chunk) => {
+                    self.read_from = Some(id);
                     if let Some(used) = &mut self.used {
                         used.add(id, len_u32(chunk.contents.len() + chunk.hints.len()));
                     }

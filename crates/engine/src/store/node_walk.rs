@@ -21,6 +21,8 @@ type Located = (Option<(ContainerId, u32)>, ChunkKind, Fingerprint);
 pub(crate) trait NodeVisitor {
     /// Takes a node before it is read, once. `reader` locates it.
     fn node(&mut self, node: Fingerprint, reader: &mut MetadataReader) -> Result<()>;
+    /// Takes the container that a node was read from. What the node refers to follows.
+    fn begin(&mut self, _container: Option<ContainerId>) {}
     /// Takes a reference to a data chunk and its hint, often repeatedly.
     fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>) -> Result<()>;
     /// Takes a node that cannot be read. The walk ends with the error that this returns, or goes on without what the node
@@ -154,6 +156,7 @@ impl<'a> NodeWalk<'a> {
         let Self { frontier, visited } = self;
         frontier.read_all(monitor, &mut |frontier, node, linked| match linked {
             Ok(linked) => {
+                visitor.begin(frontier.reader.read_from);
                 linked.each_reference(&mut |reference| visit_reference(frontier, visited, reference, visitor))
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),

@@ -1,9 +1,10 @@
 //! The references of nodes, for those who follow all of them and need no paths.
 
+use crate::codec::Decoded;
 use crate::error::Result;
-use crate::recipe::{Recipe, RecipeItem};
+use crate::recipe::{Recipe, RecipeItem, decode_hints, decode_segment};
 use crate::store::metadata::{HintedNode, MetadataReader};
-use crate::tree::{Child, Content, TreeNode};
+use crate::tree::{Child, Content, TreeNode, decode_node};
 use crate::types::{Chunk, ChunkKind, ContainerId, Fingerprint};
 
 /// A reference to a node of a tree or to a segment of a recipe, with what it says of it.
@@ -74,6 +75,19 @@ impl MetadataReader {
 }
 
 impl LinkedNode {
+    /// Reads a node or segment from its contents. Hints that make no sense are none.
+    pub(crate) fn decode(kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Decoded<Self> {
+        let hints_of = |count| decode_hints(hints, count).unwrap_or_else(|_| vec![None; count]);
+        if kind == ChunkKind::Recipe {
+            let recipe = decode_segment(contents)?;
+            let hints = hints_of(recipe.chunk_count());
+            return Ok(Self::Segment(recipe, hints));
+        }
+        let node = decode_node(contents)?;
+        let hints = hints_of(node.chunk_count());
+        Ok(Self::Tree(node, hints))
+    }
+
     /// Passes on the references of the node in their order.
     pub(crate) fn each_reference(self, each: &mut dyn FnMut(Reference) -> Result<()>) -> Result<()> {
         match self {

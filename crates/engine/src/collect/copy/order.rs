@@ -50,10 +50,13 @@ pub(super) struct CopiedContainer {
 }
 
 impl<'a> LiveByContainer<'a> {
-    /// Sorts the chunks of the containers that a request copies. Takes the memory for sorting, and 8 bytes for each container
+    /// Sorts the chunks of the containers `copy` in this order. Takes the memory for sorting, and 8 bytes for each container
     /// that is copied.
-    pub(super) fn sort(request: &CopyRequest<'a>, live: impl Iterator<Item = Result<LiveChunk>>) -> Result<Self> {
-        let copy = request.copy;
+    pub(super) fn sort(
+        request: &CopyRequest<'_>,
+        copy: &'a [u32],
+        live: impl Iterator<Item = Result<LiveChunk>>,
+    ) -> Result<Self> {
         let mut is_copied = Bitmap::default();
         let mut positions = Vec::with_capacity(copy.len());
         for (position, number) in (0u32..).zip(copy) {
@@ -94,7 +97,7 @@ impl<'a> LiveByContainer<'a> {
         &self.bytes
     }
 
-    /// Returns the containers that have live chunks, in the order of the plan.
+    /// Returns the containers that have live chunks, in their order.
     pub(super) fn containers(&self) -> Result<impl Iterator<Item = Result<CopiedContainer>>> {
         let mut records = self.records.sorted();
         let mut next = records.next().transpose()?;

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use crate::collect::copy::order::KindBytes;
 use crate::collect::copy::read::{LiveRegion, Opened};
+use crate::collect::copy::refresh::HintRefresher;
 use crate::collect::copy::{Copied, CopyRequest};
 use crate::collect::lifetime::{Grouping, LifetimeClass};
 use crate::compress::Compressor;
 use crate::container::compress_region::CompressRegion;
 use crate::container::seal::len_sealed;
-use crate::container::{CompressedRegion, ContainerBuilder, Packer, Region};
+use crate::container::{CompressedRegion, ContainerBuilder, Packer, Region, RegionChunk};
 use crate::error::{Error, Result};
 use crate::monitor::Monitor;
 use crate::object::names::ContainerKind;
@@ -49,8 +50,10 @@ struct Group {
 }
 
 /// Packs copies and writes containers.
-pub(super) struct Packing<'a> {
+pub(super) struct Packing<'a, 'b> {
     region_bytes: u32,
+    /// Takes what is copied, and gives metadata today's hints.
+    refresher: Option<&'a mut HintRefresher<'b>>,
     monitor: &'a dyn Monitor,
     data: Grouping,
     metadata: Grouping,
@@ -66,9 +69,14 @@ pub(super) struct Packing<'a> {
     written_bytes: u64,
 }
 
-impl<'a> Packing<'a> {
+impl<'a, 'b> Packing<'a, 'b> {
     /// Starts with an empty group for each kind and class that holds at least a container of `bytes`.
-    pub(super) fn new(request: &'a CopyRequest<'_>, bytes: &KindBytes, ordinals: &'a mut u32) -> Self {
+    pub(super) fn new(
+        request: &'a CopyRequest<'_>,
+        bytes: &KindBytes,
+        ordinals: &'a mut u32,
+        refresher: Option<&'a mut HintRefresher<'b>>,
+    ) -> Self {
         let &CopyRequest { store, session, compression, budget, driver, monitor, .. } = request;
         let container_bytes = store.config.container_bytes;
         let metadata = Grouping::new(&bytes.metadata, container_bytes.into(), budget.groups_max / 2);
@@ -80,6 +88,7 @@ impl<'a> Packing<'a> {
         let groups = kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |_| kind));
         Self {
             region_bytes: store.config.region_bytes,
+            refresher,
             monitor,
             data,
             metadata,
@@ -113,19 +122,42 @@ impl<'a> Packing<'a> {
             }
             Opened::TakenApart { chunks, plain } => {
                 let mut rest: Range<usize> = 0..0;
+                let mut refresher = if kind == ContainerKind::Metadata { self.refresher.take() } else { None };
                 for (chunk, class) in chunks {
                     rest = rest.end..rest.end + chunk.chunk.len as usize;
                     let bytes = plain.get(rest.clone()).expect("the chunks add up to their bytes");
-                    let (number, region_bytes) = (self.group_of(kind, class), self.region_bytes);
-                    let filled = self.group(number).region.plain_len;
-                    if region_bytes < filled.saturating_add(chunk.chunk.len) {
-                        self.end_region(number)?;
-                    }
-                    self.group(number).region.push(chunk, bytes);
+                    let (chunk, bytes) = match &mut refresher {
+                        Some(refresher) => refresher.refresh(chunk, bytes)?,
+                        None => (chunk, bytes),
+                    };
+                    self.push_chunk(self.group_of(kind, class), chunk, bytes)?;
+                }
+                if kind == ContainerKind::Metadata {
+                    self.refresher = refresher;
                 }
                 Ok(())
             }
         }
+    }
+
+    fn push_chunk(&mut self, number: usize, chunk: RegionChunk, bytes: &[u8]) -> Result<()> {
+        let filled = self.group(number).region.plain_len;
+        if self.region_bytes < filled.saturating_add(chunk.chunk.len) {
+            self.end_region(number)?;
+        }
+        self.group(number).region.push(chunk, bytes);
+        Ok(())
+    }
+
+    /// Ends all open regions, and packs everything that was taken.
+    pub(super) fn end_regions(&mut self) -> Result<()> {
+        for number in 0..self.groups.len() {
+            self.end_region(number)?;
+        }
+        while let Some((number, input)) = self.compress.pop() {
+            self.pack(number, input)?;
+        }
+        Ok(())
     }
 
     fn end_region(&mut self, number: usize) -> Result<()> {
@@ -145,6 +177,11 @@ impl<'a> Packing<'a> {
             PackInput::Carried(region) => packer.push_compressed(region, ordinals),
             PackInput::New(region) => packer.push(region, compressor, ordinals),
         };
+        if let Some(refresher) = &mut self.refresher {
+            for (container, chunks) in packed.assigned {
+                refresher.copied(container, &chunks)?;
+            }
+        }
         for builder in packed.full {
             if self.monitor.is_interrupted() {
                 return Err(Error::Interrupted);
@@ -175,12 +212,7 @@ impl<'a> Packing<'a> {
 
     /// Closes all containers and makes them durable. Adds them to `copied`.
     pub(super) fn finish(mut self, copied: &mut Copied) -> Result<()> {
-        for number in 0..self.groups.len() {
-            self.end_region(number)?;
-        }
-        while let Some((number, input)) = self.compress.pop() {
-            self.pack(number, input)?;
-        }
+        self.end_regions()?;
         for number in 0..self.groups.len() {
             if let Some(builder) = self.group(number).packer.finish() {
                 self.close(builder)?;

@@ -149,15 +149,17 @@ pub(super) struct OpenRegion {
     carried_bytes_min: u64,
     leaves_dead: bool,
     classes: LifetimeClasses,
+    /// True if metadata is never carried over, since its hints change.
+    refreshes: bool,
     buffers: BufferPool<Buffers>,
 }
 
 impl OpenRegion {
-    pub(super) fn new(request: &CopyRequest<'_>) -> Self {
+    pub(super) fn new(request: &CopyRequest<'_>, refreshes: bool) -> Self {
         let &CopyRequest { store, classes, leaves_dead, .. } = request;
         let carried_bytes_min = u64::from(store.config.region_bytes / CARRIED_FRACTION_MIN);
         let (keys, buffers) = (Arc::clone(&store.keys), BufferPool::default());
-        Self { keys, carried_bytes_min, leaves_dead, classes: classes.clone(), buffers }
+        Self { keys, carried_bytes_min, leaves_dead, classes: classes.clone(), refreshes, buffers }
     }
 
     fn open(&self, region: SealedRegion) -> OpenedRegion {
@@ -203,8 +205,10 @@ impl OpenRegion {
         let is_mostly_live = all_bytes * part <= live_bytes * whole;
         // A chunk may be empty, so bytes do not decide.
         let may_be_carried = !self.leaves_dead || wanted.len() == chunks.chunks.len();
+        let changes = self.refreshes && reader.name.kind == ContainerKind::Metadata;
         if is_mostly_live
             && may_be_carried
+            && !changes
             && self.carried_bytes_min <= all_bytes
             && let Some(packed) = chunks.all_named(&self.keys)
         {
