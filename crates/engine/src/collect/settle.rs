@@ -297,13 +297,14 @@ mod tests {
             let world = World::random(&mut SplitMix64::new(seed));
             let settled = world.settle();
             let expected = world.expected();
-            if (&settled.deleted, &settled.rescued) != (&expected.0, &expected.1) {
-                println!("seed {seed}");
-            }
             world.assert_nothing_is_lost(&settled);
             let moves: Vec<(u32, Vec<u32>)> =
                 settled.moved.iter().map(|(container, targets)| (container, targets.to_vec())).collect();
             assert_eq!((&settled.deleted, &settled.rescued, &moves), (&expected.0, &expected.1, &expected.2));
+            for number in (0..).take(world.containers.len()) {
+                let targets = moves.iter().find(|(container, _)| *container == number).map(|(_, targets)| &targets[..]);
+                assert_eq!(settled.moved.of(number), targets, "seed {seed}, container {number}");
+            }
             deleted += settled.deleted.len();
             rescued += settled.rescued.len();
             moved += moves.len();
