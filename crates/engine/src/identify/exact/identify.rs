@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::identify::exact::arrivals::{Arrivals, Outcome};
 use crate::identify::exact::cache::Cache;
 use crate::identify::exact::growing_filter::FilterState;
+use crate::identify::exact::last_plan;
 use crate::identify::exact::opening::{self, IndexState};
 use crate::identify::exact::pending::PendingChunk;
 use crate::identify::exact::plan_limits::{Planning, cache_bytes, pending_max, plan_limits};
@@ -112,7 +113,8 @@ impl Index {
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
         let device = DeviceCosts::of_reads(store.table.table.reads());
         let limits = plan_limits(options, store.filter.bytes_left(), 0);
-        let schedule = schedule::of(options, device, &limits);
+        let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
+        let schedule = schedule::of(options, device, &limits, last);
         let cache = Cache::new(cache_bytes(options, store.filter.bytes_left()));
         let mut arrivals = Arrivals::default();
         arrivals.trace = schedule.plan().map(|_| Trace::default());
@@ -200,6 +202,9 @@ impl Index {
     /// Makes everything recorded durable and closes the index. After an error the next opening falls back to the
     /// last checkpoint.
     pub fn close(self) -> Result<()> {
+        if let Some(plan) = self.schedule.plan() {
+            last_plan::write(&self.store.directory, &plan);
+        }
         self.store.close()
     }
 

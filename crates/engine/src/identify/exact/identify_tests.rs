@@ -7,6 +7,7 @@ use super::*;
 use crate::Error;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::options::{CycleRule, Prelookup, WindowRule};
+use crate::identify::schedule::plan::{Plan, Stride};
 use crate::io::os::OsHost;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
@@ -505,6 +506,26 @@ fn a_session_that_was_given_up_leaves_nothing_that_the_next_one_would_refer_to()
         assert_eq!(caller.packing.len(), 50);
         caller.run(&mut random, 30, &mut next_chunk);
     }
+}
+
+#[test]
+fn a_session_starts_with_the_last_plan_of_the_session_before() {
+    let (disk, options) = (SimDisk::default(), tiny(Schedule::Adaptive));
+    let (caller, _) = Caller::open(&disk, &options, 1);
+    let initial = caller.index.schedule.plan().unwrap();
+    let plan = Plan { pool: 8, stride: Stride::Chunks(8), back: 4, forward: 4 };
+    assert_ne!(initial, plan);
+    // The session is not closed, so it keeps no plan of its own.
+    last_plan::write(&caller.index.store.directory, &plan);
+    let (mut caller, ..) = caller.again(&disk, &options);
+    assert_eq!(caller.index.schedule.plan(), Some(plan));
+    close(&mut caller);
+    let (caller, ..) = caller.again(&disk, &options);
+    assert_eq!(caller.index.schedule.plan(), Some(plan));
+    let path = caller.index.store.directory.path.join("plan");
+    disk.damage(path, |bytes| bytes[20] ^= 1);
+    let (caller, ..) = caller.again(&disk, &options);
+    assert_eq!(caller.index.schedule.plan(), Some(initial));
 }
 
 #[test]

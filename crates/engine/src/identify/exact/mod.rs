@@ -9,6 +9,7 @@ pub(in crate::identify) mod directory;
 pub(in crate::identify) mod growing_filter;
 pub(in crate::identify) mod identify;
 pub(in crate::identify) mod incomplete;
+pub(in crate::identify) mod last_plan;
 pub(in crate::identify) mod lookup;
 pub(in crate::identify) mod opening;
 pub(in crate::identify) mod pending;

@@ -10,6 +10,7 @@
 //! | `table` | pages of the bucket table; see [`crate::kv::page`] |
 //! | `repeats.N` | the duplicate-run log; see [`crate::identify::duplicate_runs`]; the checkpoint names one of two |
 //! | `device` | the measured profile of the device; see `device.rs` |
+//! | `plan` | the last plan of the adaptive schedule; see `last_plan.rs` |
 //! | `manifest.N`, `staged.N`, `filter.N` | layout of the table, memtable and filter at the checkpoint of generation N modulo 2 |
 //!
 //! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers

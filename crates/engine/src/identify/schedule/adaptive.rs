@@ -23,8 +23,8 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits) -> Self {
-        Self { planner: Planner::new(limits), is_deep: device.is_deep() }
+    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits, last: Option<Plan>) -> Self {
+        Self { planner: Planner::new(limits, last), is_deep: device.is_deep() }
     }
 }
 

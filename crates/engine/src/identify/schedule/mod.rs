@@ -139,14 +139,20 @@ pub(in crate::identify) trait Schedule: Debug + Send {
     }
 }
 
-/// Makes the schedule that options describe, for a device with some costs.
-pub(in crate::identify) fn of(options: &IndexOptions, device: DeviceCosts, limits: &PlanLimits) -> Box<dyn Schedule> {
+/// Makes the schedule that options describe, for a device with some costs. One that plans starts with `last`, the last plan of
+/// an earlier session, if there is one.
+pub(in crate::identify) fn of(
+    options: &IndexOptions,
+    device: DeviceCosts,
+    limits: &PlanLimits,
+    last: Option<Plan>,
+) -> Box<dyn Schedule> {
     match options.schedule {
         options::Schedule::Eager => Box::new(eager::Eager),
         options::Schedule::Lazy { threshold } | options::Schedule::Exhaustive { threshold } => {
             Box::new(lazy::Lazy { threshold: threshold.max(1) as usize })
         }
         options::Schedule::Pool { candidates } => Box::new(pool::Pool::new(candidates)),
-        options::Schedule::Adaptive => Box::new(adaptive::Adaptive::new(device, limits)),
+        options::Schedule::Adaptive => Box::new(adaptive::Adaptive::new(device, limits, last)),
     }
 }

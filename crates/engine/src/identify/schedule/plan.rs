@@ -119,6 +119,11 @@ impl PlanLimits {
         self.plan(u32::MAX, Stride::Chunks(1), Shape::Forward, 0)
     }
 
+    /// Returns the plan within these limits that is most like another one.
+    pub(super) fn fit(&self, plan: &Plan) -> Plan {
+        self.plan(plan.pool, plan.stride, Shape::of(plan), plan.window())
+    }
+
     pub(super) fn plan(&self, pool: u32, stride: Stride, shape: Shape, window: u32) -> Plan {
         let (back, forward) = match self.fixed_window {
             Some(window) => (0, window),

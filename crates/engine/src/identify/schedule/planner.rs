@@ -72,10 +72,11 @@ pub(in crate::identify) struct Situation {
 }
 
 impl Planner {
-    /// Starts with the initial plan.
-    pub(in crate::identify) fn new(limits: &PlanLimits) -> Self {
+    /// Starts with a plan that was the last one of an earlier session, or with the initial one.
+    pub(in crate::identify) fn new(limits: &PlanLimits, last: Option<Plan>) -> Self {
         let before = Coverage::new(0);
-        Self { plan: limits.initial(), traces: Vec::new(), before, credit: CREDIT_MAX, wait: (0, 0), rate: 0.0 }
+        let plan = last.map_or_else(|| limits.initial(), |plan| limits.fit(&plan));
+        Self { plan, traces: Vec::new(), before, credit: CREDIT_MAX, wait: (0, 0), rate: 0.0 }
     }
 
     /// Returns true if the plan has been the best one in several decisions.

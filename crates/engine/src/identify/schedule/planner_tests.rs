@@ -24,7 +24,7 @@ fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
 
 /// Passes a stream of positions to a planner, 4,096 chunks at a time; returns the plan.
 fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) -> Plan {
-    let mut planner = Planner::new(&situation.limits);
+    let mut planner = Planner::new(&situation.limits, None);
     let mut trace = Trace::default();
     for (sequence, position) in (0..).zip(positions) {
         trace.pass(Sequence(sequence), position.map(Position));
@@ -97,7 +97,7 @@ fn one_chunk_of_many_is_looked_up_where_neighbors_share_a_window() {
     });
     let situation = situation(SSD, 1.0);
     let trace = trace_of(positions.take(20_000));
-    let mut planner = Planner::new(&situation.limits);
+    let mut planner = Planner::new(&situation.limits, None);
     planner.decide(trace.clone(), &situation);
     let each = cost(LIMITS.plan(8_192, Stride::Chunks(1), Shape::Forward, 0), &situation, &trace);
     let chosen = cost(planner.plan, &situation, &trace);
