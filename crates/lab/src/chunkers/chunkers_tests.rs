@@ -29,8 +29,10 @@ fn cuts_of_pieces(cutter: &mut dyn StreamCutter, bytes: &[u8], lens: impl IntoIt
         let piece = &bytes[start..bytes.len().min(start + len)];
         found.clear();
         cutter.advance(piece, &mut found);
-        assert!(found.is_sorted() && found.last().is_none_or(|last| *last as usize <= piece.len()));
-        all.extend(found.iter().map(|cut| start + *cut as usize));
+        let position = |cut: &i64| start.checked_add_signed(isize::try_from(*cut).unwrap()).unwrap();
+        assert!(found.last().is_none_or(|last| position(last) <= start + piece.len()));
+        all.extend(found.iter().map(position));
+        assert!(all.is_sorted_by(|one, next| one < next), "a cut lies before one that was given earlier");
         start += piece.len();
     }
     cutter.finish();

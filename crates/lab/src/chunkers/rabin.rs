@@ -178,7 +178,7 @@ impl RabinCutter {
 }
 
 impl StreamCutter for RabinCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
         let Sizes { min, max, .. } = self.sizes;
         // Start of the window of the first position.
         let first = min - offset(WINDOW);
@@ -197,7 +197,7 @@ impl StreamCutter for RabinCutter {
             let taken = found.unwrap_or(end) - at;
             (at, self.open) = (at + taken, self.open + offset(taken));
             if found.is_some() || self.open == max {
-                cuts.push(offset(at));
+                cuts.push(offset(at).into());
                 (self.open, self.hash) = (0, 0);
             }
         }
