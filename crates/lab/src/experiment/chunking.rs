@@ -48,8 +48,16 @@ pub struct ChunkingSpec {
     pub mib: usize,
 }
 
-const ALGORITHMS: [Algorithm; 5] =
-    [Algorithm::Gear, Algorithm::Rabin, Algorithm::FastCdc, Algorithm::Ae, Algorithm::Ram];
+const ALGORITHMS: [Algorithm; 8] = [
+    Algorithm::Gear,
+    Algorithm::Rabin,
+    Algorithm::FastCdc,
+    Algorithm::Ae,
+    Algorithm::Ram,
+    Algorithm::Tttd,
+    Algorithm::SeqCdc,
+    Algorithm::DestorRabin,
+];
 
 impl ChunkingSpec {
     /// Refuses what cannot be measured.
