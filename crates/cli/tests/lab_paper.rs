@@ -76,16 +76,39 @@ fn each_version_is_a_session_with_figures_of_its_own() {
         assert_eq!(column("version"), [0.0, 1.0, 2.0]);
         let chunks: Vec<_> = (0..3).map(|version| described["versions"][version]["chunks"].as_f64().unwrap()).collect();
         assert_eq!(column("chunks"), chunks);
-        for title in ["lookups", "windows", "unique chunks", "MiB read", "seconds", "of which device, s"] {
+        for title in ["lookups", "windows", "unique chunks", "unique GB", "MiB read", "seconds", "of which device, s"] {
             let (sum, all) = (column(title).iter().sum::<f64>(), row(&found, title)[run].as_f64().unwrap());
             assert!((sum - all).abs() < 1e-6, "{title}: {sum}, not {all}");
         }
         // Nothing of the first version is known, and most of the others.
         let ratios = column("ratio");
         assert!(ratios[0] < 1.5 && ratios[1..].iter().all(|ratio| 2.0 < *ratio), "{ratios:?}");
+        let per_gb: Vec<_> = column("lookups").iter().zip(column("GB")).map(|(lookups, gb)| lookups / gb).collect();
+        assert!(
+            column("lookups per GB").iter().zip(per_gb).all(|(one, other)| (one - other).abs() < 1e-6 * other.max(1.0))
+        );
         // The cache is cold.
         assert!(column("windows")[1..].iter().all(|windows| 0.0 < *windows), "{table}");
     }
+    // Text and CSV have the same rows.
+    let other = |format: &'static str| {
+        let run = run.iter().map(|word| if *word == "--json" { format } else { word });
+        fixture.run(run.filter(|word| !word.is_empty())).code(0).stdout()
+    };
+    let (text, csv) = (other(""), other("--csv"));
+    for title in &titles[1..] {
+        let after = text.split(title).nth(1).unwrap_or_else(|| panic!("no {title} in {text}"));
+        let versions = after.lines().filter(|line| line.trim_start().starts_with(['0', '1', '2'])).take(3);
+        assert_eq!(versions.count(), 3, "{text}");
+        assert_eq!(csv.lines().filter(|line| line.starts_with(&format!("\"{title}\","))).count(), 3, "{csv}");
+    }
+    // A smaller cache and filter answer less, and the same chunks are unique.
+    let scaled = fixture.run(run.iter().copied().chain(["--scale", "512"])).code(0).json();
+    assert_eq!(row(&scaled, "unique chunks"), row(&found, "unique chunks"));
+    let memory = |findings: &Value| row(findings, "memory, MiB")[0].as_f64().unwrap();
+    assert!(memory(&scaled) < memory(&found) / 2.0, "{} and {}", memory(&scaled), memory(&found));
+    assert!(scaled["notes"].to_string().contains("divided by 512"), "{}", scaled["notes"]);
+    fixture.run(run.iter().copied().chain(["--scale", "513"])).code(1).says("1..=512");
     let one = fixture.run(run.into_iter().chain(["--one-session"])).code(0).json();
     assert_eq!(one["tables"].as_array().unwrap().len(), 1);
     assert_eq!(row(&one, "unique chunks"), row(&found, "unique chunks"));
