@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
 use crate::trace::foreign::fsl::FslTrace;
-use crate::trace::foreign::raw::RawTrace;
+use crate::trace::foreign::raw::{Lengths, RawTrace};
 use crate::trace::foreign::{chunk_of, hash_of_hex};
 use crate::trace::{Damaged, Event, Events, TraceChunk};
 
@@ -33,7 +33,7 @@ fn chunk(hash: &[u8], len: u32) -> Event {
 #[test]
 fn raw_hashes() {
     let bytes: Vec<u8> = (0..60).collect();
-    let trace = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, 4096));
+    let trace = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, Lengths::Equal(4096)));
     let hash = |start: u8| {
         let hash: Vec<u8> = (start..start + 20).collect();
         Event::Chunk(TraceChunk { hash: hash.try_into().unwrap(), len: 4096 })
@@ -41,6 +41,16 @@ fn raw_hashes() {
     assert_eq!(trace(&bytes).unwrap(), [begin("raw", 2), hash(0), hash(20), hash(40), Event::End]);
     assert_eq!(trace(&[]).unwrap(), [begin("raw", 2), Event::End]);
     assert_eq!(damage(trace(&bytes[..59])), Damaged::new(59, "the trace ends too early"));
+    let records = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, Lengths::Recorded));
+    let record = |start: u8, len: u32| {
+        let hash: Vec<u8> = (start..start + 20).collect();
+        Event::Chunk(TraceChunk { hash: hash.try_into().unwrap(), len })
+    };
+    let expected = [begin("raw", 2), record(0, 0x1716_1514), record(24, 0x2f2e_2d2c), Event::End];
+    assert_eq!(records(&bytes[..48]).unwrap(), expected);
+    for len in 49..60 {
+        assert_eq!(damage(records(&bytes[..len])), Damaged::new(len as u64, "the trace ends too early"));
+    }
 }
 
 #[test]
