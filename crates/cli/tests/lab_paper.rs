@@ -237,6 +237,23 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
     let preset = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     fs::write(fixture.path("documented.toml"), preset).unwrap();
     fixture.run(["lab", "run", "trace", "--preset", "documented.toml", "--device", "ssd"]).code(0);
+    // A data set as documented, and one that cannot be, which is named with its field.
+    let data_set = page.split("```toml\n").nth(3).and_then(|rest| rest.split("```").next()).unwrap();
+    fs::write(fixture.path("mail.toml"), data_set).unwrap();
+    let paper = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--data-set"];
+    let found = fixture.run(paper.into_iter().chain(["mail.toml", "--device", "documented-device.toml"])).code(1);
+    assert!(found.stderr().contains("documented-device.toml: No such file"), "{}", found.stderr());
+    let model = page.split("```toml\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
+    fs::write(fixture.path("documented-device.toml"), model).unwrap();
+    let options = ["mail.toml", "--device", "documented-device.toml", "--json"];
+    let found = fixture.run(paper.into_iter().chain(options)).code(0).json();
+    let sets: BTreeSet<_> =
+        found["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[0].to_string()).collect();
+    assert_eq!(sets.into_iter().collect::<Vec<_>>(), ["\"mail.toml\""]);
+    assert!(found["notes"].to_string().contains("mail.toml: 20000 of 30000000 chunks"), "{}", found["notes"]);
+    fs::write(fixture.path("mail.toml"), data_set.replace("0.85", "8.5")).unwrap();
+    let refused = fixture.run(paper.into_iter().chain(["mail.toml"])).code(1);
+    assert!(refused.stderr().contains("mail.toml: duplicates is a share, 0 to 1, not 8.5"), "{}", refused.stderr());
     let device = "about = \"x\"\nsource = \"x\"\nread-latency-us = -1.0\nwrite-latency-us = 1.0\nsync-latency-us = 1.0\n\
                   read-mb-per-s = 1.0\nwrite-mb-per-s = 1.0\nqueue-depth = 1\nsequential-discount = 0.0\n";
     fs::write(fixture.path("mine.toml"), device).unwrap();

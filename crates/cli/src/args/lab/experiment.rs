@@ -123,10 +123,11 @@ pub(crate) struct PaperArgs {
     /// Use one Nth of the papers' sizes; 1 is the full size [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
-    /// Run only on this data set of the papers: vm, src, fslhomes, pm-src or pm-fsl; may be given again
+    /// Run only on this data set: vm, src, fslhomes, pm-src or pm-fsl of the papers, or a file of your own; may be given again
     #[arg(long = "data-set", value_name = "NAME")]
     pub(crate) data_sets: Vec<String>,
-    /// Run experiments with one device on this device instead; real is the disk under --scratch
+    /// Run experiments with one device on this device instead: real (the disk under --scratch), hdd, ssd, nvme, pm, cxl,
+    /// object-store, or a file of one
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Directory for the findings: NAME.json and NAME.csv of each experiment, and a report of all
