@@ -65,6 +65,37 @@ fn foreign_traces_become_versions_in_their_order() {
 }
 
 #[test]
+fn an_exported_trace_is_the_same_when_it_is_imported() {
+    let fixture = Fixture::without_repository(None);
+    fixture.run(["lab", "synth", "trace", "--objects", "20", "--versions", "3", "--modified", "0.5"]).code(0);
+    let whole = described(&fixture, "trace");
+    for (format, has_streams) in [("destor", true), ("records", false), ("csv", false)] {
+        let said = fixture.run(["lab", "export", "--format", format, "trace", format, "--json"]).code(0).json();
+        assert_eq!((&said["message_type"], &said["files"]), (&json!("trace_exported"), &json!(3)));
+        assert_eq!((&said["chunks"], &said["bytes"]), (&whole["chunks"], &whole["bytes"]), "{format}");
+        let files: Vec<_> = (0..3).map(|version| format!("{format}/{version:010}.{format}")).collect();
+        let back = format!("{format}.trace");
+        let import = ["lab", "import", "--format", format, &back].into_iter().chain(files.iter().map(String::as_str));
+        fixture.run(import).code(0);
+        let found = described(&fixture, &back);
+        for field in ["chunks", "bytes", "duplicate_chunks", "duplicate_bytes", "lags", "run_lengths"] {
+            assert_eq!(found[field], whole[field], "{format}: {field}");
+        }
+        assert_eq!(found["streams"] == whole["streams"], has_streams, "{format}");
+    }
+    let refused = fixture.run(["lab", "export", "--format", "csv", "trace", "csv"]).code(1);
+    assert!(refused.stderr().contains("create csv: File exists"), "{}", refused.stderr());
+    let text = fixture.run(["lab", "export", "--format", "raw", "trace", "raw"]).code(0);
+    assert!(text.stdout().contains("3 files in raw"), "{}", text.stdout());
+    // A trace that is damaged at its end leaves no directory.
+    let mut bytes = fs::read(fixture.path("trace")).unwrap();
+    bytes.pop();
+    fs::write(fixture.path("cut"), bytes).unwrap();
+    fixture.run(["lab", "export", "--format", "csv", "cut", "cut.csv"]).code(1).says("cut: byte");
+    assert!(!fixture.path("cut.csv").exists());
+}
+
+#[test]
 fn damage_is_named_with_its_position_and_leaves_nothing() {
     let fixture = Fixture::without_repository(None);
     let said = |arguments: &[&str]| fixture.run(arguments).code(1).stderr();

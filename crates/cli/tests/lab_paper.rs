@@ -76,16 +76,39 @@ fn each_version_is_a_session_with_figures_of_its_own() {
         assert_eq!(column("version"), [0.0, 1.0, 2.0]);
         let chunks: Vec<_> = (0..3).map(|version| described["versions"][version]["chunks"].as_f64().unwrap()).collect();
         assert_eq!(column("chunks"), chunks);
-        for title in ["lookups", "windows", "unique chunks", "MiB read", "seconds", "of which device, s"] {
+        for title in ["lookups", "windows", "unique chunks", "unique GB", "MiB read", "seconds", "of which device, s"] {
             let (sum, all) = (column(title).iter().sum::<f64>(), row(&found, title)[run].as_f64().unwrap());
             assert!((sum - all).abs() < 1e-6, "{title}: {sum}, not {all}");
         }
         // Nothing of the first version is known, and most of the others.
         let ratios = column("ratio");
         assert!(ratios[0] < 1.5 && ratios[1..].iter().all(|ratio| 2.0 < *ratio), "{ratios:?}");
+        let per_gb: Vec<_> = column("lookups").iter().zip(column("GB")).map(|(lookups, gb)| lookups / gb).collect();
+        assert!(
+            column("lookups per GB").iter().zip(per_gb).all(|(one, other)| (one - other).abs() < 1e-6 * other.max(1.0))
+        );
         // The cache is cold.
         assert!(column("windows")[1..].iter().all(|windows| 0.0 < *windows), "{table}");
     }
+    // Text and CSV have the same rows.
+    let other = |format: &'static str| {
+        let run = run.iter().map(|word| if *word == "--json" { format } else { word });
+        fixture.run(run.filter(|word| !word.is_empty())).code(0).stdout()
+    };
+    let (text, csv) = (other(""), other("--csv"));
+    for title in &titles[1..] {
+        let after = text.split(title).nth(1).unwrap_or_else(|| panic!("no {title} in {text}"));
+        let versions = after.lines().filter(|line| line.trim_start().starts_with(['0', '1', '2'])).take(3);
+        assert_eq!(versions.count(), 3, "{text}");
+        assert_eq!(csv.lines().filter(|line| line.starts_with(&format!("\"{title}\","))).count(), 3, "{csv}");
+    }
+    // A smaller cache and filter answer less, and the same chunks are unique.
+    let scaled = fixture.run(run.iter().copied().chain(["--scale", "512"])).code(0).json();
+    assert_eq!(row(&scaled, "unique chunks"), row(&found, "unique chunks"));
+    let memory = |findings: &Value| row(findings, "memory, MiB")[0].as_f64().unwrap();
+    assert!(memory(&scaled) < memory(&found) / 2.0, "{} and {}", memory(&scaled), memory(&found));
+    assert!(scaled["notes"].to_string().contains("divided by 512"), "{}", scaled["notes"]);
+    fixture.run(run.iter().copied().chain(["--scale", "513"])).code(1).says("1..=512");
     let one = fixture.run(run.into_iter().chain(["--one-session"])).code(0).json();
     assert_eq!(one["tables"].as_array().unwrap().len(), 1);
     assert_eq!(row(&one, "unique chunks"), row(&found, "unique chunks"));
@@ -214,6 +237,23 @@ fn what_does_not_exist_is_refused_with_the_nearest_name() {
     let preset = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     fs::write(fixture.path("documented.toml"), preset).unwrap();
     fixture.run(["lab", "run", "trace", "--preset", "documented.toml", "--device", "ssd"]).code(0);
+    // A data set as documented, and one that cannot be, which is named with its field.
+    let data_set = page.split("```toml\n").nth(3).and_then(|rest| rest.split("```").next()).unwrap();
+    fs::write(fixture.path("mail.toml"), data_set).unwrap();
+    let paper = ["lab", "paper", "lazy-table-6", "--fraction", "2000", "--data-set"];
+    let found = fixture.run(paper.into_iter().chain(["mail.toml", "--device", "documented-device.toml"])).code(1);
+    assert!(found.stderr().contains("documented-device.toml: No such file"), "{}", found.stderr());
+    let model = page.split("```toml\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
+    fs::write(fixture.path("documented-device.toml"), model).unwrap();
+    let options = ["mail.toml", "--device", "documented-device.toml", "--json"];
+    let found = fixture.run(paper.into_iter().chain(options)).code(0).json();
+    let sets: BTreeSet<_> =
+        found["tables"][0]["rows"].as_array().unwrap().iter().map(|row| row[0].to_string()).collect();
+    assert_eq!(sets.into_iter().collect::<Vec<_>>(), ["\"mail.toml\""]);
+    assert!(found["notes"].to_string().contains("mail.toml: 20000 of 30000000 chunks"), "{}", found["notes"]);
+    fs::write(fixture.path("mail.toml"), data_set.replace("0.85", "8.5")).unwrap();
+    let refused = fixture.run(paper.into_iter().chain(["mail.toml"])).code(1);
+    assert!(refused.stderr().contains("mail.toml: duplicates is a share, 0 to 1, not 8.5"), "{}", refused.stderr());
     let device = "about = \"x\"\nsource = \"x\"\nread-latency-us = -1.0\nwrite-latency-us = 1.0\nsync-latency-us = 1.0\n\
                   read-mb-per-s = 1.0\nwrite-mb-per-s = 1.0\nqueue-depth = 1\nsequential-discount = 0.0\n";
     fs::write(fixture.path("mine.toml"), device).unwrap();

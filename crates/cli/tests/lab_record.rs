@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fixture::{Fixture, noise};
 
-const CHUNKERS: [&str; 6] = ["gear", "fixed", "rabin", "fastcdc", "ae", "ram"];
+const CHUNKERS: [&str; 9] = ["gear", "fixed", "rabin", "fastcdc", "ae", "ram", "tttd", "seqcdc", "destor-rabin"];
 /// The smallest budget, which [`Fixture`] runs every command with, and what a process may hold above it.
 const PEAK_BYTES_MAX: u64 = 128 << 20;
 
@@ -81,6 +81,9 @@ fn sizes_are_kept_and_those_that_cannot_be_are_refused_with_what_can() {
     assert!((2000..3300).contains(&mean(&short)), "{}", mean(&short));
     let even = ["--chunk-size", "8k", "--min-chunk-size", "7k"];
     assert!((7700..8700).contains(&mean(&even)), "{}", mean(&even));
+    // Few chunks of less than the maximum, once a sequence is long.
+    let long = ["--chunker", "seqcdc", "--chunk-size", "4k", "--chunker-set", "sequence-length=9"];
+    assert!((7900..=8192).contains(&mean(&long)), "{}", mean(&long));
     for (options, says) in [
         (&["--chunker", "rabin", "--chunk-size", "5000"][..], "--chunk-size: a power of two for rabin, not 5000"),
         (&["--chunker", "rabin", "--chunk-size", "2M"], "--chunk-size: from 512 to 1048576 bytes, not 2097152"),
@@ -99,7 +102,14 @@ fn sizes_are_kept_and_those_that_cannot_be_are_refused_with_what_can() {
         (&["--chunker", "rabin", "--fixed-chunk-size", "4k"], "cannot be used with"),
         (&["--chunker", "rabin", "--repo", "repository"], "cannot be used with"),
         (&["--max-chunk-size", "64k", "--repo", "repository"], "cannot be used with"),
-        (&["--chunker", "gears"], "gear, fixed, rabin, fastcdc, ae, ram"),
+        (&["--chunker", "tttd", "--min-chunk-size", "8k"], "--min-chunk-size: from 64 to 7168 bytes, not 8192"),
+        (&["--chunker", "ram", "--chunker-set", "skip-size=1"], "--chunker-set: ram has sizes only"),
+        (
+            &["--chunker", "tttd", "--chunker-set", "divisor=1"],
+            "there is no parameter of tttd \"divisor\"; did you mean \"backup-divisor\"?",
+        ),
+        (&["--chunker-set", "skip-size=1", "--repo", "repository"], "cannot be used with"),
+        (&["--chunker", "gears"], "gear, fixed, rabin, fastcdc, ae, ram, tttd, seqcdc, destor-rabin"),
     ] {
         fixture.run(["lab", "record", "trace", "source"].iter().chain(options)).code(1).says(says);
         assert!(!fixture.path("trace").exists(), "{options:?}");

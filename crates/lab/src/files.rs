@@ -33,6 +33,20 @@ pub(crate) fn text_of(kind: &str, name: &str, files: Embedded) -> Result<&'stati
     found.map(|(_, text)| *text).ok_or_else(|| unknown(kind, name, names_of(files)))
 }
 
+/// Longest file that describes one thing: a preset, a device, a data set.
+const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
+
+/// Returns true if a name is the path of a file: it has a slash or ends in `.toml`. Otherwise it is the name of something that comes
+/// with the program.
+pub(crate) fn is_path(name: &str) -> bool {
+    name.contains('/') || Path::new(name).extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Returns the text of the file that a name stands for, if it is a path.
+pub(crate) fn text_of_path(name: &str) -> Option<Result<String>> {
+    is_path(name).then(|| read_text(Path::new(name), DESCRIPTION_BYTES_MAX))
+}
+
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File> {
     ensure!(metadata(path)?.is_file(), "not a regular file");

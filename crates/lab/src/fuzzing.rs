@@ -12,7 +12,7 @@ use crate::trace::block::{BlockHeader, BlockKind, PLAIN_LEN_MAX, decode_events, 
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
 use crate::trace::foreign::fsl::FslTrace;
-use crate::trace::foreign::raw::RawTrace;
+use crate::trace::foreign::raw::{Lengths, RawTrace};
 use crate::trace::reader::TraceReader;
 use crate::trace::writer::TraceWriter;
 use crate::trace::{Damaged, Event, Events};
@@ -86,9 +86,11 @@ fn trace_destor(bytes: &[u8]) {
     follow(bytes.len(), || Ok(DestorTrace::new(bytes, 0)));
 }
 
-/// Hashes.
+/// Hashes, without lengths and with them.
 fn trace_raw(bytes: &[u8]) {
-    follow(bytes.len(), || Ok(RawTrace::new(bytes, b"raw", 0, u32::MAX)));
+    for lengths in [Lengths::Equal(u32::MAX), Lengths::Recorded] {
+        follow(bytes.len(), || Ok(RawTrace::new(bytes, b"raw", 0, lengths)));
+    }
 }
 
 /// Lines.

@@ -25,6 +25,8 @@ pub struct Trial {
     pub points: Vec<(String, Point)>,
     /// Devices.
     pub devices: Vec<Device>,
+    /// Divisor of filter, cache and memtable.
+    pub scale: u32,
     /// Whether all versions of the trace are one session. Otherwise each is one, as with successive backups.
     pub is_one_session: bool,
     /// Directory for files of a run.
@@ -55,12 +57,14 @@ const MEASURES: [&str; 20] = [
     "hit-percent",
 ];
 /// Measures of each session of a run.
-const OF_SESSIONS: [&str; 10] = [
+const OF_SESSIONS: [&str; 12] = [
     "chunks",
     "gigabytes",
     "unique-chunks",
+    "unique-gigabytes",
     "deduplication-ratio",
     "lookups",
+    "lookups-per-gb",
     "windows",
     "mib-read",
     "seconds",
@@ -80,7 +84,8 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
         for (name, point) in &trial.points {
             let (said, mut events) = file::open(&trial.trace)?;
             description = said;
-            let setting = Setting { point, scale: 1.0, device, scratch: &trial.scratch, interval: None, monitor };
+            let (scale, scratch) = (trial.scale.into(), &trial.scratch);
+            let setting = Setting { point, scale, device, scratch, interval: None, monitor };
             let mut versions = Traced::new(&mut events);
             let measured = if trial.is_one_session {
                 run(&setting, &mut Joined(&mut versions), u64::MAX)
@@ -106,6 +111,9 @@ pub fn try_out(trial: &Trial, origin: Origin, command: String, monitor: &dyn Mon
          gives. Nothing runs in the background. On a real device, a clock measures them."
             .to_owned(),
     ];
+    if trial.scale != 1 {
+        notes.push(format!("Filter, cache and memtable are divided by {}.", trial.scale));
+    }
     let mut tables = vec![table(&runs)?];
     if 1 < first.sessions.len() {
         notes.push(

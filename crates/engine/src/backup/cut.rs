@@ -102,9 +102,10 @@ impl CutBlock {
 
 /// A way to cut streams that no repository has. The cuts do not depend on how a stream is divided into calls.
 pub trait StreamCutter: fmt::Debug {
-    /// Takes the next bytes of the stream and appends the cuts among them: how many of them come before each, ascending.
-    /// What follows the last cut stays open; 0 cuts before the first of them, at the end of what came before.
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>);
+    /// Takes the next bytes of the stream and appends the cuts that they decide: how many of them come before each,
+    /// ascending. What follows the last cut stays open; 0 cuts before the first of them, at the end of what came before, and
+    /// a negative number that many bytes before that, within the chunk that was open.
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>);
 
     /// Ends the stream; the next bytes start another.
     fn finish(&mut self);
@@ -146,7 +147,7 @@ impl CutStage {
     pub(crate) fn cut(&mut self, Block { bytes, events }: Block<Searched>) -> CutBlock {
         let (joined, locations, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
         let mut cut = CutBlock { bytes, joined, locations, events: Vec::with_capacity(events.len()), fingerprints };
-        let mut cuts = Vec::new();
+        let (mut cuts, mut ends) = (Vec::new(), Vec::new());
         // The open end of the last range of bytes.
         let mut open = 0..0;
         for event in events {
@@ -155,7 +156,11 @@ impl CutStage {
                     self.keep(&mut open, &cut.bytes);
                     cuts.clear();
                     match &mut self.cutter {
-                        Cuts::OfCandidates(cutter) => cutter.advance(len, &candidates, &mut cuts),
+                        Cuts::OfCandidates(cutter) => {
+                            ends.clear();
+                            cutter.advance(len, &candidates, &mut ends);
+                            cuts.extend(ends.iter().copied().map(i64::from));
+                        }
                         Cuts::OfBytes(cutter) => {
                             let range = cut.bytes.get(start..start + len as usize);
                             cutter.advance(range.expect("a range lies inside its block"), &mut cuts);
@@ -163,8 +168,13 @@ impl CutStage {
                     }
                     open = start..start;
                     for end in &cuts {
-                        open.end = start + *end as usize;
-                        self.take_chunk(&mut open, &mut cut);
+                        match usize::try_from(*end) {
+                            Ok(end) => {
+                                open.end = start + end;
+                                self.take_chunk(&mut open, &mut cut);
+                            }
+                            Err(_) => self.take_carried(*end, &mut cut),
+                        }
                     }
                     open.end = start + len as usize;
                 }
@@ -195,6 +205,18 @@ impl CutStage {
         let (Location::Block(range) | Location::Joined(range)) = &location;
         if !range.is_empty() {
             cut.locations.push(location);
+            cut.events.push(CutEvent::Chunk);
+        }
+    }
+
+    /// Makes a chunk of what came with earlier ranges, up to a cut that lies before the end of that.
+    fn take_carried(&mut self, end: i64, cut: &mut CutBlock) {
+        let rest = usize::try_from(end.unsigned_abs()).ok();
+        let len = rest.and_then(|rest| self.carry.len().checked_sub(rest));
+        let start = cut.joined.len();
+        cut.joined.extend(self.carry.drain(..len.expect("a cut lies in the open chunk")));
+        if start < cut.joined.len() {
+            cut.locations.push(Location::Joined(start..cut.joined.len()));
             cut.events.push(CutEvent::Chunk);
         }
     }
@@ -234,11 +256,38 @@ mod tests {
     struct BeforeZeros;
 
     impl StreamCutter for BeforeZeros {
-        fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+        fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
             cuts.extend((0..).zip(bytes).filter(|(_, byte)| **byte == 0).map(|(at, _)| at));
         }
 
         fn finish(&mut self) {}
+    }
+
+    /// With each 9, cuts behind all zeros since the last cut, wherever they came, and behind the 9.
+    #[derive(Default, Debug)]
+    struct BehindZeros {
+        open: i64,
+        zeros: Vec<i64>,
+    }
+
+    impl StreamCutter for BehindZeros {
+        fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
+            for (at, byte) in (1..).zip(bytes) {
+                self.open += 1;
+                if *byte == 0 {
+                    self.zeros.push(self.open);
+                }
+                if *byte == 9 {
+                    cuts.extend(self.zeros.drain(..).map(|zero| at - self.open + zero));
+                    cuts.push(at);
+                    self.open = 0;
+                }
+            }
+        }
+
+        fn finish(&mut self) {
+            *self = Self::default();
+        }
     }
 
     fn block(ranges: &[&[u8]], ends: bool) -> Block<Searched> {
@@ -254,10 +303,8 @@ mod tests {
         block
     }
 
-    #[test]
-    fn cuts_of_bytes_give_the_same_chunks_wherever_blocks_and_stretches_end() {
-        let stream = [0, 0, 5, 6, 0, 7, 7, 7, 0, 8];
-        let expected: [&[u8]; 4] = [&[0], &[0, 5, 6], &[0, 7, 7, 7], &[0, 8]];
+    /// Cuts a stream in all ways to divide it into three parts, in one block, two or three.
+    fn assert_chunks(stream: &[u8], expected: &[&[u8]], cutter: impl Fn() -> Box<dyn StreamCutter>) {
         for first in 0..=stream.len() {
             for second in first..=stream.len() {
                 let parts = [&stream[..first], &stream[first..second], &stream[second..]];
@@ -266,7 +313,7 @@ mod tests {
                     vec![block(&parts[..1], false), block(&parts[1..], true)],
                     vec![block(&parts[..1], false), block(&parts[1..2], false), block(&parts[2..], true)],
                 ] {
-                    let mut stage = CutStage::new(Cuts::OfBytes(Box::new(BeforeZeros)));
+                    let mut stage = CutStage::new(Cuts::OfBytes(cutter()));
                     let cut: Vec<CutBlock> = blocks.into_iter().map(|block| stage.cut(block)).collect();
                     let chunks =
                         cut.iter().flat_map(|block| (0..block.chunk_count()).map(|number| block.chunk(number)));
@@ -276,5 +323,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn cuts_of_bytes_give_the_same_chunks_wherever_blocks_and_stretches_end() {
+        let stream = [0, 0, 5, 6, 0, 7, 7, 7, 0, 8];
+        assert_chunks(&stream, &[&[0], &[0, 5, 6], &[0, 7, 7, 7], &[0, 8]], || Box::new(BeforeZeros));
+    }
+
+    #[test]
+    fn cuts_may_lie_in_what_came_with_earlier_blocks() {
+        let stream = [1, 0, 2, 0, 3, 4, 9, 5, 9, 0, 9, 6, 0, 7];
+        let expected: [&[u8]; 7] = [&[1, 0], &[2, 0], &[3, 4, 9], &[5, 9], &[0], &[9], &[6, 0, 7]];
+        assert_chunks(&stream, &expected, || Box::new(BehindZeros::default()));
     }
 }

@@ -65,7 +65,7 @@ impl AeCutter {
 }
 
 impl StreamCutter for AeCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
         let mut at = 0;
         while at < bytes.len() {
             let end = self.max.min(self.extremum.1 + self.window);
@@ -84,7 +84,7 @@ impl StreamCutter for AeCutter {
                 self.extremum = (self.value, self.open);
             }
             if self.open == self.max || self.open == self.extremum.1 + self.window {
-                cuts.push(offset(at));
+                cuts.push(offset(at).into());
                 self.finish();
             }
         }

@@ -2,10 +2,16 @@
 
 use std::collections::HashSet;
 
+use onefold_engine::backup::Budget;
+use onefold_engine::monitor::Silent;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::source::exclude::Excludes;
 use proptest::prelude::*;
 
 use crate::chunkers::rabin::{MARK, POLYNOMIAL, WINDOW};
 use crate::chunkers::*;
+use crate::record::{Hash, Rule, record_paths};
+use crate::trace::{Event, Events, HASH_LEN, TraceChunk, file};
 
 /// Returns bytes without any order, the same for the same seed.
 pub(crate) fn noise(seed: &str, len: usize) -> Vec<u8> {
@@ -29,8 +35,10 @@ fn cuts_of_pieces(cutter: &mut dyn StreamCutter, bytes: &[u8], lens: impl IntoIt
         let piece = &bytes[start..bytes.len().min(start + len)];
         found.clear();
         cutter.advance(piece, &mut found);
-        assert!(found.is_sorted() && found.last().is_none_or(|last| *last as usize <= piece.len()));
-        all.extend(found.iter().map(|cut| start + *cut as usize));
+        let position = |cut: &i64| start.checked_add_signed(isize::try_from(*cut).unwrap()).unwrap();
+        assert!(found.last().is_none_or(|last| position(last) <= start + piece.len()));
+        all.extend(found.iter().map(position));
+        assert!(all.is_sorted_by(|one, next| one < next), "a cut lies before one that was given earlier");
         start += piece.len();
     }
     cutter.finish();
@@ -40,26 +48,66 @@ fn cuts_of_pieces(cutter: &mut dyn StreamCutter, bytes: &[u8], lens: impl IntoIt
     all
 }
 
-const OURS: [Algorithm; 4] = [Algorithm::Rabin, Algorithm::FastCdc, Algorithm::Ae, Algorithm::Ram];
+const OURS: [Algorithm; 7] = [
+    Algorithm::Rabin,
+    Algorithm::FastCdc,
+    Algorithm::Ae,
+    Algorithm::Ram,
+    Algorithm::Tttd,
+    Algorithm::SeqCdc,
+    Algorithm::DestorRabin,
+];
 
 fn cutter(algorithm: Algorithm, sizes: Sizes) -> Box<dyn StreamCutter> {
     Chunker::new(algorithm, sizes).unwrap();
     algorithm.cutter(sizes).unwrap()
 }
 
-/// Returns the length of the first chunk of a stream as the specification has it.
+/// Returns the remainder of bytes as a polynomial, bit after bit.
+fn remainder(bytes: &[u8]) -> u64 {
+    let bits = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1));
+    bits.fold(0_u64, |value, bit| {
+        let next = value << 1 | u64::from(bit);
+        if next >> 63 == 0 { next } else { next ^ POLYNOMIAL }
+    })
+}
+
+/// Returns the length of the first chunk of a stream as the specification has it, with the parameters of the source.
 fn specified(algorithm: Algorithm, sizes: Sizes, bytes: &[u8]) -> usize {
     let [min, average, max] = [sizes.min, sizes.average, sizes.max].map(|size| size as usize);
     let end = bytes.len().min(max);
     let found = match algorithm {
-        Algorithm::Rabin => (min..=end).find(|len| {
-            let bits = bytes[len - WINDOW..*len].iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1));
-            let remainder = bits.fold(0_u64, |value, bit| {
-                let next = value << 1 | u64::from(bit);
-                if next >> 63 == 0 { next } else { next ^ POLYNOMIAL }
-            });
-            remainder % average as u64 == MARK % average as u64
+        Algorithm::Rabin => {
+            (min..=end).find(|len| remainder(&bytes[len - WINDOW..*len]) % average as u64 == MARK % average as u64)
+        }
+        Algorithm::DestorRabin => (min..=end).find(|len| {
+            let window = &bytes[(min - 1).max(len.saturating_sub(WINDOW))..*len];
+            remainder(window) % average as u64 == MARK % average as u64
         }),
+        Algorithm::Tttd => {
+            let main = (average - min) as u64 / 2 * 2;
+            let divides = |len: usize, by: u64| remainder(&bytes[len - WINDOW..len]) % by == by - 1;
+            let backup = || (min..=max).rev().find(|len| divides(*len, main / 2));
+            (min..=end).find(|len| divides(*len, main)).or_else(|| if end == max { backup() } else { None })
+        }
+        Algorithm::SeqCdc => {
+            let (mut at, mut rises, mut falls) = (min, 0, 0);
+            loop {
+                if end <= at {
+                    break None;
+                }
+                let step = i32::from(bytes[at]) - i32::from(bytes[at - 1]);
+                rises = if step < 0 { 0 } else { rises + step.signum() };
+                falls += i32::from(step < 0);
+                if rises == 5 {
+                    break Some(at);
+                }
+                at += 1;
+                if falls == 50 {
+                    (at, falls) = (at + average / 32, 0);
+                }
+            }
+        }
         Algorithm::FastCdc => {
             let (table, _) = ::fastcdc::v2020::get_gear_with_seed(0);
             let (small, large) = ::fastcdc::v2020::select_masks(average, ::fastcdc::v2020::Normalization::Level1);
@@ -118,13 +166,67 @@ fn cuts_are_those_of_the_specification() {
         }
     }
     // Sizes that are not each other's multiples, and a minimum that is the maximum.
-    for algorithm in [Algorithm::Rabin, Algorithm::FastCdc] {
+    for algorithm in [Algorithm::Rabin, Algorithm::FastCdc, Algorithm::SeqCdc, Algorithm::DestorRabin] {
         for (min, average, max) in [(64, 512, 600), (70, 1024, 8 << 20), (512, 512, 512), (1022, 1024, 1026)] {
             let (sizes, bytes) = (Sizes { min, average, max }, mixed("sizes"));
             let found = cuts(&mut *cutter(algorithm, sizes), &bytes, bytes.len());
             assert_eq!(found, specified_cuts(algorithm, sizes, &bytes), "{algorithm:?} {sizes:?}");
         }
     }
+    // Maxima that leave many cuts to the backup divisor, behind which less than the minimum or more is open.
+    for (min, average, max) in [(64, 512, 512), (448, 512, 520), (100, 1111, 1500), (64, 2048, 2100), (460, 1000, 2800)]
+    {
+        let (sizes, bytes) = (Sizes { min, average, max }, mixed("backups"));
+        let found = cuts(&mut *cutter(Algorithm::Tttd, sizes), &bytes, bytes.len());
+        assert_eq!(found, specified_cuts(Algorithm::Tttd, sizes, &bytes), "{sizes:?}");
+    }
+}
+
+/// Cuts with a parameter other than the source's.
+fn cuts_with(algorithm: Algorithm, assignment: &str, bytes: &[u8]) -> Vec<usize> {
+    let mut chunker = Chunker::new(algorithm, algorithm.sizes(1024)).unwrap();
+    chunker.set(assignment).unwrap();
+    cuts(&mut *algorithm.cutter_with(chunker.sizes, chunker.parameters).unwrap(), bytes, 4096)
+}
+
+#[test]
+fn parameters_do_what_their_names_say() {
+    // Runs of three rises and a fall: a sequence of three is a cut, one of four never is.
+    let stairs: Vec<u8> = (0..20_000_u32).map(|at| [10, 20, 30, 40][at as usize % 4]).collect();
+    let cuts = |assignment| cuts_with(Algorithm::SeqCdc, assignment, &stairs);
+    assert!(lens(&cuts("sequence-length=4")).iter().take(9).all(|len| *len == 2048));
+    assert_eq!(lens(&cuts("sequence-length=3"))[..3], [515, 516, 516]);
+    // What falls forever is skipped; what rises behind it is found only if the skip ends before its end.
+    let falling: Vec<u8> = (0..700).map(|at| [9, 9, 8, 7, 6, 5][at % 6]).collect();
+    let valley = [&falling[..], &[1, 2, 3, 4, 5, 6, 7][..], &[7; 3000]].concat();
+    let first = |assignment| cuts_with(Algorithm::SeqCdc, assignment, &valley)[0];
+    assert_eq!(first("skip-trigger=2000"), 705);
+    assert_eq!(first("skip-size=0"), 705);
+    assert_eq!(first("skip-size=1000"), 2048);
+    // The backup divisor of 2 finds a place close to the maximum, one of the main divisor finds none.
+    let bytes = noise("backup", 1 << 20);
+    let forced = |assignment| {
+        let lens = lens(&cuts_with(Algorithm::Tttd, assignment, &bytes));
+        lens.iter().filter(|len| **len == 2867).count()
+    };
+    let (often, half, never) = (forced("backup-divisor=2"), forced("backup-divisor=276"), forced("backup-divisor=552"));
+    assert_eq!(half, 0);
+    assert!(never > 5 && often > 2, "{often} and {never} chunks have the maximum");
+    let mut chunker = Chunker::new(Algorithm::SeqCdc, Algorithm::SeqCdc.sizes(8192)).unwrap();
+    chunker.set("skip-size = 512").unwrap();
+    let described = "seqcdc, 8192 bytes on average, 4096 to 16384, sequence-length 5, skip-trigger 50, skip-size 512";
+    assert_eq!(chunker.to_string(), described);
+    for (assignment, says) in [
+        ("skip-size", "write parameter=value"),
+        ("skip-sise=1", "there is no parameter of seqcdc \"skip-sise\"; did you mean \"skip-size\"?"),
+        ("sequence-length=17", "sequence-length: from 1 to 16, not \"17\""),
+        ("skip-trigger=0", "skip-trigger: from 1 to 16384"),
+    ] {
+        let refused = chunker.set(assignment).unwrap_err().to_string();
+        assert!(refused.contains(says), "{refused}");
+    }
+    let refused = Chunker::new(Algorithm::Ram, Algorithm::Ram.sizes(4096)).unwrap().set("skip-size=1").unwrap_err();
+    assert!(refused.to_string().contains("ram has sizes only"), "{refused}");
 }
 
 #[test]
@@ -162,10 +264,16 @@ fn lens(cuts: &[usize]) -> Vec<usize> {
 fn chunks_of_noise_keep_minimum_and_maximum_and_are_as_long_on_average_as_documented() {
     let bytes = noise("average", 32 << 20);
     // Mean length by the requested average, as in docs/traces.md.
-    for (algorithm, expected) in
-        [(Algorithm::Rabin, 1.125), (Algorithm::FastCdc, 1.22), (Algorithm::Ae, 1.04), (Algorithm::Ram, 1.0)]
-    {
-        for average in [2048, 4096] {
+    for (algorithm, expected) in [
+        (Algorithm::Rabin, [1.125, 1.125]),
+        (Algorithm::FastCdc, [1.22, 1.22]),
+        (Algorithm::Ae, [1.04, 1.04]),
+        (Algorithm::Ram, [1.0, 1.0]),
+        (Algorithm::Tttd, [1.0, 1.0]),
+        (Algorithm::SeqCdc, [1.1, 0.95]),
+        (Algorithm::DestorRabin, [1.125, 1.125]),
+    ] {
+        for (average, expected) in [2048, 4096].into_iter().zip(expected) {
             let sizes = algorithm.sizes(average);
             let cuts = cuts(&mut *cutter(algorithm, sizes), &bytes, 1 << 20);
             let lens = lens(&cuts);
@@ -199,8 +307,8 @@ fn runs_of_zeros_are_cut_at_the_maximum_or_at_the_minimum() {
         for algorithm in OURS {
             let sizes = algorithm.sizes(average);
             let expected = match algorithm {
-                Algorithm::Rabin | Algorithm::FastCdc => sizes.max as usize,
-                _ => sizes.min as usize,
+                Algorithm::Ae | Algorithm::Ram => sizes.min as usize,
+                _ => sizes.max as usize,
             };
             let zeros = vec![0; 3 * expected + expected / 2];
             let lens = lens(&cuts(&mut *cutter(algorithm, sizes), &zeros, 1 << 20));
@@ -212,7 +320,15 @@ fn runs_of_zeros_are_cut_at_the_maximum_or_at_the_minimum() {
 #[test]
 fn cuts_are_the_same_in_every_version_of_the_program() {
     // Number of cuts, and the first bytes of the BLAKE3 of all of them in decimal, separated by spaces.
-    let expected = ["68 9035920df7aed3cb", "72 78dd070a652ef4da", "139 10aa7bc87b0e5ae2", "147 eb69c1cd28130ba8"];
+    let expected = [
+        "68 9035920df7aed3cb",
+        "72 78dd070a652ef4da",
+        "139 10aa7bc87b0e5ae2",
+        "147 eb69c1cd28130ba8",
+        "118 3f250b3c3a52753c",
+        "114 bd9cb7cffe8fe66c",
+        "69 88df69b00dfe1dc6",
+    ];
     let bytes = mixed("vectors");
     let found = OURS.map(|algorithm| {
         let cuts = cuts(&mut *cutter(algorithm, algorithm.sizes(1024)), &bytes, 1000);
@@ -220,6 +336,59 @@ fn cuts_are_the_same_in_every_version_of_the_program() {
         format!("{} {}", cuts.len(), blake3::hash(text.as_bytes()).to_hex().get(..16).unwrap())
     });
     assert_eq!(found, expected);
+}
+
+#[test]
+fn cuts_are_those_of_the_programs_of_the_papers() {
+    // Number and checksum of the cuts of the same bytes by `rabin_chunk_data` of destor, commit c4a8f79, and by `Seq_Chunking`
+    // of DedupBench, commit 3e3a383, in its increasing mode.
+    for (algorithm, average, expected) in [
+        (Algorithm::DestorRabin, 1024, (3607, 0x8b0e_3a8e_0014_d456)),
+        (Algorithm::DestorRabin, 8192, (447, 0x15ef_e193_4492_2831)),
+        (Algorithm::SeqCdc, 1024, (3091, 0xf968_d8e1_75aa_199a)),
+        (Algorithm::SeqCdc, 8192, (591, 0xde82_c80d_7527_6a26)),
+    ] {
+        let bytes = noise("authors", 4 << 20);
+        let cuts = cuts(&mut *cutter(algorithm, algorithm.sizes(average)), &bytes, 1 << 20);
+        let checksum = cuts.iter().fold(0_u64, |sum, cut| sum.wrapping_mul(31).wrapping_add(*cut as u64));
+        assert_eq!((cuts.len(), checksum), expected, "{algorithm:?} {average}");
+    }
+}
+
+#[test]
+fn a_recording_has_the_chunks_of_the_cutter_wherever_blocks_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let bytes = [noise("recording", 3 << 20), mixed("recording")].concat();
+    let path = directory.path().join("file");
+    std::fs::write(&path, &bytes).unwrap();
+    for (algorithm, sizes) in OURS.map(|algorithm| (algorithm, algorithm.sizes(4096))).into_iter().chain([
+        // Nearly all cuts are known only at the maximum, and lie far before it.
+        (Algorithm::Tttd, Sizes { min: 64, average: 1 << 20, max: 1 << 20 }),
+    ]) {
+        let mut chunker = Chunker::new(algorithm, sizes).unwrap();
+        if sizes.average == 1 << 20 {
+            chunker.set("backup-divisor=50000").unwrap();
+        }
+        let trace = directory.path().join(format!("{algorithm:?} {}.trace", sizes.average));
+        let rule = Rule::Open(chunker, Hash::Blake3);
+        let work = (&Driver::inline(1), Budget::of(64 << 20, 1));
+        record_paths(&trace, "", std::slice::from_ref(&path), &Arc::new(Excludes::default()), &rule, work, &Silent)
+            .unwrap();
+        let (_, mut events) = file::open(&trace).unwrap();
+        let mut found = Vec::new();
+        while let Some(event) = events.next_event().unwrap() {
+            if let Event::Chunk(TraceChunk { hash, .. }) = event {
+                found.push(hash);
+            }
+        }
+        let mut cutter = algorithm.cutter_with(sizes, chunker.parameters).unwrap();
+        let mut start = 0;
+        let expected = cuts(&mut *cutter, &bytes, bytes.len()).into_iter().map(|end| {
+            let chunk = &bytes[std::mem::replace(&mut start, end)..end];
+            *blake3::hash(chunk).as_bytes().first_chunk::<HASH_LEN>().unwrap()
+        });
+        assert_eq!(found, expected.collect::<Vec<_>>(), "{algorithm:?} {sizes:?}");
+    }
 }
 
 #[test]
@@ -239,6 +408,12 @@ fn sizes_that_an_algorithm_cannot_have_are_refused() {
         (Algorithm::Rabin, sizes(512, 2 << 20, 8 << 20)),
         (Algorithm::FastCdc, sizes(1025, 4096, 8192)),
         (Algorithm::FastCdc, sizes(1024, 4096, 8191)),
+        (Algorithm::DestorRabin, sizes(512, 4097, 16_384)),
+        (Algorithm::DestorRabin, sizes(32, 4096, 16_384)),
+        (Algorithm::Tttd, sizes(4000, 4096, 16_384)),
+        (Algorithm::Tttd, sizes(460, 1000, 999)),
+        (Algorithm::SeqCdc, sizes(63, 4096, 16_384)),
+        (Algorithm::SeqCdc, sizes(64, 4096, 4095)),
         (Algorithm::Ae, sizes(1, 4096, 8192)),
         (Algorithm::Ram, sizes(1, 4096, 8192)),
         (Algorithm::Gear, sizes(4000, 4096, 8192)),

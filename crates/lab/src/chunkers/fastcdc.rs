@@ -59,7 +59,7 @@ impl FastCdcCutter {
 }
 
 impl StreamCutter for FastCdcCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
         let Sizes { min, average, max } = self.sizes;
         let [before, behind] = self.masks;
         let mut at = 0;
@@ -72,7 +72,7 @@ impl StreamCutter for FastCdcCutter {
             let taken = found.unwrap_or(next.len());
             (at, self.open) = (at + taken, self.open + offset(taken));
             if found.is_some() || self.open == max {
-                cuts.push(offset(at));
+                cuts.push(offset(at).into());
                 self.finish();
             }
         }

@@ -2,21 +2,25 @@
 //!
 //! Repositories are cut in the engine's way alone, which is a part of their format; [`Algorithm::Gear`] and
 //! [`Algorithm::Fixed`] are it. The others are here, a file each, with their source and where they deviate from it. All cut
-//! one stream at a time, from its beginning: where a chunk ends depends on the chunk's bytes (`FastCDC`: and the next one), not
-//! on what came before it nor on the blocks in which the stream comes. No chunker keeps more of a stream than a few bytes.
+//! one stream at a time, from its beginning: where a chunk ends depends on the chunk's bytes (`FastCDC`, `SeqCDC`: and the next
+//! one; TTTD: and those up to the maximum), not on what came before it nor on the blocks in which the stream comes. No chunker
+//! keeps more of a stream than a few bytes.
 
 pub mod ae;
 #[cfg(test)]
 mod chunkers_tests;
 pub mod fastcdc;
+pub mod parameter;
 pub mod rabin;
 pub mod ram;
+pub mod seqcdc;
+pub mod tttd;
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use onefold_engine::backup::cut::StreamCutter;
 use onefold_engine::backup::ingest::ChunkRule;
@@ -26,8 +30,12 @@ use onefold_engine::object::config::CHUNK_BYTES;
 
 use crate::chunkers::ae::AeCutter;
 use crate::chunkers::fastcdc::FastCdcCutter;
+use crate::chunkers::parameter::Parameters;
 use crate::chunkers::rabin::RabinCutter;
 use crate::chunkers::ram::RamCutter;
+use crate::chunkers::seqcdc::SeqCdcCutter;
+use crate::chunkers::tttd::TttdCutter;
+use crate::point::dimension::unknown;
 
 /// Key of the engine's hash where no repository has one of its own: anybody may know it.
 pub(crate) const OPEN_KEY: [u8; 32] = *b"onefold lab: cuts are no secret!";
@@ -50,6 +58,13 @@ pub enum Algorithm {
     Ae,
     /// Rapid asymmetric maximum.
     Ram,
+    /// Two thresholds, two divisors, with Rabin's fingerprint.
+    Tttd,
+    /// Sequences of rising bytes.
+    #[value(name = "seqcdc", help = "SeqCDC: sequences of rising bytes")]
+    SeqCdc,
+    /// Rabin's fingerprint with destor's window, which is empty at the minimum.
+    DestorRabin,
 }
 
 /// Sizes of chunks in bytes. None is longer than `max`, and none but the last of a stream shorter than `min`.
@@ -73,6 +88,9 @@ impl Algorithm {
             Self::FastCdc => "fastcdc",
             Self::Ae => "ae",
             Self::Ram => "ram",
+            Self::Tttd => "tttd",
+            Self::SeqCdc => "seqcdc",
+            Self::DestorRabin => "destor-rabin",
         }
     }
 
@@ -83,7 +101,8 @@ impl Algorithm {
 
     /// Returns the reason to refuse an average within the range, if any.
     pub fn check_average(self, average: u32) -> Result<()> {
-        ensure!(self != Self::Rabin || average.is_power_of_two(), "a power of two for rabin, not {average}");
+        let is_masked = matches!(self, Self::Rabin | Self::DestorRabin);
+        ensure!(!is_masked || average.is_power_of_two(), "a power of two for {}, not {average}", self.name());
         self.check_bound(average)
     }
 
@@ -99,12 +118,14 @@ impl Algorithm {
             Self::Gear => (average / 2, 4 * average),
             Self::Fixed => (average, average),
             // destor's 1024, 8192 and 65,536.
-            Self::Rabin => (average / 8, 8 * average),
+            Self::Rabin | Self::DestorRabin => (average / 8, 8 * average),
             // The paper's 2 KB, 8 KB and 64 KB.
             Self::FastCdc => (average / 8 * 2, 8 * average),
             // The papers have no maximum: the same as the others'.
             Self::Ae => (ae::min_for(average), 8 * average),
             Self::Ram => (ram::min_for(average), 8 * average),
+            Self::Tttd => tttd::bounds_for(average),
+            Self::SeqCdc => (average / 2, 2 * average),
         };
         Sizes { min, average, max }
     }
@@ -112,21 +133,29 @@ impl Algorithm {
     /// Returns the minima that can be asked for; `None`: it follows from the average.
     pub fn minima(self, average: u32) -> Option<RangeInclusive<u32>> {
         match self {
-            // The rest is the mean distance of candidates, for which the table is drawn.
-            Self::Gear => Some(MIN_LEAST..=average - average / 8),
-            Self::Rabin | Self::FastCdc => Some(MIN_LEAST..=average),
+            // The rest is the mean distance of candidates, for which the table is drawn; the main divisor.
+            Self::Gear | Self::Tttd => Some(MIN_LEAST..=average - average / 8),
+            Self::Rabin | Self::DestorRabin | Self::FastCdc | Self::SeqCdc => Some(MIN_LEAST..=average),
             Self::Fixed | Self::Ae | Self::Ram => None,
         }
     }
 
-    /// Begins a stream, where the engine does not cut it; `None` where it does. The sizes are those of a [`Chunker`].
+    /// Begins a stream, where the engine does not cut it; `None` where it does. The sizes are those of a [`Chunker`], and the
+    /// parameters those of the algorithm's source.
     pub fn cutter(self, sizes: Sizes) -> Option<Box<dyn StreamCutter>> {
+        self.cutter_with(sizes, Parameters::for_sizes(sizes))
+    }
+
+    fn cutter_with(self, sizes: Sizes, parameters: Parameters) -> Option<Box<dyn StreamCutter>> {
         Some(match self {
             Self::Gear | Self::Fixed => return None,
             Self::Rabin => Box::new(RabinCutter::new(sizes)),
             Self::FastCdc => Box::new(FastCdcCutter::new(sizes)),
             Self::Ae => Box::new(AeCutter::new(sizes)),
             Self::Ram => Box::new(RamCutter::new(sizes)),
+            Self::Tttd => Box::new(TttdCutter::new(sizes, parameters.backup_divisor)),
+            Self::SeqCdc => Box::new(SeqCdcCutter::new(sizes, parameters)),
+            Self::DestorRabin => Box::new(RabinCutter::of_destor(sizes)),
         })
     }
 
@@ -141,15 +170,20 @@ impl Algorithm {
 pub struct Chunker {
     algorithm: Algorithm,
     sizes: Sizes,
+    parameters: Parameters,
 }
 
 impl fmt::Display for Chunker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Sizes { min, average, max } = self.sizes;
         match self.algorithm {
-            Algorithm::Fixed => write!(f, "fixed, {average} bytes"),
-            algorithm => write!(f, "{}, {average} bytes on average, {min} to {max}", algorithm.name()),
+            Algorithm::Fixed => write!(f, "fixed, {average} bytes")?,
+            algorithm => write!(f, "{}, {average} bytes on average, {min} to {max}", algorithm.name())?,
         }
+        self.algorithm
+            .parameters()
+            .iter()
+            .try_for_each(|parameter| write!(f, ", {} {}", parameter.name(), self.parameters.get(*parameter)))
     }
 }
 
@@ -165,13 +199,30 @@ impl Chunker {
         algorithm.check_average(average)?;
         [min, max].into_iter().try_for_each(|bound| algorithm.check_bound(bound))?;
         ensure!(is_possible, "{} cannot have {sizes:?}", algorithm.name());
-        Ok(Self { algorithm, sizes })
+        Ok(Self { algorithm, sizes, parameters: Parameters::for_sizes(sizes) })
+    }
+
+    /// Sets a parameter of the algorithm by text: `parameter=value`.
+    pub fn set(&mut self, assignment: &str) -> Result<()> {
+        let (name, value) =
+            assignment.split_once('=').with_context(|| format!("{assignment:?}: write parameter=value"))?;
+        let own = self.algorithm.parameters();
+        ensure!(!own.is_empty(), "{} has sizes only, no parameter {name:?}", self.algorithm.name());
+        let names = || own.iter().map(|parameter| parameter.name());
+        let parameter = own.iter().find(|parameter| parameter.name() == name.trim());
+        let kind = format!("parameter of {}", self.algorithm.name());
+        let parameter = *parameter.ok_or_else(|| unknown(&kind, name.trim(), names()))?;
+        let values = parameter.values(self.sizes);
+        let number = value.trim().parse().ok().filter(|value| values.contains(value));
+        let refused = || format!("{name}: from {} to {}, not {value:?}", values.start(), values.end());
+        self.parameters.set(parameter, number.with_context(refused)?);
+        Ok(())
     }
 
     /// Returns how a recording makes chunks, with this for their names.
     pub fn rule(&self, fingerprinter: Arc<dyn Fingerprinter>) -> ChunkRule {
         let Sizes { min, average, max } = self.sizes;
-        if let Some(cutter) = self.algorithm.cutter(self.sizes) {
+        if let Some(cutter) = self.algorithm.cutter_with(self.sizes, self.parameters) {
             return ChunkRule::with_cutter(cutter, fingerprinter);
         }
         let chunking = if self.algorithm == Algorithm::Gear {

@@ -10,9 +10,14 @@
 //! fingerprint 0, so it is cut at the maximum.
 //!
 //! `average` is the mean distance of such places behind the minimum, as in the papers: on noise chunks have about `min +
-//! average` bytes, less what the maximum cuts off. Deviation: destor and LBFS begin with an empty window, that is 48 zeros,
-//! at the minimum, or at the beginning of the chunk; here the window is always full, so that a place is one or not whatever
-//! stands before its window.
+//! average` bytes, less what the maximum cuts off. Deviation: LBFS begins with an empty window, that is 48 zeros, at the
+//! beginning of the chunk; here the window is always full, so that a place is one or not whatever stands before its window.
+//!
+//! `destor-rabin` is the same with destor's window (Fu et al., "Design Tradeoffs for Data Deduplication Performance in Backup
+//! Workloads", FAST 2015; `rabin_chunk_data` of its program at commit c4a8f79). Specification: as above, but the fingerprint of
+//! a length is that of the last bytes from the last one of the minimum on, 48 at most: of one byte at the minimum, of two
+//! behind it. So a chunk of noise has the minimum with a probability of 1/256, and whether one of the first 47 places
+//! is a cut depends on where the chunk began. Deviation: none.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -100,33 +105,59 @@ fn slide(tables: &Tables, hash: u64, outgoing: u8, byte: u8) -> u64 {
     push(tables, hash, byte) ^ of(&tables.out, outgoing)
 }
 
-/// Cuts so.
+/// The fingerprint of the last bytes of a stream: of 48 of them, or of fewer since the window was emptied.
 #[derive(Clone, Debug)]
-pub struct RabinCutter {
-    sizes: Sizes,
-    mask: u64,
+pub(crate) struct RollingWindow {
     tables: &'static Tables,
-    /// Bytes since the last cut.
-    open: u32,
-    /// Fingerprint of the last 48 of them, or of as many as there are behind `min - 48`.
+    /// Fingerprint of the bytes in the window.
     hash: u64,
+    /// How many there are.
+    filled: usize,
     /// The last bytes of the stream; zeros before its first.
     last: [u8; WINDOW],
 }
 
-impl RabinCutter {
-    /// Starts a stream. The average is a power of two, the minimum no shorter than the window.
-    pub fn new(sizes: Sizes) -> Self {
-        let mask = u64::from(sizes.average) - 1;
-        Self { sizes, mask, tables: Tables::get(), open: 0, hash: 0, last: [0; WINDOW] }
+impl RollingWindow {
+    /// Starts a stream, with an empty window.
+    pub(crate) fn new() -> Self {
+        Self { tables: Tables::get(), hash: 0, filled: 0, last: [0; WINDOW] }
     }
 
-    fn is_mark(&self, hash: u64) -> bool {
-        (hash ^ MARK) & self.mask == 0
+    /// Returns the fingerprint of the bytes in the window.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
     }
 
-    /// Slides the window over bytes to the first possible end of a chunk, and returns the number of bytes before it.
-    fn slide_all(&mut self, outgoing: &[u8], incoming: &[u8]) -> Option<usize> {
+    /// Empties the window.
+    pub(crate) fn clear(&mut self) {
+        (self.hash, self.filled) = (0, 0);
+    }
+
+    /// Moves the window over the next bytes of a block, up to one with which its fingerprint is a mark; returns how many, if
+    /// there is one.
+    pub(crate) fn find(&mut self, bytes: &[u8], next: Range<usize>, is_mark: impl Fn(u64) -> bool) -> Option<usize> {
+        let full = next.end.min(next.start + WINDOW - self.filled);
+        for (count, byte) in (1..).zip(bytes.get(next.start..full).unwrap_or_default()) {
+            (self.hash, self.filled) = (push(self.tables, self.hash, *byte), self.filled + 1);
+            if is_mark(self.hash) {
+                return Some(count);
+            }
+        }
+        // The first bytes to leave the window came with an earlier block.
+        let middle = full.max(WINDOW).min(next.end);
+        let last = self.last;
+        let early = last.get(full..middle).unwrap_or_default();
+        if let Some(found) = self.slide_all(early, bytes.get(full..middle).unwrap_or_default(), &is_mark) {
+            return Some(full - next.start + found);
+        }
+        let late = middle.saturating_sub(WINDOW)..next.end.saturating_sub(WINDOW);
+        let late = bytes.get(late).unwrap_or_default();
+        let found = self.slide_all(late, bytes.get(middle..next.end).unwrap_or_default(), &is_mark);
+        found.map(|found| middle - next.start + found)
+    }
+
+    /// Slides the full window over bytes to the first mark, and returns the number of bytes up to it.
+    fn slide_all(&mut self, outgoing: &[u8], incoming: &[u8], is_mark: &impl Fn(u64) -> bool) -> Option<usize> {
         let tables = self.tables;
         let mut hash = self.hash;
         let (out_pairs, out_rest) = outgoing.as_chunks::<2>();
@@ -137,10 +168,12 @@ impl RabinCutter {
             hash = (hash << 16 ^ u64::from(*one) << 8 ^ u64::from(*two))
                 ^ (of(&tables.over_two, top(hash)) ^ of(&tables.over, top(hash << 8)))
                 ^ (of(&tables.out_two, *out_one) ^ of(&tables.out, *out_two));
-            if self.is_mark(between) {
+            if is_mark(between) {
+                self.hash = between;
                 return Some(2 * pair + 1);
             }
-            if self.is_mark(hash) {
+            if is_mark(hash) {
+                self.hash = hash;
                 return Some(2 * pair + 2);
             }
         }
@@ -148,25 +181,11 @@ impl RabinCutter {
             hash = slide(tables, hash, *out, *byte);
         }
         self.hash = hash;
-        (!in_rest.is_empty() && self.is_mark(hash)).then_some(incoming.len())
+        (!in_rest.is_empty() && is_mark(hash)).then_some(incoming.len())
     }
 
-    /// Slides the window over the next bytes of a block.
-    fn find(&mut self, bytes: &[u8], next: Range<usize>) -> Option<usize> {
-        // The first bytes to leave the window came with an earlier block.
-        let middle = next.start.max(WINDOW).min(next.end);
-        let last = self.last;
-        let early = last.get(next.start..middle).unwrap_or_default();
-        if let Some(found) = self.slide_all(early, bytes.get(next.start..middle).unwrap_or_default()) {
-            return Some(found);
-        }
-        let late = middle.saturating_sub(WINDOW)..next.end.saturating_sub(WINDOW);
-        let late = bytes.get(late).unwrap_or_default();
-        let found = self.slide_all(late, bytes.get(middle..next.end).unwrap_or_default());
-        found.map(|found| middle - next.start + found)
-    }
-
-    fn keep_last(&mut self, bytes: &[u8]) {
+    /// Ends a block: the window may be moved over the next one.
+    pub(crate) fn keep_last(&mut self, bytes: &[u8]) {
         if let Some(last) = bytes.last_chunk::<WINDOW>() {
             self.last = *last;
         } else {
@@ -177,35 +196,62 @@ impl RabinCutter {
     }
 }
 
+/// Cuts so.
+#[derive(Clone, Debug)]
+pub struct RabinCutter {
+    sizes: Sizes,
+    mask: u64,
+    /// Bytes of a chunk before the first that comes into its window.
+    skipped: u32,
+    /// Bytes since the last cut.
+    open: u32,
+    window: RollingWindow,
+}
+
+impl RabinCutter {
+    /// Starts a stream. The average is a power of two, the minimum no shorter than the window.
+    pub fn new(sizes: Sizes) -> Self {
+        Self::behind(sizes, sizes.min - offset(WINDOW))
+    }
+
+    /// Starts a stream that is cut as destor does: the window is empty before the last byte of the minimum.
+    pub fn of_destor(sizes: Sizes) -> Self {
+        Self::behind(sizes, sizes.min - 1)
+    }
+
+    fn behind(sizes: Sizes, skipped: u32) -> Self {
+        let mask = u64::from(sizes.average) - 1;
+        Self { sizes, mask, skipped, open: 0, window: RollingWindow::new() }
+    }
+}
+
 impl StreamCutter for RabinCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
-        let Sizes { min, max, .. } = self.sizes;
-        // Start of the window of the first position.
-        let first = min - offset(WINDOW);
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
+        let (Sizes { min, max, .. }, mask) = (self.sizes, self.mask);
         let mut at = 0;
         while at < bytes.len() {
-            let until = [first, min, max].into_iter().find(|until| self.open < *until).unwrap_or(max);
+            let until = [self.skipped, min - 1, max].into_iter().find(|until| self.open < *until).unwrap_or(max);
             let end = bytes.len().min(at + (until - self.open) as usize);
-            let found = if until == max && min < max {
-                self.find(bytes, at..end).map(|found| at + found)
+            let found = if until == max {
+                self.window.find(bytes, at..end, |hash| (hash ^ MARK) & mask == 0)
+            } else if self.skipped < until {
+                self.window.find(bytes, at..end, |_| false)
             } else {
-                let next = bytes.get(at..end).filter(|_| until != first).unwrap_or_default();
-                self.hash = next.iter().fold(self.hash, |hash, byte| push(self.tables, hash, *byte));
-                let has_all = self.open + offset(end - at) == min;
-                (has_all && self.is_mark(self.hash)).then_some(end)
+                None
             };
-            let taken = found.unwrap_or(end) - at;
+            let taken = found.unwrap_or(end - at);
             (at, self.open) = (at + taken, self.open + offset(taken));
             if found.is_some() || self.open == max {
-                cuts.push(offset(at));
-                (self.open, self.hash) = (0, 0);
+                cuts.push(offset(at).into());
+                self.finish();
             }
         }
-        self.keep_last(bytes);
+        self.window.keep_last(bytes);
     }
 
     fn finish(&mut self) {
-        (self.open, self.hash) = (0, 0);
+        self.open = 0;
+        self.window.clear();
     }
 }
 
@@ -261,20 +307,21 @@ mod tests {
     #[test]
     fn all_places_are_found_that_the_specification_has_two_bytes_at_a_time() {
         let bytes = noise("places", 60_000);
-        let sizes = Sizes { min: 64, average: 64, max: 1 << 20 };
-        let mut cutter = RabinCutter::new(sizes);
-        let expected: Vec<usize> =
-            (WINDOW..=bytes.len()).filter(|end| remainder(&bytes[end - WINDOW..*end]) & 63 == MARK & 63).collect();
-        // Each search begins where the last one ended, so at even and odd distances.
-        let mut found = Vec::new();
-        cutter.hash = remainder(&bytes[..WINDOW]);
-        let mut at = WINDOW;
-        while let Some(count) = cutter.find(&bytes, at..bytes.len()) {
-            at += count;
-            found.push(at);
-            cutter.hash = remainder(&bytes[at - WINDOW..at]);
+        let is_mark = |hash: u64| hash & 63 == MARK & 63;
+        for emptied in [0, 1, 77] {
+            let windows =
+                (emptied + 1..=bytes.len()).map(|end| (end, &bytes[emptied.max(end.saturating_sub(WINDOW))..end]));
+            let expected: Vec<usize> =
+                windows.filter(|(_, window)| is_mark(remainder(window))).map(|(end, _)| end).collect();
+            // Each search begins where the last one ended, so at even and odd distances.
+            let mut window = RollingWindow::new();
+            let (mut found, mut at) = (Vec::new(), emptied);
+            while let Some(count) = window.find(&bytes, at..bytes.len(), is_mark) {
+                at += count;
+                found.push(at);
+            }
+            assert!(800 < found.len() && found.len() < 1100, "{} places", found.len());
+            assert_eq!(found, expected);
         }
-        assert!(800 < found.len() && found.len() < 1100, "{} places", found.len());
-        assert_eq!(found, expected);
     }
 }

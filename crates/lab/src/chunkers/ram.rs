@@ -42,7 +42,7 @@ impl RamCutter {
 }
 
 impl StreamCutter for RamCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
         let mut at = 0;
         while at < bytes.len() {
             let in_window = self.open < self.window;
@@ -58,7 +58,7 @@ impl StreamCutter for RamCutter {
             let taken = found.map_or(next.len(), |at| at + 1);
             (at, self.open) = (at + taken, self.open + offset(taken));
             if found.is_some() || self.open == self.max {
-                cuts.push(offset(at));
+                cuts.push(offset(at).into());
                 self.finish();
             }
         }

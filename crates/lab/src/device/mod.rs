@@ -16,14 +16,11 @@ use onefold_engine::io::{Disk, Host};
 use crate::device::clock::Clock;
 use crate::device::disk::{ModelDisk, ModelHost};
 use crate::device::model::Model;
-use crate::files::read_text;
+use crate::files::text_of_path;
 use crate::point::dimension::unknown;
 
 /// The name of the device under the scratch directory.
 pub const REAL: &str = "real";
-
-/// Longest file of a device.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A device.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,11 +53,9 @@ impl Device {
         if name == REAL {
             return Ok(Self::Real);
         }
-        let model = if name.contains('/') || Path::new(name).extension().is_some_and(|it| it == "toml") {
-            let read = || Model::parse(&read_text(Path::new(name), FILE_BYTES_MAX)?);
-            read().with_context(|| name.to_owned())?
-        } else {
-            model::known(name).ok_or_else(|| unknown("device", name, model::names().chain([REAL])))??
+        let model = match text_of_path(name) {
+            Some(text) => text.and_then(|text| Model::parse(&text)).with_context(|| name.to_owned())?,
+            None => model::known(name).ok_or_else(|| unknown("device", name, model::names().chain([REAL])))??,
         };
         Ok(Self::Modeled { name: name.to_owned(), model })
     }

@@ -5,7 +5,7 @@ use toml::Table;
 
 use crate::experiment::chunking::ChunkingSpec;
 use crate::experiment::spec::Spec;
-use crate::files::{Embedded, embedded, from_toml, names_of, text_of};
+use crate::files::{Embedded, embedded, from_toml, is_path, names_of, text_of};
 
 /// An experiment.
 #[derive(Clone, PartialEq, Debug)]
@@ -78,10 +78,11 @@ impl Experiment {
         }
     }
 
-    /// Leaves out all data sets but these.
+    /// Leaves out all data sets but these, and adds those of them that are files.
     pub fn keep_data_sets(&mut self, names: &[String]) {
         if let Self::Points(spec) = self {
             spec.data_sets.retain(|name| names.contains(name));
+            spec.data_sets.extend(names.iter().filter(|name| is_path(name)).cloned());
         }
     }
 }

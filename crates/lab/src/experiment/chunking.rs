@@ -48,8 +48,16 @@ pub struct ChunkingSpec {
     pub mib: usize,
 }
 
-const ALGORITHMS: [Algorithm; 5] =
-    [Algorithm::Gear, Algorithm::Rabin, Algorithm::FastCdc, Algorithm::Ae, Algorithm::Ram];
+const ALGORITHMS: [Algorithm; 8] = [
+    Algorithm::Gear,
+    Algorithm::Rabin,
+    Algorithm::FastCdc,
+    Algorithm::Ae,
+    Algorithm::Ram,
+    Algorithm::Tttd,
+    Algorithm::SeqCdc,
+    Algorithm::DestorRabin,
+];
 
 impl ChunkingSpec {
     /// Refuses what cannot be measured.
@@ -184,11 +192,13 @@ impl GearCutter {
 }
 
 impl StreamCutter for GearCutter {
-    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<u32>) {
+    fn advance(&mut self, bytes: &[u8], cuts: &mut Vec<i64>) {
         self.candidates.clear();
         // The bytes before a block are missing, so a few candidates at its start differ. The speed is the same.
         self.table.candidates(bytes, 0, &mut self.candidates);
-        self.cutter.advance(u32::try_from(bytes.len()).expect("a block"), &self.candidates, cuts);
+        let mut ends = Vec::new();
+        self.cutter.advance(u32::try_from(bytes.len()).expect("a block"), &self.candidates, &mut ends);
+        cuts.extend(ends.into_iter().map(i64::from));
     }
 
     fn finish(&mut self) {

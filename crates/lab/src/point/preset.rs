@@ -1,12 +1,10 @@
 //! Points that have names: `presets/*.toml`, and files of the same form.
 
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use toml::Table;
 
-use crate::files::{Embedded, embedded, from_toml, names_of, read_text, text_of};
+use crate::files::{Embedded, embedded, from_toml, names_of, text_of, text_of_path};
 use crate::point::Point;
 use crate::point::dimension;
 
@@ -36,9 +34,6 @@ struct File {
 const PRESETS: Embedded = embedded!["presets":
     "adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
-/// Longest file of a preset.
-const FILE_BYTES_MAX: u64 = 1 << 20;
-
 impl Preset {
     /// Reads a preset.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
@@ -49,9 +44,8 @@ impl Preset {
 
     /// Returns the preset of this name, or if it has a slash or ends in `.toml`, the one in that file.
     pub fn named(name: &str) -> Result<Self> {
-        if name.contains('/') || Path::new(name).extension().is_some_and(|extension| extension == "toml") {
-            let text = read_text(Path::new(name), FILE_BYTES_MAX).with_context(|| name.to_owned())?;
-            return Self::parse(name, &text);
+        if let Some(text) = text_of_path(name) {
+            return Self::parse(name, &text.with_context(|| name.to_owned())?);
         }
         Self::parse(name, text_of("preset", name, PRESETS)?)
     }

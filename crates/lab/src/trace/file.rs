@@ -11,7 +11,7 @@ use crate::trace::block::Totals;
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
 use crate::trace::foreign::fsl::FslTrace;
-use crate::trace::foreign::raw::RawTrace;
+use crate::trace::foreign::raw::{Lengths, RawTrace};
 use crate::trace::reader::TraceReader;
 use crate::trace::writer::TraceWriter;
 use crate::trace::{Event, Events};
@@ -26,8 +26,8 @@ pub enum Foreign {
     Fsl,
     /// Text of destor.
     Destor,
-    /// Hashes of 20 bytes, of chunks of this length.
-    Raw(u32),
+    /// Hashes of 20 bytes, of chunks of one length or with their lengths.
+    Raw(Lengths),
     /// Lines of `hash,size`.
     Csv,
 }
@@ -66,7 +66,7 @@ pub fn open_foreign(path: &Path, format: Foreign, version: u32) -> Result<FileEv
     let events: Box<dyn Events> = match format {
         Foreign::Fsl => Box::new(FslTrace::new(input, version).with_context(context)?),
         Foreign::Destor => Box::new(DestorTrace::new(input, version)),
-        Foreign::Raw(len) => Box::new(RawTrace::new(input, name, version, len)),
+        Foreign::Raw(lengths) => Box::new(RawTrace::new(input, name, version, lengths)),
         Foreign::Csv => Box::new(CsvTrace::new(input, name, version)),
     };
     Ok(FileEvents { path: path.to_path_buf(), events })

@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod describe;
+pub mod export;
 pub mod file;
 pub mod foreign;
 pub mod input;

@@ -6,6 +6,14 @@ use clap::Args;
 use onefold_lab::adversarial::CHUNKS_MAX;
 use onefold_lab::regret::contender::WINDOWS;
 
+/// Memory in proportion to the source.
+#[derive(Args, Debug)]
+pub(crate) struct ScaleArgs {
+    /// Divide filter, cache and memtable by this number, as for a source that is so much larger
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) scale: u32,
+}
+
 /// Options of `lab run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
@@ -22,6 +30,8 @@ pub(crate) struct RunArgs {
     /// several run one after the other
     #[arg(long = "device", value_name = "NAME", default_value = "real")]
     pub(crate) devices: Vec<String>,
+    #[command(flatten)]
+    pub(crate) scale: ScaleArgs,
     /// Take all versions of the trace as one session, instead of opening the index again with an empty cache for each
     #[arg(long)]
     pub(crate) one_session: bool,
@@ -49,9 +59,8 @@ pub(crate) struct RegretArgs {
     /// each has a row for each trace
     #[arg(long = "device", value_name = "NAME", default_values = ["hdd", "ssd", "nvme"])]
     pub(crate) devices: Vec<String>,
-    /// Divide filter, cache and memtable by this number, as for a source that is so much larger
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
-    pub(crate) scale: u32,
+    #[command(flatten)]
+    pub(crate) scale: ScaleArgs,
     /// Set a dimension of each contender to another value
     #[arg(long = "set", value_name = "DIMENSION=VALUE")]
     pub(crate) set: Vec<String>,
@@ -114,10 +123,11 @@ pub(crate) struct PaperArgs {
     /// Use one Nth of the papers' sizes; 1 is the full size [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
-    /// Run only on this data set of the papers: vm, src, fslhomes, pm-src or pm-fsl; may be given again
+    /// Run only on this data set: vm, src, fslhomes, pm-src or pm-fsl of the papers, or a file of your own; may be given again
     #[arg(long = "data-set", value_name = "NAME")]
     pub(crate) data_sets: Vec<String>,
-    /// Run experiments with one device on this device instead; real is the disk under --scratch
+    /// Run experiments with one device on this device instead: real (the disk under --scratch), hdd, ssd, nvme, pm, cxl,
+    /// object-store, or a file of one
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Directory for the findings: NAME.json and NAME.csv of each experiment, and a report of all

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use crate::args::lab::advise::AdviseArgs;
 use crate::args::lab::experiment::{PaperArgs, PresetsArgs, RegretArgs, RunArgs};
 use crate::args::lab::report::ReportArgs;
-use crate::args::lab::trace::{DescribeArgs, ImportArgs, RecordArgs, SynthArgs};
+use crate::args::lab::trace::{DescribeArgs, ExportArgs, ImportArgs, RecordArgs, SynthArgs};
 
 pub(crate) mod advise;
 pub(crate) mod chunker;
@@ -33,6 +33,11 @@ pub(crate) enum LabCommand {
             "onefold lab import --format fsl homes.trace day-1.hash.anon day-2.hash.anon";
     })]
     Import(ImportArgs),
+    /// Convert a trace to formats of other programs: a file for each version
+    #[command(after_help = examples! {
+        "Write a trace as text that destor reads": "onefold lab export --format destor home.trace versions";
+    })]
+    Export(ExportArgs),
     /// Describe a trace: its duplicates, their distances and the lengths of their runs
     #[command(after_help = examples! { "Show the duplicates of a trace": "onefold lab describe home.trace" })]
     Describe(DescribeArgs),

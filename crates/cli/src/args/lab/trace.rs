@@ -53,8 +53,37 @@ pub(crate) enum ImportFormat {
     Destor,
     /// Hashes of 20 bytes, one after the other
     Raw,
+    /// Hashes of 20 bytes, each followed by the length of its chunk, a 32-bit little-endian integer
+    Records,
     /// Lines of hash,size
     Csv,
+}
+
+/// Formats that traces are written in.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Text of destor
+    Destor,
+    /// Hashes of 20 bytes, one after the other, without the lengths of chunks
+    Raw,
+    /// Hashes of 20 bytes, each followed by the length of its chunk, a 32-bit little-endian integer
+    Records,
+    /// Lines of hash,size
+    Csv,
+}
+
+/// Options of `lab export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// Format of the files
+    #[arg(short, long, value_name = "FORMAT")]
+    pub(crate) format: ExportFormat,
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Directory to create, with a file for each version: its number in ten digits, a dot and the name of the format
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
 }
 
 /// Options of `lab import`.

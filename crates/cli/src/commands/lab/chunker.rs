@@ -27,7 +27,9 @@ pub(crate) fn chunker_of(args: &ChunkerArgs) -> Result<Chunker> {
     };
     let min = sized("--min-chunk-size", &args.min_chunk_size, own.min, algorithm.minima(average))?;
     let max = sized("--max-chunk-size", &args.max_chunk_size, own.max, algorithm.maxima(average))?;
-    Chunker::new(algorithm, Sizes { min, average, max })
+    let mut chunker = Chunker::new(algorithm, Sizes { min, average, max })?;
+    args.chunker_set.iter().try_for_each(|assignment| chunker.set(assignment)).context("--chunker-set")?;
+    Ok(chunker)
 }
 
 fn within(option: &str, text: &str, range: &RangeInclusive<u32>) -> Result<u32> {

@@ -102,6 +102,7 @@ pub(crate) fn run(output: &Output, args: &RunArgs) -> Result<()> {
         trace: args.trace.clone(),
         points: points.collect::<Result<_>>()?,
         devices: devices.collect::<Result<_>>()?,
+        scale: args.scale.scale,
         is_one_session: args.one_session,
         scratch: scratch(args.scratch.as_ref()),
     };
@@ -121,7 +122,7 @@ pub(crate) fn regret(settings: &Settings, output: &Output, args: &RegretArgs) ->
         sources: traces.chain(streams).collect(),
         devices: args.devices.iter().map(|name| Device::named(name)).collect::<Result<_>>()?,
         rules: Rules { set: args.set.clone(), windows: args.windows.clone() },
-        scale: args.scale,
+        scale: args.scale.scale,
         is_one_session: args.one_session,
         threads: settings.threads,
         scratch: &scratch(args.scratch.as_ref()),

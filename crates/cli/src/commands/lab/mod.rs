@@ -25,6 +25,7 @@ pub(crate) fn run(
         LabCommand::Record(args) => trace::record(settings, output, names_repository, args),
         LabCommand::Synth(args) => trace::synth(output, args),
         LabCommand::Import(args) => trace::import(output, args),
+        LabCommand::Export(args) => trace::export_trace(output, args),
         LabCommand::Describe(args) => trace::describe_trace(output, args),
         LabCommand::Run(args) => experiment::run(output, args),
         LabCommand::Regret(args) => experiment::regret(settings, output, args),

@@ -1,4 +1,4 @@
-//! `lab record`, `lab synth`, `lab import`, `lab describe`.
+//! `lab record`, `lab synth`, `lab import`, `lab export`, `lab describe`.
 
 use std::sync::Arc;
 
@@ -8,15 +8,19 @@ use onefold_engine::pipeline::Driver;
 use onefold_lab::record::{Rule, record_paths};
 use onefold_lab::trace::block::Totals;
 use onefold_lab::trace::describe::{Counts, Histogram, TraceSummary, describe};
+use onefold_lab::trace::export::{self, export};
 use onefold_lab::trace::file::{self, Foreign};
+use onefold_lab::trace::foreign::raw;
 use onefold_lab::trace::synth::{Lengths, Synth, SynthSpec};
 
-use crate::args::lab::trace::{DescribeArgs, ImportArgs, ImportFormat, RecordArgs, SynthArgs};
+use crate::args::lab::trace::{
+    DescribeArgs, ExportArgs, ExportFormat, ImportArgs, ImportFormat, RecordArgs, SynthArgs,
+};
 use crate::commands::lab::chunker::{chunk_len, chunker_of};
 use crate::exit::Unreadable;
 use crate::interrupt::Interrupt;
 use crate::json::inspect::ratio;
-use crate::json::lab::trace::{TraceDescribed, TraceWritten};
+use crate::json::lab::trace::{TraceDescribed, TraceExported, TraceWritten};
 use crate::open::open;
 use crate::output::Output;
 use crate::progress::{Activity, Progress};
@@ -74,12 +78,31 @@ pub(crate) fn import(output: &Output, args: &ImportArgs) -> Result<()> {
     let (name, format) = match args.format {
         ImportFormat::Fsl => ("fsl", Foreign::Fsl),
         ImportFormat::Destor => ("destor", Foreign::Destor),
-        ImportFormat::Raw => ("raw", Foreign::Raw(chunk_len(&args.chunk_size)?)),
+        ImportFormat::Raw => ("raw", Foreign::Raw(raw::Lengths::Equal(chunk_len(&args.chunk_size)?))),
+        ImportFormat::Records => ("records", Foreign::Raw(raw::Lengths::Recorded)),
         ImportFormat::Csv => ("csv", Foreign::Csv),
     };
     let sources = (0..).zip(&args.files).map(|(version, path)| file::open_foreign(path, format, version));
     let description = format!("lab import --format {name}, {}", text::count(args.files.len() as u64, "file"));
     written(output, file::write(&args.trace, &description, sources)?)
+}
+
+/// Exports a trace in a format of others.
+pub(crate) fn export_trace(output: &Output, args: &ExportArgs) -> Result<()> {
+    let format = match args.format {
+        ExportFormat::Destor => export::Format::Destor,
+        ExportFormat::Raw => export::Format::Raw,
+        ExportFormat::Records => export::Format::Records,
+        ExportFormat::Csv => export::Format::Csv,
+    };
+    let (_, mut events) = file::open(&args.trace)?;
+    let (totals, files) = export(&mut events, format, &args.dir)?;
+    if output.json {
+        let peak_rss_bytes = process_peak_rss_bytes();
+        return Ok(output.message(&TraceExported { totals, files, peak_rss_bytes })?);
+    }
+    written(output, totals)?;
+    Ok(output.line(format!("{} in {}", text::count(files, "file"), args.dir.display()))?)
 }
 
 fn written(output: &Output, totals: Totals) -> Result<()> {

@@ -13,6 +13,16 @@ pub(crate) struct TraceWritten {
     pub(crate) peak_rss_bytes: Option<u64>,
 }
 
+/// `lab export`.
+#[derive(Serialize)]
+#[serde(tag = "message_type", rename = "trace_exported")]
+pub(crate) struct TraceExported {
+    #[serde(flatten)]
+    pub(crate) totals: Totals,
+    pub(crate) files: u64,
+    pub(crate) peak_rss_bytes: Option<u64>,
+}
+
 /// `lab describe`.
 #[derive(Serialize)]
 #[serde(tag = "message_type", rename = "trace_described")]

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::trace::foreign::csv::CsvTrace;
 use crate::trace::foreign::destor::DestorTrace;
 use crate::trace::foreign::fsl::FslTrace;
-use crate::trace::foreign::raw::RawTrace;
+use crate::trace::foreign::raw::{Lengths, RawTrace};
 use crate::trace::foreign::{chunk_of, hash_of_hex};
 use crate::trace::{Damaged, Event, Events, TraceChunk};
 
@@ -33,7 +33,7 @@ fn chunk(hash: &[u8], len: u32) -> Event {
 #[test]
 fn raw_hashes() {
     let bytes: Vec<u8> = (0..60).collect();
-    let trace = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, 4096));
+    let trace = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, Lengths::Equal(4096)));
     let hash = |start: u8| {
         let hash: Vec<u8> = (start..start + 20).collect();
         Event::Chunk(TraceChunk { hash: hash.try_into().unwrap(), len: 4096 })
@@ -41,6 +41,16 @@ fn raw_hashes() {
     assert_eq!(trace(&bytes).unwrap(), [begin("raw", 2), hash(0), hash(20), hash(40), Event::End]);
     assert_eq!(trace(&[]).unwrap(), [begin("raw", 2), Event::End]);
     assert_eq!(damage(trace(&bytes[..59])), Damaged::new(59, "the trace ends too early"));
+    let records = |bytes: &[u8]| all(RawTrace::new(bytes, b"raw", 2, Lengths::Recorded));
+    let record = |start: u8, len: u32| {
+        let hash: Vec<u8> = (start..start + 20).collect();
+        Event::Chunk(TraceChunk { hash: hash.try_into().unwrap(), len })
+    };
+    let expected = [begin("raw", 2), record(0, 0x1716_1514), record(24, 0x2f2e_2d2c), Event::End];
+    assert_eq!(records(&bytes[..48]).unwrap(), expected);
+    for len in 49..60 {
+        assert_eq!(damage(records(&bytes[..len])), Damaged::new(len as u64, "the trace ends too early"));
+    }
 }
 
 #[test]
@@ -100,12 +110,12 @@ struct Fsl {
 }
 
 impl Fsl {
-    fn header(&self, files: u64) -> Vec<u8> {
+    fn header(&self, files: u64, chunks: u64, total_bytes: u64) -> Vec<u8> {
         let mut bytes = 0xdead_dead_u32.to_le_bytes().to_vec();
         bytes.extend(self.version.to_le_bytes());
         bytes.extend(files.to_le_bytes());
         bytes.extend([0; 4096]);
-        bytes.extend(3_u64.to_le_bytes());
+        bytes.extend(chunks.to_le_bytes());
         bytes.extend(if self.fixed.is_some() { 1_u32 } else { 2 }.to_le_bytes());
         let mut parameters = [0; 44];
         parameters[..4].copy_from_slice(&self.fixed.unwrap_or(1).to_le_bytes());
@@ -117,7 +127,7 @@ impl Fsl {
             bytes.extend([0; 4096 + 16]);
         }
         if 5 <= self.version {
-            bytes.extend([0; 8]);
+            bytes.extend(total_bytes.to_le_bytes());
         }
         bytes
     }
@@ -173,7 +183,7 @@ fn hash_files_of_all_versions() {
             let fsl = Fsl { version, fixed, hash_len };
             let chunks = [(4096, 1), (4096, 2), (808, 3)];
             let bytes = [
-                fsl.header(3),
+                fsl.header(3, 4, 13_096),
                 fsl.file("/a/b", 9000, &chunks),
                 fsl.file("", 0, &[]),
                 fsl.file("c", 4096, &chunks[..1]),
@@ -181,7 +191,7 @@ fn hash_files_of_all_versions() {
             .concat();
             let trace = |bytes: &[u8]| FslTrace::new(bytes, 5).and_then(all);
             let hash = |byte, len| chunk(&vec![byte; hash_len], len);
-            // The first two versions do not say how long chunks that vary are.
+            // The first two versions do not say how long chunks that vary are, nor the first four how many bytes there are.
             let lens = if fixed.is_none() && version <= 2 { [3000; 3] } else { [4096, 4096, 808] };
             let expected = [
                 begin("/a/b", 5),
@@ -200,16 +210,60 @@ fn hash_files_of_all_versions() {
                 assert_eq!(damage(trace(&bytes[..len])), Damaged::new(len as u64, "the trace ends too early"));
             }
             let longer = damage(trace(&[&bytes[..], b"x"].concat()));
-            assert_eq!(longer, Damaged::new(bytes.len() as u64, "bytes after the last file"));
+            assert_eq!(
+                longer,
+                Damaged::new(bytes.len() as u64, "bytes after the last of 3 files that the header counts")
+            );
         }
     }
 }
 
 #[test]
+fn hash_files_that_do_not_have_what_their_header_counts_are_refused() {
+    let chunks = [(4096, 1), (4096, 2), (808, 3)];
+    for version in 1..=7 {
+        for (fixed, hash_len) in [(None, 6), (Some(4096), 20)] {
+            let fsl = Fsl { version, fixed, hash_len };
+            let files = [fsl.file("a", 9000, &chunks), fsl.file("b", 4096, &chunks[..1])].concat();
+            let trace = |header: Vec<u8>| FslTrace::new(&[header, files.clone()].concat()[..], 0).and_then(all);
+            trace(fsl.header(2, 4, 13_096)).unwrap();
+            for stated in [0, 3, 5, u64::MAX] {
+                let reason = format!("the header counts {stated} chunks, but the 2 files have 4");
+                assert_eq!(
+                    damage(trace(fsl.header(2, stated, 13_096))),
+                    Damaged::new(4112, reason),
+                    "version {version}"
+                );
+            }
+            for stated in [0, 13_095, u64::MAX] {
+                let found = trace(fsl.header(2, 4, stated));
+                if version < 5 {
+                    found.unwrap();
+                    continue;
+                }
+                let reason = format!("the header counts {stated} bytes, but the 2 files have 13096");
+                assert_eq!(damage(found), Damaged::new(8288, reason), "version {version}");
+            }
+            let fewer = damage(trace(fsl.header(1, 4, 13_096)));
+            assert_eq!(fewer.reason, "bytes after the last of 1 files that the header counts");
+            assert_eq!(damage(trace(fsl.header(3, 4, 13_096))).reason, "the trace ends too early");
+        }
+    }
+}
+
+#[test]
+fn fixed_chunks_may_leave_the_rest_of_a_file_out() {
+    let fsl = Fsl { version: 7, fixed: Some(4096), hash_len: 6 };
+    let bytes = [fsl.header(1, 2, 8192), fsl.file("a", 9000, &[(4096, 1), (4096, 2)])].concat();
+    let expected = [begin("a", 0), chunk(&[1; 6], 4096), chunk(&[2; 6], 4096), Event::End];
+    assert_eq!(FslTrace::new(&bytes[..], 0).and_then(all).unwrap(), expected);
+}
+
+#[test]
 fn hash_files_that_cannot_be_are_refused_where_they_are_wrong() {
     let fsl = Fsl { version: 7, fixed: Some(4096), hash_len: 6 };
-    let bytes = [fsl.header(1), fsl.file("name", 8192, &[(4096, 1), (4096, 2)])].concat();
-    let file = u64::try_from(fsl.header(1).len()).unwrap();
+    let bytes = [fsl.header(1, 2, 8192), fsl.file("name", 8192, &[(4096, 1), (4096, 2)])].concat();
+    let file = u64::try_from(fsl.header(1, 2, 8192).len()).unwrap();
     for (at, value, place, reason) in [
         (0, 0, 0, "not a hash file of the File systems and Storage Lab"),
         (4, 8, 4, "version 8; those known are 1 to 7"),
@@ -231,7 +285,7 @@ fn hash_files_that_cannot_be_are_refused_where_they_are_wrong() {
     }
     // Lengths of chunks that vary are each as they say, but not far beyond their file's.
     let fsl = Fsl { version: 6, fixed: None, hash_len: 6 };
-    let mut bytes = [fsl.header(1), fsl.file("name", 10, &[(5, 1)])].concat();
+    let mut bytes = [fsl.header(1, 1, 5), fsl.file("name", 10, &[(5, 1)])].concat();
     let len_at = bytes.len() - 15;
     bytes[len_at..len_at + 8].copy_from_slice(&(1_u64 << 32).to_le_bytes());
     assert_eq!(damage(FslTrace::new(&bytes[..], 0).and_then(all)).reason, "a chunk longer than any");
@@ -250,7 +304,7 @@ proptest! {
         end in any::<prop::sample::Index>(),
     ) {
         let fsl = Fsl { version, fixed, hash_len: 6 };
-        let fsl = [fsl.header(2), fsl.file("a", 100, &[(60, 1), (40, 2)]), fsl.file("b", 7, &[(7, 3)])].concat();
+        let fsl = [fsl.header(2, 3, 107), fsl.file("a", 100, &[(60, 1), (40, 2)]), fsl.file("b", 7, &[(7, 3)])].concat();
         let hash = "00112233445566778899AABBCCDDEEFF00112233";
         let destor = format!("file start 1\na\n{hash} 4096\n{hash} 7\nfile end\nstream end\n").into_bytes();
         let csv = format!("hash,size\n{hash},4096\nab,1\n").into_bytes();

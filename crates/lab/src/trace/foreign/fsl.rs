@@ -69,11 +69,19 @@ impl Layout {
     }
 }
 
+/// Offset of the number of chunks in the header.
+const CHUNKS_AT: usize = 4112;
+/// Offset of the bytes of all chunks, from version 5 on.
+const BYTES_AT: usize = 8288;
+
 /// Contents of the header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     layout: Layout,
     files: u64,
+    chunks: u64,
+    /// Bytes of all chunks; `None` in versions that do not count them.
+    bytes: Option<u64>,
     /// Length of all chunks but the last of a file, where that is fixed.
     fixed_len: Option<u32>,
     hash_len: usize,
@@ -99,6 +107,9 @@ pub struct FslTrace<R> {
     header: Header,
     files_left: u64,
     file: Option<File>,
+    /// Chunks read so far, and their bytes.
+    chunks: u64,
+    bytes: u64,
     has_ended: bool,
 }
 
@@ -107,7 +118,7 @@ impl<R: BufRead> FslTrace<R> {
     pub fn new(input: R, version: u32) -> Result<Self> {
         let mut input = Input::new(input);
         let header = read_header(&mut input)?;
-        Ok(Self { input, version, header, files_left: header.files, file: None, has_ended: false })
+        Ok(Self { input, version, header, files_left: header.files, file: None, chunks: 0, bytes: 0, has_ended: false })
     }
 
     fn begin_file(&mut self) -> Result<Event> {
@@ -133,8 +144,9 @@ impl<R: BufRead> FslTrace<R> {
             }
         };
         let (size, chunks) = (u64_at(&fields, size), u64_at(&fields, chunks));
-        if let Some(fixed) = self.header.fixed_len
-            && chunks != size.div_ceil(fixed.into())
+        // A hasher may leave the rest behind the last whole chunk out.
+        if let Some(fixed) = self.header.fixed_len.map(u64::from)
+            && ![size.div_ceil(fixed), size / fixed].contains(&chunks)
         {
             return Err(damaged("a file whose length and number of chunks do not fit each other"));
         }
@@ -169,7 +181,24 @@ impl<R: BufRead> FslTrace<R> {
             return Err(Input::<R>::damaged(file.start, "a file whose chunks are longer than itself"));
         }
         self.file = None;
+        self.chunks = self.chunks.saturating_add(file.read);
+        self.bytes = self.bytes.saturating_add(file.read_bytes);
         Ok(Event::End)
+    }
+
+    /// Compares the totals of the header with what was read: the format has no checksums, so nothing else shows that a count of a
+    /// file, or a length, has changed.
+    fn check_totals(&self) -> Result<()> {
+        let Header { files, chunks, bytes, .. } = self.header;
+        let mut totals = vec![("chunks", CHUNKS_AT, chunks, self.chunks)];
+        totals.extend(bytes.map(|bytes| ("bytes", BYTES_AT, bytes, self.bytes)));
+        for (what, at, stated, read) in totals {
+            if stated != read {
+                let reason = format!("the header counts {stated} {what}, but the {files} files have {read}");
+                return Err(Input::<R>::damaged(at as u64, reason));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -181,8 +210,10 @@ impl<R: BufRead> Events for FslTrace<R> {
             None if self.has_ended => Ok(None),
             None if self.files_left == 0 => {
                 if !self.input.is_at_end()? {
-                    return Err(Input::<R>::damaged(self.input.offset(), "bytes after the last file"));
+                    let reason = format!("bytes after the last of {} files that the header counts", self.header.files);
+                    return Err(Input::<R>::damaged(self.input.offset(), reason));
                 }
+                self.check_totals()?;
                 self.has_ended = true;
                 Ok(None)
             }
@@ -216,7 +247,9 @@ fn read_header<R: BufRead>(input: &mut Input<R>) -> Result<Header> {
     if bits == 0 || !bits.is_multiple_of(8) || FOREIGN_HASH_LEN_MAX < bits / 8 {
         return Err(Input::<R>::damaged(4172, format!("hashes of {bits} bits")));
     }
-    Ok(Header { layout, files: u64_at(&header, 8), fixed_len, hash_len: bits / 8 })
+    let bytes = (BYTES_AT + 8 <= header.len()).then(|| u64_at(&header, BYTES_AT));
+    let (files, chunks) = (u64_at(&header, 8), u64_at(&header, CHUNKS_AT));
+    Ok(Header { layout, files, chunks, bytes, fixed_len, hash_len: bits / 8 })
 }
 
 fn field<const N: usize>(bytes: &[u8], range: Range<usize>) -> [u8; N] {

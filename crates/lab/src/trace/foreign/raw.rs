@@ -1,4 +1,5 @@
-//! Hashes of 20 bytes, one after the other, as the authors of "Lazy Exact Deduplication" keep them.
+//! Hashes of 20 bytes, one after the other, as the authors of "Lazy Exact Deduplication" keep them; or each with the length of its
+//! chunk behind it, as a 32-bit little-endian integer.
 
 use std::io::BufRead;
 
@@ -7,20 +8,29 @@ use anyhow::Result;
 use crate::trace::input::Input;
 use crate::trace::{Event, Events, HASH_LEN, TraceChunk};
 
-/// Reads such a file as one stream. The format has no lengths: all chunks get the same.
+/// Lengths of chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lengths {
+    /// The file has none; all chunks get this one.
+    Equal(u32),
+    /// Each is behind its hash.
+    Recorded,
+}
+
+/// Reads such a file as one stream.
 #[derive(Debug)]
 pub struct RawTrace<R> {
     input: Input<R>,
     begin: Option<Event>,
-    chunk_len: u32,
+    lengths: Lengths,
     has_ended: bool,
 }
 
 impl<R: BufRead> RawTrace<R> {
     /// Starts at the first byte. `name`, `version`: of the stream.
-    pub fn new(input: R, name: &[u8], version: u32, chunk_len: u32) -> Self {
+    pub fn new(input: R, name: &[u8], version: u32, lengths: Lengths) -> Self {
         let begin = Some(Event::Begin { name: name.to_vec(), version });
-        Self { input: Input::new(input), begin, chunk_len, has_ended: false }
+        Self { input: Input::new(input), begin, lengths, has_ended: false }
     }
 }
 
@@ -36,6 +46,11 @@ impl<R: BufRead> Events for RawTrace<R> {
             self.has_ended = true;
             return Ok(Some(Event::End));
         }
-        Ok(Some(Event::Chunk(TraceChunk { hash: self.input.array::<HASH_LEN>()?, len: self.chunk_len })))
+        let hash = self.input.array::<HASH_LEN>()?;
+        let len = match self.lengths {
+            Lengths::Equal(len) => len,
+            Lengths::Recorded => u32::from_le_bytes(self.input.array()?),
+        };
+        Ok(Some(Event::Chunk(TraceChunk { hash, len })))
     }
 }
