@@ -289,7 +289,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::print_stdout, reason = "a random test says its seed")]
     fn no_reached_chunk_is_lost_and_no_container_stays_without_a_reason() {
         let (mut deleted, mut rescued, mut moved) = (0, 0, 0);
         let rounds = if cfg!(feature = "slow") { 1_000_000 } else { 50_000 };
