@@ -202,8 +202,8 @@ impl Index {
     /// Makes everything recorded durable and closes the index. After an error the next opening falls back to the
     /// last checkpoint.
     pub fn close(self) -> Result<()> {
-        if let Some(plan) = self.schedule.plan() {
-            last_plan::write(&self.store.directory, &plan);
+        if self.options.schedule.plans() {
+            last_plan::write(&self.store.directory, self.schedule.last_plan());
         }
         self.store.close()
     }

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::options::{CycleRule, Prelookup, WindowRule};
 use crate::identify::schedule::plan::{Plan, Stride};
+use crate::identify::schedule::planner::LastPlan;
 use crate::io::os::OsHost;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
@@ -516,14 +517,18 @@ fn a_session_starts_with_the_last_plan_of_the_session_before() {
     let plan = Plan { pool: 8, stride: Stride::Chunks(8), back: 4, forward: 4 };
     assert_ne!(initial, plan);
     // The session is not closed, so it keeps no plan of its own.
-    last_plan::write(&caller.index.store.directory, &plan);
-    let (mut caller, ..) = caller.again(&disk, &options);
-    assert_eq!(caller.index.schedule.plan(), Some(plan));
-    close(&mut caller);
+    last_plan::write(&caller.index.store.directory, Some(LastPlan { plan, chunks: 1_000 }));
     let (caller, ..) = caller.again(&disk, &options);
     assert_eq!(caller.index.schedule.plan(), Some(plan));
     let path = caller.index.store.directory.path.join("plan");
-    disk.damage(path, |bytes| bytes[20] ^= 1);
+    disk.damage(&path, |bytes| bytes[20] ^= 1);
+    let (caller, ..) = caller.again(&disk, &options);
+    assert_eq!(caller.index.schedule.plan(), Some(initial));
+    disk.damage(&path, |bytes| bytes[20] ^= 1);
+    let (mut caller, ..) = caller.again(&disk, &options);
+    assert_eq!(caller.index.schedule.plan(), Some(plan));
+    // A plan that was not confirmed is not kept.
+    close(&mut caller);
     let (caller, ..) = caller.again(&disk, &options);
     assert_eq!(caller.index.schedule.plan(), Some(initial));
 }

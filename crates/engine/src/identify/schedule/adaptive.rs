@@ -5,7 +5,7 @@
 
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::plan::{Plan, PlanLimits};
-use crate::identify::schedule::planner::{Planner, Situation};
+use crate::identify::schedule::planner::{LastPlan, Planner, Situation};
 use crate::identify::schedule::pool::Pool;
 use crate::identify::schedule::trace::Trace;
 use crate::identify::schedule::{Decision, Event, Schedule, Selection, View};
@@ -23,7 +23,7 @@ pub(super) struct Adaptive {
 }
 
 impl Adaptive {
-    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits, last: Option<Plan>) -> Self {
+    pub(super) fn new(device: DeviceCosts, limits: &PlanLimits, last: Option<LastPlan>) -> Self {
         Self { planner: Planner::new(limits, last), is_deep: device.is_deep() }
     }
 }
@@ -49,6 +49,10 @@ impl Schedule for Adaptive {
 
     fn plan(&self) -> Option<Plan> {
         Some(self.planner.plan)
+    }
+
+    fn last_plan(&self) -> Option<LastPlan> {
+        self.planner.last_plan()
     }
 
     fn learn(&mut self, trace: Trace, situation: &Situation) {

@@ -9,7 +9,7 @@ use crate::identify::exact::arrivals::RunMeter;
 use crate::identify::options::{self, IndexOptions};
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::plan::{Plan, PlanLimits};
-use crate::identify::schedule::planner::Situation;
+use crate::identify::schedule::planner::{LastPlan, Situation};
 use crate::identify::schedule::rounds::Rounds;
 use crate::identify::schedule::trace::Trace;
 
@@ -133,6 +133,11 @@ pub(in crate::identify) trait Schedule: Debug + Send {
         None
     }
 
+    /// Returns the plan that the next session should start with, if there is reason to think that it suits it.
+    fn last_plan(&self) -> Option<LastPlan> {
+        None
+    }
+
     /// Takes the recent stream; only a schedule that plans needs it.
     fn learn(&mut self, trace: Trace, situation: &Situation) {
         let _ = (trace, situation);
@@ -145,7 +150,7 @@ pub(in crate::identify) fn of(
     options: &IndexOptions,
     device: DeviceCosts,
     limits: &PlanLimits,
-    last: Option<Plan>,
+    last: Option<LastPlan>,
 ) -> Box<dyn Schedule> {
     match options.schedule {
         options::Schedule::Eager => Box::new(eager::Eager),

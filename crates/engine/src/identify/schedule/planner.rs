@@ -34,6 +34,11 @@ const RATE_CHANGE: f64 = 1.3;
 const WAIT_MAX: u32 = 4;
 /// Runs of the stream that a decision looks at; the newest count.
 const RECENT_RUNS_MAX: usize = 3_000;
+/// Factors by which the share of duplicates, counted from [`SHARE_MIN`] below, and the mean run change from one phase of a stream to
+/// another.
+const SHARE_CHANGE: f64 = 1.5;
+const SHARE_MIN: f64 = 0.1;
+const RUN_CHANGE: f64 = 2.0;
 /// Most steps of one decision.
 const STEPS_MAX: usize = 6;
 
@@ -56,6 +61,43 @@ pub(in crate::identify) struct Planner {
     wait: (u32, u32),
     /// Seconds that the plan takes for a chunk of the stream, at the last decision.
     rate: f64,
+    /// The stream in the newest trace, and for how many traces it has been like that.
+    stream: StreamShape,
+    phase: u32,
+    /// Chunks of the session so far, its traces, and the chunks of the session before if this one began with its plan.
+    arrivals: u64,
+    session_traces: u32,
+    expected: u64,
+}
+
+/// A stream as far as plans depend on it.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamShape {
+    /// Share of the chunks that may have had to be looked up.
+    share: f64,
+    /// Their mean run.
+    run: f64,
+}
+
+impl StreamShape {
+    fn of(trace: &Trace) -> Self {
+        let chunks = trace.runs.iter().map(|run| f64::from(run.len)).sum::<f64>();
+        Self { share: chunks / trace.recorded().max(1) as f64, run: chunks / trace.runs.len().max(1) as f64 }
+    }
+
+    /// Returns true if two traces seem to belong to the same phase of the stream.
+    fn is_like(&self, other: &Self) -> bool {
+        let within = |a: f64, b: f64, factor: f64| a <= b * factor && b <= a * factor;
+        within(self.share + SHARE_MIN, other.share + SHARE_MIN, SHARE_CHANGE) && within(self.run, other.run, RUN_CHANGE)
+    }
+}
+
+/// Last plan of a session, for the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct LastPlan {
+    pub(in crate::identify) plan: Plan,
+    /// Chunks of the session.
+    pub(in crate::identify) chunks: u64,
 }
 
 /// State of an index that plans depend on.
@@ -73,10 +115,45 @@ pub(in crate::identify) struct Situation {
 
 impl Planner {
     /// Starts with a plan that was the last one of an earlier session, or with the initial one.
-    pub(in crate::identify) fn new(limits: &PlanLimits, last: Option<Plan>) -> Self {
-        let before = Coverage::new(0);
-        let plan = last.map_or_else(|| limits.initial(), |plan| limits.fit(&plan));
-        Self { plan, traces: Vec::new(), before, credit: CREDIT_MAX, wait: (0, 0), rate: 0.0 }
+    pub(in crate::identify) fn new(limits: &PlanLimits, last: Option<LastPlan>) -> Self {
+        Self {
+            plan: last.map_or_else(|| limits.initial(), |last| limits.fit(&last.plan)),
+            traces: Vec::new(),
+            before: Coverage::new(0),
+            credit: CREDIT_MAX,
+            wait: (0, 0),
+            rate: 0.0,
+            stream: StreamShape::default(),
+            phase: 0,
+            arrivals: 0,
+            session_traces: 0,
+            expected: last.map_or(0, |last| last.chunks),
+        }
+    }
+
+    /// Returns the plan for the next session, if the stream of this one had one phase.
+    pub(in crate::identify) fn last_plan(&self) -> Option<LastPlan> {
+        let has_one_phase = 1 < self.phase && self.phase == self.session_traces;
+        has_one_phase.then_some(LastPlan { plan: self.plan, chunks: self.arrivals })
+    }
+
+    /// Returns for how many traces like the newest one a plan is chosen: as many as there were in this phase, or the rest of a
+    /// session like the one before. `count`: traces that a decision looks at.
+    fn horizon(&self, count: f64, newest: u64) -> f64 {
+        let is_as_expected = self.phase == self.session_traces;
+        let left = if is_as_expected { self.expected.saturating_sub(self.arrivals) } else { 0 };
+        count.max(f64::from(self.phase)).max(left as f64 / newest.max(1) as f64)
+    }
+
+    /// Drops the oldest trace: what it has read is in the cache.
+    fn drop_oldest(&mut self) {
+        let oldest = self.traces.remove(0);
+        for run in oldest.runs.iter().filter(|run| !run.is_nowhere()) {
+            self.before.use_at(run.start);
+        }
+        for (start, end) in oldest.reads {
+            self.before.add(start, end);
+        }
     }
 
     /// Returns true if the plan has been the best one in several decisions.
@@ -99,25 +176,26 @@ impl Planner {
         if self.traces.last().is_some_and(|last| first < last.end) {
             // Another session has begun.
             self.traces.clear();
+            (self.phase, self.arrivals, self.session_traces) = (0, 0, 0);
         }
+        let stream = StreamShape::of(&trace);
+        self.phase = if self.phase == 0 || stream.is_like(&self.stream) { self.phase + 1 } else { 1 };
+        (self.stream, self.arrivals, self.session_traces) =
+            (stream, self.arrivals + trace.arrivals, self.session_traces + 1);
         let arrivals = trace.arrivals.max(1) as f64;
         self.traces.push(trace);
         let newest = &self.traces[self.traces.len() - 1..];
         let done = self.replay(self.plan, newest, situation, f64::INFINITY);
         self.credit -= done.visits as f64 * VISIT_SECONDS;
         let rate = done.seconds / arrivals;
-        if TRACES < self.traces.len() {
-            let oldest = self.traces.remove(0);
-            for run in oldest.runs.iter().filter(|run| !run.is_nowhere()) {
-                self.before.use_at(run.start);
-            }
-            for (start, end) in oldest.reads {
-                self.before.add(start, end);
-            }
+        while TRACES.min(self.phase as usize) < self.traces.len() {
+            self.drop_oldest();
         }
         let is_steady = rate <= self.rate * RATE_CHANGE && self.rate <= rate * RATE_CHANGE;
         self.wait.0 = if is_steady { self.wait.0.saturating_sub(1) } else { 0 };
-        if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit {
+        // One trace does not tell what a plan costs at first from what it costs further on.
+        let is_held = self.expected != 0 && self.session_traces == 1;
+        if self.wait.0 == 0 && RATE_MIN < rate && 0.0 < self.credit && !is_held {
             let best = self.choose(situation);
             let wait = if best == self.plan { (2 * self.wait.1).clamp(1, WAIT_MAX) } else { 1 };
             self.plan = best;
@@ -153,18 +231,26 @@ impl Planner {
     /// that it ends at, if that saves enough, or else the current one.
     fn choose(&mut self, situation: &Situation) -> Plan {
         let traces = self.recent();
+        let newest = traces.last().map_or(0, |trace| trace.arrivals);
+        let earlier = traces.iter().map(|trace| trace.arrivals).sum::<u64>() as f64 / newest.max(1) as f64 - 1.0;
+        let horizon = self.horizon(earlier + 1.0, newest);
         let mut tried: Vec<(Plan, f64)> = Vec::new();
+        let own = self.plan;
         let mut cost_of = |planner: &mut Self, plan: Plan, seconds_max: f64| {
             if let Some((_, cost)) = tried.iter().find(|(known, _)| *known == plan) {
                 return *cost;
             }
             let done = planner.replay(plan, &traces, situation, seconds_max);
             planner.credit -= done.visits as f64 * VISIT_SECONDS;
-            tried.push((plan, done.seconds));
-            done.seconds
+            // What a plan takes at first is spent already if it is the current one.
+            let first = (done.seconds - done.last_seconds - earlier * done.last_seconds).max(0.0);
+            let cost = horizon * done.last_seconds + if plan == own { 0.0 } else { first };
+            let cost = if seconds_max < done.seconds { cost.max(done.seconds) } else { cost };
+            tried.push((plan, cost));
+            cost
         };
-        let current = cost_of(self, self.plan, f64::INFINITY);
-        let (mut best, mut least) = (self.plan, current);
+        let current = cost_of(self, own, f64::INFINITY);
+        let (mut best, mut least) = (own, current);
         let mut candidates = situation.limits.archetypes().to_vec();
         candidates.extend(situation.limits.neighbors(&best));
         for _ in 0..STEPS_MAX {

@@ -12,6 +12,8 @@ use crate::kv::PAGE_BYTES;
 /// Cost of a replayed plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::identify) struct Replayed {
+    /// Seconds of the last trace.
+    pub(in crate::identify) last_seconds: f64,
     /// Seconds of the device, and of the processor for records of windows.
     pub(in crate::identify) seconds: f64,
     /// Runs that were visited: the processor time of the replay itself.
@@ -57,7 +59,9 @@ pub(in crate::identify) fn replay(
         done,
     };
     let mut oldest = None;
+    let mut before_last = 0.0;
     for trace in traces {
+        before_last = replay.done.seconds;
         for run in &trace.runs {
             if seconds_max < replay.done.seconds {
                 return replay.done;
@@ -80,6 +84,7 @@ pub(in crate::identify) fn replay(
         let full = f64::from(plan.pool).min(density * limits.age as f64);
         replay.resolve(end, (full / replay.count as f64).max(1.0));
     }
+    replay.done.last_seconds = replay.done.seconds - before_last;
     replay.done
 }
 

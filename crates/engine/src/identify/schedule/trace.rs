@@ -50,6 +50,12 @@ pub(in crate::identify) struct Trace {
 }
 
 impl Trace {
+    /// Returns for how many of its chunks the trace has the runs.
+    pub(super) fn recorded(&self) -> u64 {
+        let left = self.runs.last().filter(|_| self.runs.len() == RUNS_MAX);
+        left.map_or(self.arrivals, |last| self.arrivals - (self.end - last.sequence - u64::from(last.len)))
+    }
+
     /// Notes records that were read from the log into the cache.
     pub(in crate::identify) fn read(&mut self, start: u64, end: u64) {
         if self.reads.len() < READS_MAX {
