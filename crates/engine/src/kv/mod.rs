@@ -9,18 +9,20 @@ use crate::types::Fingerprint;
 pub(crate) mod bucket_table;
 mod fields;
 pub mod filter;
+pub(crate) mod sealed;
+pub(crate) mod store;
 
 pub(crate) use bucket_table::bucket_name::BucketName;
 pub use bucket_table::counters::TableCounters;
-pub use bucket_table::flush::{FlushDone, FlushJob, Live};
+pub use bucket_table::flush::{FlushDone, FlushJob};
 pub(crate) use bucket_table::lookup::LookupDone;
 pub(crate) use bucket_table::page::PAGE_BYTES;
-pub(crate) use bucket_table::sealed::{Seal, SealedReader, SealedWriter};
-pub use bucket_table::search::Lookup;
 pub(crate) use bucket_table::spec::BATCH_PAGES_MAX;
 pub use bucket_table::spec::{BucketReads, TableSpec, merge_buffer_bytes};
 pub use bucket_table::table::Table;
 pub(crate) use fields::Fields;
+pub(crate) use sealed::{Seal, SealedReader, SealedWriter};
+pub use store::{Live, Lookup};
 
 /// Bytes of a fingerprint that the table keeps: 160 keyed bits identify a chunk.
 pub const KEY_LEN: usize = 20;

@@ -132,7 +132,7 @@ impl Index {
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
         let (counter, entry) = match answer {
-            Lookup::InMemtable(entry) => (&mut self.counters.memtable_hits, Some(entry)),
+            Lookup::InMemory(entry) => (&mut self.counters.memtable_hits, Some(entry)),
             Lookup::OnDisk(entry) => (&mut self.counters.disk_hits, Some(entry)),
             Lookup::Dead => (&mut self.counters.dead_hits, None),
             Lookup::Absent => (&mut self.counters.filter_false_positives, None),

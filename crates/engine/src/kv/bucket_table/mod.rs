@@ -20,7 +20,6 @@ pub(in crate::kv) mod recent;
 pub(in crate::kv) mod run;
 pub(in crate::kv) mod run_source;
 pub(in crate::kv) mod run_writer;
-pub(in crate::kv) mod sealed;
 pub(in crate::kv) mod search;
 pub(in crate::kv) mod spans;
 pub(in crate::kv) mod spec;
