@@ -5,7 +5,7 @@ use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::identify::locality::frame::FRAME_BYTES;
 use crate::identify::schedule::planner::PLANNING_BYTES;
-use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
+use crate::kv::{BATCH_PAGES_MAX, BucketReads, OpenStore, PAGE_BYTES, TableSpec, merge_buffer_bytes};
 
 /// When to look up chunks that pass the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -271,11 +271,15 @@ impl IndexOptions {
         parts.into_iter().fold(0, usize::saturating_add)
     }
 
+    /// Returns what opens the store, for lookups that read in some way.
+    pub(crate) fn open_store(&self, reads: BucketReads) -> Box<dyn OpenStore> {
+        Box::new(TableSpec { reads, ..self.table() })
+    }
+
     /// Returns the specification of the table.
-    pub(crate) fn table(&self) -> TableSpec {
+    fn table(&self) -> TableSpec {
         TableSpec {
             runs_max: self.runs_max.max(1),
-            reads: self.reads.unwrap_or(BucketReads::Pages),
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }

@@ -57,10 +57,8 @@ pub(in crate::identify) struct Checkpoint {
     pub(crate) duplicate_runs_file: u8,
     /// Pages of the duplicate-run log.
     pub(crate) duplicate_run_pages: u64,
-    /// The locations of the table's runs.
-    pub(crate) manifest: Seal,
-    /// The memtable.
-    pub(crate) memtable: Seal,
+    /// The parts of the store.
+    pub(crate) parts: Vec<Seal>,
     /// The filter.
     pub(crate) filter: Seal,
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
@@ -83,9 +81,9 @@ pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8>
     bytes.extend_from_slice(&checkpoint.registry_checksum);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for Seal { len, checksum } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
+    for Seal { len, checksum } in checkpoint.parts.iter().chain([&checkpoint.filter]) {
         bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(&checksum);
+        bytes.extend_from_slice(checksum);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
     let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
@@ -122,6 +120,10 @@ pub(in crate::identify) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint>
     decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
 }
 
+fn decode_seal(fields: &mut Fields<'_>) -> Option<Seal> {
+    Some(Seal { len: fields.u64()?, checksum: fields.array()? })
+}
+
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
     let [1] = fields.array()? else { return None };
     let [duplicate_runs_file] = fields.array()?;
@@ -134,9 +136,8 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         log_pages: fields.u64()?,
         duplicate_runs_file,
         duplicate_run_pages: fields.u64()?,
-        manifest: Seal { len: fields.u64()?, checksum: fields.array()? },
-        memtable: Seal { len: fields.u64()?, checksum: fields.array()? },
-        filter: Seal { len: fields.u64()?, checksum: fields.array()? },
+        parts: vec![decode_seal(&mut fields)?, decode_seal(&mut fields)?],
+        filter: decode_seal(&mut fields)?,
         incomplete: Vec::new(),
         covered: Bitmap::default(),
     };
@@ -167,8 +168,7 @@ mod tests {
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
-            manifest: seal(1),
-            memtable: seal(2),
+            parts: vec![seal(1), seal(2)],
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
@@ -199,8 +199,7 @@ mod tests {
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
-            manifest: Seal::empty(),
-            memtable: Seal::empty(),
+            parts: vec![Seal::empty(), Seal::empty()],
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,

@@ -110,7 +110,7 @@ impl Index {
     }
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
-        let device = DeviceCosts::of_reads(store.table.table.reads());
+        let device = DeviceCosts::of_reads(store.reads);
         let limits = plan_limits(options, store.filter.bytes_left(), 0);
         let schedule = schedule::of(options, device, &limits);
         let cache = Cache::new(cache_bytes(options, store.filter.bytes_left()));
@@ -149,7 +149,7 @@ impl Index {
     /// containers that are not covered are returned.
     pub(crate) fn attach_numbered(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
         // The results of the session before are useless.
-        self.store.table.end_lookup();
+        self.store.entries.finish_look_up();
         self.store.log.end_read();
         self.counters.cycles += self.session.cycles.opened;
         self.session = new_session(&self.options);
@@ -187,7 +187,7 @@ impl Index {
 
     /// Returns how lookups read the table.
     pub(crate) fn reads(&self) -> BucketReads {
-        self.store.table.table.reads()
+        self.store.reads
     }
 
     /// Makes everything recorded durable: a crash falls back to this state. Costs a write of the filter and of the

@@ -100,7 +100,7 @@ impl Index {
         }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
         let start = self.timer.now();
-        let answers = self.store.table.lookup(&keys, &self.store.registry);
+        let answers = self.store.entries.look_up(&keys, &self.store.registry);
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;

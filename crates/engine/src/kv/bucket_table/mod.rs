@@ -23,4 +23,5 @@ pub(in crate::kv) mod run_writer;
 pub(in crate::kv) mod search;
 pub(in crate::kv) mod spans;
 pub(in crate::kv) mod spec;
+pub(in crate::kv) mod store;
 pub(in crate::kv) mod table;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::io::DeviceProfile;
-use crate::kv::{Position, Seal};
+use crate::kv::{BucketReads, Position, Seal};
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
 use crate::testing::sim::SimDisk;
