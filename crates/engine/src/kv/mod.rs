@@ -1,7 +1,7 @@
 //! The key-value stores under the exact index: from fingerprint to container and log position, in bounded memory.
 //!
 //! A [`filter::Filter`] in memory answers for most fingerprints that are not stored; an [`EntryStore`] answers for the rest.
-//! The bucket table is the store on disk. Fingerprints are keyed and therefore uniform: their own bits choose buckets and
+//! The bucket table is the store on disk, and `memory` a store in memory. Fingerprints are keyed and therefore uniform: their own bits choose buckets and
 //! filter bits, without a hash. Only the first [`KEY_LEN`] bytes count, so that the filter can be rebuilt from the store.
 
 use crate::types::Fingerprint;
@@ -9,6 +9,7 @@ use crate::types::Fingerprint;
 pub(crate) mod bucket_table;
 mod fields;
 pub mod filter;
+mod memory;
 pub(crate) mod sealed;
 pub mod store;
 
@@ -19,6 +20,7 @@ pub(crate) use bucket_table::spec::BATCH_PAGES_MAX;
 pub use bucket_table::spec::{BucketReads, TableSpec, merge_buffer_bytes};
 pub use bucket_table::table::Table;
 pub(crate) use fields::Fields;
+pub use memory::MemorySpec;
 pub use sealed::{Seal, SealedReader, SealedWriter};
 pub use store::{Containers, EntryStore, Live, Lookup, OpenStore, StoreCounters, Surroundings, SyncContainers};
 

@@ -94,11 +94,12 @@ pub struct StoreCounters {
 
 /// A key-value store from fingerprint to container and log position.
 ///
-/// A store holds at most one answer for a key that counts: the entry inserted last. If the container of that entry is not live, the
-/// store may answer with an earlier entry of the key whose container is, or with [`Lookup::Dead`]. A store never answers
-/// with an entry that was not inserted. It may lose entries to damage only, and then [`EntryStore::damage`] says which.
+/// A key that was inserted is found as long as the container of its last entry is live. The answer may be an earlier entry of
+/// the key whose container is live: the container is never wrong, but the position may be old. If the container of the last
+/// entry is not live, the store may have forgotten the earlier ones. A store never answers with an entry that was not
+/// inserted. It loses entries to damage only, and [`EntryStore::damage`] reports which.
 ///
-/// Until [`EntryStore::save`], whatever a crash leaves of a store is the state of the last checkpoint.
+/// A crash leaves the state of the last checkpoint.
 pub trait EntryStore: Debug + Send {
     /// Looks keys up; returns one answer for each, in their order. An unreadable key counts as absent.
     fn look_up(&mut self, keys: &[Key], containers: &dyn Containers) -> Vec<Lookup>;

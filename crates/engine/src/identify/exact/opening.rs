@@ -141,6 +141,11 @@ impl Opening<'_> {
             return Ok(None);
         }
         let checkpoint = self.directory.load_checkpoint()?;
+        if checkpoint.store != self.options.store.code() {
+            // The files of the other store are of no use, and may be large.
+            self.directory.clear()?;
+            return Err(Error::invalid("the entries of the index are in a store of another kind"));
+        }
         let reads = self.reads();
         let kind = self.options.open_store(reads);
         let (mut entries, epoch) = self.load_store(&*kind, &checkpoint)?;
@@ -168,7 +173,8 @@ impl Opening<'_> {
 
     /// Returns how lookups read the store: by default, as suits the measured device.
     fn reads(&self) -> BucketReads {
-        let measured = || device::profile(&*self.directory.disk, &self.directory.path).map(BucketReads::ByDevice);
+        let file = self.options.store.measured_file();
+        let measured = || device::profile(&*self.directory.disk, &self.directory.path, file).map(BucketReads::ByDevice);
         self.options.reads.or_else(measured).unwrap_or(BucketReads::Pages)
     }
 
@@ -261,6 +267,7 @@ impl Opening<'_> {
             registry,
             entries,
             kind,
+            code: self.options.store.code(),
             reads,
             log: BackgroundLog::new(Arc::clone(&directory.disk), host, log),
             duplicate_runs,

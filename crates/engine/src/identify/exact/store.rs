@@ -10,14 +10,16 @@
 //! | `table` | pages of the bucket table; see [`crate::kv::page`] |
 //! | `repeats.N` | the duplicate-run log; see [`crate::identify::duplicate_runs`]; the checkpoint names one of two |
 //! | `device` | the measured profile of the device; see `device.rs` |
-//! | `manifest.N`, `staged.N`, `filter.N` | layout of the table, memtable and filter at the checkpoint of generation N modulo 2 |
+//! | `manifest.N`, `staged.N` | layout of the table and memtable at the checkpoint of generation N modulo 2 |
+//! | `entries.N` | of an index in memory, in place of `table`, `manifest` and `staged`: all entries, likewise |
+//! | `filter.N` | the filter, likewise |
 //!
 //! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers
 //! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
 //! next opening falls back to the last checkpoint. No hit ever names a container that does not hold the chunk.
 
 use crate::bitmap::Bitmap;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::identify::exact::arrivals::DuplicateRun;
 use crate::identify::exact::background::BackgroundLog;
 use crate::identify::exact::checkpoint::Checkpoint;
@@ -47,6 +49,8 @@ pub(in crate::identify) struct Store {
     pub(crate) entries: Box<dyn EntryStore>,
     /// Makes stores of the same kind.
     pub(crate) kind: Box<dyn OpenStore>,
+    /// Number of the kind in checkpoints.
+    pub(crate) code: u8,
     /// How lookups read the store, if it is on disk.
     pub(crate) reads: BucketReads,
     pub(crate) log: BackgroundLog,
@@ -104,10 +108,20 @@ impl Store {
         if self.degraded.is_none() {
             match self.record_on_disk(unit) {
                 Ok(()) => return,
-                Err(error) => self.degraded = Some(error.to_string()),
+                Err(error) => self.degrade(&error),
             }
         }
         self.record_in_memory(unit);
+    }
+
+    /// Writes nothing more from now on. A store that is full is whole, so it is saved first: the next opening finds all that
+    /// it holds.
+    fn degrade(&mut self, error: &Error) {
+        if let Error::StoreFull { .. } = error {
+            // After a failure the next opening falls back to the last checkpoint.
+            let _ = self.checkpoint().and_then(|()| self.directory.mark_clean());
+        }
+        self.degraded = Some(error.to_string());
     }
 
     fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
@@ -236,6 +250,7 @@ impl Store {
             log_pages: self.log.log.written_pages,
             duplicate_runs_file: self.duplicate_runs.file_number,
             duplicate_run_pages: self.duplicate_runs.pages(),
+            store: self.code,
             parts: parts.into_iter().map(SealedWriter::finish).collect::<Result<_>>()?,
             filter: filter.finish()?,
             incomplete: self.incomplete.with(self.entries.damage()),
