@@ -46,12 +46,12 @@ const STEP_CHUNKS: u64 = 1 << 16;
 /// opened for the next, whose cache is empty.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     match setting.point.store {
-        Store::Table => run_table(setting, source, chunks),
+        Store::Table | Store::Memory => run_engine(setting, source, chunks),
         Store::Cuckoo => run_mapped(setting, source, chunks),
     }
 }
 
-fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let mut options = setting.point.index_options_scaled(setting.scale)?;
     if let (None, Device::Modeled { model, .. }) = (options.reads, setting.device) {
         // A real device is measured when an index that has a table is opened.
