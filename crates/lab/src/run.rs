@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
 use onefold_engine::identify::Identifier;
 use onefold_engine::kv::BucketReads;
@@ -70,7 +70,9 @@ fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         drive(setting, &mut replay, source, left, &mut measured, &mut |_| Duration::ZERO)?;
         measured.traffic = clock.as_ref().zip(before).map(|(clock, before)| clock.traffic().since(&before));
         let (index, recorded) = replay.finish()?;
-        ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
+        if let Some(reason) = index.degraded() {
+            bail!("the index is degraded: {reason}");
+        }
         total.add_session(source.session(), measured);
         if total.outcome.chunks == chunks || !source.next_session()? {
             return Ok(total);
