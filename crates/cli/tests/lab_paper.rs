@@ -33,7 +33,17 @@ fn every_preset_finds_the_same_chunks_of_a_trace() {
     let synth = ["lab", "synth", "trace", "--objects", "300", "--versions", "3", "--modified", "0.3", "--json"];
     let made = fixture.run(synth).code(0).json();
     let described = fixture.run(["lab", "describe", "trace", "--json"]).code(0).json();
-    let presets = ["adaptive", "lazy", "eager", "exhaustive", "dedupcdp", "pm-oblivious", "pm-buffer-f", "pm-buffer-l"];
+    let presets = [
+        "adaptive",
+        "lazy",
+        "eager",
+        "exhaustive",
+        "chunkstash",
+        "dedupcdp",
+        "pm-oblivious",
+        "pm-buffer-f",
+        "pm-buffer-l",
+    ];
     let mut run = vec!["lab", "run", "trace", "--device", "nvme", "--json", "--scratch", ".", "--one-session"];
     for preset in presets {
         run.extend(["--preset", preset]);

@@ -306,6 +306,12 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
+    /// A store of the index takes no more entries.
+    #[error("the index holds {entries} entries, and its memory is used up")]
+    StoreFull {
+        /// Entries of live containers in it.
+        entries: u64,
+    },
     /// The session was fenced: its commit key is taken, nothing it wrote will be referred to.
     #[error("session {session} was fenced by a garbage collection")]
     Fenced {

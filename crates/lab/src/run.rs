@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use onefold_engine::Error;
 use onefold_engine::identify::Identifier;
 use onefold_engine::kv::BucketReads;
@@ -46,12 +46,12 @@ const STEP_CHUNKS: u64 = 1 << 16;
 /// opened for the next, whose cache is empty.
 pub fn run(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     match setting.point.store {
-        Store::Table => run_table(setting, source, chunks),
+        Store::Table | Store::Memory => run_engine(setting, source, chunks),
         Store::Cuckoo => run_mapped(setting, source, chunks),
     }
 }
 
-fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
+fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Result<Measured> {
     let mut options = setting.point.index_options_scaled(setting.scale)?;
     if let (None, Device::Modeled { model, .. }) = (options.reads, setting.device) {
         // A real device is measured when an index that has a table is opened.
@@ -70,7 +70,9 @@ fn run_table(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Res
         drive(setting, &mut replay, source, left, &mut measured, &mut |_| Duration::ZERO)?;
         measured.traffic = clock.as_ref().zip(before).map(|(clock, before)| clock.traffic().since(&before));
         let (index, recorded) = replay.finish()?;
-        ensure!(index.degraded().is_none(), "the index is degraded: {:?}", index.degraded());
+        if let Some(reason) = index.degraded() {
+            bail!("the index is degraded: {reason}");
+        }
         total.add_session(source.session(), measured);
         if total.outcome.chunks == chunks || !source.next_session()? {
             return Ok(total);

@@ -5,7 +5,7 @@ use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::identify::locality::frame::FRAME_BYTES;
 use crate::identify::schedule::planner::PLANNING_BYTES;
-use crate::kv::{BATCH_PAGES_MAX, BucketReads, PAGE_BYTES, TableSpec, merge_buffer_bytes};
+use crate::kv::{BATCH_PAGES_MAX, BucketReads, MemorySpec, OpenStore, PAGE_BYTES, TableSpec, merge_buffer_bytes};
 
 /// When to look up chunks that pass the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +116,46 @@ impl WindowRule {
     }
 }
 
+/// The key-value store that holds the entries of the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreKind {
+    /// The bucket table: entries on disk, in any number.
+    Table,
+    /// A hash table in memory, saved as a whole at checkpoints. Once it is full, later chunks are stored again when they
+    /// occur again, and the index reports that.
+    Memory {
+        /// Bytes of the table, about 36 for each chunk.
+        bytes: usize,
+    },
+}
+
+impl StoreKind {
+    /// Returns the number by which a checkpoint names the kind.
+    pub(in crate::identify) fn code(self) -> u8 {
+        match self {
+            Self::Table => 1,
+            Self::Memory { .. } => 2,
+        }
+    }
+
+    /// Returns how many parts a checkpoint keeps of the kind with a number; `None` for an unknown number.
+    pub(in crate::identify) fn parts_of(code: u8) -> Option<usize> {
+        match code {
+            1 => Some(2),
+            2 => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of a file that grows with the index, whose reads show the speed of the device.
+    pub(in crate::identify) fn measured_file(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Memory { .. } => "log",
+        }
+    }
+}
+
 /// When buffer cycles end and chunks leave them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CycleRule {
@@ -158,7 +198,9 @@ pub struct IndexOptions {
     pub filter_bytes_max: usize,
     /// Bits that the filter sets for a chunk, 1 to 10.
     pub filter_hashes: u32,
-    /// Memory of the memtable. The number of buckets of the table follows it.
+    /// The key-value store. An index that was made with another kind is made again from the containers.
+    pub store: StoreKind,
+    /// Memory of the memtable of the table. The number of its buckets follows it.
     pub memtable_bytes: usize,
     /// Memory in which a flush merges runs of the table.
     pub merge_buffer_bytes: usize,
@@ -184,8 +226,11 @@ pub struct IndexOptions {
     pub duplicate_run_pages_min: u64,
 }
 
-/// Buffers of every index: a batch of table pages in the foreground and one in the background, the tail of the log twice.
-pub(crate) const BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES + (2 * TAIL_PAGES + 1) * FRAME_BYTES;
+/// Buffers of a table: a batch of pages in the foreground and one in the background.
+const TABLE_BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES;
+
+/// Buffers of every index: the tail of the log twice.
+const LOG_BUFFER_BYTES: usize = (2 * TAIL_PAGES + 1) * FRAME_BYTES;
 
 /// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
 pub(in crate::identify) const PENDING_BYTES: usize = 240;
@@ -233,6 +278,7 @@ impl IndexOptions {
             filter_bytes: 0,
             filter_bytes_max: 0,
             filter_hashes: FILTER_HASHES,
+            store: StoreKind::Table,
             memtable_bytes,
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
@@ -266,16 +312,26 @@ impl IndexOptions {
         let (of_pending, planning) =
             if self.schedule.plans() { (PENDING_BYTES + LOOKUP_BYTES, PLANNING_BYTES) } else { (PENDING_BYTES, 0) };
         let pending = self.pending_max * of_pending;
-        let table = self.table().memory_bytes_max();
-        let parts = [filter, table, cache, pending, planning, windows, arrivals, BUFFER_BYTES];
+        let store = match self.store {
+            StoreKind::Table => self.table().memory_bytes_max() + TABLE_BUFFER_BYTES,
+            StoreKind::Memory { bytes } => MemorySpec { bytes }.memory_bytes(),
+        };
+        let parts = [filter, store, cache, pending, planning, windows, arrivals, LOG_BUFFER_BYTES];
         parts.into_iter().fold(0, usize::saturating_add)
     }
 
+    /// Returns what opens the store, for lookups that read in some way.
+    pub(crate) fn open_store(&self, reads: BucketReads) -> Box<dyn OpenStore> {
+        match self.store {
+            StoreKind::Table => Box::new(TableSpec { reads, ..self.table() }),
+            StoreKind::Memory { bytes } => Box::new(MemorySpec { bytes }),
+        }
+    }
+
     /// Returns the specification of the table.
-    pub(crate) fn table(&self) -> TableSpec {
+    fn table(&self) -> TableSpec {
         TableSpec {
             runs_max: self.runs_max.max(1),
-            reads: self.reads.unwrap_or(BucketReads::Pages),
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }

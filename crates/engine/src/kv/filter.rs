@@ -12,7 +12,7 @@ use onefold_accel::memory::will_need;
 
 use crate::bloom::{self, BLOCK_BITS, BLOCK_BYTES, BLOCK_WORDS, Block};
 use crate::error::{Error, Result};
-use crate::kv::bucket_table::sealed::{SealedReader, SealedWriter};
+use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::{Fields, Key, part_of};
 
 /// Most bits per fingerprint: 10 choices of 9 bits out of the 96 that do not choose the block.
@@ -281,19 +281,13 @@ mod tests {
         }
     }
 
-    fn save(filter: &Filter, disk: &SimDisk, path: &Path) -> crate::kv::bucket_table::sealed::Seal {
+    fn save(filter: &Filter, disk: &SimDisk, path: &Path) -> crate::kv::sealed::Seal {
         let mut writer = SealedWriter::create(disk.create(path).unwrap()).unwrap();
         filter.save(7, &mut writer).unwrap();
         writer.finish().unwrap()
     }
 
-    fn load(
-        disk: &SimDisk,
-        path: &Path,
-        seal: crate::kv::bucket_table::sealed::Seal,
-        generation: u64,
-        max: usize,
-    ) -> Result<Filter> {
+    fn load(disk: &SimDisk, path: &Path, seal: crate::kv::sealed::Seal, generation: u64, max: usize) -> Result<Filter> {
         let file = disk.open(path, crate::io::Access::Read)?;
         Filter::load(generation, max, SealedReader::open(file, path.to_path_buf(), seal)?)
     }
@@ -329,8 +323,7 @@ mod tests {
             let mut all =
                 vec![0; usize::try_from(disk.open(&path, crate::io::Access::Read).unwrap().len().unwrap()).unwrap()];
             disk.open(&path, crate::io::Access::Read).unwrap().read_at(0, &mut all).unwrap();
-            let seal =
-                crate::kv::bucket_table::sealed::Seal { len: all.len() as u64, checksum: blake3::hash(&all).into() };
+            let seal = crate::kv::sealed::Seal { len: all.len() as u64, checksum: blake3::hash(&all).into() };
             assert!(load(&disk, &path, seal, 7, 1 << 20).is_err(), "{len}");
         }
     }

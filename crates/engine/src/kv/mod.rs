@@ -1,26 +1,28 @@
-//! The key-value store under the exact index: from fingerprint to container and log position, on disk, in bounded memory.
+//! The key-value stores under the exact index: from fingerprint to container and log position, in bounded memory.
 //!
-//! A [`filter::Filter`] in memory answers for most fingerprints that are not stored; a [`Table`] on disk answers for the
-//! rest. Fingerprints are keyed and therefore uniform: their own bits choose buckets and filter bits, without a hash. Only
-//! the first [`KEY_LEN`] bytes count, so that the filter can be rebuilt from the table.
+//! A [`filter::Filter`] in memory answers for most fingerprints that are not stored; an [`EntryStore`] answers for the rest.
+//! The bucket table is the store on disk, and `memory` a store in memory. Fingerprints are keyed and therefore uniform: their own bits choose buckets and
+//! filter bits, without a hash. Only the first [`KEY_LEN`] bytes count, so that the filter can be rebuilt from the store.
 
 use crate::types::Fingerprint;
 
 pub(crate) mod bucket_table;
 mod fields;
 pub mod filter;
+mod memory;
+pub(crate) mod sealed;
+pub mod store;
 
-pub(crate) use bucket_table::bucket_name::BucketName;
 pub use bucket_table::counters::TableCounters;
-pub use bucket_table::flush::{FlushDone, FlushJob, Live};
-pub(crate) use bucket_table::lookup::LookupDone;
+pub use bucket_table::flush::{FlushDone, FlushJob};
 pub(crate) use bucket_table::page::PAGE_BYTES;
-pub(crate) use bucket_table::sealed::{Seal, SealedReader, SealedWriter};
-pub use bucket_table::search::Lookup;
 pub(crate) use bucket_table::spec::BATCH_PAGES_MAX;
 pub use bucket_table::spec::{BucketReads, TableSpec, merge_buffer_bytes};
 pub use bucket_table::table::Table;
 pub(crate) use fields::Fields;
+pub use memory::MemorySpec;
+pub use sealed::{Seal, SealedReader, SealedWriter};
+pub use store::{Containers, EntryStore, Live, Lookup, OpenStore, StoreCounters, Surroundings, SyncContainers};
 
 /// Bytes of a fingerprint that the table keeps: 160 keyed bits identify a chunk.
 pub const KEY_LEN: usize = 20;

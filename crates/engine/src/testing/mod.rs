@@ -10,6 +10,7 @@ mod object_conformance;
 pub(crate) mod object_sim;
 #[cfg(test)]
 pub(crate) mod sim;
+pub mod store_conformance;
 #[cfg(test)]
 mod vectors;
 

@@ -1,6 +1,6 @@
 //! Division of a point's memory.
 //!
-//! A part with a size of its own takes that. Otherwise the memtable takes a sixth of the memory, and the filter takes the rest, or the
+//! A part with a size of its own takes that. Otherwise the memtable takes a sixth of the memory, or a store in memory half of it, and the filter takes the rest, or the
 //! cache if only the filter has a size. If neither has one, the filter starts as a 16th of the rest, and the cache takes the memory that
 //! the filter has not grown to. A division that does not fit is refused with its total.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::identify::options::{self, CycleRule, FILTER_START_SHARE, WindowRule};
-use onefold_engine::identify::{IndexOptions, Order as EngineOrder};
+use onefold_engine::identify::{IndexOptions, Order as EngineOrder, StoreKind};
 use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
 use toml::Value;
@@ -62,7 +62,7 @@ const NO_FILTER_BYTES: usize = 4 << 10;
 const FILTER_MIN: usize = 4 << 10;
 
 impl Point {
-    /// Returns the parameters of the engine's index with filter, cache, memtable and the buckets of pending chunks divided by
+    /// Returns the parameters of the engine's index with filter, cache, memtable or store in memory, and the buckets of pending chunks divided by
     /// `scale`, from 1 to [`SCALE_MAX`]. The memtable has at least [`MEMTABLE_MIN`], and there are at least [`BUCKETS_MIN`] buckets.
     ///
     /// A stream that is shorter by the same factor then fills the same share of them. Batches of lookups, reads, merges and
@@ -73,6 +73,9 @@ impl Point {
         options.filter_bytes_max = divided(options.filter_bytes_max, scale);
         options.cache_bytes = divided(options.cache_bytes, scale);
         options.memtable_bytes = divided(options.memtable_bytes, scale).max(MEMTABLE_MIN.min(options.memtable_bytes));
+        if let StoreKind::Memory { bytes } = &mut options.store {
+            *bytes = divided(*bytes, scale);
+        }
         // Runs of duplicates are equally long at every scale: pending chunks must span some of them.
         let buckets = u32::try_from(divided(self.buckets as usize, scale)).unwrap_or(self.buckets);
         options.pending_buckets = buckets.max(self.buckets.min(BUCKETS_MIN));
@@ -82,7 +85,7 @@ impl Point {
     /// Returns the parameters of the engine's index for this point.
     pub fn index_options(&self) -> Result<IndexOptions> {
         self.check()?;
-        ensure!(self.store == Store::Table, "store=cuckoo is no table");
+        ensure!(self.store != Store::Cuckoo, "store=cuckoo is no store of the engine");
         let memory = bytes("memory", self.memory)?;
         ensure!(
             MEMORY_MIN <= self.memory.0,
@@ -91,7 +94,14 @@ impl Point {
             Size(MEMORY_MIN)
         );
         let memtable_bytes = self.memtable_size.map_or(Ok(memory / 6), |size| bytes("memtable-size", size))?;
+        let store = match self.store {
+            Store::Memory => {
+                StoreKind::Memory { bytes: self.store_size.map_or(Ok(memory / 2), |size| bytes("store-size", size))? }
+            }
+            Store::Table | Store::Cuckoo => StoreKind::Table,
+        };
         let mut options = IndexOptions {
+            store,
             schedule: match self.schedule {
                 Schedule::Eager => options::Schedule::Eager,
                 Schedule::Lazy => options::Schedule::Lazy { threshold: self.threshold },
@@ -134,7 +144,7 @@ impl Point {
     /// Returns the parameters of the identifier on mapped memory for this point, with filter and cache divided by `scale`.
     pub fn mapped_options(&self, scale: f64) -> Result<MappedOptions> {
         self.check()?;
-        ensure!(self.store == Store::Cuckoo, "store=table is not on mapped memory");
+        ensure!(self.store == Store::Cuckoo, "this store is not on mapped memory");
         let memory = bytes("memory", self.memory)?;
         let has_both = self.order != Order::None;
         let cache = self.cache_size.map_or(Ok(memory / 16), |size| bytes("cache-size", size))?;
@@ -190,11 +200,15 @@ impl Point {
         *rest += left;
         let needed = taken + if takes_rest { REST_MIN } else { 0 };
         if memory < needed {
+            let (part, bytes) = match options.store {
+                StoreKind::Table => ("memtable", options.memtable_bytes),
+                StoreKind::Memory { bytes } => ("store", bytes),
+            };
             bail!(
-                "memory: filter {}, cache {}, memtable {}, pending chunks and I/O buffers come to {needed} bytes, more than {}",
+                "memory: filter {}, cache {}, {part} {}, pending chunks and I/O buffers come to {needed} bytes, more than {}",
                 Size(options.filter_bytes_max as u64),
                 Size(options.cache_bytes as u64),
-                Size(options.memtable_bytes as u64),
+                Size(bytes as u64),
                 self.memory,
             );
         }
@@ -252,6 +266,15 @@ mod tests {
         assert!(20 << 20 < options.cache_bytes && options.memory_bytes() <= 64 << 20, "{options:?}");
         let refused = Point { filter_size: Some(Size(64 << 20)), ..point.clone() }.index_options().unwrap_err();
         assert!(refused.to_string().contains("more than 64 MiB"), "{refused}");
+        let in_memory = Point { store: Store::Memory, ..point.clone() };
+        let options = in_memory.index_options().unwrap();
+        assert_eq!(options.store, StoreKind::Memory { bytes: 32 << 20 });
+        assert!((64 << 20) - 1024 <= options.memory_bytes() && options.memory_bytes() <= 64 << 20, "{options:?}");
+        let StoreKind::Memory { bytes } = in_memory.index_options_scaled(8.0).unwrap().store else { panic!("a table") };
+        assert_eq!(bytes, 4 << 20);
+        let all = Point { store_size: Some(Size(64 << 20)), ..in_memory };
+        let refused = all.index_options().unwrap_err().to_string();
+        assert!(refused.contains("store 64 MiB") && refused.contains("more than 64 MiB"), "{refused}");
         let refused = Point { memory: Size(1000), ..point }.index_options().unwrap_err();
         assert_eq!(refused.to_string(), "memory: 1000 bytes is less than the smallest that works, 1 MiB");
     }

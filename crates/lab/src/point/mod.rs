@@ -23,6 +23,8 @@ use crate::point::memory::Size;
 pub enum Store {
     /// The engine's bucket table and arrival log on a disk.
     Table,
+    /// The engine's hash table in memory, and the arrival log on a disk.
+    Memory,
     /// A log of fingerprints and a cuckoo table on mapped memory.
     Cuckoo,
 }
@@ -69,7 +71,7 @@ pub enum Window {
     Adaptive,
 }
 
-choices!(Store: "table" => Self::Table, "cuckoo" => Self::Cuckoo);
+choices!(Store: "table" => Self::Table, "memory" => Self::Memory, "cuckoo" => Self::Cuckoo);
 choices!(
     Schedule: "eager" => Self::Eager, "lazy" => Self::Lazy, "pool" => Self::Pool, "exhaustive" => Self::Exhaustive,
     "adaptive" => Self::Adaptive
@@ -107,7 +109,8 @@ const ALL: RangeInclusive<u64> = 0..=u64::MAX;
 
 // `key`, field: type = default, limits (`ALL` if every value of the type works) => help text. The order is that of listings.
 dimensions! {
-    "store", store: Store = Store::Table, ALL => "data structure of the index: the bucket table on a disk, or a log and a cuckoo table on mapped memory";
+    "store", store: Store = Store::Table, ALL => "data structure of the index: the bucket table on a disk, a hash table in memory beside a log on a disk, or a log and a cuckoo table on mapped memory";
+    "store-size", store_size: Option<Size> = None, ALL => "memory of store=memory, about 36 bytes for a chunk; otherwise half of the memory";
     "schedule", schedule: Schedule = Schedule::Adaptive, ALL => "when possible duplicates are looked up";
     "threshold", threshold: u32 = 32, 1..=1 << 20 => "pending chunks of a bucket that trigger its lookup (lazy, exhaustive)";
     "candidates", candidates: u32 = 2048, 1..=PENDING_MAX => "pending chunks that trigger a lookup (pool)";
@@ -141,35 +144,41 @@ impl Point {
     /// Refuses a combination that cannot work, with the reason.
     pub fn check(&self) -> Result<()> {
         self.check_limits()?;
+        if self.store != Store::Memory && self.store_size.is_some() {
+            bail!("store-size is the memory of store=memory: leave it out, or take that store");
+        }
         if self.order == Order::None && self.filter_size.is_some() {
             bail!("order=none has no filter, so filter-size has no effect: leave one of them out");
         }
         match self.store {
-            Store::Table => self.check_table(),
+            Store::Table | Store::Memory => self.check_engine(),
             Store::Cuckoo => self.check_cuckoo(),
         }
     }
 
-    fn check_table(&self) -> Result<()> {
+    fn check_engine(&self) -> Result<()> {
+        if self.store == Store::Memory && self.memtable_size.is_some() {
+            bail!("memtable-size is a part of store=table, and store=memory has none: take store-size");
+        }
         if self.cache == CacheRule::Fifo {
             bail!(
-                "cache=fifo keeps single fingerprints, and store=table needs windows with their position in the log: take \
+                "cache=fifo keeps single fingerprints, and this store needs windows with their position in the log: take \
                  cache=lru, or store=cuckoo"
             );
         }
         if self.filter == FilterLayout::Scattered {
             bail!(
-                "filter=scattered cannot grow segment by segment, as the filter of store=table does: take store=cuckoo"
+                "filter=scattered cannot grow segment by segment, as the filter of this store does: take store=cuckoo"
             );
         }
         if self.order == Order::Auto {
             bail!(
-                "order=auto weighs the filter against the cache, and a lookup of store=table costs far more than both: take \
+                "order=auto weighs the filter against the cache, and a schedule batches the lookups of this store: take \
                  filter-first, cache-first or none, or store=cuckoo"
             );
         }
         if self.injected_ns != 0 {
-            bail!("injected-ns makes mapped memory slower, and store=table has none: take another device instead");
+            bail!("injected-ns makes mapped memory slower, and this store has none: take another device instead");
         }
         if self.order == Order::CacheFirst && self.prelookup == Prelookup::Never {
             bail!("order=cache-first looks up each arriving chunk in the cache, and prelookup=never does not: choose");
@@ -214,6 +223,12 @@ mod tests {
             refused(|point| (point.order, point.prelookup) = (Order::CacheFirst, Prelookup::Never)).contains("choose")
         );
         assert!(refused(|point| (point.order, point.filter_size) = (Order::None, Some(Size(1)))).contains("leave one"));
+        let table_with_size = |point: &mut Point| point.store_size = Some(Size(1 << 20));
+        assert!(refused(table_with_size).contains("leave it out"));
+        let both = |point: &mut Point| (point.store, point.memtable_size) = (Store::Memory, Some(Size(1 << 20)));
+        assert!(refused(both).contains("take store-size"));
+        let fifo = |point: &mut Point| (point.store, point.cache) = (Store::Memory, CacheRule::Fifo);
+        assert!(refused(fifo).contains("take cache=lru"));
         assert_eq!(refused(|point| point.filter_hashes = 11), "filter-hashes: 1 to 10, not 11");
         assert_eq!(refused(|point| point.container_size = Size(1)), "container-size: 4096 to 1073741824 bytes, not 1");
     }

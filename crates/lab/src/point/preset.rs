@@ -32,7 +32,7 @@ struct File {
 
 /// The presets that come with the program, in the order of listings.
 const PRESETS: Embedded = embedded!["presets":
-    "adaptive" "lazy" "eager" "exhaustive" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
+    "adaptive" "lazy" "eager" "exhaustive" "chunkstash" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
 impl Preset {
     /// Reads a preset.
@@ -83,11 +83,11 @@ mod tests {
         assert_eq!(names_in("presets"), sorted(names()));
         for preset in all().unwrap() {
             let point = preset.with(&[]).unwrap();
-            if point.store == Store::Table {
+            if point.store == Store::Cuckoo {
+                point.mapped_options(1.0).unwrap();
+            } else {
                 point.index_options().unwrap();
                 point.index_options_scaled(64.0).unwrap();
-            } else {
-                point.mapped_options(1.0).unwrap();
             }
         }
     }

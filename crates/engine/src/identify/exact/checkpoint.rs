@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
 //! | 8 | 2 | version, 3 |
-//! | 10 | 1 | 1 |
+//! | 10 | 1 | store: 1 bucket table, 2 memory |
 //! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
 //! | 12 | 4 | zero |
 //! | 16 | 16 | repository |
@@ -16,9 +16,9 @@
 //! | 44 | 32 | BLAKE3 of their records |
 //! | 76 | 8 | pages of the arrival log |
 //! | 84 | 8 | pages of the duplicate-run log |
-//! | 92 | 3 x 40 | manifest, memtable, filter: length 8, BLAKE3 32 |
-//! | 212 | 4 | incomplete parts of the table: number of the next items |
-//! | 216 | 16 each | first and last head of the keys of such a part |
+//! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter: length 8, BLAKE3 32 |
+//! | ... | 4 | incomplete parts of the table: number of the next items |
+//! | ... | 16 each | first and last head of the keys of such a part |
 //! | ... | 4 | bytes of the next field |
 //! | ... | ... | covered containers, one bit each |
 //! | end | 32 | BLAKE3 of everything before |
@@ -28,6 +28,7 @@ use std::ops::RangeInclusive;
 
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
+use crate::identify::options::StoreKind;
 use crate::kv::{Fields, Seal};
 use crate::types::RepositoryId;
 
@@ -57,10 +58,10 @@ pub(in crate::identify) struct Checkpoint {
     pub(crate) duplicate_runs_file: u8,
     /// Pages of the duplicate-run log.
     pub(crate) duplicate_run_pages: u64,
-    /// The locations of the table's runs.
-    pub(crate) manifest: Seal,
-    /// The memtable.
-    pub(crate) memtable: Seal,
+    /// Number of the kind of the store; see [`StoreKind::code`].
+    pub(crate) store: u8,
+    /// The parts of the store, as many as the kind has.
+    pub(crate) parts: Vec<Seal>,
     /// The filter.
     pub(crate) filter: Seal,
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
@@ -76,16 +77,16 @@ pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8>
     let mut bytes = Vec::with_capacity(240 + covered.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[1, checkpoint.duplicate_runs_file, 0, 0, 0, 0]);
+    bytes.extend_from_slice(&[checkpoint.store, checkpoint.duplicate_runs_file, 0, 0, 0, 0]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_checksum);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for Seal { len, checksum } in [checkpoint.manifest, checkpoint.memtable, checkpoint.filter] {
+    for Seal { len, checksum } in checkpoint.parts.iter().chain([&checkpoint.filter]) {
         bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(&checksum);
+        bytes.extend_from_slice(checksum);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
     let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
@@ -122,9 +123,13 @@ pub(in crate::identify) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint>
     decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
 }
 
+fn decode_seal(fields: &mut Fields<'_>) -> Option<Seal> {
+    Some(Seal { len: fields.u64()?, checksum: fields.array()? })
+}
+
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
-    let [1] = fields.array()? else { return None };
-    let [duplicate_runs_file] = fields.array()?;
+    let [store, duplicate_runs_file] = fields.array()?;
+    let parts = StoreKind::parts_of(store)?;
     fields.bytes(4)?;
     let mut checkpoint = Checkpoint {
         repository: RepositoryId(fields.array()?),
@@ -134,9 +139,9 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         log_pages: fields.u64()?,
         duplicate_runs_file,
         duplicate_run_pages: fields.u64()?,
-        manifest: Seal { len: fields.u64()?, checksum: fields.array()? },
-        memtable: Seal { len: fields.u64()?, checksum: fields.array()? },
-        filter: Seal { len: fields.u64()?, checksum: fields.array()? },
+        store,
+        parts: (0..parts).map(|_| decode_seal(&mut fields)).collect::<Option<_>>()?,
+        filter: decode_seal(&mut fields)?,
         incomplete: Vec::new(),
         covered: Bitmap::default(),
     };
@@ -167,8 +172,8 @@ mod tests {
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
-            manifest: seal(1),
-            memtable: seal(2),
+            store: 1,
+            parts: vec![seal(1), seal(2)],
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
@@ -199,8 +204,8 @@ mod tests {
             log_pages: 12,
             duplicate_runs_file: 1,
             duplicate_run_pages: 7,
-            manifest: Seal::empty(),
-            memtable: Seal::empty(),
+            store: 1,
+            parts: vec![Seal::empty(), Seal::empty()],
             filter: Seal::empty(),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,

@@ -1,4 +1,4 @@
-//! The device profile of the disk under the index, measured at the first opening that finds a table.
+//! The device profile of the disk under the index, measured at the first opening that finds entries.
 //!
 //! The file `device` of the index keeps it; if the file is missing, the device is measured again.
 //!
@@ -41,12 +41,13 @@ fn decode(bytes: &[u8]) -> Option<DeviceProfile> {
     (fields.u32()? == checksum && fields.left() == 0).then_some(profile)
 }
 
-/// Returns the profile of the device under the index in `dir`; `None` if there is no table to measure yet.
-pub(in crate::identify) fn profile(disk: &dyn Disk, dir: &Path) -> Option<DeviceProfile> {
+/// Returns the profile of the device under the index in `dir`, measured on one of its files; `None` if there is too little
+/// to measure yet.
+pub(in crate::identify) fn profile(disk: &dyn Disk, dir: &Path, file: &str) -> Option<DeviceProfile> {
     let path = dir.join("device");
     // A failure costs another measurement, or the profile.
     recorded(disk, &path).or_else(|| {
-        let profile = disk.measure(&dir.join("table")).ok().flatten()?;
+        let profile = disk.measure(&dir.join(file)).ok().flatten()?;
         let _ = open_or_create(disk, &path).and_then(|file| file.write_at(0, &encode(&profile)));
         Some(profile)
     })

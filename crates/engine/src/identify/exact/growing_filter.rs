@@ -1,15 +1,14 @@
 //! The filter of the index, and when its segments grow.
 
 use crate::error::Result;
-use crate::identify::exact::background::BackgroundTable;
-use crate::kv::Key;
 use crate::kv::filter::{FILTER_SEGMENTS, Filter, Segment};
+use crate::kv::{EntryStore, Key};
 
 /// Share of set bits above which a segment grows. There, with five bits set for each fingerprint and 17 bits of memory, one
 /// or two probes of a thousand are false positives.
 const FILTER_FILL_MAX: f64 = 0.25;
 
-/// Factor by which a segment grows. Each growth reads the segment's share of the table.
+/// Factor by which a segment grows. Each growth reads the segment's share of the store.
 const FILTER_GROWTH: usize = 4;
 
 /// Returns the size to which a part of the filter grows: [`FILTER_GROWTH`] times its size, or all of `bytes_max` if little
@@ -87,13 +86,18 @@ impl GrowingFilter {
     ///
     /// The moment of a growth depends on `entries` alone and not on when a flush ends, because the false positives decide
     /// the order of verdicts.
-    pub(in crate::identify) fn grow(&mut self, entries: u64, records: u64, table: &mut BackgroundTable) -> Result<()> {
+    pub(in crate::identify) fn grow(
+        &mut self,
+        entries: u64,
+        records: u64,
+        entry_store: &mut dyn EntryStore,
+    ) -> Result<()> {
         let Some((index, mut segment)) = self.due_growth(entries) else { return Ok(()) };
         self.next_growth = entries + records / (4 * FILTER_SEGMENTS as u64);
         let width = u64::MAX / FILTER_SEGMENTS as u64 + 1;
         let first = index as u64 * width;
         // In-flight chunks are not in the table; their map is searched before the filter.
-        table.scan(first..=first + (width - 1), &mut |key| {
+        entry_store.keys_in(first..=first + (width - 1), &mut |key| {
             segment.test_and_set(key);
         })?;
         self.filter.replace(index, segment);

@@ -111,7 +111,7 @@ impl Index {
     }
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
-        let device = DeviceCosts::of_reads(store.table.table.reads());
+        let device = DeviceCosts::of_reads(store.reads);
         let limits = plan_limits(options, store.filter.bytes_left(), 0);
         let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
         let schedule = schedule::of(options, device, &limits, last);
@@ -151,7 +151,7 @@ impl Index {
     /// containers that are not covered are returned.
     pub(crate) fn attach_numbered(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
         // The results of the session before are useless.
-        self.store.table.end_lookup();
+        self.store.entries.finish_look_up();
         self.store.log.end_read();
         self.counters.cycles += self.session.cycles.opened;
         self.session = new_session(&self.options);
@@ -189,7 +189,7 @@ impl Index {
 
     /// Returns how lookups read the table.
     pub(crate) fn reads(&self) -> BucketReads {
-        self.store.table.table.reads()
+        self.store.reads
     }
 
     /// Makes everything recorded durable: a crash falls back to this state. Costs a write of the filter and of the

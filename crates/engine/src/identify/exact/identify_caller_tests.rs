@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use super::*;
-use crate::identify::options::{CycleRule, Prelookup, WindowRule};
+use crate::identify::options::{CycleRule, Prelookup, StoreKind, WindowRule};
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
@@ -27,6 +27,9 @@ pub(in crate::identify) fn host() -> Arc<dyn Host> {
     Arc::new(SimHost::deferring(HOSTS.replace(HOSTS.get() + 1)))
 }
 
+/// Each kind of store, with space for all chunks of a test.
+pub(in crate::identify) const STORES: [StoreKind; 2] = [StoreKind::Table, StoreKind::Memory { bytes: 1 << 20 }];
+
 pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
     IndexOptions {
         schedule,
@@ -38,6 +41,7 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         filter_bytes: 1 << 10,
         filter_bytes_max: 1 << 10,
         filter_hashes: 4,
+        store: StoreKind::Table,
         memtable_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         merge_buffer_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         cache_bytes: 20_000,

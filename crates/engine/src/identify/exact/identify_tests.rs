@@ -6,7 +6,7 @@ use super::caller::*;
 use super::*;
 use crate::Error;
 use crate::identify::exact::cache::BLOCK_BYTES;
-use crate::identify::options::{CycleRule, Prelookup, WindowRule};
+use crate::identify::options::{CycleRule, Prelookup, StoreKind, WindowRule};
 use crate::identify::schedule::plan::{Plan, Stride};
 use crate::identify::schedule::planner::LastPlan;
 use crate::io::os::OsHost;
@@ -16,12 +16,16 @@ use crate::testing::fingerprint;
 use crate::testing::sim::SimDisk;
 
 #[test]
-fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
+fn every_schedule_over_every_store_declares_each_chunk_unique_once_and_names_containers_that_hold_it() {
     let mut sum = Counters::default();
-    for (seed, mut random) in seeds(0..24) {
+    for ((seed, mut random), store) in seeds(0..24).flat_map(|run| STORES.map(|store| (run.clone(), store))) {
         let is_immediate = matches!(schedule_of(seed), Schedule::Eager | Schedule::Lazy { threshold: 1 });
+        let is_on_disk = u64::from(store == StoreKind::Table);
+        let plans_in_memory = schedule_of(seed).plans() && store != StoreKind::Table;
+        let reads_no_window = plans_in_memory || schedule_of(seed) == Schedule::Lazy { threshold: 1 };
         let disk = SimDisk::default();
-        let (mut caller, state) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
+        let options = IndexOptions { store, ..tiny(schedule_of(seed)) };
+        let (mut caller, state) = Caller::open(&disk, &options, 1);
         assert_eq!(state, IndexState::New);
         let mut next_chunk = 0;
         caller.run(&mut random, 150, &mut next_chunk);
@@ -33,17 +37,18 @@ fn every_schedule_declares_each_chunk_unique_once_and_names_containers_that_hold
         assert_eq!(counters.updates, distinct.len() as u64);
         assert_eq!(caller.index.degraded(), None);
         for (seed_of, met) in [
-            ("disk hit", counters.disk_hits),
+            ("disk hit", counters.disk_hits + 1 - is_on_disk),
             ("memtable hit", counters.memtable_hits),
             ("false positive", counters.filter_false_positives),
             ("filter negative", counters.filter_negatives),
-            // A chunk looked up alone has nobody to read a window for.
-            ("cache hit", counters.prelookup_hits + u64::from(schedule_of(seed) == Schedule::Lazy { threshold: 1 })),
+            // A chunk looked up alone has nobody to read a window for, and plans save no lookups that cost no read.
+            ("cache hit", counters.prelookup_hits + u64::from(reads_no_window)),
             ("drain", counters.drains + u64::from(is_immediate)),
             ("write", counters.bytes_written),
         ] {
-            assert!(0 < met, "seed {seed} met no {seed_of}");
+            assert!(0 < met, "seed {seed} met no {seed_of} with {store:?}");
         }
+        assert_eq!(counters.disk_hits * (1 - is_on_disk), 0);
         sum.joined += counters.joined;
         sum.postlookup_hits += counters.postlookup_hits;
         sum.drains += counters.drains;
@@ -74,9 +79,9 @@ fn the_order_decides_what_is_asked_and_not_what_is_found() {
 
 #[test]
 fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
-    for (seed, mut random) in seeds(100..108) {
+    for ((seed, mut random), store) in seeds(100..108).flat_map(|run| STORES.map(|store| (run.clone(), store))) {
         let disk = SimDisk::default();
-        let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
+        let (mut caller, _) = Caller::open(&disk, &IndexOptions { store, ..tiny(schedule_of(seed)) }, 1);
         let mut next_chunk = 0;
         for round in 0..4 {
             caller.run(&mut random, 40, &mut next_chunk);
@@ -84,7 +89,7 @@ fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
             let index = std::mem::replace(&mut caller.index, other_index(&empty));
             index.close().unwrap();
             // The next run has other parameters: a smaller memtable, another filter, another schedule.
-            let mut options = tiny(schedule_of(seed + round));
+            let mut options = IndexOptions { store, ..tiny(schedule_of(seed + round)) };
             options.memtable_bytes = 100 * MEMTABLE_ENTRY_BYTES * (1 + usize::try_from(round).unwrap());
             options.filter_bytes <<= round % 2;
             let after_cut = disk.power_cut(seed);
@@ -294,9 +299,76 @@ fn close_quietly(caller: &mut Caller) {
 }
 
 #[test]
+fn an_index_with_another_kind_of_store_is_made_again_and_stays_exact() {
+    let [table, memory] = STORES;
+    for (seed, mut random) in seeds(650..656) {
+        let disk = SimDisk::default();
+        let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 40, &mut next_chunk);
+        let mut before = table;
+        for store in [memory, memory, table, table, memory] {
+            close(&mut caller);
+            let total = caller.containers.len();
+            let options = IndexOptions { store, ..tiny(schedule_of(seed)) };
+            let (again, state, recorded) = caller.again(&disk, &options);
+            caller = again;
+            if store == before {
+                assert_eq!((state, recorded), (IndexState::Clean, 0));
+            } else {
+                assert!(matches!(&state, IndexState::Rebuilt(why) if why.contains("another kind")), "{state:?}");
+                assert_eq!(recorded, total);
+                // Nothing of the other store takes space on.
+                let is_table = store == table;
+                let names: Vec<_> = disk.list(dir()).unwrap().into_iter().map(|entry| entry.name).collect();
+                assert_eq!(names.iter().any(|name| name == "table"), is_table, "{names:?}");
+            }
+            caller.run(&mut random, 30, &mut next_chunk);
+            before = store;
+        }
+    }
+}
+
+#[test]
+fn an_index_whose_memory_is_used_up_says_so_keeps_what_it_has_and_takes_the_rest_with_more_memory() {
+    for (seed, mut random) in seeds(660..672) {
+        let disk = SimDisk::default();
+        let options = IndexOptions { store: StoreKind::Memory { bytes: 60_000 }, ..tiny(schedule_of(seed)) };
+        let (mut caller, _) = Caller::open(&disk, &options, 1);
+        let mut next_chunk = 0;
+        while caller.index.degraded().is_none() {
+            next_chunk += 60;
+            caller.submit(&(next_chunk - 60..next_chunk).map(fingerprint).collect::<Vec<_>>());
+            caller.drain();
+            caller.barrier_all(&mut random);
+        }
+        let reason = caller.index.degraded().unwrap();
+        assert!(reason.starts_with("the index holds 1") && reason.ends_with("its memory is used up"), "{reason}");
+        // What it holds it finds, in this session and the next one; later chunks may be stored again.
+        let total = caller.containers.len();
+        close_quietly(&mut caller);
+        let (mut caller, state, recorded) = caller.again(&disk, &options);
+        assert_eq!(state, IndexState::Clean);
+        assert!(0 < recorded && recorded < 5 && 10 < total, "{recorded} of {total}");
+        let old: Vec<_> = (0..next_chunk - 400).map(fingerprint).collect();
+        old.chunks(50).for_each(|part| caller.submit(part));
+        caller.drain();
+        assert_eq!(caller.packing, []);
+        close_quietly(&mut caller);
+        let options = IndexOptions { store: STORES[1], ..options };
+        let (mut caller, state, recorded) = caller.again(&disk, &options);
+        assert_eq!(state, IndexState::Clean);
+        assert!(0 < recorded);
+        assert_eq!(caller.index.degraded(), None);
+        caller.run(&mut random, 30, &mut next_chunk);
+        assert_eq!(caller.index.degraded(), None);
+    }
+}
+
+#[test]
 fn chunks_of_forgotten_containers_are_unique_again() {
     for (seed, mut random) in seeds(500..512) {
-        let options = tiny(schedule_of(seed));
+        let options = IndexOptions { store: STORES[usize::try_from(seed / 6 % 2).unwrap()], ..tiny(schedule_of(seed)) };
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
@@ -347,6 +419,9 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         filter_bytes,
         filter_bytes_max: filter_bytes << random.below(7),
         filter_hashes: count(random, 10),
+        // A store of another kind starts empty, one of another size takes all entries.
+        store: [StoreKind::Table, StoreKind::Table, STORES[1], StoreKind::Memory { bytes: 3 << 19 }]
+            [usize::try_from(random.below(4)).unwrap()],
         memtable_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * MEMTABLE_ENTRY_BYTES,
         merge_buffer_bytes: [10_000, 100_000, 1 << 20][usize::try_from(random.below(3)).unwrap()],
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::identify::exact::checkpoint::INCOMPLETE_MAX;
-use crate::kv::{BucketName, Key};
+use crate::kv::Key;
 
 /// The incomplete parts, as ranges of key heads.
 #[derive(Debug, Default)]
@@ -36,9 +36,9 @@ impl Incomplete {
         !self.parts.is_empty()
     }
 
-    /// Adds buckets that lost the entries of a damaged page.
-    pub(in crate::identify) fn add(&mut self, buckets: &[BucketName]) {
-        self.found.extend(buckets.iter().copied().map(heads_of));
+    /// Adds parts that lost entries to damage.
+    pub(in crate::identify) fn add(&mut self, parts: Vec<RangeInclusive<u64>>) {
+        self.found.extend(parts);
     }
 
     /// Returns true while covered containers must be recorded again.
@@ -62,20 +62,16 @@ impl Incomplete {
         }
     }
 
-    /// Returns all parts for a checkpoint, and the buckets that are damaged now.
-    pub(in crate::identify) fn with(&self, damaged: &[BucketName]) -> Vec<RangeInclusive<u64>> {
+    /// Returns all parts for a checkpoint, and those that are damaged now.
+    pub(in crate::identify) fn with(&self, damaged: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
         let mut parts = [&self.parts[..], &self.found].concat();
-        for heads in damaged.iter().copied().map(heads_of) {
+        for heads in damaged {
             if !parts.contains(&heads) {
                 parts.push(heads);
             }
         }
         if INCOMPLETE_MAX < parts.len() { vec![0..=u64::MAX] } else { disjoint(parts) }
     }
-}
-
-fn heads_of(bucket: BucketName) -> RangeInclusive<u64> {
-    bucket.first_head()..=bucket.last_head()
 }
 
 /// Sorts parts and joins those that overlap, so that one binary search finds the part of a key.

@@ -100,7 +100,7 @@ impl Index {
         }
         let keys: Vec<Key> = chunks.iter().map(|chunk| Key::from(&chunk.first.chunk.fingerprint)).collect();
         let start = self.timer.now();
-        let answers = self.store.table.lookup(&keys, &self.store.registry);
+        let answers = self.store.entries.look_up(&keys, &self.store.registry);
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         self.counters.lookups += keys.len() as u64;
         self.counters.lookup_batches += 1;
@@ -132,7 +132,7 @@ impl Index {
 
     fn count_answer(&mut self, answer: Lookup) -> Option<Entry> {
         let (counter, entry) = match answer {
-            Lookup::InMemtable(entry) => (&mut self.counters.memtable_hits, Some(entry)),
+            Lookup::InMemory(entry) => (&mut self.counters.memtable_hits, Some(entry)),
             Lookup::OnDisk(entry) => (&mut self.counters.disk_hits, Some(entry)),
             Lookup::Dead => (&mut self.counters.dead_hits, None),
             Lookup::Absent => (&mut self.counters.filter_false_positives, None),

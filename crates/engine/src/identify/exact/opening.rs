@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::identify::exact::background::{BackgroundLog, BackgroundTable};
+use crate::identify::exact::background::BackgroundLog;
 use crate::identify::exact::checkpoint::Checkpoint;
 use crate::identify::exact::device;
 use crate::identify::exact::directory::{CHECKPOINT, IndexDirectory};
@@ -19,7 +19,7 @@ use crate::identify::options::IndexOptions;
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
-use crate::kv::{BucketReads, Table, TableSpec};
+use crate::kv::{BucketReads, EntryStore, OpenStore, Surroundings};
 use crate::types::RepositoryId;
 
 /// Bits of a rebuilt filter for each record of the log: enough that it need not grow immediately.
@@ -86,7 +86,7 @@ pub(in crate::identify) fn without_disk(
 ) -> Result<Store> {
     let directory = IndexDirectory::new(Arc::new(AbsentDisk), Path::new(""), Arc::new(AbsentFile), repository);
     let opening = Opening { directory, host, options };
-    let parts = opening.create(&|_| Ok(Arc::new(AbsentFile)))?;
+    let parts = opening.create(&|_, _| Ok(Arc::new(AbsentFile)))?;
     Ok(Store { degraded: Some(reason), ..opening.assemble(parts) })
 }
 
@@ -109,12 +109,17 @@ fn is_passing(error: &Error) -> bool {
     error.io_kind().is_some_and(|kind| passing.contains(&kind))
 }
 
+/// Opens a file of the index by its name, with this access.
+type OpenFile<'a> = dyn Fn(&str, Access) -> Result<Arc<dyn DiskFile>> + 'a;
+
 /// The parts of an index that are read from its files.
 struct Parts {
     registry: Registry,
     log: ArrivalLog,
     duplicate_runs: DuplicateRunLog,
-    table: Table,
+    entries: Box<dyn EntryStore>,
+    kind: Box<dyn OpenStore>,
+    reads: BucketReads,
     filter: Filter,
     incomplete: Incomplete,
 }
@@ -136,22 +141,29 @@ impl Opening<'_> {
             return Ok(None);
         }
         let checkpoint = self.directory.load_checkpoint()?;
-        let mut table = self.load_table(&checkpoint)?;
-        let filter = self.load_filter(&checkpoint, &mut table);
+        if checkpoint.store != self.options.store.code() {
+            // The files of the other store are of no use, and may be large.
+            self.directory.clear()?;
+            return Err(Error::invalid("the entries of the index are in a store of another kind"));
+        }
+        let reads = self.reads();
+        let kind = self.options.open_store(reads);
+        let (mut entries, epoch) = self.load_store(&*kind, &checkpoint)?;
+        let filter = self.load_filter(&checkpoint, &mut *entries)?;
         let Checkpoint { registered, registry_checksum, log_pages, duplicate_runs_file, .. } = checkpoint;
         let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
         let containers = self.directory.open("containers", Access::ReadWrite)?;
         let registry = Registry::open(containers, self.directory.repository, registered, registry_checksum, covered)?;
         let log = ArrivalLog::open(
             self.directory.open("log", Access::Direct)?,
-            table.epoch(),
+            epoch,
             log_pages,
             self.options.log_tail_pages,
         )?;
         let runs = self.directory.open(&DuplicateRunLog::file_name(duplicate_runs_file), Access::ReadWrite)?;
         let duplicate_runs = DuplicateRunLog::open(runs, duplicate_runs_file, duplicate_run_pages, self.run_cap())?;
         let incomplete = Incomplete::new(incomplete);
-        Ok(Some(Parts { registry, log, duplicate_runs, table, filter, incomplete }))
+        Ok(Some(Parts { registry, log, duplicate_runs, entries, kind, reads, filter, incomplete }))
     }
 
     fn run_cap(&self) -> DuplicateRunCap {
@@ -159,36 +171,40 @@ impl Opening<'_> {
         DuplicateRunCap { bytes_per_chunk: duplicate_run_bytes_per_chunk, pages_min: duplicate_run_pages_min }
     }
 
-    fn load_table(&self, checkpoint: &Checkpoint) -> Result<Table> {
-        let generation = checkpoint.generation;
-        let mut spec = self.options.table();
-        let disk = &*self.directory.disk;
-        if self.options.reads.is_none()
-            && let Some(profile) = device::profile(disk, &self.directory.path)
-        {
-            spec.reads = BucketReads::ByDevice(profile);
-        }
-        let manifest = self.directory.open_sealed("manifest", generation, checkpoint.manifest)?;
-        let mut table = Table::open(self.directory.open("table", Access::Direct)?, spec, generation, manifest)?;
-        table.load_memtable(disk, self.directory.open_sealed("staged", generation, checkpoint.memtable)?)?;
-        Ok(table)
+    /// Returns how lookups read the store: by default, as suits the measured device.
+    fn reads(&self) -> BucketReads {
+        let file = self.options.store.measured_file();
+        let measured = || device::profile(&*self.directory.disk, &self.directory.path, file).map(BucketReads::ByDevice);
+        self.options.reads.or_else(measured).unwrap_or(BucketReads::Pages)
     }
 
-    /// Returns the saved filter. One that is damaged, or too large by an odd factor, is rebuilt from the table.
-    fn load_filter(&mut self, checkpoint: &Checkpoint, table: &mut Table) -> Filter {
+    fn load_store(&self, kind: &dyn OpenStore, checkpoint: &Checkpoint) -> Result<(Box<dyn EntryStore>, u64)> {
+        let generation = checkpoint.generation;
+        let parts = kind.parts().iter().zip(&checkpoint.parts);
+        let parts = parts.map(|(name, seal)| self.directory.open_sealed(name, generation, *seal));
+        let parts = parts.collect::<Result<_>>()?;
+        kind.open(self.surroundings(&|name| self.directory.open(name, Access::Direct)), generation, parts)
+    }
+
+    fn surroundings<'a>(&'a self, file: &'a dyn Fn(&str) -> Result<Arc<dyn DiskFile>>) -> Surroundings<'a> {
+        Surroundings { disk: &self.directory.disk, host: &self.host, file }
+    }
+
+    /// Returns the saved filter. One that is damaged, or too large by an odd factor, is rebuilt from the store.
+    fn load_filter(&mut self, checkpoint: &Checkpoint, entries: &mut dyn EntryStore) -> Result<Filter> {
         let generation = checkpoint.generation;
         let saved = self.directory.open_sealed("filter", generation, checkpoint.filter);
         if let Ok(filter) = saved.and_then(|from| Filter::load(generation, self.filter_bytes_max(), from)) {
-            return filter;
+            return Ok(filter);
         }
         self.directory.is_changed = true;
         let stored = usize::try_from(checkpoint.log_pages).unwrap_or(usize::MAX).saturating_mul(LOG_PAGE_RECORDS);
         let bytes = (stored.saturating_mul(FILTER_BITS_REBUILT) / 8).min(self.filter_bytes_max());
         let mut filter = Filter::new(bytes.max(self.options.filter_bytes), self.options.filter_hashes);
-        table.scan(&*self.directory.disk, 0..=u64::MAX, &mut |key| {
+        entries.keys_in(0..=u64::MAX, &mut |key| {
             filter.test_and_set(key);
-        });
-        filter
+        })?;
+        Ok(filter)
     }
 
     fn filter_bytes_max(&self) -> usize {
@@ -199,30 +215,36 @@ impl Opening<'_> {
     fn start(mut self) -> Result<Store> {
         // The checkpoint goes first and durably: it must not find the files below with other contents.
         self.directory.remove_checkpoints()?;
-        let parts = self.create(&|name| {
+        let parts = self.create(&|name, access| {
             let file = self.directory.open_or_create(name)?;
             file.set_len(0)?;
             // No page of an earlier epoch may return after a power cut.
             file.sync()?;
-            // Direct access: each page is read once, and the user limits the memory.
-            if ["table", "log"].contains(&name) { self.directory.open(name, Access::Direct) } else { Ok(file) }
+            if access == Access::ReadWrite { Ok(file) } else { self.directory.open(name, access) }
         })?;
         self.directory.sync()?;
         Ok(self.assemble(parts))
     }
 
     /// Makes the parts of an index from empty files.
-    fn create(&self, empty: &dyn Fn(&str) -> Result<Arc<dyn DiskFile>>) -> Result<Parts> {
-        let (containers, runs) = (empty("containers")?, empty(&DuplicateRunLog::file_name(0))?);
-        let (table, log) = (empty("table")?, empty("log")?);
+    fn create(&self, empty: &OpenFile<'_>) -> Result<Parts> {
+        let containers = empty("containers", Access::ReadWrite)?;
+        let runs = empty(&DuplicateRunLog::file_name(0), Access::ReadWrite)?;
+        // Direct access: each page is read once, and the user limits the memory.
+        let direct = |name: &str| empty(name, Access::Direct);
+        let log = direct("log")?;
         let mut epoch = [0; 8];
         self.host.random(&mut epoch)?;
         let epoch = u64::from_le_bytes(epoch);
+        let reads = self.options.reads.unwrap_or(BucketReads::Pages);
+        let kind = self.options.open_store(reads);
         Ok(Parts {
             registry: Registry::create(containers, self.directory.repository)?,
             log: ArrivalLog::open(log, epoch, 0, self.options.log_tail_pages)?,
             duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
-            table: Table::new(table, TableSpec { epoch, ..self.options.table() }),
+            entries: kind.create(self.surroundings(&direct), epoch)?,
+            kind,
+            reads,
             filter: Filter::new(self.options.filter_bytes, self.options.filter_hashes),
             incomplete: Incomplete::default(),
         })
@@ -238,19 +260,22 @@ impl Opening<'_> {
     }
 
     fn assemble(self, parts: Parts) -> Store {
-        let Parts { registry, log, duplicate_runs, table, filter, incomplete } = parts;
+        let Parts { registry, log, duplicate_runs, entries, kind, reads, filter, incomplete } = parts;
         let filter = GrowingFilter::new(filter, self.filter_bytes_max());
         let Self { directory, host, .. } = self;
         Store {
             registry,
-            table: BackgroundTable::new(Arc::clone(&directory.disk), Arc::clone(&host), table),
+            entries,
+            kind,
+            code: self.options.store.code(),
+            reads,
             log: BackgroundLog::new(Arc::clone(&directory.disk), host, log),
             duplicate_runs,
             filter,
             incomplete,
             is_attached: false,
             degraded: None,
-            entries: 0,
+            added: 0,
             directory,
         }
     }

@@ -27,15 +27,15 @@ impl Index {
             return;
         }
         let trace = self.arrivals.trace.replace(Trace::default()).unwrap_or_default();
-        let (table, log) = (self.store.table.table.counters(), self.store.log.log.counters);
+        let (table, log) = (self.store.entries.counters(), self.store.log.log.counters);
         let work = Work {
             lookups: self.counters.lookups,
             pages_needed: table.pages_needed,
-            reads: table.page_reads + table.whole_reads + log.reads,
+            reads: table.lookup_reads + log.reads,
             bytes: table.lookup_pages * PAGE_BYTES as u64 + log.bytes_read,
         };
         let before = std::mem::replace(&mut self.planning.before, work);
-        let pages = self.store.table.table.retired_and_used_bytes().1 / PAGE_BYTES as u64;
+        let pages = table.used_bytes / PAGE_BYTES as u64;
         // Before the first lookup, each key is taken to need a page, if there are any.
         let known = self.planning.note(work.lookups - before.lookups, work.pages_needed - before.pages_needed);
         let pages_per_key = known.unwrap_or(if pages == 0 { 0.0 } else { 1.0 });

@@ -20,7 +20,7 @@ use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
 use crate::identify::locality::frame::with_checksum;
 use crate::io::DiskFile;
-use crate::kv::{Fields, Ordinal};
+use crate::kv::{Containers, Fields, Live, Ordinal, SyncContainers};
 use crate::types::{ContainerId, RepositoryId, SessionId};
 
 const MAGIC: [u8; 8] = *b"OFCONTS2";
@@ -324,6 +324,22 @@ impl Registry {
         }
         self.covered.intersect(&self.live);
         missing
+    }
+}
+
+impl Containers for Registry {
+    fn is_live(&self, container: Ordinal) -> bool {
+        self.live.contains(container.0)
+    }
+
+    fn live(&self) -> Live {
+        let live = self.live.clone();
+        Arc::new(move |container| live.contains(container.0))
+    }
+
+    fn begin_sync(&mut self) -> Result<SyncContainers> {
+        let (synced, records) = Self::begin_sync(self)?;
+        Ok(Arc::new(move || synced.sync(records)))
     }
 }
 

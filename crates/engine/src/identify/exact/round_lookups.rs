@@ -28,7 +28,7 @@ impl Index {
     pub(in crate::identify) fn advance_pool(&mut self) {
         self.take_windows();
         let start = self.timer.now();
-        let answers = self.store.table.end_lookup();
+        let answers = self.store.entries.finish_look_up();
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         let slots = if let Some(plan) = self.schedule.plan() {
             self.session.pending.strided(|sequence| self.rounds.planned_stride(sequence, plan.stride))
@@ -49,7 +49,7 @@ impl Index {
             let keys = slots.iter().map(|&slot| Key::from(self.session.pending.begin_lookup(slot))).collect();
             self.counters.lookups += slots.len() as u64;
             self.counters.lookup_batches += 1;
-            self.store.table.start_lookup(keys, &self.store.registry);
+            self.store.entries.start_look_up(keys, &self.store.registry);
         }
         let hits = self.resolve_looked_up(answers);
         self.session.in_lookup = slots;
@@ -62,7 +62,7 @@ impl Index {
     pub(in crate::identify) fn take_answers(&mut self) -> bool {
         self.take_windows();
         let start = self.timer.now();
-        let Some(answers) = self.store.table.end_lookup() else { return false };
+        let Some(answers) = self.store.entries.finish_look_up() else { return false };
         self.counters.lookup_nanos += self.timer.nanos_since(start);
         let hits = self.resolve_looked_up(Some(answers));
         self.prefetch(hits);

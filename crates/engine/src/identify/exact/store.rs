@@ -11,16 +11,18 @@
 //! | `repeats.N` | the duplicate-run log; see [`crate::identify::duplicate_runs`]; the checkpoint names one of two |
 //! | `device` | the measured profile of the device; see `device.rs` |
 //! | `plan` | the last plan of the adaptive schedule; see `last_plan.rs` |
-//! | `manifest.N`, `staged.N`, `filter.N` | layout of the table, memtable and filter at the checkpoint of generation N modulo 2 |
+//! | `manifest.N`, `staged.N` | layout of the table and memtable at the checkpoint of generation N modulo 2 |
+//! | `entries.N` | of an index in memory, in place of `table`, `manifest` and `staged`: all entries, likewise |
+//! | `filter.N` | the filter, likewise |
 //!
 //! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers
 //! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
 //! next opening falls back to the last checkpoint. No hit ever names a container that does not hold the chunk.
 
 use crate::bitmap::Bitmap;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::identify::exact::arrivals::DuplicateRun;
-use crate::identify::exact::background::{BackgroundLog, BackgroundTable};
+use crate::identify::exact::background::BackgroundLog;
 use crate::identify::exact::checkpoint::Checkpoint;
 use crate::identify::exact::directory::IndexDirectory;
 use crate::identify::exact::growing_filter::GrowingFilter;
@@ -29,8 +31,8 @@ use crate::identify::exact::registry::Registry;
 use crate::identify::locality::arrival_log::LogRecord;
 use crate::identify::locality::duplicate_runs::DuplicateRunLog;
 use crate::identify::{Counters, Unit};
-use crate::kv::{Entry, Key, Lookup, Ordinal, Position};
-use crate::types::ContainerId;
+use crate::kv::{BucketReads, Entry, EntryStore, Key, Lookup, OpenStore, Ordinal, Position, SealedWriter};
+use crate::types::{Chunk, ContainerId};
 
 /// A position that the log never reaches: entries made after the log failed prefetch nothing.
 const NO_POSITION: Position = Position(u64::MAX);
@@ -45,7 +47,13 @@ const RETIRED_BYTES_MIN: u64 = 256 << 20;
 #[derive(Debug)]
 pub(in crate::identify) struct Store {
     pub(crate) registry: Registry,
-    pub(crate) table: BackgroundTable,
+    pub(crate) entries: Box<dyn EntryStore>,
+    /// Makes stores of the same kind.
+    pub(crate) kind: Box<dyn OpenStore>,
+    /// Number of the kind in checkpoints.
+    pub(crate) code: u8,
+    /// How lookups read the store, if it is on disk.
+    pub(crate) reads: BucketReads,
     pub(crate) log: BackgroundLog,
     pub(crate) duplicate_runs: DuplicateRunLog,
     pub(crate) filter: GrowingFilter,
@@ -55,7 +63,7 @@ pub(in crate::identify) struct Store {
     /// Why the index writes nothing more.
     pub(crate) degraded: Option<String>,
     /// Entries added since the opening.
-    pub(crate) entries: u64,
+    pub(crate) added: u64,
     /// Holds the lock, so it is dropped last: after the jobs of table and log have ended.
     pub(crate) directory: IndexDirectory,
 }
@@ -72,7 +80,7 @@ impl Store {
     /// Returns why the index writes nothing more, or that its table is damaged.
     pub(crate) fn degraded(&self) -> Option<String> {
         let damaged = || {
-            let buckets = self.table.table.damaged_buckets().len();
+            let buckets = self.entries.damage().len();
             (buckets != 0).then(|| format!("{buckets} damaged buckets of the fingerprint table"))
         };
         self.degraded.clone().or_else(damaged)
@@ -80,20 +88,20 @@ impl Store {
 
     /// Fills in the counters of the parts.
     pub(crate) fn count(&self, counters: &mut Counters) {
-        let (table, log) = (self.table.table.counters(), self.log.log.counters);
+        let (table, log) = (self.entries.counters(), self.log.log.counters);
         let runs = self.duplicate_runs.counters;
         counters.pages_read = table.lookup_pages;
         counters.bytes_read = table.bytes_read + log.bytes_read + runs.bytes_read;
         counters.bytes_written = table.bytes_written + log.bytes_written + runs.bytes_written;
         counters.prefetches = log.reads;
         counters.damaged_pages = table.damaged_pages + log.damaged_pages + runs.damaged_pages;
-        counters.updates = self.entries;
+        counters.updates = self.added;
         counters.runs_merged = table.runs_merged;
-        counters.buckets_changed = table.buckets_split + table.buckets_joined;
+        counters.buckets_changed = table.buckets_changed;
         counters.duplicate_runs = self.duplicate_runs.noted;
         counters.compactions = self.duplicate_runs.compactions;
         counters.filter_growths = self.filter.growths;
-        counters.flush_wait_nanos = self.table.flush_wait_nanos;
+        counters.flush_wait_nanos = table.wait_nanos;
     }
 
     /// Records the chunks of a durable container. A failure to write degrades the index and is no error.
@@ -101,10 +109,20 @@ impl Store {
         if self.degraded.is_none() {
             match self.record_on_disk(unit) {
                 Ok(()) => return,
-                Err(error) => self.degraded = Some(error.to_string()),
+                Err(error) => self.degrade(&error),
             }
         }
         self.record_in_memory(unit);
+    }
+
+    /// Writes nothing more from now on. A store that is full is whole, so it is saved first: the next opening finds all that
+    /// it holds.
+    fn degrade(&mut self, error: &Error) {
+        if let Error::StoreFull { .. } = error {
+            // After a failure the next opening falls back to the last checkpoint.
+            let _ = self.checkpoint().and_then(|()| self.directory.mark_clean());
+        }
+        self.degraded = Some(error.to_string());
     }
 
     fn record_on_disk(&mut self, unit: &Unit<'_>) -> Result<()> {
@@ -114,22 +132,21 @@ impl Store {
             return self.complete(unit, ordinal);
         }
         self.registry.mark_live(ordinal);
+        let mut entries = Vec::with_capacity(PREFETCH_CHUNKS);
         for batch in unit.chunks.chunks(PREFETCH_CHUNKS) {
-            for key in batch.iter().map(|chunk| Key::from(&chunk.fingerprint)) {
-                self.table.table.prefetch(&key);
-                self.filter.prefetch(&key);
-            }
+            entries.clear();
             for chunk in batch {
+                let key = Key::from(&chunk.fingerprint);
+                self.filter.prefetch(&key);
                 self.log.make_space(&mut self.registry)?;
-                self.table.make_space(&mut self.registry)?;
-                let record = LogRecord { chunk: *chunk, ordinal };
-                let position = self.log.log.append(record);
-                self.insert(Key::from(&chunk.fingerprint), ordinal, position);
+                let position = self.log.log.append(LogRecord { chunk: *chunk, ordinal });
+                entries.push(Entry { key, ordinal, position });
             }
+            self.insert(&entries)?;
         }
         self.registry.cover(ordinal);
-        self.table.keep_flushing(&mut self.registry)?;
-        self.filter.grow(self.entries, self.log.log.next_position().0, &mut self.table)?;
+        self.entries.maintain(&mut self.registry)?;
+        self.filter.grow(self.added, self.log.log.next_position().0, &mut *self.entries)?;
         if self.checkpoint_is_due() { self.checkpoint() } else { Ok(()) }
     }
 
@@ -137,36 +154,48 @@ impl Store {
     fn complete(&mut self, unit: &Unit<'_>, ordinal: Ordinal) -> Result<()> {
         let keys = unit.chunks.iter().map(|chunk| Key::from(&chunk.fingerprint));
         let keys: Vec<Key> = keys.filter(|key| self.incomplete.may_lack(key)).collect();
-        for (key, found) in keys.iter().zip(self.table.lookup(&keys, &self.registry)) {
+        let found = self.entries.look_up(&keys, &self.registry);
+        let mut lost = Vec::new();
+        for (&key, found) in keys.iter().zip(found) {
             // A filter rebuilt from the table lacks the keys of unreadable pages.
-            self.filter.test_and_set(key);
+            self.filter.test_and_set(&key);
             if matches!(found, Lookup::Absent | Lookup::Dead) {
-                self.log.make_space(&mut self.registry)?;
-                self.table.make_space(&mut self.registry)?;
                 // The position in the log is unknown; a hit on this entry reads no window.
-                self.insert(*key, ordinal, NO_POSITION);
+                lost.push(Entry { key, ordinal, position: NO_POSITION });
             }
         }
+        self.insert(&lost)?;
         self.incomplete.complete_container();
-        self.table.keep_flushing(&mut self.registry)
+        self.entries.maintain(&mut self.registry)
     }
 
-    /// Records as many chunks as the memtable holds, without the disk.
+    /// Records as many chunks as the store takes without the disk.
     fn record_in_memory(&mut self, unit: &Unit<'_>) {
         let Some(ordinal) = self.registry.register_in_memory(unit.container, unit.len) else { return };
         self.registry.mark_live(ordinal);
-        for chunk in unit.chunks {
-            if !self.table.table.has_space() {
-                return;
-            }
-            self.insert(Key::from(&chunk.fingerprint), ordinal, NO_POSITION);
-        }
+        let entry = |chunk: &Chunk| Entry { key: Key::from(&chunk.fingerprint), ordinal, position: NO_POSITION };
+        let entries: Vec<Entry> = unit.chunks.iter().map(entry).collect();
+        self.insert_some(&entries);
     }
 
-    fn insert(&mut self, key: Key, ordinal: Ordinal, position: Position) {
-        self.table.table.insert(&Entry { key, ordinal, position });
-        self.filter.test_and_set(&key);
-        self.entries += 1;
+    /// Inserts entries, and makes space for them as it is needed.
+    fn insert(&mut self, entries: &[Entry]) -> Result<()> {
+        let mut rest = self.insert_some(entries);
+        while !rest.is_empty() {
+            self.entries.make_space(&mut self.registry)?;
+            rest = self.insert_some(rest);
+        }
+        Ok(())
+    }
+
+    /// Inserts as many entries as there is space for; returns the others.
+    fn insert_some<'a>(&mut self, entries: &'a [Entry]) -> &'a [Entry] {
+        let (inserted, rest) = entries.split_at(self.entries.insert(entries));
+        for entry in inserted {
+            self.filter.test_and_set(&entry.key);
+        }
+        self.added += inserted.len() as u64;
+        rest
     }
 
     /// Notes a duplicate run. `ahead` unique chunks before it in the stream are not recorded yet. The next checkpoint makes
@@ -182,8 +211,8 @@ impl Store {
 
     /// Returns true if the space that only the last checkpoint refers to is worth the cost of another checkpoint.
     fn checkpoint_is_due(&self) -> bool {
-        let (retired, used) = self.table.table.retired_and_used_bytes();
-        (used / 2).max(RETIRED_BYTES_MIN) < retired
+        let entries = self.entries.counters();
+        (entries.used_bytes / 2).max(RETIRED_BYTES_MIN) < entries.retired_bytes
             || self.duplicate_runs.is_compaction_due(self.log.log.next_position())
     }
 
@@ -200,19 +229,19 @@ impl Store {
 
     /// Like [`Store::save`], but returns the error. After it the index must not write.
     fn checkpoint(&mut self) -> Result<()> {
-        self.table.finish_flush()?;
         self.log.finish_write()?;
         if self.is_attached {
             // Before that, every entry would seem dead.
-            self.incomplete.add(&self.table.rewrite_damaged(&mut self.registry)?);
+            self.incomplete.add(self.entries.repair(&mut self.registry)?);
         }
         self.registry.sync()?;
         self.log.log.sync()?;
         self.duplicate_runs.save(&self.directory, self.log.log.next_position())?;
         let generation = self.directory.generation + 1;
         let create = |name: &str| self.directory.create_sealed(name, generation);
-        let (mut manifest, mut memtable, mut filter) = (create("manifest")?, create("staged")?, create("filter")?);
-        self.table.table.save(generation, &mut manifest, &mut memtable)?;
+        let mut parts = self.kind.parts().iter().map(|name| create(name)).collect::<Result<Vec<_>>>()?;
+        let mut filter = create("filter")?;
+        self.entries.save(generation, &mut parts)?;
         self.filter.filter.save(generation, &mut filter)?;
         self.directory.replace_checkpoint(&Checkpoint {
             repository: self.directory.repository,
@@ -222,20 +251,20 @@ impl Store {
             log_pages: self.log.log.written_pages,
             duplicate_runs_file: self.duplicate_runs.file_number,
             duplicate_run_pages: self.duplicate_runs.pages(),
-            manifest: manifest.finish()?,
-            memtable: memtable.finish()?,
+            store: self.code,
+            parts: parts.into_iter().map(SealedWriter::finish).collect::<Result<_>>()?,
             filter: filter.finish()?,
-            incomplete: self.incomplete.with(&self.table.table.damaged_buckets()),
+            incomplete: self.incomplete.with(self.entries.damage()),
             covered: self.registry.covered.clone(),
         })?;
-        self.table.table.saved();
+        self.entries.saved();
         Ok(())
     }
 
     /// Closes the index with a checkpoint. It also names the damaged parts of the table, whose entries are recorded again
     /// after the next opening. A degraded index keeps its last checkpoint.
     pub(in crate::identify) fn close(mut self) -> Result<()> {
-        let is_damaged = !self.table.table.damaged_buckets().is_empty();
+        let is_damaged = !self.entries.damage().is_empty();
         if self.degraded.is_some() || !(self.directory.is_changed || is_damaged) {
             return Ok(());
         }

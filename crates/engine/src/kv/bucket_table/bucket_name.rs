@@ -1,5 +1,7 @@
 //! Names of buckets: prefixes of keys.
 
+use std::ops::RangeInclusive;
+
 #[cfg(test)]
 use crate::kv::Key;
 
@@ -53,6 +55,11 @@ impl BucketName {
     /// Returns the largest head of a key of the bucket.
     pub(crate) fn last_head(self) -> u64 {
         self.first_head() | u64::MAX.checked_shr(u32::from(self.depth)).unwrap_or(0)
+    }
+
+    /// Returns the heads of the keys of the bucket.
+    pub(crate) fn heads(self) -> RangeInclusive<u64> {
+        self.first_head()..=self.last_head()
     }
 
     /// Returns the two halves of the bucket, in order; `None` at the largest depth.

@@ -17,12 +17,10 @@ use crate::kv::bucket_table::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES};
 use crate::kv::bucket_table::run::Run;
 use crate::kv::bucket_table::run_source::{RunIo, RunSource};
 use crate::kv::bucket_table::run_writer::{RunToWrite, RunsWriter};
+use crate::kv::store::Live;
 
 /// Fewest pages of a run that a streamed merge reads at a time, however small the buffers.
 const STREAM_PAGES_MIN: u32 = 4;
-
-/// Returns true for live containers, on any thread.
-pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
 
 /// Merge of one bucket, or of two that join.
 #[derive(Debug)]

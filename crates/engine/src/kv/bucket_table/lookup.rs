@@ -17,13 +17,13 @@ use crate::kv::bucket_table::bucket_name::BucketName;
 use crate::kv::bucket_table::counters::TableCounters;
 use crate::kv::bucket_table::disk_runs::DiskRuns;
 use crate::kv::bucket_table::file::TableFile;
-use crate::kv::bucket_table::flush::Live;
 use crate::kv::bucket_table::memtable::Memtable;
 use crate::kv::bucket_table::page::{PAGE_BYTES, Page};
 use crate::kv::bucket_table::pool::BufferPool;
-use crate::kv::bucket_table::search::{Lookup, Search, sort_searches};
+use crate::kv::bucket_table::search::{Search, sort_searches};
 use crate::kv::bucket_table::spans::{JoinedRead, Span, Spans};
 use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, BucketReads};
+use crate::kv::store::{Live, Lookup};
 use crate::kv::{Key, Ordinal};
 
 /// Parts of a background lookup that run at the same time. To submit a read takes as long as an SSD takes to carry it out.
@@ -229,7 +229,7 @@ fn search_memtable(
     let mut searches = Vec::new();
     for (index, key) in keys.iter().enumerate() {
         answers.push(match memtable.get(key) {
-            Some(entry) if live(entry.ordinal) => Lookup::InMemtable(entry),
+            Some(entry) if live(entry.ordinal) => Lookup::InMemory(entry),
             found => {
                 searches.push(Search::new(index, key, buckets));
                 if found.is_some() { Lookup::Dead } else { Lookup::Absent }

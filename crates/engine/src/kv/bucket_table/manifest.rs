@@ -22,7 +22,7 @@ use crate::kv::bucket_table::bucket_name::{BucketName, DEPTH_MAX};
 use crate::kv::bucket_table::extent::Extents;
 use crate::kv::bucket_table::page::PAGE_ENTRIES;
 use crate::kv::bucket_table::run::Run;
-use crate::kv::bucket_table::sealed::SealedReader;
+use crate::kv::sealed::SealedReader;
 
 const MAGIC: [u8; 8] = *b"OFTABLE2";
 

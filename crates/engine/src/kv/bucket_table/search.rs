@@ -5,30 +5,8 @@
 
 use crate::kv::bucket_table::bucket::{Bucket, Buckets};
 use crate::kv::bucket_table::page::{Found, Page};
-use crate::kv::{Entry, Key, Ordinal};
-
-/// Result of the lookup of a key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lookup {
-    /// An entry of the memtable.
-    InMemtable(Entry),
-    /// An entry on disk.
-    OnDisk(Entry),
-    /// Only entries of containers that are not live.
-    Dead,
-    /// No entry.
-    Absent,
-}
-
-impl Lookup {
-    /// Returns the better of two results for a key, each from a part of the table.
-    pub(in crate::kv) fn or(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::InMemtable(_) | Self::OnDisk(_), _) | (Self::Dead, Self::Absent) => self,
-            (Self::Dead | Self::Absent, _) => other,
-        }
-    }
-}
+use crate::kv::store::Lookup;
+use crate::kv::{Key, Ordinal};
 
 /// State of the search for one key.
 #[derive(Debug)]

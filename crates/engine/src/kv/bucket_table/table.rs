@@ -28,16 +28,16 @@ use crate::kv::bucket_table::damage::DamagedBuckets;
 use crate::kv::bucket_table::disk_runs::DiskRuns;
 use crate::kv::bucket_table::extent::Extents;
 use crate::kv::bucket_table::file::TableFile;
-use crate::kv::bucket_table::flush::{FlushDone, FlushJob, Live, Plan};
+use crate::kv::bucket_table::flush::{FlushDone, FlushJob, Plan};
 use crate::kv::bucket_table::flush_state::{FlushState, Target};
 use crate::kv::bucket_table::lookup::{LookupDone, LookupEffects, LookupJob, Lookups};
 use crate::kv::bucket_table::manifest::{Manifest, read_manifest};
 use crate::kv::bucket_table::memtable::Memtable;
 use crate::kv::bucket_table::page::{ENTRY_BYTES, EntryBytes, PAGE_BYTES, decode_entry, key_of};
 use crate::kv::bucket_table::run_source::RunIo;
-use crate::kv::bucket_table::sealed::{SealedReader, SealedWriter};
-use crate::kv::bucket_table::search::Lookup;
-use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, BucketReads, TableSpec};
+use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, TableSpec};
+use crate::kv::sealed::{SealedReader, SealedWriter};
+use crate::kv::store::{Live, Lookup};
 use crate::kv::{Entry, Key, Ordinal};
 
 /// Share of the memtable that is free when a flush is due: as much as comes in while it runs.
@@ -92,11 +92,6 @@ impl Table {
             damaged: DamagedBuckets::default(),
             counters,
         }
-    }
-
-    /// Returns how lookups read.
-    pub(crate) fn reads(&self) -> BucketReads {
-        self.spec.reads
     }
 
     /// Returns the number that differs from those of all earlier tables of the file.

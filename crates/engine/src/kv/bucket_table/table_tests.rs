@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::io::DeviceProfile;
-use crate::kv::{Position, Seal};
+use crate::kv::{BucketReads, Position, Seal};
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
 use crate::testing::sim::SimDisk;
@@ -40,7 +40,7 @@ fn check(table: &mut Table, disk: &SimDisk, model: &HashMap<Key, Entry>, numbers
     table.lookup(disk, &keys, &ALL, &mut out);
     for (key, found) in keys.iter().zip(out) {
         let entry = match found {
-            Lookup::InMemtable(entry) | Lookup::OnDisk(entry) => Some(entry),
+            Lookup::InMemory(entry) | Lookup::OnDisk(entry) => Some(entry),
             Lookup::Dead | Lookup::Absent => None,
         };
         assert_eq!(entry.map(|entry| entry.key), model.get(key).map(|entry| entry.key));
@@ -127,7 +127,7 @@ fn dead_entries_are_skipped_by_lookups_and_dropped_by_merges() {
     table.lookup(&disk, &keys, &|ordinal| ordinal == Ordinal(2), &mut out);
     for (number, found) in out.iter().enumerate() {
         match (number, found) {
-            (0..2_500, Lookup::InMemtable(entry) | Lookup::OnDisk(entry)) => assert_eq!(entry.ordinal, Ordinal(2)),
+            (0..2_500, Lookup::InMemory(entry) | Lookup::OnDisk(entry)) => assert_eq!(entry.ordinal, Ordinal(2)),
             (2_500..5_000, Lookup::Dead) | (5_000, Lookup::Absent) => {}
             _ => panic!("chunk {number}: {found:?}"),
         }
@@ -452,7 +452,7 @@ impl Model {
             let wanted = self.entries.get(key).copied();
             let may_miss = self.hit.iter().any(|bucket| bucket.holds(key));
             match found {
-                Lookup::InMemtable(found) => assert_eq!(Some(*found), wanted),
+                Lookup::InMemory(found) => assert_eq!(Some(*found), wanted),
                 Lookup::OnDisk(found) => assert_eq!(Some(found.key), wanted.map(|entry| entry.key)),
                 Lookup::Absent | Lookup::Dead => assert!(wanted.is_none() || may_miss, "{key:?} {found:?}"),
             }

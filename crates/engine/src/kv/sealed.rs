@@ -13,11 +13,11 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// Length and checksum of a sealed file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seal {
+pub struct Seal {
     /// Length in bytes.
-    pub(crate) len: u64,
+    pub len: u64,
     /// BLAKE3 checksum of all bytes.
-    pub(crate) checksum: [u8; 32],
+    pub checksum: [u8; 32],
 }
 
 impl Seal {
@@ -30,7 +30,7 @@ impl Seal {
 
 /// Writer of a sealed file.
 #[derive(Debug)]
-pub(crate) struct SealedWriter {
+pub struct SealedWriter {
     file: Arc<dyn DiskFile>,
     len: u64,
     hasher: blake3::Hasher,
@@ -39,13 +39,13 @@ pub(crate) struct SealedWriter {
 
 impl SealedWriter {
     /// Empties the file and starts at its front.
-    pub(crate) fn create(file: Arc<dyn DiskFile>) -> Result<Self> {
+    pub fn create(file: Arc<dyn DiskFile>) -> Result<Self> {
         file.set_len(0)?;
         Ok(Self { file, len: 0, hasher: blake3::Hasher::new(), buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     /// Appends bytes.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= BUFFER_BYTES { self.write_out() } else { Ok(()) }
     }
@@ -59,7 +59,7 @@ impl SealedWriter {
     }
 
     /// Makes the file durable; returns its seal.
-    pub(crate) fn finish(mut self) -> Result<Seal> {
+    pub fn finish(mut self) -> Result<Seal> {
         self.write_out()?;
         self.file.sync()?;
         Ok(Seal { len: self.len, checksum: self.hasher.finalize().into() })
@@ -68,7 +68,7 @@ impl SealedWriter {
 
 /// Reader of a sealed file. The bytes are valid only if [`SealedReader::finish`] succeeds.
 #[derive(Debug)]
-pub(crate) struct SealedReader {
+pub struct SealedReader {
     file: Arc<dyn DiskFile>,
     name: PathBuf,
     seal: Seal,
@@ -82,7 +82,7 @@ pub(crate) struct SealedReader {
 
 impl SealedReader {
     /// Starts at the front. Fails if the file has another length than the seal. The name is for messages.
-    pub(crate) fn open(file: Arc<dyn DiskFile>, name: PathBuf, seal: Seal) -> Result<Self> {
+    pub fn open(file: Arc<dyn DiskFile>, name: PathBuf, seal: Seal) -> Result<Self> {
         if file.len()? != seal.len {
             return Err(Error::damaged(name.display(), "has another length than its checkpoint says"));
         }
@@ -90,12 +90,12 @@ impl SealedReader {
     }
 
     /// Returns the number of bytes left.
-    pub(crate) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.seal.len - self.offset
     }
 
     /// Fills the buffer with the next bytes. Fails if the file has fewer.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<()> {
         if self.left() < buffer.len() as u64 {
             return Err(Error::damaged(self.name.display(), "ends early"));
         }
@@ -126,7 +126,7 @@ impl SealedReader {
     }
 
     /// Checks that all bytes were read and that the checksum is right.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         if self.left() != 0 {
             return Err(Error::damaged(self.name.display(), "is longer than its contents"));
         }
