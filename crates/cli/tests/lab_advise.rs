@@ -79,6 +79,68 @@ fn a_repository_is_as_large_as_predicted() {
     }
 }
 
+/// Writes a tree of 3 to 8 MiB: versions of small and large files with edits and insertions, copies under other names, and files of
+/// one name. All of it follows from the seed.
+fn write_tree(fixture: &Fixture, seed: u64) {
+    let mut random = noise(seed, 1 << 16).into_iter().map(usize::from);
+    let mut draw = |below: usize| random.next().unwrap() * below / 256;
+    let versions = 1 + draw(4);
+    let (small, large, copied, edited) = (60 + draw(120), draw(6), draw(4), 1 + draw(9));
+    let is_text = draw(3) != 0;
+    let contents = |number: u64, len| if is_text { prose(number, len) } else { noise(number, len) };
+    for number in 0..small + large {
+        let size = if number < small { 200 + draw(64) * draw(256) } else { (200 + draw(256)) << 10 };
+        let mut bytes = contents(seed << 32 | number as u64, size);
+        for version in 1..=versions {
+            let name = if number % 5 == 0 { "index.html".to_owned() } else { format!("file-{}", word(number)) };
+            fixture.write(&format!("release-{version}/{}/{name}", word(number / 3)), &bytes);
+            if draw(8) < copied {
+                fixture.write(&format!("release-{version}/copies/{}", word(number + 5000)), &bytes);
+            }
+            if draw(10) < edited {
+                let offset = draw(256) * bytes.len() / 256;
+                bytes.splice(offset..offset, noise(number as u64 + version as u64, 1 + draw(200)));
+            }
+        }
+    }
+}
+
+fn word(number: usize) -> String {
+    [number, number / 26, number / 676]
+        .map(|digit| char::from(b'a' + u8::try_from(digit % 26).unwrap()))
+        .iter()
+        .collect()
+}
+
+/// `bench/advise` does the same with larger trees.
+#[test]
+fn a_sample_bounds_the_repository_of_17_of_20_trees() {
+    let mut held = Vec::new();
+    for seed in 1..=20 {
+        let fixture = Fixture::without_repository(None);
+        fixture.run(["init", "--no-encryption", "-q"]).code(0);
+        write_tree(&fixture, seed);
+        let summary = fixture.run(["backup", "source", "--json"]).code(0).messages().pop().unwrap();
+        let stored = summary["data_added_packed"].as_f64().unwrap();
+        let sample = summary["total_bytes_processed"].as_u64().unwrap() / 5;
+        let advice = advice(&fixture, &["source", "--sample", &sample.to_string(), "--seed", &seed.to_string()]);
+        assert!(!advice["is_everything"].as_bool().unwrap());
+        let rule = rule(&advice, "8k");
+        let [value, low, high] =
+            ["", "_low", "_high"].map(|bound| rule[format!("stored_bytes{bound}")].as_f64().unwrap());
+        assert!(low < value && value < high, "seed {seed}: {low} to {high}");
+        held.push((low / stored, value / stored, high / stored));
+    }
+    let count = |is: fn(&&(f64, f64, f64)) -> bool| held.iter().filter(is).count();
+    let counts = [
+        count(|(low, _, high)| *low <= 1.0 && 1.0 <= *high),
+        // Bounds that hold everything would tell nothing.
+        count(|(low, _, high)| high / low < 6.0),
+        count(|(_, value, _)| (0.7..1.4).contains(value)),
+    ];
+    assert!(17 <= counts[0] && 10 <= counts[1] && 12 <= counts[2], "{counts:?} of 20: {held:.2?}");
+}
+
 #[test]
 fn a_table_and_a_choice_are_printed() {
     let fixture = Fixture::without_repository(None);
@@ -88,11 +150,14 @@ fn a_table_and_a_choice_are_printed() {
     for wanted in ["All was read", "fixed 64k", "Recommended: --", "64 MiB"] {
         assert!(text.contains(wanted), "{wanted:?} is not in: {text}");
     }
-    assert_eq!(text.lines().filter(|line| line.contains('x') && line.contains("exact")).count(), 13, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains('x') && line.contains("counted")).count(), 13, "{text}");
     // A sample of a mebibyte and a half, of nearly fourteen.
     let ran = fixture.run(["lab", "advise", "source/text", "--sample", "1500k"]).code(0);
-    for wanted in ["A sample was read", "lower bounds", "In half of the sample"] {
+    for wanted in ["A sample was read", "19 of 20 lie"] {
         assert!(ran.stdout().contains(wanted), "{wanted:?} is not in: {}", ran.stdout());
+    }
+    for unwanted in ["exact", "counted"] {
+        assert!(!ran.stdout().contains(unwanted), "{unwanted:?} is in: {}", ran.stdout());
     }
 }
 

@@ -7,12 +7,22 @@
 //! "Estimating Duplication by Content-based Sampling", USENIX ATC 2013, estimate duplicates so.) At level 0 it is exact, but for
 //! equal hashes of 64 bits.
 
+use super::estimate::Estimate;
+use super::extrapolate::Captures;
+use super::survey::{CLASSES, GROUPS, UnitOf};
+
 /// Bytes of a slot of the table.
-pub const SLOT_BYTES: usize = size_of::<u64>() + size_of::<u32>();
+pub const SLOT_BYTES: usize = size_of::<u64>() + 2 * size_of::<u32>();
 /// A table is full at three quarters of its slots.
 const FULL: (usize, usize) = (3, 4);
-/// Set in a slot whose chunk came in the first half of the sample.
-const IN_HALF: u32 = 1 << 31;
+/// Bits of a chunk's length.
+const LENGTH_BITS: u32 = 24;
+/// Bits of its class, above those of the length.
+const CLASS_BITS: u32 = 3;
+/// Above both: the root of the share that its region compressed to, in units of the highest number.
+const STORED_SHIFT: u32 = LENGTH_BITS + CLASS_BITS;
+const STORED_MAX: u32 = (1 << (u32::BITS - STORED_SHIFT)) - 1;
+const _: () = assert!(CLASSES <= 1 << CLASS_BITS && GROUPS <= u32::BITS as usize);
 
 /// State of a chunk in a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,45 +40,35 @@ pub enum Novelty {
 pub struct Distinct {
     /// Hashes, in open addressing; 0 is an empty slot.
     hashes: Vec<u64>,
-    /// Length of each, and [`IN_HALF`]; 0 in an empty slot.
+    /// Length of each, the class in which it came first, and what its region compressed to; 0 in an empty slot.
     lengths: Vec<u32>,
+    /// Groups of the sample that each came in, a bit for each.
+    groups: Vec<u32>,
     kept: usize,
     level: u32,
-}
-
-/// Something that was estimated.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Estimate {
-    /// Estimate.
-    pub value: f64,
-    /// Standard deviation of the estimate, as a share of it; 0 where it was counted.
-    pub deviation: f64,
 }
 
 impl Distinct {
     /// Makes a table of `slots` slots, a power of two.
     pub fn new(slots: usize) -> Self {
         assert!(slots.is_power_of_two() && 4 <= slots, "slots of a table are a power of two");
-        Self { hashes: vec![0; slots], lengths: vec![0; slots], kept: 0, level: 0 }
+        Self { hashes: vec![0; slots], lengths: vec![0; slots], groups: vec![0; slots], kept: 0, level: 0 }
     }
 
-    /// Takes a chunk by a uniform hash of its bytes and its length, which is below 2 GiB and not 0. `in_half`: it comes in the
-    /// first half of the sample.
-    pub fn insert(&mut self, hash: u64, len: u32, in_half: bool) -> Novelty {
+    /// Takes a chunk by a uniform hash of its bytes and its length, which is below 16 MiB and not 0, and the unit that has it.
+    pub fn insert(&mut self, hash: u64, len: u32, unit: UnitOf) -> Novelty {
         // 0 stands for an empty slot.
         let hash = hash.max(1);
         if !self.keeps(hash) {
             return Novelty::NotKept;
         }
         let slot = self.slot_of(hash);
-        let flag = if in_half { IN_HALF } else { 0 };
-        let (held, length) = (&mut self.hashes[slot], &mut self.lengths[slot]);
-        if *held == hash {
-            *length |= flag;
+        self.groups[slot] |= 1 << unit.group;
+        if self.hashes[slot] == hash {
             return Novelty::Known;
         }
-        *held = hash;
-        *length = len | flag;
+        self.hashes[slot] = hash;
+        self.lengths[slot] = len | u32::from(unit.class) << LENGTH_BITS;
         self.kept += 1;
         while self.hashes.len() / FULL.1 * FULL.0 < self.kept {
             self.rise();
@@ -83,12 +83,38 @@ impl Distinct {
 
     /// Returns the length of all different chunks together, in bytes.
     pub fn bytes(&self) -> Estimate {
-        self.sum(|length| f64::from(length & !IN_HALF))
+        self.sum(bytes_of)
     }
 
-    /// Returns the length of the different chunks of the sample's first half, in bytes.
-    pub fn bytes_in_half(&self) -> Estimate {
-        self.sum(|length| if length & IN_HALF == 0 { 0.0 } else { f64::from(length & !IN_HALF) })
+    /// Records the share that a chunk's region compressed to, if the chunk is kept.
+    pub fn set_stored(&mut self, hash: u64, share: f64) {
+        let hash = hash.max(1);
+        let slot = self.slot_of(hash);
+        if let (Some(held), Some(length)) = (self.hashes.get(slot), self.lengths.get_mut(slot))
+            && *held == hash
+        {
+            let units = (1..=STORED_MAX).find(|units| share <= stored_share(*units)).unwrap_or(STORED_MAX);
+            *length = *length & ((1 << STORED_SHIFT) - 1) | units << STORED_SHIFT;
+        }
+    }
+
+    /// Returns in how many groups the different chunks came, by their bytes.
+    pub fn captures(&self) -> Captures {
+        self.captures_by(bytes_of)
+    }
+
+    /// Returns the same by the stored bytes, as far as they are known.
+    pub fn stored_captures(&self) -> Captures {
+        self.captures_by(|length| bytes_of(length) * stored_share(length >> STORED_SHIFT))
+    }
+
+    fn captures_by(&self, weight: impl Fn(u32) -> f64) -> Captures {
+        let mut captures = Captures::default();
+        for (length, groups) in self.lengths.iter().zip(&self.groups).filter(|(length, _)| **length != 0) {
+            let class = usize::try_from(length >> LENGTH_BITS & ((1 << CLASS_BITS) - 1)).expect("a few classes");
+            captures.add(class, *groups, weight(*length) / self.probability());
+        }
+        captures
     }
 
     /// Returns how many different chunks there are.
@@ -104,9 +130,13 @@ impl Distinct {
             sum += weight;
             squares += weight * weight;
         }
-        let probability = 0.5_f64.powi(self.level.cast_signed());
+        let probability = self.probability();
         let deviation = if sum == 0.0 { 0.0 } else { (squares * (1.0 - probability)).sqrt() / sum };
         Estimate { value: sum / probability, deviation }
+    }
+
+    fn probability(&self) -> f64 {
+        0.5_f64.powi(self.level.cast_signed())
     }
 
     fn keeps(&self, hash: u64) -> bool {
@@ -130,34 +160,24 @@ impl Distinct {
         let slots = self.hashes.len();
         let hashes = std::mem::replace(&mut self.hashes, vec![0; slots]);
         let lengths = std::mem::replace(&mut self.lengths, vec![0; slots]);
+        let groups = std::mem::replace(&mut self.groups, vec![0; slots]);
         self.kept = 0;
-        for (hash, length) in hashes.into_iter().zip(lengths) {
+        for ((hash, length), groups) in hashes.into_iter().zip(lengths).zip(groups) {
             if hash != 0 && self.keeps(hash) {
                 let slot = self.slot_of(hash);
-                (self.hashes[slot], self.lengths[slot]) = (hash, length);
+                (self.hashes[slot], self.lengths[slot], self.groups[slot]) = (hash, length, groups);
                 self.kept += 1;
             }
         }
     }
 }
 
-impl Estimate {
-    /// Something that was counted.
-    pub fn counted(value: f64) -> Self {
-        Self { value, deviation: 0.0 }
-    }
+fn stored_share(units: u32) -> f64 {
+    (f64::from(units) / f64::from(STORED_MAX)).powi(2)
+}
 
-    /// Returns the share by which the truth differs at most, in 19 of 20 cases: two standard deviations.
-    pub fn error(&self) -> f64 {
-        2.0 * self.deviation
-    }
-
-    /// Returns the product of two estimates whose errors have nothing to do with each other.
-    #[must_use]
-    pub fn times(&self, other: &Self) -> Self {
-        let deviation = self.deviation.hypot(other.deviation);
-        Self { value: self.value * other.value, deviation }
-    }
+fn bytes_of(length: u32) -> f64 {
+    f64::from(length & ((1 << LENGTH_BITS) - 1))
 }
 
 /// Recent chunks, as far as they fit: each slot holds the last chunk that mapped to it. A forgotten chunk counts as new.
@@ -228,7 +248,7 @@ mod tests {
         let mut distinct = Distinct::new(1 << 14);
         let mut truth = BTreeMap::new();
         for (name, len) in stream(1, 10_000) {
-            let novelty = distinct.insert(mixed(name), len, false);
+            let novelty = distinct.insert(mixed(name), len, UnitOf::default());
             let expected = if truth.insert(name, len).is_none() { Novelty::New } else { Novelty::Known };
             assert_eq!(novelty, expected);
         }
@@ -238,7 +258,6 @@ mod tests {
         let (bytes, chunks) = (bytes as f64, truth.len() as f64);
         assert_eq!(distinct.bytes(), Estimate::counted(bytes));
         assert_eq!(distinct.chunks(), Estimate::counted(chunks));
-        assert_eq!(distinct.bytes_in_half().value.to_bits(), 0.0_f64.to_bits());
     }
 
     /// The smallest table that `advise` makes has 32,768 slots; this one has an eighth of that, and must be within 5%.
@@ -250,7 +269,7 @@ mod tests {
             let mut distinct = Distinct::new(4096);
             let mut truth = BTreeMap::new();
             for (name, len) in stream(seed, 40_000) {
-                distinct.insert(mixed(name), len, false);
+                distinct.insert(mixed(name), len, UnitOf::default());
                 truth.insert(name, f64::from(len));
             }
             assert!(!distinct.is_exact(), "seed {seed}");
@@ -268,13 +287,18 @@ mod tests {
     }
 
     #[test]
-    fn the_half_is_a_set_of_its_own() {
+    fn a_chunk_is_of_its_first_class_and_of_all_its_groups() {
+        let unit = |class, group| UnitOf { class, group, ..UnitOf::default() };
         let mut distinct = Distinct::new(64);
-        distinct.insert(mixed(1), 100, false);
-        distinct.insert(mixed(1), 100, true);
-        distinct.insert(mixed(2), 10, true);
-        distinct.insert(mixed(3), 1, false);
-        assert_eq!((distinct.bytes().value, distinct.bytes_in_half().value), (111.0, 110.0));
+        distinct.insert(mixed(1), 100, unit(1, 3));
+        distinct.insert(mixed(1), 100, unit(2, 31));
+        distinct.insert(mixed(1), 100, unit(2, 31));
+        distinct.insert(mixed(2), 10, unit(4, 0));
+        let mut expected = Captures::default();
+        expected.add(1, 1 << 3 | 1 << 31, 100.0);
+        expected.add(4, 1, 10.0);
+        assert_eq!(distinct.captures(), expected);
+        assert_eq!(distinct.bytes().value.to_bits(), 110.0_f64.to_bits());
     }
 
     #[test]

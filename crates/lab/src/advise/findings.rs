@@ -12,12 +12,14 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// A column of the table: its title and its number.
 type Column = (&'static str, fn(&Prediction) -> f64);
 
-const COLUMNS: [Column; 12] = [
-    ("dedup ratio", Prediction::dedup_ratio),
-    ("error of it, 2 sigma", |it| it.unique_share.error()),
+const COLUMNS: [Column; 14] = [
+    ("dedup ratio", |it| it.dedup_ratio.value),
+    ("at least", |it| it.dedup_ratio.low),
+    ("at most", |it| it.dedup_ratio.high),
     ("stored : unique bytes", |it| it.compressed_share.value),
     ("repository (MiB)", Prediction::stored_mebibytes),
-    ("error of it, 2 sigma", |it| it.stored_bytes.error()),
+    ("at least (MiB)", |it| it.stored_bytes.low / MIB),
+    ("at most (MiB)", |it| it.stored_bytes.high / MIB),
     ("of that metadata (MiB)", |it| it.overhead_bytes / MIB),
     ("index (MiB)", |it| it.index_bytes / MIB),
     ("memory wanted (MiB)", Prediction::memory_mebibytes),
@@ -66,9 +68,7 @@ impl Advised<'_> {
         let (totals, reading) = (&self.scanned.survey.totals, &self.scanned.reading);
         let mut notes = vec![format!("{} bytes in {} files, {} bytes read", totals.bytes, totals.files, reading.bytes)];
         if !self.scanned.survey.is_everything() {
-            notes.push(
-                "duplicates of what was not read are not seen: ratios are lower bounds, sizes upper ones".to_owned(),
-            );
+            notes.push("estimated from a sample: bounds hold the truth in 19 of 20 cases".to_owned());
         }
         let given = float(self.memory_bytes as u64) / MIB;
         notes.push(format!(

@@ -6,7 +6,10 @@
 //! measured and the estimated figures, with their errors.
 
 pub mod candidates;
+mod clusters;
 pub mod distinct;
+pub mod estimate;
+pub mod extrapolate;
 pub mod findings;
 pub mod predict;
 pub mod reader;
@@ -68,6 +71,8 @@ pub struct AdviseOptions {
     pub excludes: Arc<Excludes>,
     /// Amount to read.
     pub sample: Sample,
+    /// Chooses among all samples of this size.
+    pub seed: u64,
     /// Compression of regions.
     pub compression: Compression,
     /// Memory for it, and for the backups that are foretold, in bytes.
@@ -117,7 +122,7 @@ impl Shares {
         let open_bytes = Rule::all().map(|rule| rule.chunking().chunk_bytes_max() as usize).max().unwrap_or_default();
         let batches = BATCHES * self.batch_bytes + self.batch_bytes + open_bytes;
         let tables = (rules::RULES + threads) * self.slots * scan::SLOTS_BYTES;
-        batches + scan::buffers_bytes() + threads * COMPRESSOR_BYTES + SEALING_BYTES + tables
+        batches + survey::MEMORY_BYTES + scan::buffers_bytes() + threads * COMPRESSOR_BYTES + SEALING_BYTES + tables
     }
 }
 
@@ -128,7 +133,7 @@ pub fn scan(options: &AdviseOptions, monitor: &dyn Monitor) -> Result<Scanned> {
     options.roots.iter().try_for_each(|path| source.metadata(path).map(drop))?;
     let walk = || Walk::new(Arc::clone(&source), &options.roots, Arc::clone(&options.excludes));
     let (processor, waiting) = (processor_time(), waiting_time());
-    let survey = Survey::of(walk()?, &options.roots, options.sample, monitor)?;
+    let survey = Survey::of(&|| Ok(walk()?), &options.roots, options.sample, options.seed, monitor)?;
     let walk_processor = processor_time().saturating_sub(processor);
     let walk_time = start.elapsed().saturating_sub(waiting_time().saturating_sub(waiting)).max(walk_processor);
 
@@ -178,8 +183,9 @@ impl Scanner {
         };
         let threshold = u128::from(u64::MAX) * u128::from(COMPRESSED_BYTES) / u128::from(bytes.max(1));
         let threshold = u64::try_from(threshold).unwrap_or(u64::MAX);
-        let compressing = Compressing { compression: options.compression, threshold };
-        let rules = Rule::all().enumerate();
+        let compressing =
+            Compressing { compression: options.compression, threshold, is_sample: !survey.is_everything() };
+        let rules = Rule::all().enumerate().filter(|(_, rule)| survey.is_enough_for(*rule));
         Self {
             threads: options.threads,
             compression: options.compression,

@@ -6,8 +6,9 @@ use onefold_engine::backup::Budget;
 use onefold_engine::identify::IndexOptions;
 
 use super::Scanned;
-use super::distinct::Estimate;
-use super::regions::{REGION_BYTES, compressed_share};
+use super::estimate::{Estimate, Interval};
+use super::extrapolate::{Captures, Copies, Coverage};
+use super::regions::{REGION_BYTES, compressed_share, neighbors};
 use super::rules::{CONTAINER_BYTES, Rule};
 use super::scan::RuleScan;
 use crate::counts::float;
@@ -39,6 +40,9 @@ const LOOKUP_SECONDS: f64 = 1.0 / 110e3;
 const COMPARE_SECONDS: f64 = 5e-6;
 /// Seconds for a file, without reading and its chunks. Assumed, as above.
 const FILE_SECONDS: f64 = 10e-6;
+/// Standard deviation of a repository's size from the prediction where everything is read, as a share: cuts depend on the key, and
+/// entries are assumed.
+const MODEL_DEVIATION: f64 = 0.005;
 /// More memory than any machine has.
 const MEMORY_MAX: usize = 1 << 44;
 
@@ -83,6 +87,14 @@ impl Whole {
     }
 }
 
+impl Whole {
+    /// Returns the ratio of the source to the chunks of a rule.
+    fn scale_of(&self, scan: &RuleScan) -> f64 {
+        let bytes = float(scan.covered.iter().flatten().sum());
+        if bytes == 0.0 { 1.0 } else { self.data_bytes / bytes }
+    }
+}
+
 /// Time of an operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Seconds {
@@ -103,16 +115,14 @@ pub struct Prediction {
     pub sample_unique_chunks: Estimate,
     /// Bytes of the distinct chunks of the data read.
     pub sample_unique_bytes: Estimate,
-    /// Share of the bytes that are unique; the dedup ratio is one divided by it.
-    pub unique_share: Estimate,
-    /// The same of a sample half as large, if there is one.
-    pub unique_share_in_half: Option<f64>,
+    /// Bytes for each byte of distinct chunks.
+    pub dedup_ratio: Interval,
     /// Stored bytes of a region for each of its chunks' bytes.
     pub compressed_share: Estimate,
     /// Different chunks of the whole.
     pub unique_chunks: f64,
     /// Bytes of the repository.
-    pub stored_bytes: Estimate,
+    pub stored_bytes: Interval,
     /// Part of them that is metadata: directories of containers, recipes, trees.
     pub overhead_bytes: f64,
     /// Bytes of the index on disk.
@@ -134,21 +144,37 @@ pub struct Prediction {
 impl Prediction {
     /// Predicts the result of a rule with `memory` bytes on `threads` threads.
     pub fn of(scanned: &Scanned, whole: &Whole, scan: &RuleScan, memory_bytes: usize, threads: usize) -> Self {
-        let read = float(scanned.reading.bytes).max(1.0);
         let sample_unique_bytes = scan.distinct.bytes();
         let sample_unique_chunks = scan.distinct.chunks();
-        // An estimate may exceed the total.
-        let share = (sample_unique_bytes.value / read).min(1.0);
-        let unique_share = Estimate { value: share, deviation: sample_unique_bytes.deviation };
         let compressed_share = compressed(scanned, scan, sample_unique_bytes);
+        let chunks_per_byte = sample_unique_chunks.value / sample_unique_bytes.value.max(1.0);
 
-        let unique_bytes = share * whole.data_bytes;
-        let unique_chunks = sample_unique_chunks.value.min(float(scan.chunks)) * whole.scale;
-        let content = Estimate::counted(whole.data_bytes).times(&unique_share).times(&compressed_share);
-        let overhead_bytes =
-            overhead_bytes(whole, unique_chunks, unique_bytes, content.value, float(scan.refs) * whole.scale);
-        let stored = content.value + overhead_bytes;
-        let deviation = content.deviation * content.value / stored.max(1.0);
+        let (coverage, captures) = (Coverage::of(scanned, scan), scan.distinct.captures());
+        let distinct = |without, copies| coverage.distinct(&captures, without, copies).min(whole.data_bytes);
+        let default = DefaultRule::of(scanned);
+        let compressed = |without, copies| {
+            compressed_share.value * default.as_ref().map_or(1.0, |default| default.correction(without, copies))
+        };
+        let refs = float(scan.refs) * whole.scale_of(scan);
+        let overhead = |bytes: f64, content: f64| overhead_bytes(whole, bytes * chunks_per_byte, bytes, content, refs);
+        // No sample counts.
+        let least = if coverage.is_everything { 0.0 } else { MODEL_DEVIATION };
+        let unique = coverage.interval(sample_unique_bytes.deviation.hypot(least), distinct);
+        // The neighbors' part may be wrong by half of it.
+        let neighbors = default.as_ref().map_or(0.0, |default| default.neighbors.ln() / 2.0);
+        let regions = default.as_ref().map_or(0.0, |default| default.deviation);
+        let deviations =
+            [sample_unique_bytes.deviation, compressed_share.deviation, neighbors, regions, MODEL_DEVIATION];
+        let deviation = deviations.iter().fold(0.0, |sum: f64, deviation| sum.hypot(*deviation));
+        let stored_bytes = coverage.interval(deviation, |without, copies| {
+            let bytes = distinct(without, copies);
+            let content = bytes * compressed(without, copies);
+            content + overhead(bytes, content)
+        });
+        let unique_bytes = unique.value;
+        let compressed_share = Estimate { value: compressed(None, Copies::Likely), ..compressed_share };
+        let overhead_bytes = overhead(unique_bytes, unique_bytes * compressed_share.value);
+        let unique_chunks = unique_bytes * chunks_per_byte;
 
         let filter_bits = filter_bits(memory_bytes, threads, unique_chunks);
         let false_positives = (1.0 - (-FILTER_HASHES / filter_bits).exp()).powf(FILTER_HASHES);
@@ -159,11 +185,10 @@ impl Prediction {
             sample_chunks: scan.chunks,
             sample_unique_chunks,
             sample_unique_bytes,
-            unique_share,
-            unique_share_in_half: share_in_half(scan),
+            dedup_ratio: unique.divide(whole.data_bytes),
             compressed_share,
             unique_chunks,
-            stored_bytes: Estimate { value: stored, deviation },
+            stored_bytes,
             overhead_bytes,
             index_bytes: INDEX_BYTES_FIXED + unique_chunks * INDEX_BYTES_PER_CHUNK,
             filter_bits,
@@ -179,17 +204,65 @@ impl Prediction {
     pub fn bytes_per_second(&self, whole: &Whole) -> f64 {
         whole.data_bytes / self.first.time.max(f64::MIN_POSITIVE)
     }
+}
 
-    /// Returns the dedup ratio.
-    pub fn dedup_ratio(&self) -> f64 {
-        1.0 / self.unique_share.value.max(f64::MIN_POSITIVE)
+impl Coverage {
+    fn of(scanned: &Scanned, scan: &RuleScan) -> Self {
+        let mut covered = scan.covered;
+        let reading = &scanned.reading;
+        for (class, (data, holes)) in covered.iter_mut().zip(reading.covered_data.iter().zip(&reading.covered_holes)) {
+            // As much of the holes counts as of the data: chunks that an extent's end cuts short are left out.
+            let (counted, data) = (u128::from(class.iter().sum::<u64>()), u128::from(data.iter().sum::<u64>()));
+            for (sum, holes) in class.iter_mut().zip(holes) {
+                let holes = (u128::from(*holes) * counted).checked_div(data).unwrap_or(u128::from(*holes));
+                *sum += u64::try_from(holes).unwrap_or(u64::MAX);
+            }
+        }
+        Self {
+            class_bytes: scanned.survey.class_bytes,
+            covered,
+            streams: scanned.reading.streams,
+            is_everything: scanned.survey.is_everything(),
+        }
     }
 }
 
-/// Returns the share of the bytes in the sample's first half that is unique there.
-fn share_in_half(scan: &RuleScan) -> Option<f64> {
-    let all = float(scan.half_bytes);
-    (0 < scan.half_bytes).then(|| (scan.distinct.bytes_in_half().value / all).min(1.0))
+/// The default rule, by which the compression in a sample is extrapolated: chunks with many copies are more frequent in a sample than
+/// among all distinct chunks, and compress differently.
+struct DefaultRule {
+    coverage: Coverage,
+    plain: Captures,
+    stored: Captures,
+    /// What the regions of all data compress to, as a share of what those of the sample do.
+    neighbors: f64,
+    /// Standard deviation of the compression, by regions, as a share.
+    deviation: f64,
+    /// Stored bytes for each plain one in the sample.
+    share: f64,
+}
+
+impl DefaultRule {
+    fn of(scanned: &Scanned) -> Option<Self> {
+        let (scan, all) = scanned.rules.iter().find_map(|scan| Some((scan, scan.all.as_ref()?)))?;
+        if scanned.survey.is_everything() {
+            return None;
+        }
+        let coverage = Coverage::of(scanned, scan);
+        let [even, odd] = &scan.halves;
+        let neighbors = neighbors(all.sum(), even.sum().plus(odd.sum()), coverage.share());
+        let (plain, stored) = (scan.distinct.captures(), scan.distinct.stored_captures());
+        let share = stored.bytes() / plain.bytes().max(1.0);
+        let deviation = all.deviation() * (1.0 - coverage.share()).sqrt();
+        Some(Self { coverage, plain, stored, neighbors, deviation, share })
+    }
+
+    /// Returns the compression of the source, or of what the sample without a group shows of it, as a share of that of the sample.
+    fn correction(&self, without: Option<usize>, copies: Copies) -> f64 {
+        let bytes = |captures| self.coverage.distinct(captures, without, copies);
+        let (plain, stored) = (bytes(&self.plain), bytes(&self.stored));
+        let is_known = 0.0 < plain && 0.0 < stored && 0.0 < self.share;
+        self.neighbors * if is_known { stored / plain / self.share } else { 1.0 }
+    }
 }
 
 /// Returns what the rule's regions compress to.
@@ -244,7 +317,7 @@ fn times(
     let name = (fingerprinting.cut + fingerprinting.name).as_secs_f64() / float(fingerprinting.bytes).max(1.0);
     let per_byte = |time: Duration, bytes: u64| time.as_secs_f64() / float(bytes).max(1.0);
     let pack = per_byte(scan.some.processor, scan.some.sum().plain) + per_byte(scanned.sealed.1, scanned.sealed.0);
-    let identify = float(scan.chunks) * whole.scale * IDENTIFY_SECONDS;
+    let identify = float(scan.chunks) * whole.scale_of(scan) * IDENTIFY_SECONDS;
     let again = whole.ingest_processor + whole.data_bytes * name + identify + float(whole.files) * FILE_SECONDS;
     let first = again + unique_bytes * pack;
     let threads = float(threads as u64);

@@ -8,7 +8,7 @@ use onefold_engine::io::tree::SourceFile;
 use onefold_engine::monitor::{Action, Monitor};
 use onefold_engine::source::walk::{Event, Item, Walk};
 
-use super::survey::{Extent, Survey, is_stream};
+use super::survey::{Covered, Extent, Survey, UnitOf, is_stream};
 use crate::processor::{processor_time, waiting_time};
 
 /// A file that reports no length is still read, up to this length, as by a backup: files of /proc and /sys do so.
@@ -25,8 +25,8 @@ pub struct Run {
     pub len: usize,
     /// End.
     pub end: RunEnd,
-    /// Whether a sample half as large would have them.
-    pub in_half: bool,
+    /// Their unit of the sample.
+    pub unit: UnitOf,
 }
 
 /// End of a run.
@@ -62,6 +62,12 @@ pub struct Reading {
     pub bytes: u64,
     /// Bytes of holes.
     pub hole_bytes: u64,
+    /// Files, and extents of files, that were read.
+    pub streams: u64,
+    /// Bytes of data of each class and group of units.
+    pub covered_data: Covered,
+    /// Bytes of holes of each.
+    pub covered_holes: Covered,
     /// Failures to read, which the monitor learned.
     pub failures: u64,
     /// Whether reading stopped early, since the chosen files had become too large.
@@ -154,7 +160,7 @@ impl<'a> Reader<'a> {
             match self.read_extent(&mut *file, extent, size, end)? {
                 Ok(()) => {}
                 Err(error) => {
-                    self.end_run(RunEnd::Stream, extent.in_half)?;
+                    self.end_run(RunEnd::Stream, extent.unit)?;
                     self.fail(path, &error);
                     return Ok(());
                 }
@@ -188,17 +194,18 @@ impl<'a> Reader<'a> {
             };
             if offset < data.start && !is_unsized {
                 self.reading.hole_bytes += data.start - offset;
-                self.end_run(RunEnd::Hole, extent.in_half)?;
+                extent.unit.cover(&mut self.reading.covered_holes, data.start - offset);
+                self.end_run(RunEnd::Hole, extent.unit)?;
             }
             offset = data.start;
             while offset < data.end {
                 let free = self.batch_bytes - self.batch.bytes.len();
                 let free = if is_unsized { free.min(UNSIZED_READ_BYTES) } else { free };
                 let wanted = usize::try_from(data.end - offset).unwrap_or(usize::MAX).min(free);
-                match self.read_some(file, offset, wanted, extent.in_half)? {
+                match self.read_some(file, offset, wanted, extent.unit)? {
                     Ok(read) if read < wanted => {
                         // It has become shorter.
-                        self.end_run(RunEnd::Stream, extent.in_half)?;
+                        self.end_run(RunEnd::Stream, extent.unit)?;
                         return Ok(Ok(()));
                     }
                     Ok(read) => offset += read as u64,
@@ -206,7 +213,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        self.end_run(RunEnd::Stream, extent.in_half)?;
+        self.end_run(RunEnd::Stream, extent.unit)?;
         Ok(Ok(()))
     }
 
@@ -216,7 +223,7 @@ impl<'a> Reader<'a> {
         file: &mut dyn SourceFile,
         offset: u64,
         wanted: usize,
-        in_half: bool,
+        unit: UnitOf,
     ) -> Result<Result<usize, Error>, Stop> {
         let start = self.batch.bytes.len();
         self.batch.bytes.resize(start + wanted, 0);
@@ -227,9 +234,10 @@ impl<'a> Reader<'a> {
         let len = *read.as_ref().unwrap_or(&0);
         self.batch.bytes.truncate(start + len);
         self.reading.bytes += len as u64;
+        unit.cover(&mut self.reading.covered_data, len as u64);
         self.monitor.advance(len as u64, 0);
         if 0 < len {
-            self.batch.runs.push(Run { len, end: RunEnd::Open, in_half });
+            self.batch.runs.push(Run { len, end: RunEnd::Open, unit });
         }
         if self.batch.bytes.len() == self.batch_bytes {
             self.hand_over()?;
@@ -238,10 +246,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Ends the run before, or, where it went with the batch before, one of no bytes.
-    fn end_run(&mut self, end: RunEnd, in_half: bool) -> Result<(), Stop> {
+    fn end_run(&mut self, end: RunEnd, unit: UnitOf) -> Result<(), Stop> {
+        self.reading.streams += u64::from(end == RunEnd::Stream);
         match self.batch.runs.last_mut() {
             Some(run) if run.end == RunEnd::Open => run.end = end,
-            _ => self.batch.runs.push(Run { len: 0, end, in_half }),
+            _ => self.batch.runs.push(Run { len: 0, end, unit }),
         }
         if RUNS_MAX <= self.batch.runs.len() { self.hand_over() } else { Ok(()) }
     }

@@ -133,8 +133,12 @@ fn mebibytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advise::distinct::Estimate;
+    use crate::advise::estimate::{Estimate, Interval};
     use crate::advise::predict::Seconds;
+
+    fn exact(value: f64) -> Interval {
+        Interval { value, low: value, high: value }
+    }
 
     /// A rule with this size of the repository in GiB and of the index in MiB.
     fn prediction(rule: Rule, gibibytes: f64, mebibytes: u64) -> Prediction {
@@ -144,11 +148,10 @@ mod tests {
             sample_chunks: 1,
             sample_unique_chunks: none,
             sample_unique_bytes: none,
-            unique_share: none,
-            unique_share_in_half: None,
+            dedup_ratio: exact(1.0),
             compressed_share: none,
             unique_chunks: 1.0,
-            stored_bytes: Estimate::counted(gibibytes * 1024.0 * 1024.0 * 1024.0),
+            stored_bytes: exact(gibibytes * 1024.0 * 1024.0 * 1024.0),
             overhead_bytes: 1.0,
             index_bytes: 1e9,
             filter_bits: 8.0,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use onefold_engine::compress::{Compression, Compressor};
 use twox_hash::XxHash3_64;
 
-use super::distinct::Estimate;
+use super::estimate::{Estimate, deviation};
 use crate::counts::float;
 use crate::processor::processor_time;
 
@@ -17,6 +17,11 @@ use crate::processor::processor_time;
 pub const REGION_BYTES: usize = 512 << 10;
 /// Bytes of an interval, as a power of two: as much as the longest chunk.
 const INTERVAL_BITS: u32 = 22;
+/// Least ratio of regions of twice as large samples: a lower one comes from regions that are not full.
+const DOUBLING_MIN: f64 = 0.95;
+/// Regions of a sample from which the ratio is trusted by half.
+const REGIONS_TRUSTED: f64 = 16.0;
+
 /// Groups of intervals. Each is left out once to find its influence (jackknife).
 pub const GROUPS: usize = 32;
 
@@ -27,6 +32,8 @@ pub struct Compressing {
     pub compression: Compression,
     /// An interval is compressed if its hash is not above this.
     pub threshold: u64,
+    /// Whether only a sample is read.
+    pub is_sample: bool,
 }
 
 impl Compressing {
@@ -47,7 +54,9 @@ pub struct Compressed {
 }
 
 impl Compressed {
-    fn plus(self, other: Self) -> Self {
+    /// Returns the sum.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self { plain: self.plain + other.plain, stored: self.stored + other.stored }
     }
 
@@ -74,21 +83,27 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Appends a chunk.
-    pub fn push(&mut self, chunk: &[u8], group: usize, compression: Compression, compressor: &mut Compressor) {
-        if REGION_BYTES < self.open.len() + chunk.len() {
-            self.end(compression, compressor);
-        }
+    /// Appends a chunk. Returns the stored bytes of each plain one in the region before, if the chunk ends it.
+    pub fn push(
+        &mut self,
+        chunk: &[u8],
+        group: usize,
+        compression: Compression,
+        compressor: &mut Compressor,
+    ) -> Option<f64> {
+        let is_full = REGION_BYTES < self.open.len() + chunk.len();
+        let ended = if is_full { self.end(compression, compressor) } else { None };
         if self.open.is_empty() {
             self.open_group = group;
         }
         self.open.extend_from_slice(chunk);
+        ended
     }
 
-    /// Compresses the collected region.
-    pub fn end(&mut self, compression: Compression, compressor: &mut Compressor) {
+    /// Compresses the collected region, and returns its stored bytes of each plain one.
+    pub fn end(&mut self, compression: Compression, compressor: &mut Compressor) -> Option<f64> {
         if self.open.is_empty() {
-            return;
+            return None;
         }
         let start = processor_time();
         compressor.compress(compression, &self.open, &mut self.stored);
@@ -100,6 +115,7 @@ impl Regions {
             *group = group.plus(sum);
         }
         self.open.clear();
+        Some(sum.share())
     }
 
     /// Returns the bytes that are gathered and not compressed yet.
@@ -107,10 +123,27 @@ impl Regions {
         &self.open
     }
 
+    /// Returns the standard deviation of the share that they came to, as a part of it, by a jackknife.
+    pub fn deviation(&self) -> f64 {
+        let all = self.sum();
+        let groups = self.groups.iter().filter(|group| 0 < group.plain);
+        deviation(&groups.map(|group| all.minus(*group).share()).collect::<Vec<_>>())
+            / all.share().max(f64::MIN_POSITIVE)
+    }
+
     /// Returns what all came to.
     pub fn sum(&self) -> Compressed {
         self.groups.iter().copied().fold(Compressed::default(), Compressed::plus)
     }
+}
+
+/// Returns what the regions of all data compress to, as a share of what those of a sample do. `sample` is what these come to, `half`
+/// what those of half as large samples come to, and `share` the sample's share of the data. Fewer neighbors of a file are in its
+/// region the smaller the sample is; each doubling is taken to save as much as the last one does, if regions are many.
+pub fn neighbors(sample: Compressed, half: Compressed, share: f64) -> f64 {
+    let doubling = (sample.share() / half.share()).clamp(DOUBLING_MIN, 1.0);
+    let regions = float(sample.plain) / float(REGION_BYTES as u64);
+    doubling.powf(-share.min(1.0).log2() * regions / (regions + REGIONS_TRUSTED))
 }
 
 /// Returns the stored bytes of a rule's regions for each plain byte. `some`: its regions of some intervals; `default`: those of
@@ -124,10 +157,7 @@ pub fn compressed_share(some: &Regions, default_some: &Regions, default_all: Com
         .filter(|(some, default)| 0 < some.plain + default.plain)
         .map(|(some, other)| all.minus(*some).share() / default.minus(*other).share() * default_all.share())
         .collect();
-    let count = float(without.len() as u64).max(1.0);
-    let mean = without.iter().sum::<f64>() / count;
-    let squares: f64 = without.iter().map(|share| (share - mean).powi(2)).sum();
-    Estimate { value, deviation: ((count - 1.0) / count * squares).sqrt() / value.max(f64::MIN_POSITIVE) }
+    Estimate { value, deviation: deviation(&without) / value.max(f64::MIN_POSITIVE) }
 }
 
 #[cfg(test)]
@@ -156,5 +186,16 @@ mod tests {
         let other = regions(&[(1000, 150), (1000, 900), (1000, 600)]);
         let share = compressed_share(&other, &default, all);
         assert!((share.value - 0.44).abs() < 1e-9 && 0.05 < share.deviation, "{share:?}");
+    }
+
+    #[test]
+    fn each_doubling_of_a_sample_saves_as_much_as_the_last_one() {
+        let of = |stored: u64| Compressed { plain: 1000 << 30, stored: stored << 30 };
+        assert!((neighbors(of(500), of(505), 0.25) - (500.0_f64 / 505.0).powi(2)).abs() < 1e-4);
+        assert!((neighbors(of(500), of(505), 1.0) - 1.0).abs() < 1e-9);
+        assert!((neighbors(of(510), of(500), 0.01) - 1.0).abs() < 1e-9);
+        let region = |stored| Compressed { plain: REGION_BYTES as u64, stored };
+        assert!(0.99 < neighbors(region(100_000), region(105_000), 0.1));
+        assert!((neighbors(of(100), of(900), 0.5) - DOUBLING_MIN).abs() < 1e-4);
     }
 }

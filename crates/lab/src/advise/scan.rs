@@ -12,6 +12,7 @@ use super::distinct::{Distinct, Novelty, RECENT_BYTES, Recent, SLOT_BYTES};
 use super::reader::RunEnd;
 use super::regions::{Compressing, REGION_BYTES, Regions};
 use super::rules::{AVERAGE_DEFAULT, RULES, Rule};
+use super::survey::{CLASSES, Covered, GROUPS, UnitOf};
 use super::window::{Window, WindowRun};
 use crate::processor::processor_time;
 
@@ -40,13 +41,15 @@ pub struct RuleScan {
     cutter: Cutter,
     /// Chunks, with repetitions.
     pub chunks: u64,
-    /// Bytes of those in the sample's first half.
-    pub half_bytes: u64,
+    /// Bytes of them.
+    pub covered: Covered,
     /// Chunk refs in recipes that are new.
     pub refs: u64,
     /// The different ones.
     pub distinct: Distinct,
     recent: Recent,
+    /// Whether the open stream has no cut yet.
+    is_stream_start: bool,
     /// Refs of the open stream; of its last segment, and whether that has a new chunk.
     stream_refs: u64,
     segment_refs: u64,
@@ -56,6 +59,10 @@ pub struct RuleScan {
     pub some: Regions,
     /// Compressed regions of all data, if this is the default rule.
     pub all: Option<Regions>,
+    /// The same, of units of even and of odd groups: what regions of half a sample compress to. Empty where everything is read.
+    pub halves: [Regions; 2],
+    /// Hashes of the chunks in the open region of all data, if that is a sample.
+    of_region: Vec<u64>,
     /// Time of fingerprinting.
     pub fingerprinting: Fingerprinting,
 }
@@ -64,7 +71,7 @@ pub struct RuleScan {
 /// longer.
 pub fn buffers_bytes() -> usize {
     let region = |rule: Rule| 2 * REGION_BYTES.max(rule.chunking().chunk_bytes_max() as usize);
-    Rule::all().map(region).sum::<usize>() + region(Rule::Content(AVERAGE_DEFAULT))
+    Rule::all().map(region).sum::<usize>() + 3 * region(Rule::Content(AVERAGE_DEFAULT))
 }
 
 /// Bytes of a slot in a rule's table, with its two slots of recent chunks.
@@ -84,7 +91,8 @@ impl RuleScan {
             table: matches!(rule, Rule::Content(_)).then_some(number),
             cutter: Cutter::new(rule.chunking()),
             chunks: 0,
-            half_bytes: 0,
+            covered: [[0; GROUPS]; CLASSES],
+            is_stream_start: true,
             refs: 0,
             distinct: Distinct::new(slots),
             recent: Recent::new(2 * slots),
@@ -94,6 +102,8 @@ impl RuleScan {
             compressing,
             some: Regions::default(),
             all: (rule == Rule::Content(AVERAGE_DEFAULT)).then(Regions::default),
+            halves: Default::default(),
+            of_region: Vec::new(),
             fingerprinting: Fingerprinting::default(),
         }
     }
@@ -110,17 +120,24 @@ impl RuleScan {
             self.cut(run, cuts);
             for cut in &*cuts {
                 let end = run.start + *cut as usize;
-                self.take_chunk(window, start, end, run.in_half, compressor);
+                // A chunk that the extent's start or end cuts short is none of a backup.
+                if !(run.unit.starts_inside && self.is_stream_start) {
+                    self.take_chunk(window, start, end, run.unit, compressor);
+                }
+                self.is_stream_start = false;
                 start = end;
             }
             if run.end != RunEnd::Open {
                 let end = run.start + run.len;
-                if start < end {
-                    self.take_chunk(window, start, end, run.in_half, compressor);
+                let is_cut =
+                    run.unit.starts_inside && self.is_stream_start || run.unit.ends_inside && run.end == RunEnd::Stream;
+                if start < end && !is_cut {
+                    self.take_chunk(window, start, end, run.unit, compressor);
                 }
+                self.is_stream_start = run.end == RunEnd::Stream;
                 self.cutter.finish();
                 if run.end == RunEnd::Stream {
-                    self.end_stream();
+                    self.end_stream(run.unit);
                 }
             }
         }
@@ -133,13 +150,13 @@ impl RuleScan {
         self.cutter.advance(len, candidates, cuts);
     }
 
-    fn take_chunk(&mut self, window: &Window, start: usize, end: usize, in_half: bool, compressor: &mut Compressor) {
+    fn take_chunk(&mut self, window: &Window, start: usize, end: usize, unit: UnitOf, compressor: &mut Compressor) {
         let bytes = window.bytes.get(start..end).expect("chunks lie inside the window");
         let len = u32::try_from(bytes.len()).expect("chunks are far below 4 GiB");
         let hash = XxHash3_64::oneshot(bytes);
         self.chunks += 1;
-        self.half_bytes += if in_half { u64::from(len) } else { 0 };
-        let is_new = match self.distinct.insert(hash, len, in_half) {
+        unit.cover(&mut self.covered, u64::from(len));
+        let is_new = match self.distinct.insert(hash, len, unit) {
             Novelty::New => true,
             Novelty::Known => false,
             Novelty::NotKept => !self.recent.insert(hash),
@@ -151,13 +168,31 @@ impl RuleScan {
             self.end_segment();
         }
         if is_new {
-            let compression = self.compressing.compression;
-            if let Some(group) = self.compressing.group(window.offset + start as u64) {
-                self.some.push(bytes, group, compression, compressor);
+            self.compress(window.offset + start as u64, hash, bytes, unit, compressor);
+        }
+    }
+
+    /// Adds a new chunk to regions.
+    fn compress(&mut self, offset: u64, hash: u64, bytes: &[u8], unit: UnitOf, compressor: &mut Compressor) {
+        let compression = self.compressing.compression;
+        if let Some(group) = self.compressing.group(offset) {
+            self.some.push(bytes, group, compression, compressor);
+        }
+        let Some(all) = &mut self.all else { return };
+        if let Some(share) = all.push(bytes, usize::from(unit.group), compression, compressor) {
+            self.end_region(share);
+        }
+        if self.compressing.is_sample {
+            self.of_region.push(hash);
+            if let Some(half) = self.halves.get_mut(usize::from(unit.group & 1)) {
+                half.push(bytes, 0, compression, compressor);
             }
-            if let Some(all) = &mut self.all {
-                all.push(bytes, 0, compression, compressor);
-            }
+        }
+    }
+
+    fn end_region(&mut self, share: f64) {
+        for hash in self.of_region.drain(..) {
+            self.distinct.set_stored(hash, share);
         }
     }
 
@@ -169,8 +204,8 @@ impl RuleScan {
         (self.segment_refs, self.is_segment_new) = (0, false);
     }
 
-    fn end_stream(&mut self) {
-        if self.stream_refs <= INLINE_REFS_MAX {
+    fn end_stream(&mut self, unit: UnitOf) {
+        if self.stream_refs <= INLINE_REFS_MAX && !unit.starts_inside && !unit.ends_inside {
             // They are in the tree entry, which each file has.
             self.is_segment_new = true;
         }
@@ -180,8 +215,13 @@ impl RuleScan {
 
     /// Compresses the collected regions.
     pub fn end_regions(&mut self, compressor: &mut Compressor) {
-        for regions in [Some(&mut self.some), self.all.as_mut()].into_iter().flatten() {
-            regions.end(self.compressing.compression, compressor);
+        let compression = self.compressing.compression;
+        self.some.end(compression, compressor);
+        if let Some(share) = self.all.as_mut().and_then(|regions| regions.end(compression, compressor)) {
+            self.end_region(share);
+        }
+        for half in &mut self.halves {
+            half.end(compression, compressor);
         }
     }
 

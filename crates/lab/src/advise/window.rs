@@ -8,6 +8,7 @@ use onefold_engine::chunk::WINDOW;
 
 use super::candidates::{Candidates, Search};
 use super::reader::{Batch, RunEnd};
+use super::survey::UnitOf;
 
 /// Bytes of one task of the search for candidates.
 const TASK_BYTES: usize = 256 << 10;
@@ -21,8 +22,8 @@ pub struct WindowRun {
     pub len: usize,
     /// End.
     pub end: RunEnd,
-    /// Whether a sample half as large would have it.
-    pub in_half: bool,
+    /// Its unit of the sample.
+    pub unit: UnitOf,
     /// Candidates for cuts, counted from `start`.
     pub candidates: Candidates,
 }
@@ -56,7 +57,7 @@ impl Window {
         self.runs.clear();
         for run in &batch.runs {
             let candidates = Candidates::default();
-            self.runs.push(WindowRun { start, len: run.len, end: run.end, in_half: run.in_half, candidates });
+            self.runs.push(WindowRun { start, len: run.len, end: run.end, unit: run.unit, candidates });
             start += run.len;
         }
         assert_eq!(start, self.bytes.len(), "runs make up their batch");

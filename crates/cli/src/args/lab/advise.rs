@@ -12,9 +12,12 @@ pub(crate) struct AdviseArgs {
     /// Files and directories that would be backed up
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Amount to read, chosen by the names of files; all or 0 reads everything
+    /// Amount to read; all or 0 reads everything
     #[arg(long, value_name = "SIZE", default_value = "8G")]
     pub(crate) sample: String,
+    /// Number that chooses among the samples of this size
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) seed: u64,
     /// Write the findings to a new file, as JSON that `lab report` draws
     #[arg(long, value_name = "FILE")]
     pub(crate) findings: Option<PathBuf>,

@@ -6,10 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use onefold_engine::io::os::process_peak_rss_bytes;
 use onefold_engine::source::exclude::parse_size;
+use onefold_lab::advise::estimate::Interval;
 use onefold_lab::advise::findings::Advised;
 use onefold_lab::advise::predict::{Prediction, Whole};
 use onefold_lab::advise::recommend::{bytes, recommend};
-use onefold_lab::advise::survey::{Keying, Sample};
+use onefold_lab::advise::rules::RULES;
+use onefold_lab::advise::survey::Sample;
 use onefold_lab::advise::{AdviseOptions, scan};
 use onefold_lab::files::write_new;
 
@@ -30,11 +32,11 @@ type Column = (&'static str, &'static str, usize, fn(&Prediction, &Whole) -> Str
 
 const COLUMNS: [Column; 14] = [
     ("", "chunks", 9, |it, _| it.rule.to_string()),
-    ("dedup", "ratio", 6, |it, _| format!("{:.2}x", it.dedup_ratio())),
-    ("", "error", 6, |it, _| error(it.unique_share.error())),
+    ("dedup", "ratio", 6, |it, _| format!("{:.2}x", it.dedup_ratio.value)),
+    ("19 of 20 lie", "within", 12, |it, _| ratios(it.dedup_ratio)),
     ("stored :", "unique", 8, |it, _| format!("{:.3}", it.compressed_share.value)),
     ("", "repository", 10, |it, _| bytes(it.stored_bytes.value)),
-    ("", "error", 6, |it, _| error(it.stored_bytes.error())),
+    ("19 of 20 lie", "within", 18, |it, _| sizes(it.stored_bytes)),
     ("of it", "metadata", 8, |it, _| bytes(it.overhead_bytes)),
     ("index", "on disk", 8, |it, _| bytes(it.index_bytes)),
     ("memory", "wanted", 8, |it, _| text::bytes(it.memory_bytes).replace(".000", "")),
@@ -54,6 +56,7 @@ pub(crate) fn advise(settings: &Settings, output: &Arc<Output>, args: &AdviseArg
         roots: args.paths.clone(),
         excludes: Arc::new(excludes),
         sample: sample(&args.sample).context("--sample")?,
+        seed: args.seed,
         compression: settings.compression,
         memory_bytes: settings.memory_bytes,
         threads: settings.threads,
@@ -109,7 +112,7 @@ fn sample(text: &str) -> Result<Sample> {
 fn command(args: &AdviseArgs, settings: &Settings) -> String {
     let paths: Vec<String> = args.paths.iter().map(|path| path.display().to_string()).collect();
     let (sample, memory) = (&args.sample, settings.memory_bytes >> 20);
-    format!("onefold lab advise --sample {sample} --memory {memory}M {}", paths.join(" "))
+    format!("onefold lab advise --sample {sample} --seed {} --memory {memory}M {}", args.seed, paths.join(" "))
 }
 
 fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
@@ -129,21 +132,16 @@ fn print(output: &Output, advised: &Advised<'_>, whole: &Whole) -> Result<()> {
     if scanned.survey.is_everything() {
         output.line(format!("All was read, {read}, in {time}"))?;
     } else {
-        let alike = match scanned.survey.keying {
-            Keying::Alike => {
-                "files whose names differ in digits only, or in their directories, were read together or not at all"
-            }
-            Keying::Name => "files of the same name were read together or not at all",
-            Keying::Path => "each file was chosen by itself",
-        };
-        output.line(format!("A sample was read, {read}, in {time}; {alike}"))?;
-        output.line("Duplicates of what was not read are not seen: ratios are lower bounds, sizes upper ones")?;
+        output.line(format!("A sample was read, {read}, in {time}; it has all files of similar names or none"))?;
     }
     if reading.is_cut_short {
-        output.line("The sample exceeded its limit and was cut short: it lacks late directories")?;
+        output.line("The sample exceeded its limit and was cut short: it lacks late directories, and the estimates may be wrong")?;
     }
     table(output, predictions, whole)?;
-    trend(output, advised)?;
+    if predictions.len() < RULES {
+        output
+            .line("\nRules with longer chunks are left out: the sample has too short parts of large files for them")?;
+    }
     output.line(format!(
         "\nbits a chunk: of the index's filter, at --memory {}; times: with {}, if the repository's disk keeps up; reading \
          alone takes {}",
@@ -173,23 +171,6 @@ fn line(output: &Output, cell: impl Fn(Column) -> String) -> Result<()> {
     Ok(output.line(cells.join(" "))?)
 }
 
-/// Prints whether a larger sample would find more duplicates.
-fn trend(output: &Output, advised: &Advised<'_>) -> Result<()> {
-    let default = advised.predictions.iter().find(|it| it.rule == onefold_lab::advise::rules::Rule::Content(8 << 10));
-    if advised.scanned.survey.is_everything() {
-        return Ok(());
-    }
-    if let Some((it, half)) = default.and_then(|it| Some((it, it.unique_share_in_half?))) {
-        let (half, whole) = (100.0 * half, 100.0 * it.unique_share.value);
-        output.line(format!(
-            "\nIn half of the sample {half:.1}% of the bytes are unique ({}), in all of it {whole:.1}%: what it falls by when the \
-             sample doubles is about what it falls by when it doubles again",
-            it.rule
-        ))?;
-    }
-    Ok(())
-}
-
 fn nothing(bytes: u64, holes: u64) -> &'static str {
     match (bytes, holes) {
         (0, _) => "There are no bytes to advise on",
@@ -198,8 +179,12 @@ fn nothing(bytes: u64, holes: u64) -> &'static str {
     }
 }
 
-fn error(share: f64) -> String {
-    if share == 0.0 { "exact".to_owned() } else { format!("{:.1}%", 100.0 * share) }
+fn ratios(interval: Interval) -> String {
+    if interval.is_counted() { "counted".to_owned() } else { format!("{:.2}-{:.2}x", interval.low, interval.high) }
+}
+
+fn sizes(interval: Interval) -> String {
+    format!("{}-{}", bytes(interval.low).replace(' ', ""), bytes(interval.high).replace(' ', ""))
 }
 
 fn bytes_of(count: usize) -> String {
