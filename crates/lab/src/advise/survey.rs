@@ -1,6 +1,6 @@
 //! Survey of a source without reading its files, and the choice of what to read.
 //!
-//! The unit is a cluster of files ([`super::clusters`]), or the same extent of all its files if they are large. Which units are
+//! The unit is a cluster of files (see `clusters.rs`), or the same extent of all its files if they are large. Which units are
 //! read depends on a hash of the cluster and of the extent's number. Every byte is read with about the same probability: classes
 //! of units by length, each read in the same proportion (stratified cluster sampling, proportional allocation), keep a few
 //! large files from deciding. Units form random groups, from which the error is estimated.
@@ -30,7 +30,7 @@ const CLASS_LIMITS: [u64; 2] = [16 << 10, 128 << 10];
 /// Class of extents of files that change in place.
 const CLASS_DIVIDED: usize = CLASS_LIMITS.len() + 1;
 /// Classes of extents of files with insertions: at the same offset in all files of a cluster, or at the same share of the length.
-/// They are two samples of the same files (see [`units`]): one has the lower half of the groups, the other the upper.
+/// They are two samples of the same files (see `units`): one has the lower half of the groups, the other the upper.
 pub const CLASSES_ALIGNED: [usize; 2] = [CLASS_DIVIDED + 1, CLASS_DIVIDED + 2];
 /// Number of classes.
 pub const CLASSES: usize = CLASS_DIVIDED + 3;
