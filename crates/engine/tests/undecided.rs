@@ -7,6 +7,7 @@ use std::path::Path;
 use onefold_engine::check::{CheckReport, CheckRequest, CheckedSnapshots, ReadData, check};
 use onefold_engine::collect::{PruneReport, PruneState, give_up, prune};
 use onefold_engine::error::Result;
+use onefold_engine::io::Disk;
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::names::CollectionStep;
 use onefold_engine::pipeline::Driver;
@@ -210,6 +211,25 @@ fn a_collection_of_which_neither_list_can_be_read_is_not_given_up_with_success()
     for error in errors {
         let text = error.to_string();
         assert!(text.contains("from a copy of the repository") && !text.contains("--give-up"), "{text}");
+    }
+    assert_eq!(ids(&store), all);
+}
+
+/// What the collection has decided is in nothing that is left, so a session could rely on a container that is about to go.
+#[test]
+fn a_damaged_decision_without_the_list_of_what_was_condemned_ends_backups_and_prunes() {
+    let repository = Repository::new(6);
+    let all = ids(&repository.world.open().unwrap());
+    let world = repository.condemn(&all[..3], &all[..2]);
+    world.disk.remove(Path::new("repo/gc/00000001/condemn")).unwrap();
+    let store = world.open().unwrap();
+    let errors = [
+        store.read_absent().map(|_| ()).unwrap_err(),
+        prune_all(&world, &store).map(|_| ()).unwrap_err(),
+        world.backup(&store, &repository.kept[0].1, &Ask::default()).map(|_| ()).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.to_string().contains("gc/00000001/final"), "{error}");
     }
     assert_eq!(ids(&store), all);
 }
