@@ -399,6 +399,19 @@ fn a_vanished_newest_snapshot_is_told_by_a_host_that_has_seen_it() {
 }
 
 /// Damage to all parts of a container but its regions: a check names it without reading these.
+/// A commit that another one has seen is gone if it is not there. One that is there and cannot be read is a finding, and not gone.
+#[test]
+fn a_commit_that_cannot_be_read_is_not_told_to_be_gone() {
+    let base = base(4);
+    let seen = base.snapshots[1].0;
+    let path = PathBuf::from(format!("commits/{seen}"));
+    for (damage, gone, unread) in [(Damage::Delete, vec![seen], 0), (Damage::Flip(100), vec![], 1)] {
+        let commits = base.damaged(&path, &damage).open().unwrap().read_commits().unwrap();
+        assert_eq!(commits.gone().map(|(head, _)| head.session).collect::<Vec<_>>(), gone, "{damage:?}");
+        assert_eq!(commits.findings.len(), unread, "{damage:?}");
+    }
+}
+
 fn directory_damages(base: &Base, name: &ContainerName, random: &mut SplitMix64) -> Vec<Damage> {
     let bytes = read_file(&*base.world.repo(), &name.path(), LEN_MAX).unwrap();
     let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
