@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::args::backup::{ParentArgs, StreamArgs};
+use crate::args::backup::{IndexServerArgs, ParentArgs, StreamArgs};
 use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::args::forget::ForgetArgs;
 use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs, WhyArgs};
@@ -398,6 +398,8 @@ pub(crate) struct BackupArgs {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) compare: ParentArgs,
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
     /// Ignore the inode and the change time when comparing files
     #[arg(long)]
     pub(crate) ignore_inode: bool,

@@ -122,6 +122,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
             "; if you have put another repository there, --accept-new-repository accepts it"
         }
         Some(Error::IndexBusy { .. }) => "; --retry-lock DURATION waits longer for it",
+        Some(Error::Server { .. }) => "; without --index-server, the index is made again on this host",
         Some(error) if error.io_kind() == Some(io::ErrorKind::StorageFull) => {
             "; once there is free space again, the next run goes on with what is stored so far"
         }

@@ -8,6 +8,7 @@ mod commands;
 mod compat;
 mod exit;
 mod files;
+mod index_server;
 mod interrupt;
 mod json;
 mod last_resort;

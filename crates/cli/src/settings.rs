@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Budget;
 use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
-use onefold_engine::identify::IndexOptions;
 use onefold_engine::io::os::IoBackend;
 use onefold_engine::io::os_identity;
 use onefold_engine::repo::Location;
@@ -27,7 +26,7 @@ use crate::text::parse_duration;
 const RETRY_LOCK_DEFAULT: Duration = Duration::from_mins(10);
 
 /// The variables that are looked up, for manuals.
-pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
     ("ONEFOLD_REPOSITORY", "Directory of the repository, as --repo: PATH or local:PATH."),
     ("ONEFOLD_REPOSITORY_FILE", "File whose first line names the directory of the repository, as --repository-file."),
     (
@@ -40,6 +39,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
     ("ONEFOLD_KEY_HINT", "The key slot that is tried first, as --key-hint."),
     ("ONEFOLD_CACHE_DIR", "Directory of the index, as --cache-dir."),
+    ("ONEFOLD_INDEX_SERVER", "Address of the database for the entries of the index, as --index-server."),
     ("ONEFOLD_COMPRESSION", "Compression of new data, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
     ("ONEFOLD_COMPAT", "restic: restic's variables, defaults and messages are used, for programs made for restic."),
@@ -97,6 +97,8 @@ pub(crate) struct Settings {
     pub(crate) dialect: Dialect,
     /// Files that a backup reads at the same time, unless an option chooses another number.
     pub(crate) read_concurrency: Option<u8>,
+    /// Address of the database for the entries of the index, unless an option names another.
+    pub(crate) index_server: Option<String>,
     /// Host of backups, and of the snapshots that are selected, unless an option names another.
     pub(crate) host: Option<String>,
     /// Memory budget in bytes.
@@ -221,6 +223,7 @@ impl Settings {
             cleans_cache: args.cleanup_cache,
             dialect,
             read_concurrency: text("ONEFOLD_READ_CONCURRENCY")?.map(|text| read_concurrency(&text)).transpose()?,
+            index_server: text("ONEFOLD_INDEX_SERVER")?,
             host: text("ONEFOLD_HOST")?,
             memory_bytes,
             threads: Budget::threads(memory_bytes, os_identity::processors()),
@@ -255,11 +258,6 @@ impl Settings {
     /// Divides the memory budget.
     pub(crate) fn budget(&self) -> Budget {
         Budget::of(self.memory_bytes, self.threads)
-    }
-
-    /// Divides the index's share of it.
-    pub(crate) fn index(&self) -> IndexOptions {
-        IndexOptions::for_memory(self.budget().index_bytes)
     }
 }
 

@@ -11,6 +11,8 @@ mod deriving;
 mod failures;
 mod fixture;
 mod forgetting;
+#[cfg(feature = "servers")]
+mod index_server;
 mod inspecting;
 mod keys;
 #[cfg(feature = "lab")]

@@ -312,6 +312,14 @@ pub enum Error {
         /// Entries of live containers in it.
         entries: u64,
     },
+    /// A server that keeps entries of the index cannot be reached, or has refused a request.
+    #[error("the index's server {address}: {reason}")]
+    Server {
+        /// Its address, without user and password.
+        address: String,
+        /// The reason.
+        reason: String,
+    },
     /// The session was fenced: its commit key is taken, nothing it wrote will be referred to.
     #[error("session {session} was fenced by a garbage collection")]
     Fenced {

@@ -44,6 +44,15 @@ pub(crate) struct ParentArgs {
     pub(crate) read_concurrency: Option<u8>,
 }
 
+/// Where the entries of the index are.
+#[derive(Args, Debug, Default)]
+pub(crate) struct IndexServerArgs {
+    /// Keep the entries of the index in a database of MariaDB or MySQL: mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE, with
+    /// ?socket=PATH for a socket [env: ONEFOLD_INDEX_SERVER, which hides the password] [default: files in the cache directory]
+    #[arg(long, value_name = "URL")]
+    pub(crate) index_server: Option<String>,
+}
+
 /// Properties that the snapshots of a group share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Grouping {

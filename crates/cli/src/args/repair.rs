@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
+use crate::args::backup::IndexServerArgs;
+
 use crate::args::SelectionArgs;
 
 /// Commands that repair what is lost or damaged.
@@ -80,4 +82,6 @@ pub(crate) struct RepairIndexArgs {
     /// Accepted for scripts, without effect: the directory of every container is read
     #[arg(long)]
     pub(crate) read_all_packs: bool,
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
 }

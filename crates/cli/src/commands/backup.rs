@@ -22,6 +22,7 @@ use onefold_engine::types::{SessionId, Timestamp};
 use crate::args::BackupArgs;
 use crate::commands::version::PROGRAM;
 use crate::exit::Unreadable;
+use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
 use crate::json::{BackupSummary, DryRunSummary, EntryCounts, Index, short_id};
 use crate::open::{Opened, OpenedCache, open};
@@ -56,7 +57,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     }
     let request = BackupRequest {
         cache: &cache.cache,
-        index: settings.index(),
+        index: index_options(settings, &args.server, opened.store.config.repository, &cache)?,
         source: Arc::clone(&sources.tree),
         options,
         driver: args.compare.read_concurrency.or(settings.read_concurrency).map_or_else(

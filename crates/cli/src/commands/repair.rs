@@ -14,6 +14,7 @@ use crate::args::repair::{RepairCommand, RepairIndexArgs, RepairSnapshotsArgs};
 use crate::commands::derive::Run;
 use crate::commands::repair_containers;
 use crate::exit::Unreadable;
+use crate::index_server::index_options;
 use crate::interrupt::Interrupt;
 use crate::json::repair::RepairIndexSummary;
 use crate::json::short_id;
@@ -37,7 +38,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &RepairCom
 }
 
 /// Rebuilds the index of this host. `--read-all-packs` changes nothing about it.
-fn index(settings: &Settings, output: &Arc<Output>, _typed: &RepairIndexArgs) -> Result<()> {
+fn index(settings: &Settings, output: &Arc<Output>, args: &RepairIndexArgs) -> Result<()> {
     let opened = open(settings, output)?;
     let interrupt = Interrupt::listen()?;
     let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
@@ -48,7 +49,7 @@ fn index(settings: &Settings, output: &Arc<Output>, _typed: &RepairIndexArgs) ->
     let progress = Progress::new(output, &interrupt, Activity::Repair);
     let request = RebuildRequest {
         cache: &cache.cache,
-        index: settings.index(),
+        index: index_options(settings, &args.server, opened.store.config.repository, &cache)?,
         scratch: cache.scratch(),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
     };

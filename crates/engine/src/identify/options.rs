@@ -1,5 +1,7 @@
 //! How an index works: its schedule, and its division of the memory budget.
 
+use std::sync::Arc;
+
 use crate::identify::exact::arrivals::ARRIVAL_BYTES;
 use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
@@ -117,7 +119,7 @@ impl WindowRule {
 }
 
 /// The key-value store that holds the entries of the index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreKind {
     /// The bucket table: entries on disk, in any number.
     Table,
@@ -127,14 +129,34 @@ pub enum StoreKind {
         /// Bytes of the table, about 36 for each chunk.
         bytes: usize,
     },
+    /// A store that the caller brings, such as one on a server.
+    Given(GivenStore),
 }
+
+/// A kind of store that is no part of this crate. Two are equal if they are the same object.
+#[derive(Clone, Debug)]
+pub struct GivenStore {
+    /// Makes the stores; a checkpoint keeps one part of them.
+    pub kind: Arc<dyn OpenStore>,
+    /// Most memory that a store takes, in bytes.
+    pub memory_bytes: usize,
+}
+
+impl PartialEq for GivenStore {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.kind, &other.kind) && self.memory_bytes == other.memory_bytes
+    }
+}
+
+impl Eq for GivenStore {}
 
 impl StoreKind {
     /// Returns the number by which a checkpoint names the kind.
-    pub(in crate::identify) fn code(self) -> u8 {
+    pub(in crate::identify) fn code(&self) -> u8 {
         match self {
             Self::Table => 1,
             Self::Memory { .. } => 2,
+            Self::Given(_) => 3,
         }
     }
 
@@ -142,16 +164,16 @@ impl StoreKind {
     pub(in crate::identify) fn parts_of(code: u8) -> Option<usize> {
         match code {
             1 => Some(2),
-            2 => Some(1),
+            2 | 3 => Some(1),
             _ => None,
         }
     }
 
     /// Returns the name of a file that grows with the index, whose reads show the speed of the device.
-    pub(in crate::identify) fn measured_file(self) -> &'static str {
+    pub(in crate::identify) fn measured_file(&self) -> &'static str {
         match self {
             Self::Table => "table",
-            Self::Memory { .. } => "log",
+            Self::Memory { .. } | Self::Given(_) => "log",
         }
     }
 }
@@ -312,9 +334,10 @@ impl IndexOptions {
         let (of_pending, planning) =
             if self.schedule.plans() { (PENDING_BYTES + LOOKUP_BYTES, PLANNING_BYTES) } else { (PENDING_BYTES, 0) };
         let pending = self.pending_max * of_pending;
-        let store = match self.store {
+        let store = match &self.store {
             StoreKind::Table => self.table().memory_bytes_max() + TABLE_BUFFER_BYTES,
-            StoreKind::Memory { bytes } => MemorySpec { bytes }.memory_bytes(),
+            StoreKind::Memory { bytes } => MemorySpec { bytes: *bytes }.memory_bytes(),
+            StoreKind::Given(store) => store.memory_bytes,
         };
         let parts = [filter, store, cache, pending, planning, windows, arrivals, LOG_BUFFER_BYTES];
         parts.into_iter().fold(0, usize::saturating_add)
@@ -322,9 +345,10 @@ impl IndexOptions {
 
     /// Returns what opens the store, for lookups that read in some way.
     pub(crate) fn open_store(&self, reads: BucketReads) -> Box<dyn OpenStore> {
-        match self.store {
+        match &self.store {
             StoreKind::Table => Box::new(TableSpec { reads, ..self.table() }),
-            StoreKind::Memory { bytes } => Box::new(MemorySpec { bytes }),
+            StoreKind::Memory { bytes } => Box::new(MemorySpec { bytes: *bytes }),
+            StoreKind::Given(store) => Box::new(Arc::clone(&store.kind)),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::io::{Demand, Host};
 
 /// A job that was handed to a [`Host`]. Dropping it waits for the end of the job, so that no job uses files whose owner
 /// is gone.
-pub(crate) struct Background<T> {
+pub struct Background<T> {
     host: Arc<dyn Host>,
     done: Receiver<T>,
     state: State<T>,
@@ -31,7 +31,7 @@ impl<T> fmt::Debug for Background<T> {
 
 impl<T: Send + 'static> Background<T> {
     /// Hands a job of a named kind to the host.
-    pub(crate) fn start(host: &Arc<dyn Host>, kind: &'static str, job: impl FnOnce() -> T + Send + 'static) -> Self {
+    pub fn start(host: &Arc<dyn Host>, kind: &'static str, job: impl FnOnce() -> T + Send + 'static) -> Self {
         let (sender, done) = channel();
         let run = move || {
             // The receiver lives until the job has ended.
@@ -44,7 +44,7 @@ impl<T: Send + 'static> Background<T> {
 
 impl<T> Background<T> {
     /// Returns true if the job has ended, without waiting for it.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         if let State::Running = self.state {
             self.host.run_deferred(Demand::Polled);
             match self.done.try_recv() {
@@ -57,7 +57,7 @@ impl<T> Background<T> {
     }
 
     /// Waits for the end of the job and returns its result. Fails only if the job ended without one, by a panic.
-    pub(crate) fn wait(mut self) -> Result<T> {
+    pub fn wait(mut self) -> Result<T> {
         self.end();
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Ended(result) => result,

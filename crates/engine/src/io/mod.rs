@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::types::{Process, Timestamp};
 
 pub(crate) mod absent;
-pub(crate) mod background;
+pub mod background;
 mod device;
 pub mod discard;
 pub mod os;

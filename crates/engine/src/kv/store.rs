@@ -170,7 +170,7 @@ impl Debug for Surroundings<'_> {
 }
 
 /// Makes stores of one kind.
-pub trait OpenStore: Debug + Send {
+pub trait OpenStore: Debug + Send + Sync {
     /// Returns the names of the files in which a checkpoint keeps what [`EntryStore::save`] writes.
     fn parts(&self) -> &'static [&'static str];
 
@@ -186,4 +186,23 @@ pub trait OpenStore: Debug + Send {
         generation: u64,
         parts: Vec<SealedReader>,
     ) -> Result<(Box<dyn EntryStore>, u64)>;
+}
+
+impl OpenStore for Arc<dyn OpenStore> {
+    fn parts(&self) -> &'static [&'static str] {
+        (**self).parts()
+    }
+
+    fn create(&self, surroundings: Surroundings<'_>, epoch: u64) -> Result<Box<dyn EntryStore>> {
+        (**self).create(surroundings, epoch)
+    }
+
+    fn open(
+        &self,
+        surroundings: Surroundings<'_>,
+        generation: u64,
+        parts: Vec<SealedReader>,
+    ) -> Result<(Box<dyn EntryStore>, u64)> {
+        (**self).open(surroundings, generation, parts)
+    }
 }

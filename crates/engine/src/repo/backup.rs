@@ -80,7 +80,7 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
     let options = IndexOptions {
         filter_bytes: fitting_filter(store, request.index.filter_bytes_max)?,
         pending_bytes_max: request.options.budget.pending_bytes,
-        ..request.index
+        ..request.index.clone()
     };
     let index_dir = request.cache.dir.join("index");
     let host = Arc::clone(&store.host);

@@ -372,7 +372,11 @@ impl Run<'_> {
         let answers = opened(&mut self.store).finish_look_up().expect("a lookup was started");
         self.operations += keys.len() as u64;
         for (key, answer) in keys.iter().zip(answers) {
-            check_answer(&model, &containers, key, answer);
+            // A store may see what was inserted meanwhile. The container of that is not live for this lookup.
+            let is_later = answer == Lookup::Dead && !model.contains_key(key) && self.model.contains_key(key);
+            if !is_later {
+                check_answer(&model, &containers, key, answer);
+            }
         }
     }
 

@@ -203,6 +203,7 @@ impl Point {
             let (part, bytes) = match options.store {
                 StoreKind::Table => ("memtable", options.memtable_bytes),
                 StoreKind::Memory { bytes } => ("store", bytes),
+                StoreKind::Given(_) => unreachable!("no point has such a store"),
             };
             bail!(
                 "memory: filter {}, cache {}, {part} {}, pending chunks and I/O buffers come to {needed} bytes, more than {}",

@@ -24,7 +24,7 @@ fn every_schedule_over_every_store_declares_each_chunk_unique_once_and_names_con
         let plans_in_memory = schedule_of(seed).plans() && store != StoreKind::Table;
         let reads_no_window = plans_in_memory || schedule_of(seed) == Schedule::Lazy { threshold: 1 };
         let disk = SimDisk::default();
-        let options = IndexOptions { store, ..tiny(schedule_of(seed)) };
+        let options = IndexOptions { store: store.clone(), ..tiny(schedule_of(seed)) };
         let (mut caller, state) = Caller::open(&disk, &options, 1);
         assert_eq!(state, IndexState::New);
         let mut next_chunk = 0;
@@ -81,7 +81,7 @@ fn the_order_decides_what_is_asked_and_not_what_is_found() {
 fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
     for ((seed, mut random), store) in seeds(100..108).flat_map(|run| STORES.map(|store| (run.clone(), store))) {
         let disk = SimDisk::default();
-        let (mut caller, _) = Caller::open(&disk, &IndexOptions { store, ..tiny(schedule_of(seed)) }, 1);
+        let (mut caller, _) = Caller::open(&disk, &IndexOptions { store: store.clone(), ..tiny(schedule_of(seed)) }, 1);
         let mut next_chunk = 0;
         for round in 0..4 {
             caller.run(&mut random, 40, &mut next_chunk);
@@ -89,7 +89,7 @@ fn an_index_that_was_closed_knows_everything_when_it_is_opened_again() {
             let index = std::mem::replace(&mut caller.index, other_index(&empty));
             index.close().unwrap();
             // The next run has other parameters: a smaller memtable, another filter, another schedule.
-            let mut options = IndexOptions { store, ..tiny(schedule_of(seed + round)) };
+            let mut options = IndexOptions { store: store.clone(), ..tiny(schedule_of(seed + round)) };
             options.memtable_bytes = 100 * MEMTABLE_ENTRY_BYTES * (1 + usize::try_from(round).unwrap());
             options.filter_bytes <<= round % 2;
             let after_cut = disk.power_cut(seed);
@@ -306,25 +306,25 @@ fn an_index_with_another_kind_of_store_is_made_again_and_stays_exact() {
         let (mut caller, _) = Caller::open(&disk, &tiny(schedule_of(seed)), 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 40, &mut next_chunk);
-        let mut before = table;
-        for store in [memory, memory, table, table, memory] {
+        let mut before = table.clone();
+        for store in [&memory, &memory, &table, &table, &memory] {
             close(&mut caller);
             let total = caller.containers.len();
-            let options = IndexOptions { store, ..tiny(schedule_of(seed)) };
+            let options = IndexOptions { store: store.clone(), ..tiny(schedule_of(seed)) };
             let (again, state, recorded) = caller.again(&disk, &options);
             caller = again;
-            if store == before {
+            if *store == before {
                 assert_eq!((state, recorded), (IndexState::Clean, 0));
             } else {
                 assert!(matches!(&state, IndexState::Rebuilt(why) if why.contains("another kind")), "{state:?}");
                 assert_eq!(recorded, total);
                 // Nothing of the other store takes space on.
-                let is_table = store == table;
+                let is_table = *store == table;
                 let names: Vec<_> = disk.list(dir()).unwrap().into_iter().map(|entry| entry.name).collect();
                 assert_eq!(names.iter().any(|name| name == "table"), is_table, "{names:?}");
             }
             caller.run(&mut random, 30, &mut next_chunk);
-            before = store;
+            before = store.clone();
         }
     }
 }
@@ -355,7 +355,7 @@ fn an_index_whose_memory_is_used_up_says_so_keeps_what_it_has_and_takes_the_rest
         caller.drain();
         assert_eq!(caller.packing, []);
         close_quietly(&mut caller);
-        let options = IndexOptions { store: STORES[1], ..options };
+        let options = IndexOptions { store: STORES[1].clone(), ..options };
         let (mut caller, state, recorded) = caller.again(&disk, &options);
         assert_eq!(state, IndexState::Clean);
         assert!(0 < recorded);
@@ -368,7 +368,8 @@ fn an_index_whose_memory_is_used_up_says_so_keeps_what_it_has_and_takes_the_rest
 #[test]
 fn chunks_of_forgotten_containers_are_unique_again() {
     for (seed, mut random) in seeds(500..512) {
-        let options = IndexOptions { store: STORES[usize::try_from(seed / 6 % 2).unwrap()], ..tiny(schedule_of(seed)) };
+        let options =
+            IndexOptions { store: STORES[usize::try_from(seed / 6 % 2).unwrap()].clone(), ..tiny(schedule_of(seed)) };
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
@@ -420,8 +421,9 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         filter_bytes_max: filter_bytes << random.below(7),
         filter_hashes: count(random, 10),
         // A store of another kind starts empty, one of another size takes all entries.
-        store: [StoreKind::Table, StoreKind::Table, STORES[1], StoreKind::Memory { bytes: 3 << 19 }]
-            [usize::try_from(random.below(4)).unwrap()],
+        store: [StoreKind::Table, StoreKind::Table, STORES[1].clone(), StoreKind::Memory { bytes: 3 << 19 }]
+            [usize::try_from(random.below(4)).unwrap()]
+        .clone(),
         memtable_bytes: usize::try_from(random.below(1_000) + 20).unwrap() * MEMTABLE_ENTRY_BYTES,
         merge_buffer_bytes: [10_000, 100_000, 1 << 20][usize::try_from(random.below(3)).unwrap()],
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),

@@ -106,7 +106,8 @@ fn is_passing(error: &Error) -> bool {
         ErrorKind::NetworkUnreachable,
         ErrorKind::HostUnreachable,
     ];
-    error.io_kind().is_some_and(|kind| passing.contains(&kind))
+    // A server that is away has the entries still.
+    matches!(error, Error::Server { .. }) || error.io_kind().is_some_and(|kind| passing.contains(&kind))
 }
 
 /// Opens a file of the index by its name, with this access.

@@ -1,0 +1,16 @@
+//! Stores on real servers, which the tests start and kill.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests start real servers in real directories"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "tests that tell what they measure"
+)]
+
+mod mariadb;
+mod sql_index;
+mod sql_store;

@@ -1,0 +1,66 @@
+//! Options of the index: its share of the memory budget, and where its entries are.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use onefold_engine::identify::IndexOptions;
+use onefold_engine::types::RepositoryId;
+
+use crate::args::backup::IndexServerArgs;
+use crate::open::OpenedCache;
+use crate::settings::Settings;
+
+/// Divides the index's share of the memory budget. Its entries are in files of the cache, or on the server that an option or the
+/// environment names.
+pub(crate) fn index_options(
+    settings: &Settings,
+    typed: &IndexServerArgs,
+    repository: RepositoryId,
+    cache: &OpenedCache,
+) -> Result<IndexOptions> {
+    let options = IndexOptions::for_memory(settings.budget().index_bytes);
+    let Some(address) = typed.index_server.as_ref().or(settings.index_server.as_ref()) else { return Ok(options) };
+    ensure!(
+        !cache.is_temporary(),
+        "--index-server needs a cache directory: the filter and the log of the index stay on this host"
+    );
+    on_server(&options, address, repository, &cache.directory)
+}
+
+/// Puts the entries on a server. Lookups wait until a batch is worth a request.
+#[cfg(feature = "servers")]
+fn on_server(
+    options: &IndexOptions,
+    address: &str,
+    repository: RepositoryId,
+    directory: &Path,
+) -> Result<IndexOptions> {
+    use std::sync::Arc;
+
+    use anyhow::Context as _;
+    use onefold_backends::sql::SqlSpec;
+    use onefold_backends::store_name;
+    use onefold_engine::identify::{GivenStore, Schedule, StoreKind};
+    use onefold_engine::io::os_identity::host_name;
+
+    // Each cache directory of each host has an index of its own.
+    let name = store_name(repository, &host_name(), directory);
+    let spec = SqlSpec::new(address, &name, options.memtable_bytes).context("--index-server")?;
+    let memory_bytes = spec.memory_bytes();
+    let candidates = u32::try_from(options.pending_max / 3)?;
+    Ok(IndexOptions {
+        store: StoreKind::Given(GivenStore { kind: Arc::new(spec), memory_bytes }),
+        schedule: Schedule::Pool { candidates },
+        ..options.clone()
+    })
+}
+
+#[cfg(not(feature = "servers"))]
+fn on_server(
+    _options: &IndexOptions,
+    _address: &str,
+    _repository: RepositoryId,
+    _directory: &Path,
+) -> Result<IndexOptions> {
+    anyhow::bail!("--index-server: this program was built without servers")
+}

@@ -1,0 +1,68 @@
+//! Backups with the entries of the index on a real server.
+
+use crate::fixture::{Fixture, contents, noise};
+
+#[path = "../../backends/tests/servers/mariadb.rs"]
+mod mariadb;
+
+use mariadb::MariaDb;
+
+/// Backs up. Returns the bytes that were added, the exit code and the messages.
+fn back_up(fixture: &Fixture, server: &str) -> (u64, i32, String) {
+    let mut command = fixture.command(["backup", "--json", "source"]);
+    let output = command.env("ONEFOLD_INDEX_SERVER", server).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let added = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let added = added.filter_map(|message| message["data_added"].as_u64()).next_back().unwrap_or(0);
+    (added, output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn entries_on_a_server_find_duplicates_and_a_server_that_is_away_loses_nothing() {
+    let mut server = MariaDb::start();
+    let url = server.url();
+    let fixture = Fixture::new();
+    for number in 0..8 {
+        fixture.write(&format!("file{number}"), &noise(number, 300_000));
+    }
+    let (first, code, _) = back_up(&fixture, &url);
+    assert!(code == 0 && 2_400_000 < first, "{first}");
+    // Copies under other names are read, and nothing of them is stored.
+    for number in 0..8 {
+        fixture.write(&format!("copy{number}"), &noise(number, 300_000));
+    }
+    let (second, code, _) = back_up(&fixture, &url);
+    assert!(code == 0 && second < 100_000, "{second}");
+    server.kill();
+    fixture.write("again0", &noise(0, 300_000));
+    let (_, code, message) = back_up(&fixture, &url);
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("database fingerprints") && message.contains("without --index-server"), "{message}");
+    server.restart();
+    let (third, code, _) = back_up(&fixture, &url);
+    assert!(code == 0 && third < 100_000, "{third}");
+    // Without the server the index is made again, with a sentence, and knows as much.
+    fixture.write("again1", &noise(1, 300_000));
+    let ran = fixture.run(["backup", "source"]).code(0).says("another kind");
+    assert!(ran.stdout().contains("snapshot"), "{}", ran.stdout());
+    fixture.run(["check", "--read-data"]).code(0);
+    let source = fixture.path("source");
+    fixture.run(["restore", "latest:/source", "--target", "restored"]).code(0);
+    assert_eq!(contents(&fixture.path("restored")), contents(&source));
+}
+
+#[test]
+fn an_address_that_is_none_is_refused_without_its_password() {
+    let fixture = Fixture::new();
+    fixture.write("file", b"text");
+    for (address, sentence) in
+        [("mysql://me:secret@host", "names no database"), ("postgres://me:secret@host/db", "address of a server")]
+    {
+        let ran = fixture.run(["backup", "source", "--index-server", address]).code(1).says(sentence);
+        assert!(!ran.stderr().contains("secret"));
+    }
+    fixture
+        .run(["--no-cache", "backup", "source", "--index-server", "mysql://me@host/db"])
+        .code(1)
+        .says("needs a cache");
+}
