@@ -1,7 +1,8 @@
 //! Stores for entries of the index that live in other processes: servers of databases.
 //!
-//! [`sql`] keeps entries in a table of MariaDB or MySQL.
+//! [`redis`] keeps entries in a cluster that several hosts share, [`sql`] keeps entries in a table of MariaDB or MySQL.
 
+pub mod redis;
 pub mod sql;
 
 use std::path::Path;

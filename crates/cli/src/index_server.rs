@@ -27,6 +27,10 @@ pub(crate) fn index_options(
     on_server(&options, address, repository, &cache.directory)
 }
 
+/// Bytes of the filter of an index that looks up every chunk.
+#[cfg(feature = "servers")]
+const UNUSED_FILTER_BYTES: usize = 64 << 10;
+
 /// Puts the entries on a server. Lookups wait until a batch is worth a request.
 #[cfg(feature = "servers")]
 fn on_server(
@@ -38,19 +42,33 @@ fn on_server(
     use std::sync::Arc;
 
     use anyhow::Context as _;
+    use onefold_backends::redis::RedisSpec;
     use onefold_backends::sql::SqlSpec;
     use onefold_backends::store_name;
-    use onefold_engine::identify::{GivenStore, Schedule, StoreKind};
+    use onefold_engine::identify::{GivenStore, Order, Schedule, StoreKind};
     use onefold_engine::io::os_identity::host_name;
 
+    let batch = u32::try_from(options.pending_max / 3)?;
+    if address.starts_with("redis:") {
+        let spec = RedisSpec::new(address, repository, options.memtable_bytes).context("--index-server")?;
+        let memory_bytes = spec.memory_bytes();
+        return Ok(IndexOptions {
+            store: StoreKind::Given(GivenStore { kind: Arc::new(spec), memory_bytes }),
+            // No filter of this host knows the chunks of others: each chunk is looked up, a batch at a time.
+            order: Order::Unfiltered,
+            filter_bytes_max: UNUSED_FILTER_BYTES,
+            schedule: Schedule::Lazy { threshold: batch },
+            pending_buckets: 1,
+            ..options.clone()
+        });
+    }
     // Each cache directory of each host has an index of its own.
     let name = store_name(repository, &host_name(), directory);
     let spec = SqlSpec::new(address, &name, options.memtable_bytes).context("--index-server")?;
     let memory_bytes = spec.memory_bytes();
-    let candidates = u32::try_from(options.pending_max / 3)?;
     Ok(IndexOptions {
         store: StoreKind::Given(GivenStore { kind: Arc::new(spec), memory_bytes }),
-        schedule: Schedule::Pool { candidates },
+        schedule: Schedule::Pool { candidates: batch },
         ..options.clone()
     })
 }

@@ -39,7 +39,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
     ("ONEFOLD_PASSWORD_COMMAND", "Command that prints the password, as --password-command."),
     ("ONEFOLD_KEY_HINT", "The key slot that is tried first, as --key-hint."),
     ("ONEFOLD_CACHE_DIR", "Directory of the index, as --cache-dir."),
-    ("ONEFOLD_INDEX_SERVER", "Address of the database for the entries of the index, as --index-server."),
+    ("ONEFOLD_INDEX_SERVER", "Address of the server for the entries of the index, as --index-server."),
     ("ONEFOLD_COMPRESSION", "Compression of new data, as --compression."),
     ("ONEFOLD_MEMORY", "The memory budget, as --memory."),
     ("ONEFOLD_COMPAT", "restic: restic's variables, defaults and messages are used, for programs made for restic."),
@@ -97,7 +97,7 @@ pub(crate) struct Settings {
     pub(crate) dialect: Dialect,
     /// Files that a backup reads at the same time, unless an option chooses another number.
     pub(crate) read_concurrency: Option<u8>,
-    /// Address of the database for the entries of the index, unless an option names another.
+    /// Address of the server for the entries of the index, unless an option names another.
     pub(crate) index_server: Option<String>,
     /// Host of backups, and of the snapshots that are selected, unless an option names another.
     pub(crate) host: Option<String>,

@@ -320,6 +320,10 @@ impl EntryStore for SqlStore {
         self.check().map(|()| Vec::new())
     }
 
+    fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
     fn damage(&self) -> Vec<RangeInclusive<u64>> {
         self.failure.iter().map(|_| 0..=u64::MAX).collect()
     }
@@ -330,7 +334,7 @@ impl EntryStore for SqlStore {
         self.writer.keys_in(&heads, each)
     }
 
-    fn save(&mut self, generation: u64, parts: &mut [SealedWriter]) -> Result<()> {
+    fn save(&mut self, generation: u64, _containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
         self.flush_buffer()?;
         let [part] = parts else { unreachable!("as many parts as the kind has") };
         for bytes in [MAGIC, generation.to_le_bytes(), self.epoch.to_le_bytes()] {

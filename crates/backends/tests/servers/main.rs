@@ -11,6 +11,11 @@
     reason = "tests that tell what they measure"
 )]
 
+mod containers;
 mod mariadb;
+mod redis_cluster;
+mod redis_index;
+mod redis_store;
+mod source;
 mod sql_index;
 mod sql_store;

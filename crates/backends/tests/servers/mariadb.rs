@@ -96,12 +96,7 @@ impl MariaDb {
     /// Returns the processor seconds that the server has taken.
     #[allow(dead_code, reason = "a test of another crate shares this file, and measures nothing")]
     pub(crate) fn processor_seconds(&self) -> f64 {
-        let id = self.server.as_ref().unwrap().id();
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-        // The name of the program, in parentheses, may have spaces.
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        let ticks: u32 = fields[11..13].iter().map(|field| field.parse::<u32>().unwrap()).sum();
-        f64::from(ticks) / 100.0
+        processor_seconds(self.server.as_ref().unwrap().id())
     }
 }
 
@@ -109,6 +104,16 @@ impl Drop for MariaDb {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns the processor seconds that a process has taken.
+#[allow(dead_code, reason = "a test of another crate shares this file, and measures nothing")]
+pub(crate) fn processor_seconds(id: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    // The name of the program, in parentheses, may have spaces.
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u32 = fields[11..13].iter().map(|field| field.parse::<u32>().unwrap()).sum();
+    f64::from(ticks) / 100.0
 }
 
 /// Returns a command. Programs of the system are not on the path of every user.

@@ -2,36 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::containers::{All, entry};
 use crate::mariadb::MariaDb;
 use onefold_backends::sql::SqlSpec;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
-use onefold_engine::kv::{
-    Containers, Entry, Key, Live, Lookup, OpenStore, Ordinal, Position, Surroundings, SyncContainers,
-};
+use onefold_engine::kv::{Key, Lookup, OpenStore, Surroundings};
 use onefold_engine::testing::store_conformance::{Directory, Subject, check_store};
-
-/// Containers that are all live and durable.
-struct All;
-
-impl Containers for All {
-    fn is_live(&self, _container: Ordinal) -> bool {
-        true
-    }
-
-    fn live(&self) -> Live {
-        Arc::new(|_| true)
-    }
-
-    fn begin_sync(&mut self) -> onefold_engine::Result<SyncContainers> {
-        Ok(Arc::new(|| Ok(())))
-    }
-}
-
-fn entry(number: u64) -> Entry {
-    let hash = blake3::hash(&number.to_le_bytes());
-    Entry { key: Key(*hash.as_bytes().first_chunk().unwrap()), ordinal: Ordinal(1), position: Position(number) }
-}
 
 #[test]
 fn a_batch_takes_a_fraction_of_the_servers_time_of_single_lookups() {
@@ -42,7 +19,7 @@ fn a_batch_takes_a_fraction_of_the_servers_time_of_single_lookups() {
     let spec = SqlSpec::new(&server.url(), "batches", 1 << 20).unwrap();
     let surroundings = Surroundings { disk: &disk, host: &host, file: &|_| unreachable!("entries are on the server") };
     let mut store = spec.create(surroundings, 1).unwrap();
-    let entries: Vec<Entry> = (0..200_000).map(entry).collect();
+    let entries: Vec<_> = (0..200_000).map(entry).collect();
     let mut rest = &entries[..];
     while !rest.is_empty() {
         rest = &rest[store.insert(rest)..];
@@ -80,5 +57,5 @@ fn a_store_on_a_server_conforms() {
         disk: Arc::new(OsDisk::new(tempfile::tempdir().unwrap().keep())),
         host: Arc::new(OsHost::new()),
     };
-    check_store(&Subject { kind: &kind, memory_bytes_max: |_| 2 << 20, directory });
+    check_store(&Subject { kind: &kind, memory_bytes_max: |_| 2 << 20, directory, is_shared: false });
 }

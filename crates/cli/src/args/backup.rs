@@ -47,8 +47,8 @@ pub(crate) struct ParentArgs {
 /// Where the entries of the index are.
 #[derive(Args, Debug, Default)]
 pub(crate) struct IndexServerArgs {
-    /// Keep the entries of the index in a database of MariaDB or MySQL: mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE, with
-    /// ?socket=PATH for a socket [env: ONEFOLD_INDEX_SERVER, which hides the password] [default: files in the cache directory]
+    /// Keep the entries of the index on a server: mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?socket=PATH] for MariaDB or MySQL,
+    /// redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]... for a Redis cluster that several hosts share [env: ONEFOLD_INDEX_SERVER, which hides the password] [default: files in the cache directory]
     #[arg(long, value_name = "URL")]
     pub(crate) index_server: Option<String>,
 }

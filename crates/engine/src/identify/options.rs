@@ -169,6 +169,14 @@ impl StoreKind {
         }
     }
 
+    /// Returns the most chunks that one lookup asks for.
+    pub(in crate::identify) fn lookups_max(&self) -> usize {
+        match self {
+            Self::Table | Self::Memory { .. } => BATCH_PAGES_MAX,
+            Self::Given(_) => GIVEN_LOOKUPS_MAX,
+        }
+    }
+
     /// Returns the name of a file that grows with the index, whose reads show the speed of the device.
     pub(in crate::identify) fn measured_file(&self) -> &'static str {
         match self {
@@ -253,6 +261,9 @@ const TABLE_BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES;
 
 /// Buffers of every index: the tail of the log twice.
 const LOG_BUFFER_BYTES: usize = (2 * TAIL_PAGES + 1) * FRAME_BYTES;
+
+/// Chunks that one lookup asks a store of the caller for: on a server, a request costs more than a key.
+const GIVEN_LOOKUPS_MAX: usize = 2_048;
 
 /// Memory of one pending chunk: its slot, its share of bucket, order and cycle, and of the map of in-flight chunks.
 pub(in crate::identify) const PENDING_BYTES: usize = 240;

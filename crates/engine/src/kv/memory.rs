@@ -372,7 +372,7 @@ impl EntryStore for Memory {
         Ok(())
     }
 
-    fn save(&mut self, generation: u64, parts: &mut [SealedWriter]) -> Result<()> {
+    fn save(&mut self, generation: u64, _containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
         let [part] = parts else { panic!("a store in memory has the part that it names") };
         part.write(&MAGIC)?;
         for field in [generation, self.epoch, self.entries.len() as u64, self.len as u64] {

@@ -11,10 +11,11 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::{Disk, DiskFile, Host};
 use crate::kv::sealed::{SealedReader, SealedWriter};
 use crate::kv::{Entry, Key, Ordinal};
+use crate::types::ContainerId;
 
 /// Returns true for live containers, on any thread.
 pub type Live = Arc<dyn Fn(Ordinal) -> bool + Send + Sync>;
@@ -58,6 +59,12 @@ pub trait Containers {
     /// Returns true if a container is live. A container that was forgotten is not live until it is recorded again with all
     /// its chunks, so a store may drop its entries.
     fn is_live(&self, container: Ordinal) -> bool;
+    /// Returns the container of an ordinal, for a store that several hosts share: each numbers containers in its own order.
+    fn container(&self, ordinal: Ordinal) -> Option<ContainerId>;
+    /// Returns the ordinal of a container, if it is live.
+    fn live_ordinal(&self, container: ContainerId) -> Option<Ordinal>;
+    /// Returns the length of a container's file, if it is known.
+    fn len_of(&self, container: ContainerId) -> Option<u64>;
     /// Returns the same test for jobs in the background, with the present answers.
     fn live(&self) -> Live;
     /// Returns a function that makes the numbers of all present containers durable. A store calls it before its first write
@@ -121,6 +128,17 @@ pub trait EntryStore: Debug + Send {
     /// After any other error the caller must not save the store; lookups and [`EntryStore::insert`] continue to work.
     fn make_space(&mut self, containers: &mut dyn Containers) -> Result<()>;
 
+    /// Returns true if several hosts may have the store at the same time.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Returns for each container the length of its file, if a session of this or another host has entered all of its chunks.
+    /// A store that one host has alone knows none.
+    fn shared(&mut self, containers: &[ContainerId]) -> Vec<Option<u64>> {
+        vec![None; containers.len()]
+    }
+
     /// Starts jobs that are due and takes the results of those that have ended, without waiting. Called after each
     /// container. Errors are those of [`EntryStore::make_space`], also from jobs that were started earlier.
     fn maintain(&mut self, containers: &mut dyn Containers) -> Result<()>;
@@ -132,6 +150,11 @@ pub trait EntryStore: Debug + Send {
     /// Returns the ranges of key heads in which damage was found that is not repaired.
     fn damage(&self) -> Vec<RangeInclusive<u64>>;
 
+    /// Returns the failure of a server, if there was one, after which entries may be lost.
+    fn failure(&self) -> Option<&Error> {
+        None
+    }
+
     /// Calls `each` at least once with every key whose head is in a range, in any order, without those in damaged parts. The
     /// filter grows by this. Waits for jobs.
     fn keys_in(&mut self, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) -> Result<()>;
@@ -139,7 +162,7 @@ pub trait EntryStore: Debug + Send {
     /// Makes the files of the store durable, and writes the rest of its state to the parts that [`OpenStore::parts`] names.
     /// The numbers of all containers are durable. Waits for jobs. Whatever the last checkpoint refers to stays as it is until
     /// [`EntryStore::saved`].
-    fn save(&mut self, generation: u64, parts: &mut [SealedWriter]) -> Result<()>;
+    fn save(&mut self, generation: u64, containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()>;
 
     /// Notes that the checkpoint with the last save is durable.
     fn saved(&mut self);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backup::{self, BackupOptions, BackupReport};
+use crate::bitmap::Bitmap;
 use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::{ContainerReader, DirectoryChunk};
@@ -190,7 +191,9 @@ pub(crate) fn bring_up_to_date(
     let missing = index.attach_numbered(listed.iter().map(|(number, id)| (number.0, id)));
     let mut unreadable = find_cut(store, index, session, monitor)?;
     unreadable.extend(make_durable(store, index, session, monitor)?);
-    let to_read = listed.retain(|number, id| missing.contains(number.0) && !unreadable.contains(&id));
+    let shared = take_shared(listed, &missing, &unreadable, index)?;
+    let to_read = listed
+        .retain(|number, id| missing.contains(number.0) && !shared.contains(number.0) && !unreadable.contains(&id));
     unreadable.extend(record_directories(store, index, &to_read, monitor)?.unreadable);
     if unreadable.is_empty() {
         return Ok(listed.clone());
@@ -238,6 +241,36 @@ pub(super) fn record_directories(
         monitor.advance(0, 1);
     }
     Ok(recorded)
+}
+
+/// Containers that a shared store is asked about in one call.
+const SHARED_PER_CALL: usize = 2_048;
+
+/// Takes the containers that other hosts have recorded in a store that this index shares with them. Returns their numbers.
+fn take_shared(
+    listed: &Containers,
+    missing: &Bitmap,
+    unreadable: &BTreeSet<ContainerId>,
+    index: &mut Index,
+) -> Result<Bitmap> {
+    let mut shared = Bitmap::default();
+    if !index.is_shared() {
+        return Ok(shared);
+    }
+    let mut numbers = listed.numbers().filter(|number| missing.contains(number.0)).peekable();
+    while numbers.peek().is_some() {
+        let (mut asked, mut containers) = (Vec::new(), Vec::new());
+        for number in numbers.by_ref().take(SHARED_PER_CALL) {
+            let (name, len) = listed.sized(number)?;
+            if !unreadable.contains(&name.id) {
+                asked.push(number);
+                containers.push((name.id, len));
+            }
+        }
+        let taken = index.take_shared(&containers)?;
+        asked.iter().zip(taken).filter(|(_, taken)| *taken).for_each(|(number, _)| shared.insert(number.0));
+    }
+    Ok(shared)
 }
 
 /// Makes the containers durable of sessions that have not ended and that the index does not know: it takes note of a container

@@ -21,7 +21,7 @@ use crate::kv::{
     Surroundings, SyncContainers,
 };
 use crate::random::SplitMix64;
-use crate::types::Fingerprint;
+use crate::types::{ContainerId, Fingerprint, SessionId};
 
 /// Variable with the number of random operations.
 const OPERATIONS: &str = "ONEFOLD_STORE_OPERATIONS";
@@ -35,6 +35,8 @@ pub struct Subject<'a> {
     pub memory_bytes_max: fn(usize) -> usize,
     /// Returns an empty directory for a store, and its host.
     pub directory: fn() -> Directory,
+    /// Other stores may have written into it, and it keeps what was written after a checkpoint.
+    pub is_shared: bool,
 }
 
 /// Returns the number of random operations: 2^17, unless the environment sets another.
@@ -83,6 +85,18 @@ impl Known {
 }
 
 impl Containers for Known {
+    fn container(&self, ordinal: Ordinal) -> Option<ContainerId> {
+        Some(ContainerId { session: SessionId([9; 16]), ordinal: ordinal.0 })
+    }
+
+    fn live_ordinal(&self, container: ContainerId) -> Option<Ordinal> {
+        Some(Ordinal(container.ordinal)).filter(|ordinal| self.is_live(*ordinal))
+    }
+
+    fn len_of(&self, container: ContainerId) -> Option<u64> {
+        Some(1_000 + u64::from(container.ordinal))
+    }
+
     fn is_live(&self, container: Ordinal) -> bool {
         Self::is_live(self, container)
     }
@@ -138,11 +152,17 @@ impl Directory {
     }
 
     /// Saves a store as an index does, up to the point where the checkpoint would be replaced.
-    fn save(&self, kind: &dyn OpenStore, store: &mut dyn EntryStore, generation: u64) -> Result<Saved> {
+    fn save(
+        &self,
+        kind: &dyn OpenStore,
+        store: &mut dyn EntryStore,
+        containers: &mut Known,
+        generation: u64,
+    ) -> Result<Saved> {
         let names = kind.parts().iter();
         let create = |name: &&str| SealedWriter::create(self.file(&Self::part(name, generation))?);
         let mut parts = names.map(create).collect::<Result<Vec<_>>>()?;
-        store.save(generation, &mut parts)?;
+        store.save(generation, containers, &mut parts)?;
         let seals = parts.into_iter().map(SealedWriter::finish).collect::<Result<_>>()?;
         self.disk.sync_dir(Path::new(""))?;
         Ok(Saved { generation, seals })
@@ -278,13 +298,14 @@ fn a_saved_store_comes_back_and_later_entries_do_not(subject: &Subject<'_>) {
         let start = generation * 10_000;
         let entries: Vec<_> = (start..start + 3_000).map(|number| entry(number, 0)).collect();
         insert_all(&mut *store, &mut containers, &entries).unwrap();
-        let saved = directory.save(subject.kind, &mut *store, generation).unwrap();
+        let saved = directory.save(subject.kind, &mut *store, &mut containers, generation).unwrap();
         store.saved();
         let later: Vec<_> = (start + 5_000..start + 8_000).map(|number| entry(number, 1)).collect();
         insert_all(&mut *store, &mut containers, &later).unwrap();
         drop(store);
         store = directory.open(subject.kind, &saved).unwrap();
-        let keys: Vec<_> = entries.iter().chain(&later).map(|entry| entry.key).collect();
+        let later = if subject.is_shared { &[] } else { &later[..] };
+        let keys: Vec<_> = entries.iter().chain(later).map(|entry| entry.key).collect();
         let expected: Vec<_> = entries.iter().map(|&entry| Some(entry)).chain(later.iter().map(|_| None)).collect();
         assert_eq!(found(&mut *store, &containers, &keys), expected);
         let wrong = Saved { generation: generation + 2, ..saved };
@@ -390,13 +411,17 @@ impl Run<'_> {
 
     fn save(&mut self) {
         let generation = self.saved.as_ref().map_or(0, |(saved, _)| saved.generation) + 1;
-        let saved = self.directory.save(self.subject.kind, opened(&mut self.store), generation).unwrap();
+        let saved =
+            self.directory.save(self.subject.kind, opened(&mut self.store), &mut self.containers, generation).unwrap();
         opened(&mut self.store).saved();
         self.saved = Some((saved, self.model.clone()));
     }
 
     /// Opens the store at its last checkpoint.
     fn reopen(&mut self) {
+        if self.subject.is_shared {
+            self.save();
+        }
         let Some((saved, model)) = &self.saved else { return };
         self.in_lookup = None;
         // The store goes first: its jobs write into its files.
@@ -451,7 +476,9 @@ fn random_operations_agree_with_a_model(subject: &Subject<'_>, seed: u64, operat
         let (memory, most) = (store.memory_bytes(), (subject.memory_bytes_max)(run.model.len()));
         assert!(memory <= most, "seed {seed}: {memory} bytes of memory, of {most}");
         let counters = store.counters();
-        assert!(counters.bytes_written == 0 || 0 < run.containers.synced.load(Ordering::SeqCst));
+        // A shared store names containers by themselves, and needs no durable numbers.
+        let has_synced = 0 < run.containers.synced.load(Ordering::SeqCst);
+        assert!(counters.bytes_written == 0 || subject.is_shared || has_synced);
         assert_eq!(counters.damaged_pages, 0);
         assert_eq!(store.damage(), []);
     }
@@ -489,18 +516,23 @@ mod tests {
     fn the_bucket_table_is_a_store() {
         // Fences and runs come to the memory of the specification; a batch of pages is 1 MiB.
         let memory_bytes_max = |entries: usize| table().memory_bytes_max() + (1 << 20) + (32 << 10) + entries / 8;
-        check_store(&Subject { kind: &table(), memory_bytes_max, directory: simulated });
+        check_store(&Subject { kind: &table(), memory_bytes_max, directory: simulated, is_shared: false });
     }
 
     #[test]
     fn the_store_in_memory_is_a_store() {
-        check_store(&Subject { kind: &memory(), memory_bytes_max: |_| memory().bytes, directory: simulated });
+        check_store(&Subject {
+            kind: &memory(),
+            memory_bytes_max: |_| memory().bytes,
+            directory: simulated,
+            is_shared: false,
+        });
     }
 
     #[test]
     fn a_full_store_in_memory_says_so_keeps_what_it_has_and_comes_back() {
         let spec = MemorySpec { bytes: 1 << 16 };
-        let subject = Subject { kind: &spec, memory_bytes_max: |_| 1 << 16, directory: simulated };
+        let subject = Subject { kind: &spec, memory_bytes_max: |_| 1 << 16, directory: simulated, is_shared: false };
         let directory = (subject.directory)();
         let mut store = directory.create(&spec).unwrap();
         let mut containers = Known::new(1);
@@ -519,7 +551,7 @@ mod tests {
         let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
         let expected: Vec<_> = (0..3_000).map(|index| (index < count).then(|| entries[index])).collect();
         assert_eq!(found(&mut *store, &containers, &keys), expected);
-        let saved = directory.save(&spec, &mut *store, 1).unwrap();
+        let saved = directory.save(&spec, &mut *store, &mut containers, 1).unwrap();
         // As it was, and with more memory; with less, opening fails with the reason.
         for bytes in [1 << 16, 1 << 17] {
             let mut store = directory.open(&MemorySpec { bytes }, &saved).unwrap();
@@ -545,8 +577,9 @@ mod tests {
             let directory = Directory { disk: Arc::new(disk.clone()), host: Arc::new(SimHost::deferring(1)) };
             let mut store = directory.create(kind).unwrap();
             let entries: Vec<_> = (0..80).map(|number| entry(number, 0)).collect();
-            insert_all(&mut *store, &mut Known::new(1), &entries).unwrap();
-            let saved = directory.save(kind, &mut *store, 1).unwrap();
+            let mut containers = Known::new(1);
+            insert_all(&mut *store, &mut containers, &entries).unwrap();
+            let saved = directory.save(kind, &mut *store, &mut containers, 1).unwrap();
             drop(store);
             for (part, seal) in saved.seals.iter().enumerate() {
                 let path = Directory::part(kind.parts()[part], 1);
@@ -587,7 +620,7 @@ mod tests {
                 insert_all(&mut *store, &mut containers, &entries)?;
             }
             lost.extend(store.repair(&mut containers)?);
-            let saved = directory.save(kind, &mut *store, generation)?;
+            let saved = directory.save(kind, &mut *store, &mut containers, generation)?;
             let all_lost = [&lost[..], &store.damage()].concat();
             *covered = Some(Covered { saved, keys, lost: all_lost });
             store.saved();

@@ -165,6 +165,17 @@ impl Index {
         self.store.attach(live)
     }
 
+    /// Returns true if other hosts may have recorded containers in its store.
+    pub fn is_shared(&self) -> bool {
+        self.store.entries.is_shared()
+    }
+
+    /// Takes containers that another host has recorded in a store that both share, given with the lengths of their files. Returns
+    /// true for each that was taken: the caller need not record it.
+    pub fn take_shared(&mut self, containers: &[(ContainerId, u64)]) -> Result<Vec<bool>> {
+        self.store.take_shared(containers)
+    }
+
     /// Returns true if a session has recorded the container, which was durable then.
     pub(crate) fn knows(&self, container: ContainerId) -> bool {
         self.store.registry.ordinal(container).is_some()

@@ -7,7 +7,7 @@ use crate::identify::exact::windows::Hit;
 use crate::identify::schedule::{Decision, Selection};
 use crate::identify::slot::Slot;
 use crate::identify::{Resolved, SequencedChunk, Verdict};
-use crate::kv::{BATCH_PAGES_MAX, Entry, Key, Lookup, Ordinal, Position};
+use crate::kv::{Entry, Key, Lookup, Ordinal, Position};
 use crate::types::{Chunk, ContainerId};
 
 /// A chunk's container, which is live, and its record in the arrival log.
@@ -66,7 +66,7 @@ impl Index {
     }
 
     pub(in crate::identify) fn look_up_slots(&mut self, slots: &[Slot]) {
-        for batch in slots.chunks(BATCH_PAGES_MAX) {
+        for batch in slots.chunks(self.options.store.lookups_max()) {
             // The window of an earlier batch may have resolved some of these.
             let chunks = self.session.take_all(batch);
             self.look_up(&chunks);

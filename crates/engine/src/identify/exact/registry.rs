@@ -332,6 +332,18 @@ impl Containers for Registry {
         self.live.contains(container.0)
     }
 
+    fn container(&self, ordinal: Ordinal) -> Option<ContainerId> {
+        Self::container(self, ordinal)
+    }
+
+    fn live_ordinal(&self, container: ContainerId) -> Option<Ordinal> {
+        self.ordinal(container).filter(|ordinal| self.live.contains(ordinal.0))
+    }
+
+    fn len_of(&self, container: ContainerId) -> Option<u64> {
+        Self::len_of(self, container)
+    }
+
     fn live(&self) -> Live {
         let live = self.live.clone();
         Arc::new(move |container| live.contains(container.0))

@@ -77,13 +77,36 @@ impl Store {
         if self.incomplete.begin(all.count() - missing.count()) { all } else { missing }
     }
 
+    /// Takes containers whose chunks another host has entered into a store that they share, given with the lengths of their files.
+    /// Returns true for each that was taken: the caller need not record it.
+    pub(in crate::identify) fn take_shared(&mut self, containers: &[(ContainerId, u64)]) -> Result<Vec<bool>> {
+        if self.degraded.is_some() {
+            return Ok(vec![false; containers.len()]);
+        }
+        let ids: Vec<ContainerId> = containers.iter().map(|(id, _)| *id).collect();
+        let shared = self.entries.shared(&ids);
+        let mut taken = Vec::with_capacity(containers.len());
+        for ((id, len), shared) in containers.iter().zip(shared) {
+            // One that was cut since is read, so that somebody hears of it.
+            let is_shared = shared == Some(*len);
+            if is_shared {
+                self.directory.mark_unclean()?;
+                let ordinal = self.registry.register(*id, *len)?;
+                self.registry.cover(ordinal);
+            }
+            taken.push(is_shared);
+        }
+        Ok(taken)
+    }
+
     /// Returns why the index writes nothing more, or that its table is damaged.
     pub(crate) fn degraded(&self) -> Option<String> {
+        let failed = || self.entries.failure().map(ToString::to_string);
         let damaged = || {
             let buckets = self.entries.damage().len();
             (buckets != 0).then(|| format!("{buckets} damaged buckets of the fingerprint table"))
         };
-        self.degraded.clone().or_else(damaged)
+        self.degraded.clone().or_else(failed).or_else(damaged)
     }
 
     /// Fills in the counters of the parts.
@@ -241,7 +264,7 @@ impl Store {
         let create = |name: &str| self.directory.create_sealed(name, generation);
         let mut parts = self.kind.parts().iter().map(|name| create(name)).collect::<Result<Vec<_>>>()?;
         let mut filter = create("filter")?;
-        self.entries.save(generation, &mut parts)?;
+        self.entries.save(generation, &mut self.registry, &mut parts)?;
         self.filter.filter.save(generation, &mut filter)?;
         self.directory.replace_checkpoint(&Checkpoint {
             repository: self.directory.repository,

@@ -205,7 +205,7 @@ impl EntryStore for BucketTable {
         Ok(())
     }
 
-    fn save(&mut self, generation: u64, parts: &mut [SealedWriter]) -> Result<()> {
+    fn save(&mut self, generation: u64, _containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
         self.finish_flush()?;
         let [manifest, memtable] = parts else { panic!("a bucket table has the parts that it names") };
         self.table.save(generation, manifest, memtable)

@@ -1,0 +1,407 @@
+//! Entries in a cluster of Redis, which several hosts share.
+//!
+//! All hosts that back up into a repository enter their chunks under the same keys. A host that meets a container of another one
+//! need not read its directory: the cluster answers for its chunks. A value names the container itself, because each host numbers
+//! containers in its own order.
+//!
+//! | Key | Value |
+//! |---|---|
+//! | `e`, repository 12, fingerprint 20 | entry: session 16, number of the container 4, log 4, position 8, CRC32C of key and value 4 |
+//! | `c`, repository 12, session 16, number 4 | mark of a container all of whose chunks were entered: state 8, length of its file 8 |
+//! | `s`, repository 12, number 2 | state 8, the same under [`STATES`] keys |
+//!
+//! `repository` is the beginning of the BLAKE3 of its id, in hexadecimal digits. The other numbers are little-endian.
+//!
+//! **State.** The cluster may lose a node with all that it holds. The keys of the state are spread over all slots. If one of them is
+//! missing or differs, marks prove nothing any more, and the next index that opens the store writes a new state. An index whose
+//! checkpoint has another state records all containers again.
+//!
+//! **Loss.** A node that does not answer is a lost answer: the chunk is stored again. The store then reports that it is incomplete, and
+//! neither marks nor saves anything.
+//!
+//! **Several hosts.** Each host stores no chunk twice that it has entered. Two backups at the same time may both store a chunk.
+//!
+//! The position is one of the arrival log of the host that made the entry. The log's number tells other hosts to pass over it.
+
+mod cluster;
+
+use std::collections::{BTreeSet, HashMap};
+use std::mem::size_of;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use onefold_engine::error::{Error, Result};
+use onefold_engine::io::Host;
+use onefold_engine::kv::{
+    Containers, Entry, EntryStore, KEY_LEN, Key, Lookup, OpenStore, Ordinal, Position, SealedReader, SealedWriter,
+    StoreCounters, Surroundings,
+};
+use onefold_engine::types::{ContainerId, RepositoryId, SessionId};
+
+use cluster::{Address, Cluster, Reply, Request};
+
+/// The part of a checkpoint: the first bytes, then generation, epoch of the log and state of 8 bytes each, little-endian.
+const MAGIC: [u8; 8] = *b"OFRDSST1";
+const PART_BYTES: usize = 32;
+
+/// Keys of the state. A node with a hundredth of the slots has none of them in one of 30,000 clusters.
+const STATES: u16 = 1_024;
+
+/// Bytes of an entry's value, without its checksum.
+const ENTRY_BYTES: usize = 16 + 4 + 4 + 8;
+
+/// Memory of a buffered entry: a slot of the map and its control byte, and the map is at least 7/16 full.
+const BUFFERED_BYTES: usize = (size_of::<(Key, (Ordinal, Position))>() + 1) * 16 / 7;
+/// Fewest entries that are buffered.
+const BUFFERED_MIN: usize = 1_000;
+
+/// A position that no log reaches: a hit prefetches nothing.
+const NO_POSITION: Position = Position(u64::MAX);
+
+/// Where the entries of a repository are kept.
+#[derive(Clone, Debug)]
+pub struct RedisSpec {
+    address: Address,
+    repository: String,
+    buffered_max: usize,
+}
+
+impl RedisSpec {
+    /// Describes the store of a repository by the address `redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]...` of some of the
+    /// nodes. Entries wait in `buffer_bytes` for the cluster. Fails if the address is not of this form. Does not connect.
+    pub fn new(url: &str, repository: RepositoryId, buffer_bytes: usize) -> Result<Self> {
+        let digits = blake3::hash(&repository.0).to_hex();
+        Ok(Self {
+            address: Address::parse(url)?,
+            repository: digits[..12].to_owned(),
+            buffered_max: (buffer_bytes / BUFFERED_BYTES).max(BUFFERED_MIN),
+        })
+    }
+
+    /// Returns the memory that a store takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.buffered_max * BUFFERED_BYTES + Cluster::MEMORY_BYTES
+    }
+
+    fn store(&self, cluster: Cluster, epoch: u64, state: [u8; 8]) -> RedisStore {
+        RedisStore {
+            cluster,
+            repository: self.repository.clone(),
+            epoch,
+            state,
+            buffer: HashMap::with_capacity(self.buffered_max),
+            buffered_max: self.buffered_max,
+            entered: BTreeSet::new(),
+            answers: None,
+            failure: None,
+            counters: StoreCounters::default(),
+        }
+    }
+}
+
+impl OpenStore for RedisSpec {
+    fn parts(&self) -> &'static [&'static str] {
+        &["server"]
+    }
+
+    fn create(&self, surroundings: Surroundings<'_>, epoch: u64) -> Result<Box<dyn EntryStore>> {
+        let mut store = self.store(Cluster::connect(self.address.clone())?, epoch, [0; 8]);
+        store.state = store.join(surroundings.host)?;
+        Ok(Box::new(store))
+    }
+
+    fn open(
+        &self,
+        _surroundings: Surroundings<'_>,
+        generation: u64,
+        parts: Vec<SealedReader>,
+    ) -> Result<(Box<dyn EntryStore>, u64)> {
+        let [mut part] = <[SealedReader; 1]>::try_from(parts).expect("as many parts as the kind has");
+        let mut bytes = [0; PART_BYTES];
+        part.read(&mut bytes)?;
+        part.finish()?;
+        let (magic, numbers) = bytes.split_at(MAGIC.len());
+        let field = |at: usize| *numbers[at..].first_chunk::<8>().expect("the part has three numbers");
+        let damaged = |problem: &str| Err(Error::Damaged { object: "server".to_owned(), reason: problem.to_owned() });
+        if magic != MAGIC || u64::from_le_bytes(field(0)) != generation {
+            return damaged("is not that of this checkpoint");
+        }
+        let (epoch, state) = (u64::from_le_bytes(field(8)), field(16));
+        let mut store = self.store(Cluster::connect(self.address.clone())?, epoch, state);
+        if store.states().iter().flatten().any(|found| *found != state) {
+            return damaged("belongs to another state than the cluster has");
+        }
+        Ok((Box::new(store), epoch))
+    }
+}
+
+/// A store on a cluster.
+#[derive(Debug)]
+struct RedisStore {
+    cluster: Cluster,
+    repository: String,
+    /// Number of the arrival log that positions belong to.
+    epoch: u64,
+    state: [u8; 8],
+    /// Entries that the cluster does not have.
+    buffer: HashMap<Key, (Ordinal, Position)>,
+    buffered_max: usize,
+    /// Containers with entries since the last checkpoint.
+    entered: BTreeSet<Ordinal>,
+    /// Answers of the lookup that was started.
+    answers: Option<Vec<Lookup>>,
+    /// The first failure, after which entries may be lost.
+    failure: Option<Error>,
+    counters: StoreCounters,
+}
+
+impl RedisStore {
+    fn key(&self, kind: char, rest: &[u8]) -> Vec<u8> {
+        [format!("{kind}{}", self.repository).as_bytes(), rest].concat()
+    }
+
+    /// Returns the number by which entries name this host's log.
+    fn log(&self) -> [u8; 4] {
+        *self.epoch.to_le_bytes().first_chunk().expect("four of eight bytes")
+    }
+
+    /// Carries requests out, and notes the first failure.
+    fn call(&mut self, requests: &[Request]) -> Vec<Reply> {
+        let replies = self.cluster.call(requests);
+        if let Some(reason) = self.cluster.take_failure()
+            && self.failure.is_none()
+        {
+            self.failure = Some(self.cluster.address.error(&reason));
+        }
+        replies
+    }
+
+    /// Fails if entries may be lost.
+    fn check(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Reads the keys of the state from the nodes that answer: `None` for one that does not, empty for one without a value.
+    fn states(&mut self) -> Vec<Option<Vec<u8>>> {
+        let requests: Vec<Request> =
+            (0..STATES).map(|number| Request::get(self.key('s', &number.to_le_bytes()))).collect();
+        let replies = self.call(&requests);
+        replies
+            .into_iter()
+            .map(|reply| match reply {
+                Reply::Value(value) => Some(value.unwrap_or_default()),
+                Reply::Lost => None,
+            })
+            .collect()
+    }
+
+    /// Returns the state of the cluster, after writing a new one if it has lost a part of it.
+    fn join(&mut self, host: &Arc<dyn Host>) -> Result<[u8; 8]> {
+        let found: BTreeSet<Vec<u8>> = self.states().into_iter().flatten().collect();
+        if let (1, Some(state)) =
+            (found.len(), found.first().and_then(|state| <[u8; 8]>::try_from(state.as_slice()).ok()))
+        {
+            return Ok(state);
+        }
+        if found.is_empty() {
+            self.check()?;
+        }
+        let mut state = [0; 8];
+        host.random(&mut state)?;
+        let requests: Vec<Request> =
+            (0..STATES).map(|number| Request::set(self.key('s', &number.to_le_bytes()), state.to_vec())).collect();
+        self.call(&requests);
+        Ok(state)
+    }
+
+    fn encode(&self, key: &[u8], container: ContainerId, position: Position) -> Vec<u8> {
+        let mut value = Vec::with_capacity(ENTRY_BYTES + 4);
+        value.extend_from_slice(&container.session.0);
+        value.extend_from_slice(&container.ordinal.to_le_bytes());
+        value.extend_from_slice(&self.log());
+        value.extend_from_slice(&position.0.to_le_bytes());
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(key), &value);
+        value.extend_from_slice(&checksum.to_le_bytes());
+        value
+    }
+
+    /// Decodes a value; `None` if it is damaged.
+    fn decode(&self, key: &[u8], value: &[u8]) -> Option<(ContainerId, Position)> {
+        let (fields, checksum) = value.split_at_checked(ENTRY_BYTES)?;
+        let expected = crc32c::crc32c_append(crc32c::crc32c(key), fields).to_le_bytes();
+        if checksum != expected {
+            return None;
+        }
+        let (session, fields) = fields.split_first_chunk::<16>()?;
+        let (number, fields) = fields.split_first_chunk::<4>()?;
+        let (log, position) = fields.split_first_chunk::<4>()?;
+        let position = u64::from_le_bytes(*position.first_chunk()?);
+        let container = ContainerId { session: SessionId(*session), ordinal: u32::from_le_bytes(*number) };
+        Some((container, if *log == self.log() { Position(position) } else { NO_POSITION }))
+    }
+
+    /// Writes the buffered entries. The containers that they name are durable in the repository, so that they need not be synced.
+    fn flush(&mut self, containers: &dyn Containers) -> Result<()> {
+        self.check()?;
+        let mut requests = Vec::with_capacity(self.buffer.len());
+        for (key, (ordinal, position)) in &self.buffer {
+            // A container without a number is not registered: its entries are of no use to anybody.
+            if let Some(container) = containers.container(*ordinal) {
+                let name = self.key('e', &key.0);
+                let value = self.encode(&name, container, *position);
+                self.counters.bytes_written += value.len() as u64;
+                requests.push(Request::set(name, value));
+            }
+        }
+        self.call(&requests);
+        self.check()?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Marks the containers that were entered.
+    fn mark(&mut self, containers: &dyn Containers) -> Result<()> {
+        let mut requests = Vec::with_capacity(self.entered.len());
+        for &ordinal in &self.entered {
+            if let Some(container) = containers.container(ordinal)
+                && let Some(len) = containers.len_of(container)
+            {
+                let value = [self.state, len.to_le_bytes()].concat();
+                requests.push(Request::set(self.mark_key(container), value));
+            }
+        }
+        self.call(&requests);
+        self.check()?;
+        self.entered.clear();
+        Ok(())
+    }
+
+    fn mark_key(&self, container: ContainerId) -> Vec<u8> {
+        self.key('c', &[&container.session.0[..], &container.ordinal.to_le_bytes()].concat())
+    }
+}
+
+impl EntryStore for RedisStore {
+    fn look_up(&mut self, keys: &[Key], containers: &dyn Containers) -> Vec<Lookup> {
+        let answer = |entry: Entry, found: fn(Entry) -> Lookup| {
+            if containers.is_live(entry.ordinal) { found(entry) } else { Lookup::Dead }
+        };
+        let mut answers = Vec::with_capacity(keys.len());
+        let (mut asked, mut requests) = (Vec::new(), Vec::new());
+        for (index, &key) in keys.iter().enumerate() {
+            let buffered = self.buffer.get(&key).map(|&(ordinal, position)| Entry { key, ordinal, position });
+            answers.push(buffered.map_or(Lookup::Absent, |entry| answer(entry, Lookup::InMemory)));
+            if buffered.is_none() {
+                asked.push(index);
+                requests.push(Request::get(self.key('e', &key.0)));
+            }
+        }
+        if requests.is_empty() {
+            return answers;
+        }
+        let replies = self.call(&requests);
+        self.counters.lookup_reads += 1;
+        self.counters.lookup_pages += requests.len() as u64;
+        self.counters.pages_needed += requests.len() as u64;
+        for ((index, request), reply) in asked.into_iter().zip(&requests).zip(replies) {
+            let Reply::Value(Some(value)) = reply else { continue };
+            self.counters.bytes_read += value.len() as u64;
+            let Some((container, position)) = self.decode(&request.key, &value) else { continue };
+            let ordinal = containers.live_ordinal(container);
+            answers[index] = ordinal
+                .map_or(Lookup::Dead, |ordinal| answer(Entry { key: keys[index], ordinal, position }, Lookup::OnDisk));
+        }
+        answers
+    }
+
+    fn start_look_up(&mut self, keys: Vec<Key>, containers: &dyn Containers) {
+        // Numbers of containers are this host's, and only the caller's thread has them.
+        let answers = self.look_up(&keys, containers);
+        self.answers = Some(answers);
+    }
+
+    fn finish_look_up(&mut self) -> Option<Vec<Lookup>> {
+        self.answers.take()
+    }
+
+    fn insert(&mut self, entries: &[Entry]) -> usize {
+        for (index, entry) in entries.iter().enumerate() {
+            if self.buffered_max <= self.buffer.len() && !self.buffer.contains_key(&entry.key) {
+                return index;
+            }
+            self.buffer.insert(entry.key, (entry.ordinal, entry.position));
+            self.entered.insert(entry.ordinal);
+        }
+        entries.len()
+    }
+
+    fn make_space(&mut self, containers: &mut dyn Containers) -> Result<()> {
+        self.check()?;
+        if self.buffer.len() < self.buffered_max { Ok(()) } else { self.flush(containers) }
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn shared(&mut self, containers: &[ContainerId]) -> Vec<Option<u64>> {
+        let requests: Vec<Request> = containers.iter().map(|id| Request::get(self.mark_key(*id))).collect();
+        let replies = self.call(&requests);
+        let len = |reply| {
+            let Reply::Value(Some(value)) = reply else { return None };
+            let (state, len) = value.split_first_chunk::<8>()?;
+            (*state == self.state && len.len() == 8)
+                .then(|| u64::from_le_bytes(*len.first_chunk().expect("eight bytes")))
+        };
+        replies.into_iter().map(len).collect()
+    }
+
+    fn maintain(&mut self, _containers: &mut dyn Containers) -> Result<()> {
+        self.check()
+    }
+
+    fn repair(&mut self, _containers: &mut dyn Containers) -> Result<Vec<RangeInclusive<u64>>> {
+        self.check().map(|()| Vec::new())
+    }
+
+    fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    fn damage(&self) -> Vec<RangeInclusive<u64>> {
+        self.failure.iter().map(|_| 0..=u64::MAX).collect()
+    }
+
+    fn keys_in(&mut self, heads: RangeInclusive<u64>, each: &mut dyn FnMut(&Key)) -> Result<()> {
+        self.check()?;
+        self.buffer.keys().filter(|key| heads.contains(&key.head())).for_each(&mut *each);
+        let start = format!("e{}", self.repository);
+        self.cluster.scan(&start, &mut |name| {
+            let key =
+                name.strip_prefix(start.as_bytes()).and_then(|rest| <[u8; KEY_LEN]>::try_from(rest).ok()).map(Key);
+            if let Some(key) = key.filter(|key| heads.contains(&key.head())) {
+                each(&key);
+            }
+        })
+    }
+
+    fn save(&mut self, generation: u64, containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
+        self.flush(containers)?;
+        self.mark(containers)?;
+        let [part] = parts else { unreachable!("as many parts as the kind has") };
+        for bytes in [MAGIC, generation.to_le_bytes(), self.epoch.to_le_bytes(), self.state] {
+            part.write(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn saved(&mut self) {}
+
+    fn memory_bytes(&self) -> usize {
+        self.buffered_max * BUFFERED_BYTES + Cluster::MEMORY_BYTES + self.entered.len() * 2 * size_of::<Ordinal>()
+    }
+
+    fn counters(&self) -> StoreCounters {
+        self.counters
+    }
+}
