@@ -19,7 +19,7 @@ mod slot;
 pub(crate) use exact::growing_filter::FilterState;
 pub use exact::identify::Index;
 pub use exact::opening::IndexState;
-pub use options::{IndexOptions, Order, Prelookup, Schedule, StoreKind, WindowRule};
+pub use options::{IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
 
 /// A chunk of the stream, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -116,6 +116,34 @@ impl WindowRule {
     }
 }
 
+/// What a hit reads of the arrival log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PrefetchUnit {
+    /// Records around it, as many as the [`WindowRule`] says.
+    Window,
+    /// All records of its container (Zhu et al., FAST 2008), at most as many as the largest window has.
+    Container,
+}
+
+impl PrefetchUnit {
+    /// Returns the number by which a checkpoint names the unit.
+    pub(in crate::identify) fn code(self) -> u8 {
+        match self {
+            Self::Window => 0,
+            Self::Container => 1,
+        }
+    }
+
+    /// Returns true if the checkpoint keeps where the units with a number begin; `None` for an unknown number.
+    pub(in crate::identify) fn has_file(code: u8) -> Option<bool> {
+        match code {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
 /// The key-value store that holds the entries of the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreKind {
@@ -176,7 +204,7 @@ impl Default for CycleRule {
 /// The index's parameters.
 ///
 /// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
-/// the table), and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
+/// the table), with containers as units 8 bytes for each container beyond those that the cache gives up, and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// When to look up.
@@ -185,10 +213,12 @@ pub struct IndexOptions {
     pub order: Order,
     /// When to probe the cache.
     pub prelookup: Prelookup,
-    /// How much to read around a hit.
+    /// What to read around a hit. An index that was made with another unit is made again from the containers.
+    pub unit: PrefetchUnit,
+    /// How much to read around a hit: of other units than windows, its maximum counts.
     pub window: WindowRule,
     /// Whether to read ahead in a run that goes beyond its window, and the runs that followed a window the last time. Ma
-    /// et al. do neither.
+    /// et al. do neither. Other units than windows are never followed.
     pub follows_successors: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
@@ -272,6 +302,7 @@ impl IndexOptions {
             schedule: Schedule::Adaptive,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
+            unit: PrefetchUnit::Window,
             window: WindowRule::Adaptive(if is_small { 2_048 } else { 16_384 }),
             follows_successors: true,
             cycles: CycleRule::default(),
@@ -335,6 +366,16 @@ impl IndexOptions {
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }
+    }
+
+    /// Returns true if hits read windows whose length adapts.
+    pub(in crate::identify) fn adapts_windows(&self) -> bool {
+        self.unit == PrefetchUnit::Window && matches!(self.window, WindowRule::Adaptive(_))
+    }
+
+    /// Returns true if the log is read ahead, and the runs that followed a window the last time are read.
+    pub(in crate::identify) fn follows(&self) -> bool {
+        self.follows_successors && self.unit == PrefetchUnit::Window
     }
 
     /// Returns the number of buckets of pending chunks.
