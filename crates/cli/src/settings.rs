@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use onefold_engine::backup::Budget;
 use onefold_engine::check::LostHeads;
 use onefold_engine::compress::Compression;
-use onefold_engine::identify::IndexOptions;
+use onefold_engine::identify::{IndexOptions, IndexPreset};
 use onefold_engine::io::os::IoBackend;
 use onefold_engine::io::os_identity;
 use onefold_engine::repo::Location;
@@ -257,9 +257,9 @@ impl Settings {
         Budget::of(self.memory_bytes, self.threads)
     }
 
-    /// Divides the index's share of it.
-    pub(crate) fn index(&self) -> IndexOptions {
-        IndexOptions::for_memory(self.budget().index_bytes)
+    /// Divides the index's share of it for a preset.
+    pub(crate) fn index(&self, preset: IndexPreset) -> IndexOptions {
+        preset.options(self.budget().index_bytes)
     }
 }
 

@@ -48,7 +48,7 @@ fn index(settings: &Settings, output: &Arc<Output>, _typed: &RepairIndexArgs) ->
     let progress = Progress::new(output, &interrupt, Activity::Repair);
     let request = RebuildRequest {
         cache: &cache.cache,
-        index: settings.index(),
+        index: settings.index(cache.cache.index_preset()),
         scratch: cache.scratch(),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
     };

@@ -275,7 +275,7 @@ pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
 pub(crate) const RECORDS_PER_BATCH: usize = 8 << 10;
 
 /// Budgets below this get shorter queues, so that the filter keeps its share.
-const SMALL_BYTES: usize = 24 << 20;
+pub(in crate::identify) const SMALL_BYTES: usize = 24 << 20;
 
 /// Bits that the filter sets for a chunk. Filters that matter have 6 to 10 bits of memory for each chunk; there, five bits
 /// let within a tenth of the fewest false positives pass.
@@ -295,6 +295,11 @@ impl IndexOptions {
     ///
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
+        Self::for_memory_with(bytes, |_| {})
+    }
+
+    /// Divides a budget for an index that `change` makes work in another way. The filter takes the rest.
+    pub(in crate::identify) fn for_memory_with(bytes: usize, change: impl FnOnce(&mut Self)) -> Self {
         let is_small = bytes < SMALL_BYTES;
         let (pending_max, pending_age_max) = if is_small { (1_024, 1 << 14) } else { (6_144, 1 << 16) };
         let memtable_bytes = bytes / if is_small { 8 } else { 6 };
@@ -323,6 +328,7 @@ impl IndexOptions {
             duplicate_run_bytes_per_chunk: 1,
             duplicate_run_pages_min: 512,
         };
+        change(&mut options);
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
         options.filter_bytes = options.filter_bytes_max / FILTER_START_SHARE;
