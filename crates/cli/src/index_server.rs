@@ -3,26 +3,32 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use onefold_engine::identify::IndexOptions;
+use onefold_engine::identify::{IndexOptions, IndexPreset, StoreKind};
 use onefold_engine::types::RepositoryId;
 
 use crate::args::backup::IndexServerArgs;
 use crate::open::OpenedCache;
 use crate::settings::Settings;
 
-/// Divides the index's share of the memory budget. Its entries are in files of the cache, or on the server that an option or the
+/// Divides the index's share of the memory budget for a preset. Its entries are in files of the cache, or on the server that an option or the
 /// environment names.
 pub(crate) fn index_options(
     settings: &Settings,
+    preset: IndexPreset,
     typed: &IndexServerArgs,
     repository: RepositoryId,
     cache: &OpenedCache,
 ) -> Result<IndexOptions> {
-    let options = IndexOptions::for_memory(settings.budget().index_bytes);
+    let options = preset.options(settings.budget().index_bytes);
     let Some(address) = typed.index_server.as_ref().or(settings.index_server.as_ref()) else { return Ok(options) };
     ensure!(
         !cache.is_temporary(),
         "--index-server needs a cache directory: the filter and the log of the index stay on this host"
+    );
+    ensure!(
+        options.store == StoreKind::Table,
+        "--index-server: the preset {} keeps all entries in memory; choose another one with --index",
+        preset.name()
     );
     on_server(&options, address, repository, &cache.directory)
 }
@@ -45,9 +51,11 @@ fn on_server(
     use onefold_backends::redis::RedisSpec;
     use onefold_backends::sql::SqlSpec;
     use onefold_backends::store_name;
-    use onefold_engine::identify::{GivenStore, Order, Schedule, StoreKind};
+    use onefold_engine::identify::{GivenStore, Order, Schedule};
     use onefold_engine::io::os_identity::host_name;
 
+    // The plans of the adaptive schedule are made for a disk of this host.
+    let plans = options.schedule == Schedule::Adaptive;
     let batch = u32::try_from(options.pending_max / 3)?;
     if address.starts_with("redis:") {
         let spec = RedisSpec::new(address, repository, options.memtable_bytes).context("--index-server")?;
@@ -57,7 +65,7 @@ fn on_server(
             // No filter of this host knows the chunks of others: each chunk is looked up, a batch at a time.
             order: Order::Unfiltered,
             filter_bytes_max: UNUSED_FILTER_BYTES,
-            schedule: Schedule::Lazy { threshold: batch },
+            schedule: if plans { Schedule::Lazy { threshold: batch } } else { options.schedule },
             pending_buckets: 1,
             ..options.clone()
         });
@@ -68,7 +76,7 @@ fn on_server(
     let memory_bytes = spec.memory_bytes();
     Ok(IndexOptions {
         store: StoreKind::Given(GivenStore { kind: Arc::new(spec), memory_bytes }),
-        schedule: Schedule::Pool { candidates: batch },
+        schedule: if plans { Schedule::Pool { candidates: batch } } else { options.schedule },
         ..options.clone()
     })
 }

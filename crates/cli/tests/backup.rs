@@ -334,3 +334,47 @@ fn a_file_of_which_only_the_change_time_differs_is_not_read_on_request() {
     assert_eq!(summary["files_unmodified"], 1);
     backup(&fixture, &["--read-concurrency", "0"]).code(1);
 }
+
+#[test]
+fn the_preset_of_the_index_is_remembered_noted_and_changed_without_storing_anything_twice() {
+    let fixture = Fixture::encrypted();
+    let mut random = onefold_engine::random::SplitMix64::new(7);
+    let mut contents = vec![0; 3_000_000];
+    contents.as_chunks_mut::<8>().0.iter_mut().for_each(|part| *part = random.next_u64().to_le_bytes());
+    fixture.write("file", &contents);
+    let preset = |fixture: &Fixture| {
+        let listed = fixture.run(["snapshots", "--json", "latest"]).code(0).json();
+        listed[0]["index"].as_str().map(str::to_owned)
+    };
+    let unique = |ran: &Ran| ran.messages().pop().unwrap()["data_blobs"].as_u64().unwrap();
+    let is_rebuilt = |ran: &Ran| ran.messages().pop().unwrap()["index"]["state"] == "rebuilt";
+    let first = backup(&fixture, &["--force", "--json"]).code(0);
+    assert!(0 < unique(&first));
+    assert_eq!(preset(&fixture), None);
+    for (arguments, noted, rebuilds) in [
+        (&["--index", "ddfs"][..], Some("ddfs"), true),
+        (&[], Some("ddfs"), false),
+        // The same index serves both.
+        (&["--index", "edpl"], Some("edpl"), false),
+        (&["--index", "chunkstash"], Some("chunkstash"), true),
+        (&[], Some("chunkstash"), false),
+        (&["--index", "adaptive"], None, true),
+        (&[], None, false),
+    ] {
+        let ran = backup(&fixture, &[&["--force", "--json", "--verbose"], arguments].concat()).code(0);
+        assert_eq!(unique(&ran), 0, "{arguments:?}");
+        assert_eq!(is_rebuilt(&ran), rebuilds, "{arguments:?}: {}", ran.stdout());
+        assert_eq!(preset(&fixture).as_deref(), noted, "{arguments:?}");
+        fixture.run(["check", "--read-data"]).code(0);
+    }
+    // A dry run remembers nothing, and `repair index` keeps to what is remembered.
+    backup(&fixture, &["--index", "ddfs", "--dry-run"]).code(0);
+    let ran = backup(&fixture, &["--force", "--index", "edpl"]).code(0);
+    assert!(ran.stderr().contains("the index is rebuilt: "), "{}", ran.stderr());
+    fixture.run(["repair", "index"]).code(0);
+    let ran = backup(&fixture, &["--force", "--json", "--verbose"]).code(0);
+    assert!(!is_rebuilt(&ran), "{}", ran.stdout());
+    assert_eq!((unique(&ran), preset(&fixture).as_deref()), (0, Some("edpl")));
+    let refused = backup(&fixture, &["--index", "pm-auto"]).code(1);
+    assert!(refused.stderr().contains("adaptive, ddfs, edpl, chunkstash"), "{}", refused.stderr());
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onefold_engine::backup::{BackupOptions, Budget, Comparison, Unchanged};
 use onefold_engine::compress::Compression;
-use onefold_engine::identify::IndexOptions;
+use onefold_engine::identify::{IndexOptions, IndexPreset};
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::io::{Disk, Host};
 use onefold_engine::monitor::Silent;
@@ -92,6 +92,7 @@ impl Fixture {
                 unchanged: Unchanged::Make,
                 compression: Compression::Zstd(1),
                 program: "onefold test".into(),
+                preset: IndexPreset::default(),
                 budget: Budget::of(64 << 20, 2),
                 scratch: Scratch { disk: Some(cache), dir: PathBuf::new() },
             },

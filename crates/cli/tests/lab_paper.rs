@@ -38,6 +38,8 @@ fn every_preset_finds_the_same_chunks_of_a_trace() {
         "lazy",
         "eager",
         "exhaustive",
+        "ddfs",
+        "edpl",
         "chunkstash",
         "dedupcdp",
         "pm-oblivious",

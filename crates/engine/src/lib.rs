@@ -126,6 +126,7 @@ pub use compress::Compression;
 pub use error::{Error, Result};
 pub use facade::{Backup, BackupSummary, Check, Failure, Repository, RepositoryOptions};
 pub use facade::{Restore, RestoreSummary, SnapshotInfo};
+pub use identify::IndexPreset;
 pub use monitor::{Action, Monitor, Silent};
 pub use restore::Overwrite;
 pub use types::{RepositoryId, SessionId as SnapshotId, Timestamp};

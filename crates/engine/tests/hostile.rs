@@ -131,6 +131,7 @@ impl Forger {
             parent: None,
             original: None,
             program: String::new(),
+            index: None,
             summary: Summary::default(),
         };
         let body = CommitBody {

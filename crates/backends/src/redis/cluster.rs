@@ -93,6 +93,8 @@ struct Node {
     connection: Option<Connection>,
     /// Why it is not asked for a while.
     lost: Option<String>,
+    /// Whether it was lost before this call.
+    was_lost: bool,
 }
 
 impl Node {
@@ -193,7 +195,12 @@ impl Cluster {
             let same = |node: &Node| node.info.addr() == info.addr();
             let index = self.nodes.iter().position(same).unwrap_or_else(|| {
                 let kept = before.iter().position(same).map(|index| before.swap_remove(index));
-                self.nodes.push(kept.unwrap_or(Node { info: info.clone(), connection: None, lost: None }));
+                self.nodes.push(kept.unwrap_or(Node {
+                    info: info.clone(),
+                    connection: None,
+                    lost: None,
+                    was_lost: false,
+                }));
                 self.nodes.len() - 1
             });
             let index = u16::try_from(index).unwrap_or(NO_NODE);
@@ -219,20 +226,27 @@ impl Cluster {
         let mut replies = vec![Reply::Lost; requests.len()];
         for (start, batch) in (0..).step_by(PIPELINE_MAX).zip(requests.chunks(PIPELINE_MAX)) {
             let all: Vec<usize> = (start..start + batch.len()).collect();
-            let moved = self.call_batch(requests, &all, &mut replies);
-            // Slots have moved, or a node was lost whose replica has them now.
-            if !moved.is_empty() && self.load_nodes().is_ok() {
-                let left = self.call_batch(requests, &moved, &mut replies);
-                if !left.is_empty() {
-                    self.failure.get_or_insert_with(|| "the slots of the cluster are moving".to_owned());
-                }
+            self.nodes.iter_mut().for_each(|node| node.was_lost = node.lost.is_some());
+            let Retry { indexes, reason } = self.call_batch(requests, &all, &mut replies);
+            if indexes.is_empty() {
+                continue;
+            }
+            // Slots have moved, or a node was lost whose replica has them now. A connection that broke is made again, once.
+            if self.load_nodes().is_err() {
+                self.failure = Some(reason);
+                continue;
+            }
+            self.nodes.iter_mut().filter(|node| !node.was_lost).for_each(|node| node.lost = None);
+            let left = self.call_batch(requests, &indexes, &mut replies);
+            if !left.indexes.is_empty() {
+                self.failure = Some(left.reason);
             }
         }
         replies
     }
 
-    /// Carries requests out by their indexes. Returns the indexes of those that another node answers.
-    fn call_batch(&mut self, requests: &[Request], indexes: &[usize], replies: &mut [Reply]) -> Vec<usize> {
+    /// Carries requests out by their indexes. Returns those that may succeed once the owners are known again.
+    fn call_batch(&mut self, requests: &[Request], indexes: &[usize], replies: &mut [Reply]) -> Retry {
         let mut of_nodes = vec![Vec::new(); self.nodes.len()];
         for &index in indexes {
             let owner = self.owners[slot(&requests[index].key)];
@@ -241,7 +255,7 @@ impl Cluster {
                 None => self.failure = Some("some slots of the cluster have no node".to_owned()),
             }
         }
-        let mut moved = Vec::new();
+        let mut retry = Retry { indexes: Vec::new(), reason: "the slots of the cluster are moving".to_owned() };
         let mut sent = Vec::new();
         for (node, of_node) in self.nodes.iter_mut().zip(of_nodes).filter(|(_, of_node)| !of_node.is_empty()) {
             let mut pipeline = Pipeline::with_capacity(of_node.len());
@@ -257,12 +271,10 @@ impl Cluster {
             });
             match outcome {
                 Ok(()) => sent.push((node, of_node)),
+                Err(reason) if node.was_lost => self.failure = Some(reason),
                 Err(reason) => {
-                    let is_new = node.lost.is_none();
-                    self.failure = Some(if is_new { node.lose(&reason) } else { reason });
-                    if is_new {
-                        moved.extend(of_node);
-                    }
+                    retry.reason = if node.lost.is_some() { reason } else { node.lose(&reason) };
+                    retry.indexes.extend(of_node);
                 }
             }
         }
@@ -270,17 +282,17 @@ impl Cluster {
             for (position, &index) in of_node.iter().enumerate() {
                 match receive(node) {
                     Ok(reply) => replies[index] = Reply::Value(reply),
-                    Err(Refusal::Moved) => moved.push(index),
+                    Err(Refusal::Moved) => retry.indexes.push(index),
                     Err(Refusal::Refused(reason)) => self.failure = Some(format!("{}: {reason}", node.info.addr())),
                     Err(Refusal::Broken(reason)) => {
-                        self.failure = Some(node.lose(&reason));
-                        moved.extend(&of_node[position..]);
+                        retry.reason = node.lose(&reason);
+                        retry.indexes.extend(&of_node[position..]);
                         break;
                     }
                 }
             }
         }
-        moved
+        retry
     }
 
     /// Calls `each` with all keys that begin with a text of letters and digits.
@@ -306,6 +318,12 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// Requests that a node did not answer, and that another one may.
+struct Retry {
+    indexes: Vec<usize>,
+    reason: String,
 }
 
 /// Why a node did not answer a request.

@@ -13,6 +13,7 @@
 
 mod containers;
 mod mariadb;
+mod presets;
 mod redis_cluster;
 mod redis_index;
 mod redis_store;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use clap::Args;
+use onefold_engine::identify::IndexPreset;
 use onefold_engine::snapshot::Snapshot;
 
 use crate::args::BackupArgs;
@@ -42,6 +43,18 @@ pub(crate) struct ParentArgs {
     /// processor, at most one for each 32 MiB of the memory budget, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(*READ_CONCURRENCY.end())))]
     pub(crate) read_concurrency: Option<u8>,
+    /// How to find duplicates, now and in later backups of this host: adaptive, ddfs, edpl or chunkstash [default: as chosen
+    /// last, at first adaptive]
+    #[arg(long, value_name = "PRESET", value_parser = index_preset)]
+    pub(crate) index: Option<IndexPreset>,
+}
+
+/// Reads the name of a preset of the index.
+fn index_preset(name: &str) -> Result<IndexPreset, String> {
+    IndexPreset::named(name).ok_or_else(|| {
+        let names: Vec<&str> = IndexPreset::all().map(IndexPreset::name).collect();
+        format!("backups have the presets {}; those of `onefold lab presets` are for the laboratory", names.join(", "))
+    })
 }
 
 /// Where the entries of the index are.

@@ -57,7 +57,7 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     }
     let request = BackupRequest {
         cache: &cache.cache,
-        index: index_options(settings, &args.server, opened.store.config.repository, &cache)?,
+        index: index_options(settings, options.preset, &args.server, opened.store.config.repository, &cache)?,
         source: Arc::clone(&sources.tree),
         options,
         driver: args.compare.read_concurrency.or(settings.read_concurrency).map_or_else(
@@ -116,6 +116,7 @@ fn plan(
         unchanged: if args.compare.skip_if_unchanged { Unchanged::Skip } else { Unchanged::Make },
         compression: compression(settings, args)?,
         program: PROGRAM.to_owned(),
+        preset: args.compare.index.unwrap_or_else(|| cache.cache.index_preset()),
         budget: settings.budget(),
         scratch: cache.scratch(),
     })

@@ -49,7 +49,13 @@ fn index(settings: &Settings, output: &Arc<Output>, args: &RepairIndexArgs) -> R
     let progress = Progress::new(output, &interrupt, Activity::Repair);
     let request = RebuildRequest {
         cache: &cache.cache,
-        index: index_options(settings, &args.server, opened.store.config.repository, &cache)?,
+        index: index_options(
+            settings,
+            cache.cache.index_preset(),
+            &args.server,
+            opened.store.config.repository,
+            &cache,
+        )?,
         scratch: cache.scratch(),
         monitor: Arc::clone(&progress) as Arc<dyn Monitor>,
     };

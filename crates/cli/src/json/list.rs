@@ -28,6 +28,8 @@ pub(crate) struct SnapshotObject {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tags: Vec<String>,
     program_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<String>,
     summary: SnapshotSummary,
     id: String,
     short_id: String,
@@ -49,6 +51,7 @@ impl SnapshotObject {
             excludes: snapshot.excludes.clone(),
             tags: snapshot.tags.clone(),
             program_version: snapshot.program.clone(),
+            index: snapshot.index.as_ref().map(|index| index.preset.clone()),
             summary: SnapshotSummary::of(snapshot),
             id: SnapshotId(session).to_string(),
             short_id: short_id(session),

@@ -16,11 +16,11 @@ use crate::compress::Compression;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprinter;
-use crate::identify::{Counters, Identifier};
+use crate::identify::{Counters, Identifier, IndexPreset};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::Driver;
-use crate::snapshot::{CommitBody, CommitKind, Snapshot, Summary};
+use crate::snapshot::{CommitBody, CommitKind, IndexNote, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
@@ -63,6 +63,8 @@ pub struct BackupOptions {
     pub compression: Compression,
     /// Program and version.
     pub program: String,
+    /// Preset of the index, which the snapshot notes and the host remembers.
+    pub preset: IndexPreset,
     /// Division of the memory.
     pub budget: Budget,
     /// Where spilled state may go.
@@ -223,6 +225,8 @@ fn snapshot_of(
         parent: options.parent.as_ref().map(|(session, _)| *session),
         original: None,
         program: options.program.clone(),
+        index: (options.preset != IndexPreset::default())
+            .then(|| IndexNote { is_exact: true, preset: options.preset.name().to_owned() }),
         summary,
     }
 }

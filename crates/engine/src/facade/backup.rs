@@ -10,6 +10,7 @@ use crate::check::LostHeads;
 use crate::error::{Error, Result};
 use crate::facade::failures::{Failure, Failures, Operation, Recorder};
 use crate::facade::{Repository, bytes_of, monitor_or_silent};
+use crate::identify::IndexPreset;
 use crate::io::os_identity;
 use crate::io::os_source::OsSource;
 use crate::io::tree::SourceTree;
@@ -36,6 +37,7 @@ pub struct Backup<'a> {
     host: Option<String>,
     reads_everything: bool,
     accepts_incomplete: bool,
+    preset: Option<IndexPreset>,
     monitor: Option<Arc<dyn Monitor>>,
 }
 
@@ -97,6 +99,7 @@ impl<'a> Backup<'a> {
             host: None,
             reads_everything: false,
             accepts_incomplete: false,
+            preset: None,
             monitor: None,
         }
     }
@@ -143,6 +146,13 @@ impl<'a> Backup<'a> {
         self
     }
 
+    /// Chooses how duplicates are found, now and in later backups of this host to the repository. By default a backup
+    /// takes what was chosen last. An index that was made in another way may have to be made again.
+    pub fn index(mut self, preset: IndexPreset) -> Self {
+        self.preset = Some(preset);
+        self
+    }
+
     /// Sets who listens, and may interrupt.
     pub fn monitor(mut self, monitor: Arc<dyn Monitor>) -> Self {
         self.monitor = Some(monitor);
@@ -185,6 +195,7 @@ impl<'a> Backup<'a> {
         let parent = if self.reads_everything || is_stream { None } else { parent(repository, &hostname, &paths)? };
         let (uid, gid) = os_identity::user_ids();
         let budget = repository.resources.budget();
+        let preset = self.preset.unwrap_or_else(|| repository.cache.cache.index_preset());
         let options = BackupOptions {
             roots,
             paths,
@@ -201,12 +212,13 @@ impl<'a> Backup<'a> {
             unchanged: Unchanged::Make,
             compression: repository.resources.compression,
             program: PROGRAM.to_owned(),
+            preset,
             budget,
             scratch: repository.cache.scratch(),
         };
         Ok(BackupRequest {
             cache: &repository.cache.cache,
-            index: repository.resources.index(),
+            index: repository.resources.index(preset),
             source,
             options,
             driver: repository.driver(),

@@ -12,7 +12,7 @@ use crate::crypto::slot::{PasswordCost, SlotLabel};
 use crate::error::{Error, Result};
 use crate::facade::Repository;
 use crate::facade::cache::CacheDirectory;
-use crate::identify::IndexOptions;
+use crate::identify::{IndexOptions, IndexPreset};
 use crate::io::os::{OsDisk, OsHost};
 use crate::io::{Host, os_identity};
 use crate::object::ObjectStore;
@@ -78,9 +78,9 @@ impl Resources {
         Budget::of(self.memory_bytes, self.threads())
     }
 
-    /// Divides the index's share of it.
-    pub(crate) fn index(&self) -> IndexOptions {
-        IndexOptions::for_memory(self.budget().index_bytes)
+    /// Divides the index's share of it for a preset.
+    pub(crate) fn index(&self, preset: IndexPreset) -> IndexOptions {
+        preset.options(self.budget().index_bytes)
     }
 }
 

@@ -77,6 +77,7 @@ fn snapshot(time: Timestamp, tags: &[&str]) -> Snapshot {
         parent: None,
         original: None,
         program: String::new(),
+        index: None,
         summary: Summary::default(),
     }
 }

@@ -13,13 +13,15 @@ mod exact;
 pub mod identity_hasher;
 mod locality;
 pub mod options;
+mod preset;
 mod schedule;
 mod slot;
 
 pub(crate) use exact::growing_filter::FilterState;
 pub use exact::identify::Index;
 pub use exact::opening::IndexState;
-pub use options::{GivenStore, IndexOptions, Order, Prelookup, Schedule, StoreKind, WindowRule};
+pub use options::{GivenStore, IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
+pub use preset::IndexPreset;
 
 /// A chunk of the stream, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -118,6 +118,34 @@ impl WindowRule {
     }
 }
 
+/// What a hit reads of the arrival log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PrefetchUnit {
+    /// Records around it, as many as the [`WindowRule`] says.
+    Window,
+    /// All records of its container (Zhu et al., FAST 2008), at most as many as the largest window has.
+    Container,
+}
+
+impl PrefetchUnit {
+    /// Returns the number by which a checkpoint names the unit.
+    pub(in crate::identify) fn code(self) -> u8 {
+        match self {
+            Self::Window => 0,
+            Self::Container => 1,
+        }
+    }
+
+    /// Returns true if the checkpoint keeps where the units with a number begin; `None` for an unknown number.
+    pub(in crate::identify) fn has_file(code: u8) -> Option<bool> {
+        match code {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
 /// The key-value store that holds the entries of the index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreKind {
@@ -206,7 +234,7 @@ impl Default for CycleRule {
 /// The index's parameters.
 ///
 /// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
-/// the table), and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
+/// the table), with containers as units 8 bytes for each container beyond those that the cache gives up, and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// When to look up.
@@ -215,10 +243,12 @@ pub struct IndexOptions {
     pub order: Order,
     /// When to probe the cache.
     pub prelookup: Prelookup,
-    /// How much to read around a hit.
+    /// What to read around a hit. An index that was made with another unit is made again from the containers.
+    pub unit: PrefetchUnit,
+    /// How much to read around a hit: of other units than windows, its maximum counts.
     pub window: WindowRule,
     /// Whether to read ahead in a run that goes beyond its window, and the runs that followed a window the last time. Ma
-    /// et al. do neither.
+    /// et al. do neither. Other units than windows are never followed.
     pub follows_successors: bool,
     /// When pending chunks count as neighbors.
     pub cycles: CycleRule,
@@ -278,7 +308,7 @@ pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
 pub(crate) const RECORDS_PER_BATCH: usize = 8 << 10;
 
 /// Budgets below this get shorter queues, so that the filter keeps its share.
-const SMALL_BYTES: usize = 24 << 20;
+pub(in crate::identify) const SMALL_BYTES: usize = 24 << 20;
 
 /// Bits that the filter sets for a chunk. Filters that matter have 6 to 10 bits of memory for each chunk; there, five bits
 /// let within a tenth of the fewest false positives pass.
@@ -298,6 +328,11 @@ impl IndexOptions {
     ///
     /// Budgets below 12 MiB work, but buffers and pending chunks (about 6 MiB) then exceed their share.
     pub fn for_memory(bytes: usize) -> Self {
+        Self::for_memory_with(bytes, |_| {})
+    }
+
+    /// Divides a budget for an index that `change` makes work in another way. The filter takes the rest.
+    pub(in crate::identify) fn for_memory_with(bytes: usize, change: impl FnOnce(&mut Self)) -> Self {
         let is_small = bytes < SMALL_BYTES;
         let (pending_max, pending_age_max) = if is_small { (1_024, 1 << 14) } else { (6_144, 1 << 16) };
         let memtable_bytes = bytes / if is_small { 8 } else { 6 };
@@ -305,6 +340,7 @@ impl IndexOptions {
             schedule: Schedule::Adaptive,
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
+            unit: PrefetchUnit::Window,
             window: WindowRule::Adaptive(if is_small { 2_048 } else { 16_384 }),
             follows_successors: true,
             cycles: CycleRule::default(),
@@ -325,6 +361,7 @@ impl IndexOptions {
             duplicate_run_bytes_per_chunk: 1,
             duplicate_run_pages_min: 512,
         };
+        change(&mut options);
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
         options.filter_bytes_max = (bytes - bytes / 50).saturating_sub(options.memory_bytes()).max(bytes / 8);
         options.filter_bytes = options.filter_bytes_max / FILTER_START_SHARE;
@@ -370,6 +407,16 @@ impl IndexOptions {
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }
+    }
+
+    /// Returns true if hits read windows whose length adapts.
+    pub(in crate::identify) fn adapts_windows(&self) -> bool {
+        self.unit == PrefetchUnit::Window && matches!(self.window, WindowRule::Adaptive(_))
+    }
+
+    /// Returns true if the log is read ahead, and the runs that followed a window the last time are read.
+    pub(in crate::identify) fn follows(&self) -> bool {
+        self.follows_successors && self.unit == PrefetchUnit::Window
     }
 
     /// Returns the number of buckets of pending chunks.

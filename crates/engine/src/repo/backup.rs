@@ -10,13 +10,14 @@ use crate::check::{HeadsDir, read_commits_compared};
 use crate::chunk::Chunking;
 use crate::container::{ContainerReader, DirectoryChunk};
 use crate::error::{Error, Result};
-use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexState, Unit};
+use crate::identify::{FilterState, Identifier, Index, IndexOptions, IndexPreset, IndexState, Unit};
 use crate::io::Disk;
 use crate::io::tree::SourceTree;
 use crate::kv::BucketReads;
 use crate::monitor::Monitor;
 use crate::object::names::ContainerName;
 use crate::pipeline::Driver;
+use crate::repo::preset::{remember_preset, remembered_preset};
 use crate::repo::sessions::with_sessions;
 use crate::snapshot::{Head, SessionKind};
 use crate::store::container_set::Containers;
@@ -31,6 +32,13 @@ pub struct Cache {
     pub disk: Arc<dyn Disk>,
     /// This repository's directory on it, which exists.
     pub dir: PathBuf,
+}
+
+impl Cache {
+    /// Returns the preset of the index that this host has chosen last, at first the default.
+    pub fn index_preset(&self) -> IndexPreset {
+        remembered_preset(&*self.disk, &self.dir)
+    }
 }
 
 /// Everything that a backup needs besides the repository.
@@ -95,6 +103,10 @@ pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcom
             }
             Err(error) => return Err(error),
         };
+    let Cache { disk, dir } = request.cache;
+    if let Err(error) = remember_preset(&**disk, &*store.host, dir, request.options.preset) {
+        request.monitor.note(&format!("the preset of the index could not be remembered: {error}"));
+    }
     match &index_state {
         IndexState::Rebuilt(reason) => request.monitor.note(&format!("the index is rebuilt: {reason}")),
         IndexState::Incomplete(parts) => {

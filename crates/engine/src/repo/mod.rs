@@ -5,6 +5,7 @@ pub mod derive;
 mod index;
 pub(crate) mod location;
 pub(crate) mod long_id;
+mod preset;
 mod repair;
 pub(crate) mod select;
 mod sessions;

@@ -30,6 +30,7 @@ pub(super) const TAG_CONTAINER: u8 = 16;
 pub(super) const TAG_CONTAINERS: u8 = 18;
 const OPTIONAL_TAGS: u8 = 128;
 const TAG_MANIFEST: u8 = 130;
+const TAG_INDEX: u8 = 131;
 const TAG_PROCESS: u8 = 133;
 const TAG_ORIGINAL: u8 = 134;
 const TAG_DURABLE: u8 = 140;
@@ -118,8 +119,19 @@ pub struct Snapshot {
     pub original: Option<SessionId>,
     /// Program and version.
     pub program: String,
+    /// How duplicates were found, if not as by default.
+    pub index: Option<IndexNote>,
     /// What was counted.
     pub summary: Summary,
+}
+
+/// A note about the index that found the duplicates of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexNote {
+    /// Whether every duplicate was found, as far as the index was whole.
+    pub is_exact: bool,
+    /// Name of its preset.
+    pub preset: String,
 }
 
 /// The body of a commit.
@@ -245,6 +257,12 @@ impl Snapshot {
         if let Some(original) = self.original {
             field(out, TAG_ORIGINAL, |out| out.extend_from_slice(&original.0));
         }
+        if let Some(IndexNote { is_exact, preset }) = &self.index {
+            field(out, TAG_INDEX, |out| {
+                out.push(u8::from(*is_exact));
+                out.extend_from_slice(preset.as_bytes());
+            });
+        }
         field(out, TAG_PROGRAM, |out| out.extend_from_slice(self.program.as_bytes()));
         field(out, TAG_SUMMARY, |out| {
             put_timestamp(out, self.summary.end);
@@ -269,6 +287,7 @@ impl Snapshot {
             parent: None,
             original: None,
             program: String::new(),
+            index: None,
             summary: Summary::default(),
         }
     }
@@ -287,6 +306,7 @@ impl Snapshot {
             TAG_EXCLUDE => self.excludes.push(text(value)?),
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
             TAG_ORIGINAL => self.original = Some(SessionId(value.array()?)),
+            TAG_INDEX => self.index = Some(IndexNote { is_exact: value.u8()? == 1, preset: text(value)? }),
             TAG_PROGRAM => self.program = text(value)?,
             TAG_SUMMARY => self.summary = Summary::decode(value)?,
             _ => return Ok(false),
@@ -472,6 +492,7 @@ mod tests {
             excludes: vec!["*.o".into()],
             parent: Some(SessionId([2; 16])),
             original: Some(SessionId([6; 16])),
+            index: Some(IndexNote { is_exact: true, preset: "ddfs".into() }),
             summary: Summary { files_new: 7, bytes_processed: u64::MAX, ..Summary::default() },
             ..Snapshot::empty()
         };

@@ -12,5 +12,5 @@ pub use collection::TARGETS_MAX;
 pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
 pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
-pub use format::{Head, Snapshot, Summary};
+pub use format::{Head, IndexNote, Snapshot, Summary};
 pub(crate) use manifest::{ManifestEncoder, decode_manifest};

@@ -8,6 +8,7 @@ pub mod mem_tree;
 mod object_conformance;
 #[cfg(test)]
 pub(crate) mod object_sim;
+pub mod preset_conformance;
 #[cfg(test)]
 pub(crate) mod sim;
 pub mod store_conformance;

@@ -217,6 +217,7 @@ fn commit_body() -> CommitBody {
         parent: Some(SessionId(counting(0xc0))),
         original: None,
         program: "onefold 0.1.0".into(),
+        index: None,
         summary: Summary {
             end: Timestamp { seconds: 1_700_000_060, nanoseconds: 0 },
             files_new: 1,

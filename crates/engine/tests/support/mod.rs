@@ -13,7 +13,7 @@ use onefold_engine::backup::{BackupOptions, Budget, Comparison, Monitor, Unchang
 use onefold_engine::check::{HeadsAccess, HeadsDir, LostHeads};
 use onefold_engine::compress::{Compression, Compressor};
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
-use onefold_engine::identify::{IndexOptions, Schedule};
+use onefold_engine::identify::{IndexOptions, IndexPreset, Schedule};
 use onefold_engine::io::tree::{EntryKind, SourceTree, TargetTree, Trust, Xattr};
 use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::object::ObjectStore;
@@ -301,6 +301,7 @@ pub(super) fn back_up(
             unchanged: Unchanged::Make,
             compression: Compression::Zstd(1),
             program: "onefold test".into(),
+            preset: IndexPreset::default(),
             budget: ask.budget,
             scratch: scratch_on(cache),
         },

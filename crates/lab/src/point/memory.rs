@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::identify::options::{self, CycleRule, FILTER_START_SHARE, WindowRule};
-use onefold_engine::identify::{IndexOptions, Order as EngineOrder, StoreKind};
+use onefold_engine::identify::{IndexOptions, Order as EngineOrder, PrefetchUnit, StoreKind};
 use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
 use toml::Value;
@@ -17,7 +17,7 @@ use toml::Value;
 use crate::counts::float;
 use crate::mapped::{CacheShape, FilterShape, MappedOptions, Order};
 use crate::origin::memory_of_this_machine;
-use crate::point::{CacheRule, FilterLayout, Point, Probes, Schedule, Store, Window};
+use crate::point::{CacheRule, FilterLayout, Point, Probes, Schedule, Store, Unit, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,6 +115,10 @@ impl Point {
                 Order::None | Order::Auto => EngineOrder::Unfiltered,
             },
             prelookup: self.prelookup,
+            unit: match self.unit {
+                Unit::Window => PrefetchUnit::Window,
+                Unit::Container => PrefetchUnit::Container,
+            },
             window: match self.window {
                 Window::Fixed => WindowRule::Fixed(self.window_records),
                 Window::Adaptive => WindowRule::Adaptive(self.window_records),

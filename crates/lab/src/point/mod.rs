@@ -62,6 +62,15 @@ pub enum CacheRule {
     Fifo,
 }
 
+/// What hits read from the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Records around them.
+    Window,
+    /// All records of their container.
+    Container,
+}
+
 /// Length of the windows that hits read from the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Window {
@@ -83,6 +92,7 @@ choices!(
 );
 choices!(FilterLayout: "blocked" => Self::Blocked, "scattered" => Self::Scattered);
 choices!(CacheRule: "lru" => Self::Lru, "fifo" => Self::Fifo);
+choices!(Unit: "window" => Self::Window, "container" => Self::Container);
 choices!(Window: "fixed" => Self::Fixed, "adaptive" => Self::Adaptive);
 choices!(bool: "yes" => true, "no" => false);
 choices!(
@@ -128,8 +138,9 @@ dimensions! {
     "cache", cache: CacheRule = CacheRule::Lru, ALL => "eviction: least recently used windows of the log, or a read buffer, oldest first";
     "cache-size", cache_size: Option<Size> = None, ALL => "memory of the cache; otherwise the rest if filter-size is set, or the memory that the filter has not grown to";
     "neighbors", neighbors: u32 = 50, 1..=WINDOW_RECORDS_MAX => "fingerprints after a hit that a read buffer copies (fifo)";
+    "unit", unit: Unit = Unit::Window, ALL => "what a hit reads from the log: a window, or the whole container of the hit";
     "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or as adaptive plans, which is in proportion to runs of duplicates for other schedules";
-    "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none";
+    "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none. Of unit=container, at most";
     "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
     "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";
@@ -157,6 +168,9 @@ impl Point {
     }
 
     fn check_engine(&self) -> Result<()> {
+        if self.unit != Unit::Window && self.window_records == 0 {
+            bail!("unit=container reads containers, and window-records=0 reads nothing: leave one of them out");
+        }
         if self.store == Store::Memory && self.memtable_size.is_some() {
             bail!("memtable-size is a part of store=table, and store=memory has none: take store-size");
         }
@@ -187,6 +201,11 @@ impl Point {
     }
 
     fn check_cuckoo(&self) -> Result<()> {
+        if self.unit != Unit::Window {
+            bail!(
+                "unit=container is for containers in a log on a disk, and store=cuckoo copies neighbors: leave unit out"
+            );
+        }
         if self.schedule != Schedule::Eager {
             bail!(
                 "store=cuckoo answers each chunk at once, since reads of mapped memory cannot be batched: take \
@@ -227,6 +246,10 @@ mod tests {
         assert!(refused(table_with_size).contains("leave it out"));
         let both = |point: &mut Point| (point.store, point.memtable_size) = (Store::Memory, Some(Size(1 << 20)));
         assert!(refused(both).contains("take store-size"));
+        let nothing = |point: &mut Point| (point.unit, point.window_records) = (Unit::Container, 0);
+        assert!(refused(nothing).contains("reads nothing"));
+        let neighbors = |point: &mut Point| (point.store, point.unit) = (Store::Cuckoo, Unit::Container);
+        assert!(refused(neighbors).contains("leave unit out"));
         let fifo = |point: &mut Point| (point.store, point.cache) = (Store::Memory, CacheRule::Fifo);
         assert!(refused(fifo).contains("take cache=lru"));
         assert_eq!(refused(|point| point.filter_hashes = 11), "filter-hashes: 1 to 10, not 11");

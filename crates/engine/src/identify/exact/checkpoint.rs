@@ -9,14 +9,15 @@
 //! | 8 | 2 | version, 3 |
 //! | 10 | 1 | store: 1 bucket table, 2 memory |
 //! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
-//! | 12 | 4 | zero |
+//! | 12 | 1 | what a hit reads: 0 a window, 1 a container |
+//! | 13 | 3 | zero |
 //! | 16 | 16 | repository |
 //! | 32 | 8 | generation, one more with every checkpoint |
 //! | 40 | 4 | containers registered |
 //! | 44 | 32 | BLAKE3 of their records |
 //! | 76 | 8 | pages of the arrival log |
 //! | 84 | 8 | pages of the duplicate-run log |
-//! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter: length 8, BLAKE3 32 |
+//! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter, then of containers their beginnings in the log: length 8, BLAKE3 32 |
 //! | ... | 4 | incomplete parts of the table: number of the next items |
 //! | ... | 16 each | first and last head of the keys of such a part |
 //! | ... | 4 | bytes of the next field |
@@ -28,7 +29,7 @@ use std::ops::RangeInclusive;
 
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
-use crate::identify::options::StoreKind;
+use crate::identify::options::{PrefetchUnit, StoreKind};
 use crate::kv::{Fields, Seal};
 use crate::types::RepositoryId;
 
@@ -64,6 +65,10 @@ pub(in crate::identify) struct Checkpoint {
     pub(crate) parts: Vec<Seal>,
     /// The filter.
     pub(crate) filter: Seal,
+    /// Number of what a hit reads; see [`PrefetchUnit::code`].
+    pub(crate) unit: u8,
+    /// The units of the arrival log, if hits read other units than windows.
+    pub(crate) units: Option<Seal>,
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
     pub(crate) incomplete: Vec<RangeInclusive<u64>>,
     /// Containers whose chunks are all in the table or the memtable, except for those parts.
@@ -77,14 +82,14 @@ pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8>
     let mut bytes = Vec::with_capacity(240 + covered.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[checkpoint.store, checkpoint.duplicate_runs_file, 0, 0, 0, 0]);
+    bytes.extend_from_slice(&[checkpoint.store, checkpoint.duplicate_runs_file, checkpoint.unit, 0, 0, 0]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_checksum);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for Seal { len, checksum } in checkpoint.parts.iter().chain([&checkpoint.filter]) {
+    for Seal { len, checksum } in checkpoint.parts.iter().chain([&checkpoint.filter]).chain(&checkpoint.units) {
         bytes.extend_from_slice(&len.to_le_bytes());
         bytes.extend_from_slice(checksum);
     }
@@ -128,9 +133,9 @@ fn decode_seal(fields: &mut Fields<'_>) -> Option<Seal> {
 }
 
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
-    let [store, duplicate_runs_file] = fields.array()?;
-    let parts = StoreKind::parts_of(store)?;
-    fields.bytes(4)?;
+    let [store, duplicate_runs_file, unit] = fields.array()?;
+    let (parts, has_units) = (StoreKind::parts_of(store)?, PrefetchUnit::has_file(unit)?);
+    fields.bytes(3)?;
     let mut checkpoint = Checkpoint {
         repository: RepositoryId(fields.array()?),
         generation: fields.u64()?,
@@ -142,6 +147,8 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         store,
         parts: (0..parts).map(|_| decode_seal(&mut fields)).collect::<Option<_>>()?,
         filter: decode_seal(&mut fields)?,
+        unit,
+        units: if has_units { Some(decode_seal(&mut fields)?) } else { None },
         incomplete: Vec::new(),
         covered: Bitmap::default(),
     };
@@ -175,6 +182,8 @@ mod tests {
             store: 1,
             parts: vec![seal(1), seal(2)],
             filter: Seal::empty(),
+            unit: 1,
+            units: Some(seal(3)),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
@@ -207,6 +216,8 @@ mod tests {
             store: 1,
             parts: vec![Seal::empty(), Seal::empty()],
             filter: Seal::empty(),
+            unit: 0,
+            units: None,
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };

@@ -30,7 +30,7 @@ use crate::identify::exact::session::{InFlight, SessionChunks};
 use crate::identify::exact::store::Store;
 use crate::identify::exact::timer::Timer;
 use crate::identify::locality::successor::Successors;
-use crate::identify::options::{IndexOptions, Order, Schedule};
+use crate::identify::options::{IndexOptions, Order, PrefetchUnit, Schedule};
 use crate::identify::schedule::cost::DeviceCosts;
 use crate::identify::schedule::rounds::Rounds;
 use crate::identify::schedule::trace::Trace;
@@ -112,10 +112,11 @@ impl Index {
 
     fn over(store: Store, host: Arc<dyn Host>, options: &IndexOptions) -> Self {
         let device = DeviceCosts::of_reads(store.reads);
-        let limits = plan_limits(options, store.filter.bytes_left(), 0);
+        let limits = plan_limits(options, store.filter.bytes_left(), 0, store.unit_records(options.window.max()));
         let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
         let schedule = schedule::of(options, device, &limits, last);
-        let cache = Cache::new(cache_bytes(options, store.filter.bytes_left()));
+        let bytes = cache_bytes(options, store.filter.bytes_left());
+        let cache = Cache::new(bytes.saturating_sub(store.units.memory_bytes()));
         let mut arrivals = Arrivals::default();
         arrivals.trace = schedule.plan().map(|_| Trace::default());
         Self {
@@ -258,7 +259,7 @@ impl Index {
             return;
         }
         if self.immediate {
-            let expected = self.arrivals.expected().filter(|_| self.options.follows_successors);
+            let expected = self.arrivals.expected().filter(|_| self.options.follows());
             self.arrivals.arrive(sequence);
             let chunk = PendingChunk { first: *chunk, membership: None, followers: Vec::new() };
             self.look_up_immediately(chunk, expected);
@@ -341,8 +342,10 @@ impl Index {
 
     /// Hands the runs that have ended to the duplicate-run log.
     fn log_duplicate_runs(&mut self) {
-        for run in self.arrivals.take_ended() {
-            self.store.log_duplicate_run(&run, run.uniques_before.saturating_sub(self.session.recorded));
+        let ended = self.arrivals.take_ended();
+        // Only windows are followed by the runs that came after them.
+        for run in ended.iter().filter(|_| self.options.unit == PrefetchUnit::Window) {
+            self.store.log_duplicate_run(run, run.uniques_before.saturating_sub(self.session.recorded));
         }
     }
 }
@@ -386,7 +389,8 @@ impl Identifier for Index {
 
     fn record(&mut self, unit: Unit<'_>) -> Result<()> {
         self.store.record(&unit);
-        self.cache.shrink(cache_bytes(&self.options, self.store.filter.bytes_left()));
+        let bytes = cache_bytes(&self.options, self.store.filter.bytes_left());
+        self.cache.shrink(bytes.saturating_sub(self.store.units.memory_bytes()));
         for chunk in unit.chunks {
             self.session.set_recorded(&chunk.fingerprint);
         }
@@ -420,3 +424,7 @@ mod caller;
 #[cfg(test)]
 #[path = "identify_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "unit_tests.rs"]
+mod units;

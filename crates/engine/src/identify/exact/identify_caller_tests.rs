@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use super::*;
-use crate::identify::options::{CycleRule, Prelookup, StoreKind, WindowRule};
+use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
@@ -35,6 +35,7 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         schedule,
         order: Order::FilterFirst,
         prelookup: Prelookup::Always,
+        unit: PrefetchUnit::Window,
         window: WindowRule::Adaptive(64),
         follows_successors: true,
         cycles: CycleRule::default(),
@@ -55,6 +56,12 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         duplicate_run_bytes_per_chunk: 1,
         duplicate_run_pages_min: 1,
     }
+}
+
+/// Options of a seed: each schedule, half of the time with containers as units.
+pub(in crate::identify) fn tiny_of(seed: u64) -> IndexOptions {
+    let unit = if (seed / 6).is_multiple_of(2) { PrefetchUnit::Window } else { PrefetchUnit::Container };
+    IndexOptions { unit, ..tiny(schedule_of(seed)) }
 }
 
 /// A caller of the index that knows the truth: which container holds which chunk.

@@ -6,7 +6,7 @@ use super::caller::*;
 use super::*;
 use crate::Error;
 use crate::identify::exact::cache::BLOCK_BYTES;
-use crate::identify::options::{CycleRule, Prelookup, StoreKind, WindowRule};
+use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
 use crate::identify::schedule::plan::{Plan, Stride};
 use crate::identify::schedule::planner::LastPlan;
 use crate::io::os::OsHost;
@@ -109,7 +109,7 @@ fn after_a_power_cut_what_is_not_covered_is_recorded_again_and_all_is_exact() {
     let mut recorded_again = 0;
     let mut covered = 0;
     for (seed, mut random) in seeds(200..230) {
-        let options = tiny(schedule_of(seed));
+        let options = tiny_of(seed);
         let mut disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
@@ -144,14 +144,20 @@ fn after_a_power_cut_what_is_not_covered_is_recorded_again_and_all_is_exact() {
 fn damage_to_any_file_costs_duplicates_at_most() {
     let files = ["checkpoint", "containers", "log", "table", "manifest.1", "staged.1", "filter.1", "repeats.0"];
     let mut damaged_pages = 0;
-    for (seed, mut random) in seeds(300..340) {
-        let options = tiny(schedule_of(seed));
+    for (seed, mut random) in seeds(300..346) {
+        let file = if seed < 340 { files[usize::try_from(seed % 8).unwrap()] } else { "units.1" };
+        let unit = match file {
+            "units.1" => PrefetchUnit::Container,
+            // Only windows are followed.
+            "repeats.0" => PrefetchUnit::Window,
+            _ => tiny_of(seed).unit,
+        };
+        let options = IndexOptions { unit, ..tiny(schedule_of(seed)) };
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
         caller.run(&mut random, 60, &mut next_chunk);
         close(&mut caller);
-        let file = files[usize::try_from(seed % 8).unwrap()];
         let cut = random.below(3) == 0;
         disk.damage(dir().join(file), |bytes| {
             let location = usize::try_from(random.below(bytes.len() as u64)).unwrap();
@@ -224,7 +230,7 @@ fn an_index_of_another_repository_or_in_use_is_not_touched_or_started_anew() {
 fn a_full_disk_degrades_the_index_and_the_next_opening_makes_it_whole() {
     let mut degraded = 0;
     for (seed, mut random) in seeds(400..420) {
-        let options = tiny(schedule_of(seed));
+        let options = tiny_of(seed);
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
@@ -262,7 +268,7 @@ fn a_checkpoint_that_is_cut_off_leaves_the_one_before() {
     let mut kept = 0;
     let mut lost = 0;
     for (seed, mut random) in seeds(600..660) {
-        let options = tiny(schedule_of(seed));
+        let options = tiny_of(seed);
         let disk = SimDisk::default();
         let (mut caller, _) = Caller::open(&disk, &options, 1);
         let mut next_chunk = 0;
@@ -406,8 +412,11 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
     let prelookup = [Prelookup::Always, Prelookup::Never, Prelookup::Adaptive];
     let window = count(random, 300);
     let filter_bytes = 1 << random.below(14);
+    let unit_drawn = random.below(4);
     IndexOptions {
         schedule,
+        // An index with another unit starts empty.
+        unit: if unit_drawn == 0 { PrefetchUnit::Container } else { PrefetchUnit::Window },
         order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },

@@ -12,9 +12,10 @@ use crate::identify::exact::directory::{CHECKPOINT, IndexDirectory};
 use crate::identify::exact::growing_filter::GrowingFilter;
 use crate::identify::exact::incomplete::Incomplete;
 use crate::identify::exact::registry::Registry;
-use crate::identify::exact::store::Store;
+use crate::identify::exact::store::{Store, UNITS};
 use crate::identify::locality::arrival_log::{ArrivalLog, LOG_PAGE_RECORDS};
 use crate::identify::locality::duplicate_runs::{DuplicateRunCap, DuplicateRunLog};
+use crate::identify::locality::units::Units;
 use crate::identify::options::IndexOptions;
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
@@ -117,6 +118,7 @@ type OpenFile<'a> = dyn Fn(&str, Access) -> Result<Arc<dyn DiskFile>> + 'a;
 struct Parts {
     registry: Registry,
     log: ArrivalLog,
+    units: Units,
     duplicate_runs: DuplicateRunLog,
     entries: Box<dyn EntryStore>,
     kind: Box<dyn OpenStore>,
@@ -147,6 +149,10 @@ impl Opening<'_> {
             self.directory.clear()?;
             return Err(Error::invalid("the entries of the index are in a store of another kind"));
         }
+        if checkpoint.unit != self.options.unit.code() {
+            self.directory.clear()?;
+            return Err(Error::invalid("the index was made to read other units of the log around a hit"));
+        }
         let reads = self.reads();
         let kind = self.options.open_store(reads);
         let (mut entries, epoch) = self.load_store(&*kind, &checkpoint)?;
@@ -161,10 +167,17 @@ impl Opening<'_> {
             log_pages,
             self.options.log_tail_pages,
         )?;
+        let units = match checkpoint.units {
+            Some(seal) => {
+                let from = self.directory.open_sealed(UNITS, checkpoint.generation, seal)?;
+                Units::load(from, log.next_position())?
+            }
+            None => Units::default(),
+        };
         let runs = self.directory.open(&DuplicateRunLog::file_name(duplicate_runs_file), Access::ReadWrite)?;
         let duplicate_runs = DuplicateRunLog::open(runs, duplicate_runs_file, duplicate_run_pages, self.run_cap())?;
         let incomplete = Incomplete::new(incomplete);
-        Ok(Some(Parts { registry, log, duplicate_runs, entries, kind, reads, filter, incomplete }))
+        Ok(Some(Parts { registry, log, units, duplicate_runs, entries, kind, reads, filter, incomplete }))
     }
 
     fn run_cap(&self) -> DuplicateRunCap {
@@ -242,6 +255,7 @@ impl Opening<'_> {
         Ok(Parts {
             registry: Registry::create(containers, self.directory.repository)?,
             log: ArrivalLog::open(log, epoch, 0, self.options.log_tail_pages)?,
+            units: Units::default(),
             duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
             entries: kind.create(self.surroundings(&direct), epoch)?,
             kind,
@@ -261,7 +275,7 @@ impl Opening<'_> {
     }
 
     fn assemble(self, parts: Parts) -> Store {
-        let Parts { registry, log, duplicate_runs, entries, kind, reads, filter, incomplete } = parts;
+        let Parts { registry, log, units, duplicate_runs, entries, kind, reads, filter, incomplete } = parts;
         let filter = GrowingFilter::new(filter, self.filter_bytes_max());
         let Self { directory, host, .. } = self;
         Store {
@@ -271,6 +285,8 @@ impl Opening<'_> {
             code: self.options.store.code(),
             reads,
             log: BackgroundLog::new(Arc::clone(&directory.disk), host, log),
+            unit: self.options.unit,
+            units,
             duplicate_runs,
             filter,
             incomplete,

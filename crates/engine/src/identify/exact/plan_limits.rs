@@ -31,12 +31,19 @@ pub(in crate::identify) fn cache_bytes(options: &IndexOptions, left: usize) -> u
     options.cache_bytes + left - pending_extra(options, left) * EXTRA_BYTES
 }
 
-/// Returns the limits of plans for chunks of some mean length; 0 if it is not known.
-pub(in crate::identify) fn plan_limits(options: &IndexOptions, left: usize, mean_len: usize) -> PlanLimits {
+/// Returns the limits of plans for chunks of some mean length; 0 if it is not known. `unit`: records that each hit reads, if
+/// it reads a whole unit.
+pub(in crate::identify) fn plan_limits(
+    options: &IndexOptions,
+    left: usize,
+    mean_len: usize,
+    unit: Option<u32>,
+) -> PlanLimits {
     let chunks = pending_max(options, left).min(options.pending_bytes_max / mean_len.max(1));
-    let (window, fixed_window) = match options.window {
-        WindowRule::Fixed(records) => (records, Some(records)),
-        WindowRule::Adaptive(records) => (records, None),
+    let (window, fixed_window) = match (options.window, unit) {
+        (WindowRule::Fixed(records), None) => (records, Some(records)),
+        (WindowRule::Adaptive(records), None) => (records, None),
+        (rule, Some(records)) => (rule.max(), Some(records)),
     };
     let pool = u32::try_from(chunks).unwrap_or(u32::MAX);
     PlanLimits { pool, age: options.pending_age_max, window, fixed_window }

@@ -43,7 +43,7 @@ impl Index {
         let mean_len = self.planning.mean_len();
         let situation = Situation {
             costs: LookupCosts { device: self.device, pages: pages as f64, pages_per_key },
-            limits: plan_limits(&self.options, left, mean_len),
+            limits: plan_limits(&self.options, left, mean_len, self.unit_records()),
             cache_records: (self.cache.blocks_max() * BLOCK_RECORDS) as u64,
             log_end: self.store.log.log.next_position().0,
             spent: self.spent((work.reads - before.reads) as f64, (work.bytes - before.bytes) as f64),

@@ -14,6 +14,7 @@
 //! | `manifest.N`, `staged.N` | layout of the table and memtable at the checkpoint of generation N modulo 2 |
 //! | `entries.N` | of an index in memory, in place of `table`, `manifest` and `staged`: all entries, likewise |
 //! | `filter.N` | the filter, likewise |
+//! | `units.N` | if hits read containers: where each begins in `log`, likewise; see [`crate::identify::locality::units`] |
 //!
 //! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers
 //! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
@@ -30,6 +31,8 @@ use crate::identify::exact::incomplete::Incomplete;
 use crate::identify::exact::registry::Registry;
 use crate::identify::locality::arrival_log::LogRecord;
 use crate::identify::locality::duplicate_runs::DuplicateRunLog;
+use crate::identify::locality::units::Units;
+use crate::identify::options::PrefetchUnit;
 use crate::identify::{Counters, Unit};
 use crate::kv::{BucketReads, Entry, EntryStore, Key, Lookup, OpenStore, Ordinal, Position, SealedWriter};
 use crate::types::{Chunk, ContainerId};
@@ -42,6 +45,9 @@ const PREFETCH_CHUNKS: usize = 64;
 
 /// Bytes of replaced runs, which only the last checkpoint uses, that justify a checkpoint however small the table is.
 const RETIRED_BYTES_MIN: u64 = 256 << 20;
+
+/// File of the units.
+pub(in crate::identify) const UNITS: &str = "units";
 
 /// The open index.
 #[derive(Debug)]
@@ -57,6 +63,10 @@ pub(in crate::identify) struct Store {
     pub(crate) log: BackgroundLog,
     pub(crate) duplicate_runs: DuplicateRunLog,
     pub(crate) filter: GrowingFilter,
+    /// What a hit reads.
+    pub(crate) unit: PrefetchUnit,
+    /// Units of the log; none if hits read windows.
+    pub(crate) units: Units,
     pub(crate) incomplete: Incomplete,
     /// Whether the live containers are known; until then none is live.
     pub(crate) is_attached: bool,
@@ -109,6 +119,12 @@ impl Store {
         self.degraded.clone().or_else(failed).or_else(damaged)
     }
 
+    /// Returns how many records a unit has on average, at most `max`, if hits read other units than windows.
+    pub(in crate::identify) fn unit_records(&self, max: u32) -> Option<u32> {
+        let mean = self.units.mean_records(self.log.log.next_position()).max(1);
+        (self.unit != PrefetchUnit::Window).then(|| u32::try_from(mean).unwrap_or(max).min(max))
+    }
+
     /// Fills in the counters of the parts.
     pub(crate) fn count(&self, counters: &mut Counters) {
         let (table, log) = (self.entries.counters(), self.log.log.counters);
@@ -155,6 +171,9 @@ impl Store {
             return self.complete(unit, ordinal);
         }
         self.registry.mark_live(ordinal);
+        if self.unit == PrefetchUnit::Container {
+            self.units.begin(self.log.log.next_position());
+        }
         let mut entries = Vec::with_capacity(PREFETCH_CHUNKS);
         for batch in unit.chunks.chunks(PREFETCH_CHUNKS) {
             entries.clear();
@@ -264,8 +283,10 @@ impl Store {
         let create = |name: &str| self.directory.create_sealed(name, generation);
         let mut parts = self.kind.parts().iter().map(|name| create(name)).collect::<Result<Vec<_>>>()?;
         let mut filter = create("filter")?;
+        let mut units = (self.unit != PrefetchUnit::Window).then(|| create(UNITS)).transpose()?;
         self.entries.save(generation, &mut self.registry, &mut parts)?;
         self.filter.filter.save(generation, &mut filter)?;
+        units.as_mut().map_or(Ok(()), |to| self.units.save(to))?;
         self.directory.replace_checkpoint(&Checkpoint {
             repository: self.directory.repository,
             generation,
@@ -277,6 +298,8 @@ impl Store {
             store: self.code,
             parts: parts.into_iter().map(SealedWriter::finish).collect::<Result<_>>()?,
             filter: filter.finish()?,
+            unit: self.unit.code(),
+            units: units.map(SealedWriter::finish).transpose()?,
             incomplete: self.incomplete.with(self.entries.damage()),
             covered: self.registry.covered.clone(),
         })?;

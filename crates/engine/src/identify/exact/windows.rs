@@ -11,7 +11,9 @@
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::session::InFlight;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogExtent, LogWindow};
-use crate::identify::options::{Postlookup, Prelookup, RECORDS_PER_BATCH, WINDOW_PAGES_PER_BATCH, WindowRule};
+use crate::identify::options::{
+    Postlookup, PrefetchUnit, Prelookup, RECORDS_PER_BATCH, WINDOW_PAGES_PER_BATCH, WindowRule,
+};
 use crate::identify::schedule::cycle::Membership;
 use crate::identify::schedule::plan::{Plan, merge_windows, reach_of};
 use crate::identify::slot::Slot;
@@ -55,6 +57,9 @@ fn batch_of(windows: &[HitWindow]) -> usize {
 impl Index {
     /// Returns how many records a hit reads now; 0 if none.
     pub(in crate::identify) fn window_records(&self) -> u32 {
+        if let Some(records) = self.unit_records() {
+            return records;
+        }
         match self.options.window {
             WindowRule::Fixed(records) => records,
             WindowRule::Adaptive(max) => {
@@ -72,6 +77,11 @@ impl Index {
                 u32::try_from(wanted.min(u64::from(max))).expect("at most the maximum")
             }
         }
+    }
+
+    /// Returns how many records a unit has on average, if hits read other units than windows.
+    pub(in crate::identify) fn unit_records(&self) -> Option<u32> {
+        self.store.unit_records(self.options.window.max())
     }
 
     /// Reads windows around those hits whose neighbors are pending or have yet to arrive.
@@ -140,6 +150,8 @@ impl Index {
             if let Some(end) = self.cache.window_end(&hit.fingerprint) {
                 let is_served = match plan {
                     Some(plan) => plan.is_served(hit.position.0, end.0),
+                    // The whole unit was read.
+                    None if self.options.unit != PrefetchUnit::Window => true,
                     None => u64::from(records / 2) <= end.0.saturating_sub(hit.position.0),
                 };
                 if is_served {
@@ -152,7 +164,7 @@ impl Index {
                 }
                 read_up_to = end.0;
             }
-            let mut window = self.window_around(&hit, records);
+            let Some(mut window) = self.range_around(&hit, records) else { continue };
             let end = window.start.0.saturating_add(u64::from(window.records));
             let overlap = read_up_to.saturating_sub(window.start.0);
             window.start = Position(window.start.0 + overlap);
@@ -165,7 +177,7 @@ impl Index {
 
     /// Returns the plan, if it and nothing else says what hits read.
     fn plan_of_windows(&self) -> Option<Plan> {
-        self.schedule.plan().filter(|_| matches!(self.options.window, WindowRule::Adaptive(_)))
+        self.schedule.plan().filter(|_| self.options.adapts_windows())
     }
 
     /// Merges windows as the plan's replay does.
@@ -192,6 +204,17 @@ impl Index {
         let run = self.arrivals.runs.mean_run().clamp(1, NEIGHBORS_MAX);
         let before = if self.rounds.is_dense { run } else { 0 };
         self.arrivals.is_undecided_between(Sequence(sequence.saturating_sub(before)), Sequence(sequence + 2 * run))
+    }
+
+    /// Returns what a hit reads; `None` if nothing.
+    fn range_around(&self, hit: &Hit, records: u32) -> Option<LogWindow> {
+        match self.options.unit {
+            PrefetchUnit::Window => Some(self.window_around(hit, records)),
+            PrefetchUnit::Container => {
+                let end = self.store.log.log.next_position();
+                self.store.units.around(hit.position, end, self.options.window.max())
+            }
+        }
     }
 
     fn window_around(&self, hit: &Hit, records: u32) -> LogWindow {
@@ -269,7 +292,7 @@ impl Index {
     /// many runs as can be read with the windows.
     fn successors_of(&mut self, windows: &[LogWindow]) -> Vec<LogWindow> {
         // Where a seek is expensive, a plan reads more around each hit instead.
-        if !self.options.follows_successors || self.schedule.plan().is_some() {
+        if !self.options.follows() || self.schedule.plan().is_some() {
             return Vec::new();
         }
         let records = self.window_records();

@@ -1,0 +1,108 @@
+//! Indexes that read whole units of the log around a hit.
+
+use super::caller::*;
+use super::*;
+use crate::identify::options::{PrefetchUnit, WindowRule};
+use crate::testing::fingerprint;
+use crate::testing::sim::SimDisk;
+use crate::types::SessionId;
+
+/// Chunks of each container of these tests.
+const CONTAINER_CHUNKS: u64 = 150;
+
+fn with_containers(schedule: Schedule) -> IndexOptions {
+    IndexOptions { unit: PrefetchUnit::Container, window: WindowRule::Adaptive(1_000), ..tiny(schedule) }
+}
+
+/// Stores so many containers, of consecutive chunks each.
+fn store(caller: &mut Caller, containers: u32) {
+    for ordinal in 0..containers {
+        let first = u64::from(ordinal) * CONTAINER_CHUNKS;
+        let chunks: Vec<_> = (first..first + CONTAINER_CHUNKS).map(fingerprint).collect();
+        caller.submit(&chunks);
+        caller.drain();
+        caller.packing.clear();
+        let container = ContainerId { session: SessionId([caller.session; 16]), ordinal };
+        caller.stored.extend(&chunks);
+        caller.containers.insert(container, chunks.clone());
+        caller.record_unit(container, &chunks);
+    }
+}
+
+/// Submits a chunk in the middle of a container, then all chunks of it from the last to the first; returns the number of
+/// lookups.
+fn read_backward(caller: &mut Caller, container: u64) -> u64 {
+    let before = caller.index.counters().lookups;
+    let (first, middle) = (container * CONTAINER_CHUNKS, (container * 2 + 1) * CONTAINER_CHUNKS / 2);
+    caller.submit(&[fingerprint(middle)]);
+    caller.drain();
+    let all: Vec<_> = (first..first + CONTAINER_CHUNKS).rev().map(fingerprint).collect();
+    caller.submit(&all);
+    caller.drain();
+    caller.index.counters().lookups - before
+}
+
+#[test]
+fn a_hit_resolves_every_chunk_of_its_container_also_those_before_it() {
+    let disk = SimDisk::default();
+    let options = with_containers(Schedule::Eager);
+    let (mut caller, _) = Caller::open(&disk, &options, 1);
+    store(&mut caller, 40);
+    for container in [3, 17, 39, 0] {
+        assert_eq!(read_backward(&mut caller, container), 1, "container {container}");
+    }
+    // The next opening finds where the containers are, also those of the last session.
+    close(&mut caller);
+    let (mut caller, state, recorded) = caller.again(&disk, &options);
+    assert_eq!((state, recorded), (IndexState::Clean, 0));
+    for container in [39, 5, 0] {
+        assert_eq!(read_backward(&mut caller, container), 1, "container {container}");
+    }
+    // Windows of fixed length begin at the hit, and the chunks before it need lookups of their own.
+    let window = WindowRule::Fixed(u32::try_from(CONTAINER_CHUNKS).unwrap());
+    let (mut caller, _) =
+        Caller::open(&SimDisk::default(), &IndexOptions { unit: PrefetchUnit::Window, window, ..options }, 1);
+    store(&mut caller, 40);
+    let lookups = read_backward(&mut caller, 3);
+    assert!(10 < lookups, "{lookups} lookups with windows");
+}
+
+#[test]
+fn an_index_made_for_another_unit_is_made_again_and_stays_exact() {
+    for (seed, mut random) in seeds(900..912) {
+        let disk = SimDisk::default();
+        let (window, container) = (tiny(schedule_of(seed)), with_containers(schedule_of(seed)));
+        let (mut caller, _) = Caller::open(&disk, &window, 1);
+        let mut next_chunk = 0;
+        caller.run(&mut random, 40, &mut next_chunk);
+        let mut before = &window;
+        for options in [&container, &container, &window, &container] {
+            close(&mut caller);
+            let total = caller.containers.len();
+            let (again, state, recorded) = caller.again(&disk, options);
+            caller = again;
+            if options.unit == before.unit {
+                assert_eq!((state, recorded), (IndexState::Clean, 0));
+            } else {
+                assert!(matches!(&state, IndexState::Rebuilt(why) if why.contains("other units")), "{state:?}");
+                assert_eq!(recorded, total);
+            }
+            caller.run(&mut random, 30, &mut next_chunk);
+            before = options;
+        }
+    }
+}
+
+#[test]
+fn the_cache_gives_up_the_memory_of_the_units() {
+    let options = IndexOptions { cache_bytes: 64 << 10, ..with_containers(Schedule::Eager) };
+    let (mut caller, _) = Caller::open(&SimDisk::default(), &options, 1);
+    let whole = caller.index.cache.bytes();
+    for ordinal in 0..4_000 {
+        let container = ContainerId { session: SessionId([9; 16]), ordinal };
+        caller.record_unit(container, &[fingerprint(ordinal.into())]);
+    }
+    let units = caller.index.store.units.memory_bytes();
+    assert!(32_000 <= units);
+    assert!(caller.index.cache.bytes() + units <= whole, "{} and {units} of {whole}", caller.index.cache.bytes());
+}
