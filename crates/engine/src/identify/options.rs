@@ -7,7 +7,9 @@ use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::identify::locality::frame::FRAME_BYTES;
 use crate::identify::schedule::planner::PLANNING_BYTES;
-use crate::kv::{BATCH_PAGES_MAX, BucketReads, MemorySpec, OpenStore, PAGE_BYTES, TableSpec, merge_buffer_bytes};
+use crate::kv::{
+    BATCH_PAGES_MAX, BucketReads, MemorySpec, OpenStore, PAGE_BYTES, RunOrder, TableSpec, merge_buffer_bytes,
+};
 
 /// When to look up chunks that pass the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -268,6 +270,9 @@ pub struct IndexOptions {
     pub cache_bytes: usize,
     /// How lookups read the table; by default, as suits the measured device.
     pub reads: Option<BucketReads>,
+    /// In which order lookups search the runs of a bucket of the table. The store in memory has the newest entry of each chunk
+    /// only.
+    pub run_order: RunOrder,
     /// Most runs in a bucket of the table.
     pub runs_max: u32,
     /// Buckets of pending chunks, for a schedule that has buckets.
@@ -352,6 +357,7 @@ impl IndexOptions {
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             cache_bytes: (bytes / if is_small { 32 } else { 16 }).min(8 << 20),
             reads: None,
+            run_order: RunOrder::LargestFirst,
             runs_max: 4,
             pending_buckets: 64,
             pending_max,
@@ -404,6 +410,7 @@ impl IndexOptions {
     fn table(&self) -> TableSpec {
         TableSpec {
             runs_max: self.runs_max.max(1),
+            order: self.run_order,
             merge_buffer_bytes: self.merge_buffer_bytes,
             ..TableSpec::for_memtable(self.memtable_bytes)
         }

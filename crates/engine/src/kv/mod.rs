@@ -16,6 +16,7 @@ pub mod store;
 pub use bucket_table::counters::TableCounters;
 pub use bucket_table::flush::{FlushDone, FlushJob};
 pub(crate) use bucket_table::page::PAGE_BYTES;
+pub use bucket_table::search::RunOrder;
 pub(crate) use bucket_table::spec::BATCH_PAGES_MAX;
 pub use bucket_table::spec::{BucketReads, TableSpec, merge_buffer_bytes};
 pub use bucket_table::table::Table;

@@ -133,6 +133,7 @@ impl Point {
             memtable_bytes,
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             reads: self.reads,
+            run_order: self.run_order,
             runs_max: self.runs_max,
             pending_buckets: self.buckets,
             pending_max: self.pending_max as usize,

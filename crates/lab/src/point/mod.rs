@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Result, bail};
 use onefold_engine::identify::Prelookup;
-use onefold_engine::kv::BucketReads;
+use onefold_engine::kv::{BucketReads, RunOrder};
 
 use crate::mapped::Order;
 use crate::point::dimension::{choices, dimensions};
@@ -100,6 +100,8 @@ choices!(
     "bucket" => Some(BucketReads::Entire)
 );
 
+choices!(RunOrder: "largest-first" => Self::LargestFirst, "newest-first" => Self::NewestFirst);
+
 /// Scheduling of the reads of mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probes {
@@ -143,6 +145,7 @@ dimensions! {
     "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none. Of unit=container, at most";
     "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
+    "run-order", run_order: RunOrder = RunOrder::LargestFirst, ALL => "order in which lookups search the runs of a bucket of the table: largest-first takes fewest reads, and newest-first finds the newest copy of a chunk";
     "probes", probes: Probes = Probes::Together, ALL => "whether reads of mapped memory wait for each other or overlap";
     "injected-ns", injected_ns: u32 = 0, 0..=1_000_000_000 => "nanoseconds added to each wait for mapped memory";
     "memtable-size", memtable_size: Option<Size> = None, ALL => "memory of the memtable; otherwise a sixth";
@@ -170,6 +173,11 @@ impl Point {
     fn check_engine(&self) -> Result<()> {
         if self.unit != Unit::Window && self.window_records == 0 {
             bail!("unit=container reads containers, and window-records=0 reads nothing: leave one of them out");
+        }
+        if self.store == Store::Memory && self.run_order == RunOrder::NewestFirst {
+            bail!(
+                "run-order=newest-first is for store=table: store=memory has the newest entry of a chunk only; leave it out"
+            );
         }
         if self.store == Store::Memory && self.memtable_size.is_some() {
             bail!("memtable-size is a part of store=table, and store=memory has none: take store-size");
@@ -201,6 +209,9 @@ impl Point {
     }
 
     fn check_cuckoo(&self) -> Result<()> {
+        if self.run_order == RunOrder::NewestFirst {
+            bail!("run-order=newest-first is for store=table, and store=cuckoo has no runs: leave it out");
+        }
         if self.unit != Unit::Window {
             bail!(
                 "unit=container is for containers in a log on a disk, and store=cuckoo copies neighbors: leave unit out"
@@ -246,6 +257,12 @@ mod tests {
         assert!(refused(table_with_size).contains("leave it out"));
         let both = |point: &mut Point| (point.store, point.memtable_size) = (Store::Memory, Some(Size(1 << 20)));
         assert!(refused(both).contains("take store-size"));
+        for store in [Store::Memory, Store::Cuckoo] {
+            let set = |point: &mut Point| {
+                (point.store, point.schedule, point.run_order) = (store, Schedule::Eager, RunOrder::NewestFirst);
+            };
+            assert!(refused(set).contains("run-order=newest-first is for store=table"));
+        }
         let nothing = |point: &mut Point| (point.unit, point.window_records) = (Unit::Container, 0);
         assert!(refused(nothing).contains("reads nothing"));
         let neighbors = |point: &mut Point| (point.store, point.unit) = (Store::Cuckoo, Unit::Container);

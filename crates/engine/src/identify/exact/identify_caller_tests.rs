@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
+use crate::kv::RunOrder;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
@@ -47,6 +48,7 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         merge_buffer_bytes: 300 * MEMTABLE_ENTRY_BYTES,
         cache_bytes: 20_000,
         reads: None,
+        run_order: RunOrder::LargestFirst,
         runs_max: 3,
         pending_buckets: 3,
         pending_max: 400,

@@ -10,6 +10,7 @@ use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, Wi
 use crate::identify::schedule::plan::{Plan, Stride};
 use crate::identify::schedule::planner::LastPlan;
 use crate::io::os::OsHost;
+use crate::kv::RunOrder;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
 use crate::testing::fingerprint;
@@ -438,6 +439,7 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
         reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
             [usize::try_from(random.below(4)).unwrap()],
+        run_order: if unit_drawn.is_multiple_of(2) { RunOrder::NewestFirst } else { RunOrder::LargestFirst },
         runs_max: count(random, 5),
         pending_buckets: count(random, 40),
         pending_max: usize::try_from(random.below(600)).unwrap(),

@@ -3,6 +3,7 @@
 use super::caller::*;
 use super::*;
 use crate::identify::options::{PrefetchUnit, WindowRule};
+use crate::kv::RunOrder;
 use crate::testing::fingerprint;
 use crate::testing::sim::SimDisk;
 use crate::types::SessionId;
@@ -105,4 +106,31 @@ fn the_cache_gives_up_the_memory_of_the_units() {
     let units = caller.index.store.units.memory_bytes();
     assert!(32_000 <= units);
     assert!(caller.index.cache.bytes() + units <= whole, "{} and {units} of {whole}", caller.index.cache.bytes());
+}
+
+#[test]
+fn the_newest_live_copy_is_found_if_lookups_search_the_newest_run_first() {
+    for run_order in [RunOrder::LargestFirst, RunOrder::NewestFirst] {
+        let options = IndexOptions { run_order, window: WindowRule::Fixed(0), runs_max: 20, ..tiny(Schedule::Eager) };
+        let (mut caller, _) = Caller::open(&SimDisk::default(), &options, 1);
+        let container = |ordinal| ContainerId { session: SessionId([7; 16]), ordinal };
+        // The first container makes the largest runs; each further one has the same chunk, and is written to a run of its own.
+        for (ordinal, others) in [(0, 4_000), (1, 400), (2, 400), (3, 400)] {
+            let first = 10_000 * u64::from(ordinal) + 1;
+            let chunks: Vec<_> = [0].into_iter().chain(first..first + others).map(fingerprint).collect();
+            caller.record_unit(container(ordinal), &chunks);
+            caller.containers.insert(container(ordinal), chunks);
+        }
+        let find = |caller: &mut Caller| {
+            caller.submit(&[fingerprint(0)]);
+            caller.verdicts[&Sequence(caller.next_sequence - 1)]
+        };
+        let newest = find(&mut caller);
+        assert_eq!(newest == Verdict::Stored(container(3)), run_order == RunOrder::NewestFirst, "{newest:?}");
+        // Copies whose containers have gone do not count.
+        caller.index.forget(&[container(3), container(2)]).unwrap();
+        let left = find(&mut caller);
+        let expected = if run_order == RunOrder::NewestFirst { container(1) } else { container(0) };
+        assert_eq!(left, Verdict::Stored(expected), "{run_order:?}");
+    }
 }

@@ -20,7 +20,7 @@ use crate::kv::bucket_table::file::TableFile;
 use crate::kv::bucket_table::memtable::Memtable;
 use crate::kv::bucket_table::page::{PAGE_BYTES, Page};
 use crate::kv::bucket_table::pool::BufferPool;
-use crate::kv::bucket_table::search::{Search, sort_searches};
+use crate::kv::bucket_table::search::{RunOrder, Search, sort_searches};
 use crate::kv::bucket_table::spans::{JoinedRead, Span, Spans};
 use crate::kv::bucket_table::spec::{BATCH_PAGES_MAX, BucketReads};
 use crate::kv::store::{Live, Lookup};
@@ -218,7 +218,7 @@ impl ReadStream for SearchStream<'_> {
 /// Looks keys up in the memtable. `answers` gets one answer per key; returns a search for each key that needs the disk.
 fn search_memtable(
     memtable: &Memtable,
-    buckets: &Buckets,
+    (buckets, order): (&Buckets, RunOrder),
     keys: &[Key],
     live: &dyn Fn(Ordinal) -> bool,
     answers: &mut Vec<Lookup>,
@@ -231,7 +231,7 @@ fn search_memtable(
         answers.push(match memtable.get(key) {
             Some(entry) if live(entry.ordinal) => Lookup::InMemory(entry),
             found => {
-                searches.push(Search::new(index, key, buckets));
+                searches.push(Search::new(index, key, buckets, order));
                 if found.is_some() { Lookup::Dead } else { Lookup::Absent }
             }
         });
@@ -243,13 +243,14 @@ fn search_memtable(
 #[derive(Debug)]
 pub(in crate::kv) struct Lookups {
     reads: BucketReads,
+    order: RunOrder,
     pool: BufferPool,
     job_pools: Vec<BufferPool>,
 }
 
 impl Lookups {
-    pub(crate) fn new(reads: BucketReads) -> Self {
-        Self { reads, pool: BufferPool::new(BATCH_PAGES_MAX * PAGE_BYTES), job_pools: Vec::new() }
+    pub(crate) fn new(reads: BucketReads, order: RunOrder) -> Self {
+        Self { reads, order, pool: BufferPool::new(BATCH_PAGES_MAX * PAGE_BYTES), job_pools: Vec::new() }
     }
 
     /// Looks keys up; `answers` gets one answer per key.
@@ -262,7 +263,7 @@ impl Lookups {
         answers: &mut Vec<Lookup>,
     ) -> LookupEffects {
         answers.clear();
-        let searches = search_memtable(memtable, runs.buckets(), keys, live, answers);
+        let searches = search_memtable(memtable, (runs.buckets(), self.order), keys, live, answers);
         let mut reader = Reader {
             disk,
             file: runs.file(),
@@ -284,7 +285,7 @@ impl Lookups {
         live: &Live,
     ) -> Vec<LookupJob> {
         let mut answers = Vec::with_capacity(keys.len());
-        let mut searches = search_memtable(memtable, runs.buckets(), &keys, &**live, &mut answers);
+        let mut searches = search_memtable(memtable, (runs.buckets(), self.order), &keys, &**live, &mut answers);
         // Neighbors in the table stay in one job.
         sort_searches(&mut searches);
         let keys = Arc::new(keys);

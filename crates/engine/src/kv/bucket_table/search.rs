@@ -1,7 +1,7 @@
 //! The search for one key on disk, page by page.
 //!
 //! A search visits the largest run of a bucket first, which has most entries, and then those others whose filters let
-//! the key pass.
+//! the key pass. A table that is to answer with the newest entry visits the runs from the newest to the oldest.
 
 use crate::kv::bucket_table::bucket::{Bucket, Buckets};
 use crate::kv::bucket_table::page::{Found, Page};
@@ -24,6 +24,16 @@ pub(crate) struct Search {
     /// First and last page of the run that can hold the key.
     pages: Option<(u32, u32)>,
     is_found: bool,
+    order: RunOrder,
+}
+
+/// Order in which a search visits the runs of a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunOrder {
+    /// The largest one, which has most entries, then the others, oldest first.
+    LargestFirst,
+    /// From the newest to the oldest: the answer is the newest entry whose container is live.
+    NewestFirst,
 }
 
 /// Returns the largest run of a bucket: the oldest, unless its entries came slowly.
@@ -33,11 +43,11 @@ fn largest(bucket: &Bucket) -> usize {
 }
 
 impl Search {
-    pub(crate) fn new(index: usize, key: &Key, buckets: &Buckets) -> Self {
+    pub(crate) fn new(index: usize, key: &Key, buckets: &Buckets, order: RunOrder) -> Self {
         let head = key.head();
         let bucket = buckets.number_of(head);
         let fraction = buckets.get(bucket).name.fraction(head);
-        Self { index, head, bucket, fraction, step: 0, run: 0, pages: None, is_found: false }
+        Self { index, head, bucket, fraction, step: 0, run: 0, pages: None, is_found: false, order }
     }
 
     /// Returns the number of the bucket, and the index of the run in it.
@@ -62,6 +72,7 @@ impl Search {
         let largest = largest(bucket);
         while self.step < bucket.runs.len() {
             self.run = match self.step {
+                step if self.order == RunOrder::NewestFirst => bucket.runs.len() - 1 - step,
                 0 => largest,
                 step if step <= largest => step - 1,
                 step => step,

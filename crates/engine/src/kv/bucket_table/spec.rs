@@ -2,6 +2,7 @@
 
 use crate::io::DeviceProfile;
 use crate::kv::bucket_table::bucket_name::DEPTH_MAX;
+use crate::kv::bucket_table::search::RunOrder;
 
 /// Most pages read in one batch.
 pub(crate) const BATCH_PAGES_MAX: usize = 256;
@@ -45,6 +46,8 @@ pub struct TableSpec {
     pub(crate) merge_buffer_bytes: usize,
     /// How lookups read.
     pub(crate) reads: BucketReads,
+    /// In which order they search the runs of a bucket.
+    pub(crate) order: RunOrder,
     /// Epoch of a new table: a number that differs from those of all tables that used the same file before, so that their
     /// pages are not mistaken for its own. An existing table keeps its epoch.
     pub(crate) epoch: u64,
@@ -59,6 +62,7 @@ impl TableSpec {
             recent_filter_bytes: memtable_bytes / 3,
             merge_buffer_bytes: merge_buffer_bytes(memtable_bytes),
             reads: BucketReads::Pages,
+            order: RunOrder::LargestFirst,
             epoch: 0,
         }
     }

@@ -88,7 +88,7 @@ impl Table {
             runs,
             memtable,
             flush: FlushState::new(spec.merge_buffer_bytes),
-            lookups: Lookups::new(spec.reads),
+            lookups: Lookups::new(spec.reads, spec.order),
             damaged: DamagedBuckets::default(),
             counters,
         }
