@@ -124,7 +124,7 @@ pub trait EntryStore: Debug + Send {
 
     /// Makes space for at least one entry, and waits as long as that takes.
     ///
-    /// Fails with [`Error::StoreFull`](crate::Error::StoreFull) if no space can be made: the store is whole, can be saved, and takes no more entries.
+    /// Fails with [`Error::StoreFull`] if no space can be made: the store is whole, can be saved, and takes no more entries.
     /// After any other error the caller must not save the store; lookups and [`EntryStore::insert`] continue to work.
     fn make_space(&mut self, containers: &mut dyn Containers) -> Result<()>;
 
@@ -202,7 +202,7 @@ pub trait OpenStore: Debug + Send + Sync {
 
     /// Opens a store as the checkpoint of a generation saved it; returns it with its epoch.
     ///
-    /// Fails if a part or a file is damaged, and with [`Error::StoreFull`](crate::Error::StoreFull) if the entries exceed the memory of this store.
+    /// Fails if a part or a file is damaged, and with [`Error::StoreFull`] if the entries exceed the memory of this store.
     fn open(
         &self,
         surroundings: Surroundings<'_>,
