@@ -165,6 +165,7 @@ pub const MEASURES: &[Measure] = measures! {
     "filter-ns", "filter, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().filter);
     "cache-ns", "cache, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().cache);
     "lookup-ns", "lookup, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().lookup);
+    "lookup-device-ns", "of which device, ns", false, |it| it.steps.as_ref().map(|steps| steps.lookup_device);
     "fill-ns", "copy of neighbors, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().fill);
     "filter-step-seconds", "filter, s", false, |it| {
         steps(it, |latencies, tally| latencies.filter * tally.filter)
