@@ -258,3 +258,26 @@ fn points_or_null<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<(f64, f64)>
     let points: Vec<(Option<f64>, Option<f64>)> = Deserialize::deserialize(input)?;
     Ok(points.into_iter().map(|(x, y)| (x.unwrap_or(f64::NAN), y.unwrap_or(f64::NAN))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_of_version_0_1_0_has_held_or_not_and_one_without_an_outcome_is_refused() {
+        let read = |outcome: &str| {
+            serde_json::from_str::<Claim>(&format!(r#"{{"what": "w", "published": "2", "found": "1.9"{outcome}}}"#))
+        };
+        let verdict = |outcome: &str| read(outcome).unwrap().verdict;
+        assert_eq!(verdict(r#", "holds": true"#), Verdict::Holds);
+        assert_eq!(verdict(r#", "holds": false"#), Verdict::DoesNotHold);
+        for wanted in Verdict::ALL {
+            let name = serde_json::to_string(&wanted).unwrap();
+            assert_eq!(verdict(&format!(r#", "verdict": {name}, "can_flip": true"#)), wanted);
+        }
+        let claim = read(r#", "verdict": "by-construction""#).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&serde_json::to_string(&claim).unwrap()).unwrap(), claim);
+        assert!(read("").unwrap_err().to_string().contains("verdict"));
+        assert!(read(r#", "verdict": "fine""#).is_err());
+    }
+}

@@ -187,7 +187,7 @@ fn growth(spec: &ChunkingSpec, algorithm: Algorithm, curve: &[(f64, Samples)], p
         }
         let Some(speeds) = of_threads(float(*threads as u64)) else { continue };
         let what = format!("{chunker} with {threads} threads is so many times as fast as with one");
-        let bound = Bound::Within { from: *times, to: *times, factor: spec::TOLERANCE };
+        let bound = Bound::ratio(*times, *times, spec::TOLERANCE);
         let remark = format!("The paper's machine has {cores} cores, this one {processors}.");
         claim(what, &bound, "", speeds.divided(single), *cores <= processors, &remark);
     }

@@ -148,7 +148,7 @@ impl Check<'_> {
         let stated = ratio.stated.filter(|_| !self.is_own(above));
         let stated = stated.map(|stated| (stated, ratio.stated_to.unwrap_or(stated)));
         match stated.or_else(|| of_table().map(|ratio| (ratio, ratio))) {
-            Some((from, to)) => Bound::Within { from, to, factor: self.claim.tolerance() },
+            Some((from, to)) => Bound::ratio(from, to, self.claim.tolerance()),
             None => ratio.at_least.map_or(Bound::More, Bound::AtLeast),
         }
     }
@@ -164,7 +164,7 @@ impl Check<'_> {
             let Some(stated) = self.results.published(id, &self.claim.measure).filter(|_| !found.is_empty()) else {
                 continue;
             };
-            let bound = Bound::Within { from: stated, to: stated, factor: self.claim.tolerance() };
+            let bound = Bound::value(stated, self.claim.tolerance());
             let fit = self.fit(&[id]);
             let judged = self.judge(id, &bound, &found, fit.as_ref())?;
             claims.push(self.claim(self.what(id, true), bound.words(""), found.words(), &judged, fit));
@@ -349,7 +349,7 @@ mod tests {
                     let point = spec.point(&ratio.to).unwrap();
                     let below = RunId { point, value: at(&ratio.to_value).unwrap_or(id.value), ..id };
                     match check.bound_of_ratio(ratio, above, below) {
-                        Bound::Within { from, .. } => from,
+                        Bound::Within { stated: (from, _), .. } => from,
                         Bound::AtLeast(least) => 1.1 * least,
                         _ => 1.1,
                     }

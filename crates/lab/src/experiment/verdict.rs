@@ -67,14 +67,12 @@ pub(super) fn digits(number: f64) -> String {
 /// What a claim asks of a number.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Bound {
-    /// To be the paper's, `from` to `to`, or at most a factor away.
+    /// To be the paper's, or not far away.
     Within {
-        /// The least that the paper prints.
-        from: f64,
-        /// The most.
-        to: f64,
-        /// Tolerance.
-        factor: f64,
+        /// The least and the most that the paper prints.
+        stated: (f64, f64),
+        /// The least and the most that count.
+        counts: (f64, f64),
     },
     /// To be more than 1; the paper prints no number.
     More,
@@ -106,6 +104,20 @@ const LEAST_SLACK: f64 = 1.05;
 const NOWHERE: f64 = f64::INFINITY;
 
 impl Bound {
+    /// Asks for a number that the paper prints, at most a factor away.
+    pub(super) fn value(stated: f64, factor: f64) -> Self {
+        Self::Within { stated: (stated, stated), counts: (stated / factor, stated * factor) }
+    }
+
+    /// Asks for a ratio that the paper prints, at most a factor away. The paper's winner has to win by at least half of what it wins by
+    /// in the paper: otherwise a small advantage would count that was not found.
+    pub(super) fn ratio(from: f64, to: f64, factor: f64) -> Self {
+        let half = |ratio: f64| f64::midpoint(1.0, ratio);
+        let least = if 1.0 < from { half(from) } else { 0.0 };
+        let most = if to < 1.0 { 1.0 / half(1.0 / to) } else { f64::INFINITY };
+        Self::Within { stated: (from, to), counts: ((from / factor).max(least), (to * factor).min(most)) }
+    }
+
     /// Returns true if the paper prints a number.
     pub(super) fn is_printed(&self) -> bool {
         !matches!(self, Self::More | Self::AtLeast(_) | Self::Crosses)
@@ -113,7 +125,7 @@ impl Bound {
 
     fn is_met(&self, found: f64) -> bool {
         match self {
-            Self::Within { from, to, factor } => from / factor <= found && found <= to * factor,
+            Self::Within { counts: (least, most), .. } => *least <= found && found <= *most,
             Self::More => 1.0 < found,
             Self::AtLeast(least) => *least <= found,
             Self::LeastAt { factor, .. } | Self::CrossesAt { factor, .. } => found <= *factor,
@@ -124,9 +136,9 @@ impl Bound {
     /// Describes the paper's number and the tolerance, or what a paper without a number says.
     pub(super) fn words(&self, unprinted: &str) -> String {
         match self {
-            Self::Within { from, to, factor } => {
+            Self::Within { stated: (from, to), counts: (least, most) } => {
                 let stated = if to <= from { digits(*from) } else { format!("{} to {}", digits(*from), digits(*to)) };
-                format!("{stated}; {} to {} counts", digits(from / factor), digits(to * factor))
+                format!("{stated}; {} to {} counts", digits(*least), digits(*most))
             }
             Self::More => format!("{unprinted}; more than 1 counts"),
             Self::AtLeast(least) => format!("{unprinted}; {} or more counts", digits(*least)),
@@ -231,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_number_counts_within_the_tolerance_on_both_sides() {
-        let bound = Bound::Within { from: 2.0, to: 2.0, factor: 1.25 };
+        let bound = Bound::value(2.0, 1.25);
         for (found, wanted) in [(1.59, false), (1.61, true), (2.0, true), (2.49, true), (2.51, false), (9.0, false)] {
             let verdict = if wanted { Verdict::Reproduced } else { Verdict::NotReproduced };
             assert_eq!(judged(&bound, &[found]), (verdict, false), "{found}");
@@ -240,6 +252,15 @@ mod tests {
         assert_eq!(judge(&bound, &Samples(vec![9.0]), true, true).verdict, Verdict::NotReproduced);
         assert_eq!(judge(&bound, &Samples(vec![2.0]), false, false).verdict, Verdict::CannotBeShown);
         assert_eq!(bound.words(""), "2.00; 1.60 to 2.50 counts");
+    }
+
+    #[test]
+    fn a_small_advantage_is_found_if_the_winner_wins_by_half_of_it() {
+        let counts = |from, to, found: f64| judged(&Bound::ratio(from, to, 1.25), &[found]).0 == Verdict::Reproduced;
+        assert!(counts(1.3, 1.3, 1.16) && !counts(1.3, 1.3, 1.14) && counts(1.3, 1.3, 1.6) && !counts(1.3, 1.3, 1.7));
+        assert!(counts(0.8, 0.8, 0.88) && !counts(0.8, 0.8, 0.9) && counts(0.8, 0.8, 0.65) && !counts(0.8, 0.8, 0.6));
+        assert!(counts(3.0, 4.0, 2.5) && !counts(3.0, 4.0, 2.3) && counts(3.0, 4.0, 4.9) && !counts(3.0, 4.0, 5.1));
+        assert!(counts(1.0, 1.0, 0.9) && counts(1.0, 1.0, 1.2) && !counts(1.0, 1.0, 0.7), "a paper without a winner");
     }
 
     #[test]
