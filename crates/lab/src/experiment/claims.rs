@@ -129,7 +129,7 @@ impl Check<'_> {
                 continue;
             }
             let bound = self.bound_of_ratio(ratio, above, below);
-            let fit = self.fit(&[above, below]);
+            let fit = self.fit(&[above, below]).filter(|_| bound.is_printed());
             let judged = self.judge(id, &bound, &found, fit.as_ref())?;
             let published = bound.words(&self.unprinted());
             claims.push(self.claim(self.what(id, !is_between_values), published, found.words(), &judged, fit));

@@ -63,9 +63,10 @@ fn ratios(results: &Results<'_>, ratio: &spec::RatioSpec) -> Result<Table> {
         let other = RunId { point: to, ..id };
         let (above, below) = (results.value(id, &ratio.measure)?, results.value(other, &ratio.measure)?);
         let mut row = key_cells(results, id);
-        row.extend([Cell::of(above, false), Cell::of(below, false), Cell::of(divided(above, below), false)]);
+        // The median of the ratios, which is not the ratio of the medians.
+        let each = results.samples(id, &ratio.measure)?.divided(&results.samples(other, &ratio.measure)?);
+        row.extend([above, below, each.median()].map(|number| Cell::of(number, false)));
         if is_repeated {
-            let each = results.samples(id, &ratio.measure)?.divided(&results.samples(other, &ratio.measure)?);
             let (least, most) = each.interval().unzip();
             row.extend([Cell::of(least, false), Cell::of(most, false)]);
         }
