@@ -57,7 +57,7 @@ fn findings() -> Value {
             {"name": HOSTILE, "values": [10, null]},
         ]}],
         "claims": [
-            {"what": HOSTILE, "published": HOSTILE, "found": HOSTILE, "holds": true},
+            {"what": HOSTILE, "published": HOSTILE, "found": HOSTILE, "verdict": "holds"},
             {"what": "turn", "published": "20", "found": "30", "holds": false, "remark": HOSTILE},
         ],
         "seconds": 1.5,
@@ -121,7 +121,10 @@ fn a_report_is_drawn_in_a_browser_without_complaint_or_request() {
     assert_eq!(browser.evaluate("document.querySelectorAll('script').length"), json!(3));
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), json!(0));
     let verdicts = "[...document.querySelectorAll('.verdict')].map(mark => mark.textContent.slice(2))";
-    assert_eq!(browser.evaluate(verdicts), json!(["holds", "does not hold"]));
+    assert_eq!(
+        browser.evaluate(verdicts),
+        json!(["holds qualitatively", "does not hold", "holds qualitatively", "does not hold"])
+    );
     // No button sends anything anywhere.
     let buttons =
         "[...document.querySelector('.plot').querySelectorAll('.modebar-btn')].map(button => button.dataset.title)";

@@ -161,21 +161,123 @@ pub struct HeatRow {
 
 /// A statement of a paper, compared with the finding.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(from = "ReadClaim")]
 pub struct Claim {
     /// Subject of the comparison.
     pub what: String,
-    /// The paper's statement; empty for an experiment of ours.
+    /// The paper's number and the tolerance, or what a paper without a number says.
     pub published: String,
     /// Finding.
     pub found: String,
-    /// Whether the shape holds: who wins, about how much, where it turns.
-    pub holds: bool,
-    /// Why not, if it does not and that is known.
+    /// Outcome.
+    pub verdict: Verdict,
+    /// Whether repetitions disagree about the outcome.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_flip: bool,
+    /// What a number was fitted to, why it differs, what size would show it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remark: String,
+}
+
+/// Outcome of a claim.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The paper's number was found, within the tolerance.
+    Reproduced,
+    /// Another number was found.
+    NotReproduced,
+    /// No number is printed, and what is said of it holds.
+    Holds,
+    /// No number is printed, and what is said of it does not hold.
+    DoesNotHold,
+    /// The number was found, and the data were fitted to it.
+    ByConstruction,
+    /// The runs are too small to show the effect.
+    CannotBeShown,
+}
+
+impl Verdict {
+    /// All outcomes, in the order in which they are counted.
+    pub const ALL: [Self; 6] = [
+        Self::Reproduced,
+        Self::NotReproduced,
+        Self::Holds,
+        Self::DoesNotHold,
+        Self::ByConstruction,
+        Self::CannotBeShown,
+    ];
+
+    /// Returns it in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::NotReproduced => "not reproduced",
+            Self::Holds => "holds qualitatively",
+            Self::DoesNotHold => "does not hold",
+            Self::ByConstruction => "by construction",
+            Self::CannotBeShown => "cannot be shown at this scale",
+        }
+    }
+}
+
+/// A claim as it is read: files of version 0.1.0 have `holds` instead of a verdict.
+#[derive(Deserialize)]
+struct ReadClaim {
+    what: String,
+    published: String,
+    found: String,
+    #[serde(flatten)]
+    outcome: ReadOutcome,
+    #[serde(default)]
+    can_flip: bool,
+    #[serde(default)]
+    remark: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "missing field `verdict`")]
+enum ReadOutcome {
+    Verdict { verdict: Verdict },
+    Holds { holds: bool },
+}
+
+impl From<ReadClaim> for Claim {
+    fn from(read: ReadClaim) -> Self {
+        let verdict = match read.outcome {
+            ReadOutcome::Verdict { verdict } => verdict,
+            ReadOutcome::Holds { holds: true } => Verdict::Holds,
+            ReadOutcome::Holds { holds: false } => Verdict::DoesNotHold,
+        };
+        let ReadClaim { what, published, found, can_flip, remark, .. } = read;
+        Self { what, published, found, verdict, can_flip, remark }
+    }
 }
 
 fn points_or_null<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<(f64, f64)>, D::Error> {
     let points: Vec<(Option<f64>, Option<f64>)> = Deserialize::deserialize(input)?;
     Ok(points.into_iter().map(|(x, y)| (x.unwrap_or(f64::NAN), y.unwrap_or(f64::NAN))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_of_version_0_1_0_has_held_or_not_and_one_without_an_outcome_is_refused() {
+        let read = |outcome: &str| {
+            serde_json::from_str::<Claim>(&format!(r#"{{"what": "w", "published": "2", "found": "1.9"{outcome}}}"#))
+        };
+        let verdict = |outcome: &str| read(outcome).unwrap().verdict;
+        assert_eq!(verdict(r#", "holds": true"#), Verdict::Holds);
+        assert_eq!(verdict(r#", "holds": false"#), Verdict::DoesNotHold);
+        for wanted in Verdict::ALL {
+            let name = serde_json::to_string(&wanted).unwrap();
+            assert_eq!(verdict(&format!(r#", "verdict": {name}, "can_flip": true"#)), wanted);
+        }
+        let claim = read(r#", "verdict": "by-construction""#).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&serde_json::to_string(&claim).unwrap()).unwrap(), claim);
+        assert!(read("").unwrap_err().to_string().contains("verdict"));
+        assert!(read(r#", "verdict": "fine""#).is_err());
+    }
 }

@@ -61,13 +61,16 @@ pub struct Steps {
     pub report: OrderReport,
     /// Time that the model of the device adds to a lookup.
     pub lookup_device: f64,
+    /// Time that it adds to a copy into the cache.
+    pub fill_device: f64,
 }
 
 impl Steps {
     /// Latencies with the device's part in them.
     fn latencies(&self) -> Latencies {
-        let Latencies { lookup, .. } = self.report.latencies;
-        Latencies { lookup: lookup + self.lookup_device, ..self.report.latencies }
+        let Latencies { lookup, fill, .. } = self.report.latencies;
+        let (lookup, fill) = (lookup + self.lookup_device, fill + self.fill_device);
+        Latencies { lookup, fill, ..self.report.latencies }
     }
 }
 
@@ -162,16 +165,26 @@ pub const MEASURES: &[Measure] = measures! {
     "filter-ns", "filter, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().filter);
     "cache-ns", "cache, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().cache);
     "lookup-ns", "lookup, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().lookup);
+    "lookup-device-ns", "of which device, ns", false, |it| it.steps.as_ref().map(|steps| steps.lookup_device);
+    "fill-ns", "copy of neighbors, ns", false, |it| it.steps.as_ref().map(|steps| steps.latencies().fill);
     "filter-step-seconds", "filter, s", false, |it| {
         steps(it, |latencies, tally| latencies.filter * tally.filter)
     };
-    "cache-step-seconds", "cache, s", false, |it| steps(it, |latencies, tally| latencies.cache * tally.cache);
+    "cache-step-seconds", "cache, s", false, |it| {
+        steps(it, |latencies, tally| latencies.cache * tally.cache + latencies.fill * tally.fill)
+    };
     "lookup-step-seconds", "lookup, s", false, |it| steps(it, |latencies, tally| latencies.lookup * tally.lookup);
     "rest-step-seconds", "entering and other, s", false, |it| {
-        let known = steps(it, |latencies, tally| {
-            latencies.filter * tally.filter + latencies.cache * tally.cache + latencies.lookup * tally.lookup
-        })?;
-        Some((it.outcome.time.as_secs_f64() - known).max(0.0))
+        Some((it.outcome.time.as_secs_f64() - identified(it)?).max(0.0))
+    };
+    "filter-step-percent", "filter, % of identification", false, |it| {
+        step_percent(it, steps(it, |latencies, tally| latencies.filter * tally.filter)?)
+    };
+    "cache-step-percent", "cache, % of identification", false, |it| {
+        step_percent(it, steps(it, |latencies, tally| latencies.cache * tally.cache + latencies.fill * tally.fill)?)
+    };
+    "lookup-step-percent", "lookup, % of identification", false, |it| {
+        step_percent(it, steps(it, |latencies, tally| latencies.lookup * tally.lookup)?)
     };
     "miss-percent", "cache misses, %", false, |it| Some(100.0 * it.steps.as_ref()?.report.shares.miss);
     "threshold-percent", "equation 8: cache first above, % duplicates", false, |it| {
@@ -226,11 +239,26 @@ struct StepCounts {
     filter: f64,
     cache: f64,
     lookup: f64,
+    fill: f64,
+}
+
+/// Returns the seconds in filter, cache and lookups.
+fn identified(measured: &Measured) -> Option<f64> {
+    steps(measured, |latencies, tally| {
+        latencies.filter * tally.filter
+            + latencies.cache * tally.cache
+            + latencies.lookup * tally.lookup
+            + latencies.fill * tally.fill
+    })
+}
+
+fn step_percent(measured: &Measured, seconds: f64) -> Option<f64> {
+    identified(measured).filter(|all| 0.0 < *all).map(|all| 100.0 * seconds / all)
 }
 
 fn steps(measured: &Measured, seconds: fn(&Latencies, &StepCounts) -> f64) -> Option<f64> {
     let steps = measured.steps.as_ref()?;
-    let Counters { filter_probes, lookups, prelookup_hits, .. } = measured.outcome.counters;
+    let Counters { filter_probes, lookups, prelookup_hits, prefetches, .. } = measured.outcome.counters;
     // The cache answers a chunk or does not; what it does not answer is looked up, or new.
     let asked = match steps.report.wanted {
         Order::None => 0,
@@ -239,7 +267,12 @@ fn steps(measured: &Measured, seconds: fn(&Latencies, &StepCounts) -> f64) -> Op
         // The number is unknown: the order changes during the run.
         Order::Auto => return None,
     };
-    let counts = StepCounts { filter: float(filter_probes), cache: float(asked), lookup: float(lookups) };
+    let counts = StepCounts {
+        filter: float(filter_probes),
+        cache: float(asked),
+        lookup: float(lookups),
+        fill: float(prefetches),
+    };
     Some(seconds(&steps.latencies(), &counts) / 1e9)
 }
 

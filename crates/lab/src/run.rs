@@ -17,7 +17,7 @@ use crate::device::clock::Traffic;
 use crate::device::model::Model;
 use crate::device::{Device, SetUp};
 use crate::mapped::medium::LINE_BYTES;
-use crate::mapped::{Durability, MappedIndex, MappedMemory};
+use crate::mapped::{self, Durability, MappedIndex, MappedMemory};
 use crate::measure::{Measured, Steps};
 use crate::point::{Point, Store};
 use crate::replay::{Outcome, Replay, SESSION, Source};
@@ -140,10 +140,13 @@ fn mapped_session(
         bytes_written: traffic.bytes_written,
         time: model.mapped(&traffic),
     });
-    let lookups = measured.outcome.counters.lookups.max(1);
-    let of_lookups = index.lookup_traffic();
-    let lookup_device = model.map_or(0.0, |model| model.mapped(&of_lookups).as_secs_f64() * 1e9 / float(lookups));
-    measured.steps = Some(Steps { report, lookup_device });
+    let each = |traffic: mapped::Traffic, count: u64| {
+        model.map_or(0.0, |model| model.mapped(&traffic).as_secs_f64() * 1e9 / float(count.max(1)))
+    };
+    let counters = &measured.outcome.counters;
+    let lookup_device = each(index.lookup_traffic(), counters.lookups);
+    let fill_device = each(index.fill_traffic(), counters.prefetches);
+    measured.steps = Some(Steps { report, lookup_device, fill_device });
     Ok(measured)
 }
 

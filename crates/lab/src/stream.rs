@@ -3,6 +3,7 @@
 //! New chunks are numbered consecutively. Duplicates come in runs of consecutive numbers that were used before. A chunk is new if its
 //! number equals the number of known chunks, so the check needs no memory.
 
+use anyhow::{Context, Result};
 use onefold_engine::random::{SplitMix64, mix64};
 use onefold_engine::types::Fingerprint;
 use serde::Deserialize;
@@ -29,6 +30,31 @@ pub enum Lags {
     Recent(u64),
     /// As in backups of one source: each pass repeats the chunks in order, from the first to the last known at its start, with gaps.
     Passes,
+}
+
+impl Lags {
+    /// Reads what a varied dimension calls them: `uniform`, `passes`, or a number of recent chunks.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "uniform" => Self::Uniform,
+            "passes" => Self::Passes,
+            _ => {
+                Self::Recent(text.parse().with_context(|| format!("lags: uniform, passes or a number, not {text:?}"))?)
+            }
+        })
+    }
+}
+
+/// Runs of one kind, a part of all duplicates.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Part {
+    /// Share of duplicates that come in such runs, in proportion to those of the other parts.
+    pub share: f64,
+    /// Lengths of the runs.
+    pub runs: Runs,
+    /// Their distances.
+    pub lags: Lags,
 }
 
 /// Properties of a stream.
@@ -88,25 +114,45 @@ pub fn name(number: u64) -> Fingerprint {
     Fingerprint(bytes)
 }
 
+/// A part, and where its passes are.
+#[derive(Clone, Debug)]
+struct Kind {
+    part: Part,
+    pass: u64,
+    pass_end: u64,
+}
+
 /// The generator.
 #[derive(Clone, Debug)]
 pub struct Stream {
     random: Random,
-    shape: Shape,
+    duplicates: f64,
+    kinds: Vec<Kind>,
+    /// Mean length of runs of duplicates of all kinds.
+    mean: f64,
     /// Number of known chunks, which have smaller numbers.
     known: u64,
     /// The current run: next number, rest of its length, and whether its chunks are new.
     next: u64,
     left: u64,
     is_new: bool,
-    pass: u64,
-    pass_end: u64,
 }
 
 impl Stream {
     /// Starts with `known` chunks known.
     pub fn new(seed: u64, shape: Shape, known: u64) -> Self {
-        Self { random: Random::new(seed), shape, known, next: 0, left: 0, is_new: false, pass: 0, pass_end: known }
+        let Shape { duplicates, runs, lags } = shape;
+        Self::mixed(seed, duplicates, &[Part { share: 1.0, runs, lags }], known)
+    }
+
+    /// Starts one whose duplicates come in runs of several kinds, in random order. There is at least one part.
+    pub fn mixed(seed: u64, duplicates: f64, parts: &[Part], known: u64) -> Self {
+        let kinds: Vec<_> = parts.iter().map(|part| Kind { part: *part, pass: 0, pass_end: known }).collect();
+        let (chunks, runs) = kinds.iter().fold((0.0, 0.0), |(chunks, runs), Kind { part, .. }| {
+            (chunks + part.share, runs + part.share / mean(part.runs))
+        });
+        let mean = if runs <= 0.0 { 1.0 } else { chunks / runs };
+        Self { random: Random::new(seed), duplicates, kinds, mean, known, next: 0, left: 0, is_new: false }
     }
 
     /// Returns the number of distinct chunks.
@@ -129,7 +175,7 @@ impl Stream {
     }
 
     fn begin_run(&mut self) {
-        let duplicates = self.shape.duplicates;
+        let duplicates = self.duplicates;
         // Runs of duplicates and of new chunks alternate; their mean lengths are in proportion to their shares.
         let was_new = self.is_new;
         self.is_new = match duplicates {
@@ -137,9 +183,8 @@ impl Stream {
             _ if 1.0 <= duplicates => false,
             _ => !was_new,
         };
-        let run = self.draw_length();
         if self.is_new {
-            let mean_new = mean(self.shape.runs) * (1.0 - duplicates) / duplicates.max(1e-9);
+            let mean_new = self.mean * (1.0 - duplicates) / duplicates.max(1e-9);
             self.left = if duplicates <= 0.0 { 1 << 20 } else { self.random.geometric(mean_new.max(1.0)) };
             self.next = self.known;
             // With less than one new chunk for each run, some runs of new chunks are skipped.
@@ -149,36 +194,51 @@ impl Stream {
                 return;
             }
         }
-        let (start, end) = self.source(run);
+        let kind = self.draw_kind();
+        let run = self.draw_length(self.kinds[kind].part.runs);
+        let (start, end) = self.source(kind, run);
         self.next = start;
         self.left = run.min(end - start).max(1);
     }
 
     /// Returns the start of a run of duplicates and its limit.
-    fn source(&mut self, run: u64) -> (u64, u64) {
-        match self.shape.lags {
+    fn source(&mut self, kind: usize, run: u64) -> (u64, u64) {
+        let Kind { part, pass, pass_end } = &mut self.kinds[kind];
+        match part.lags {
             Lags::Uniform => (self.random.below(self.known.saturating_sub(run).max(1)), self.known),
             Lags::Recent(lag) => {
                 let lag = lag.min(self.known);
                 (self.known - lag + self.random.below(lag.saturating_sub(run).max(1)), self.known)
             }
             Lags::Passes => {
-                if self.pass_end <= self.pass {
-                    self.pass = 0;
-                    self.pass_end = self.known;
+                if *pass_end <= *pass {
+                    *pass = 0;
+                    *pass_end = self.known;
                 }
-                let start = self.pass;
-                self.pass = (start + run).min(self.pass_end);
+                let start = *pass;
                 // As many chunks were replaced as were added.
-                let gone = self.random.below(run / 8 + 2);
-                self.pass += gone;
-                (start, self.pass_end)
+                *pass = (start + run).min(*pass_end) + self.random.below(run / 8 + 2);
+                (start, *pass_end)
             }
         }
     }
 
-    fn draw_length(&mut self) -> u64 {
-        match self.shape.runs {
+    /// Draws the kind of the next run: shares are of chunks, so kinds of long runs are drawn less often.
+    fn draw_kind(&mut self) -> usize {
+        if self.kinds.len() == 1 {
+            return 0;
+        }
+        let weight = |kind: &Kind| kind.part.share / mean(kind.part.runs);
+        let mut at = self.random.share() * self.kinds.iter().map(weight).sum::<f64>();
+        let past = |kind: &Kind| {
+            at -= weight(kind);
+            at < 0.0
+        };
+        self.kinds.iter().position(past).unwrap_or(0)
+    }
+
+    fn draw_length(&mut self, runs: Runs) -> u64 {
+        match runs {
             Runs::Uniform(from, to) => from + self.random.below(to.saturating_sub(from) + 1),
             Runs::Geometric(mean) => self.random.geometric(mean),
         }
@@ -215,6 +275,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn kinds_of_runs_have_their_shares_of_the_duplicates() {
+        let part = |share, mean, lags| Part { share, runs: Runs::Geometric(mean), lags };
+        let parts = [part(3.0, 10_000.0, Lags::Passes), part(1.0, 10.0, Lags::Recent(1_000))];
+        let mut stream = Stream::mixed(3, 0.8, &parts, 1_000_000);
+        let (mut duplicates, mut near, mut before) = (0_u32, 0_u32, 0);
+        for _ in 0..3_000_000 {
+            let known = stream.known();
+            let (number, is_new) = stream.draw();
+            duplicates += u32::from(!is_new);
+            // A run may begin near the newest chunk, and goes on while the distance stays.
+            near += u32::from(!is_new && known - number <= 1_000);
+            before += u32::from(number == 0);
+        }
+        assert!(0 < before, "passes begin at the first chunk");
+        let (of_all, of_near) = (f64::from(duplicates) / 3e6, f64::from(near) / f64::from(duplicates));
+        assert!((of_all - 0.8).abs() < 0.03 && (of_near - 0.25).abs() < 0.03, "{of_all}, {of_near}");
     }
 
     #[test]

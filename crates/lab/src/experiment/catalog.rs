@@ -126,7 +126,7 @@ mod tests {
         assert!(refused("of = \"eager\"", "of = \"eagre\"").contains("did you mean \"eager\""));
         assert!(refused("measure = \"seconds\"", "measure = \"second\"").contains("did you mean \"seconds\""));
         assert!(refused("data-set = \"vm\"", "data-set = \"vmm\"").contains("did you mean \"vm\""));
-        assert!(refused("of-published", "of-publishd").contains("unknown field `of-publishd`"));
+        assert!(refused("qualitative", "qualitativ").contains("unknown field `qualitativ`"));
         assert!(refused("title", "titel").contains("unknown field"));
     }
 }

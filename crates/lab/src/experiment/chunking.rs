@@ -12,6 +12,8 @@ use serde::Deserialize;
 
 use crate::chunkers::Algorithm;
 use crate::counts::float;
+use crate::experiment::spec;
+use crate::experiment::verdict::{Bound, Samples, judge};
 use crate::findings::{Axis, Cell, Claim, Plot, PlotKind, Series, Table};
 use crate::point::dimension::unknown;
 
@@ -23,7 +25,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 256;
 
 /// An experiment on chunking.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ChunkingSpec {
     /// Name.
@@ -42,10 +44,27 @@ pub struct ChunkingSpec {
     pub average: u32,
     /// Numbers of threads, from one on.
     pub threads: Vec<usize>,
+    /// Numbers that the paper prints.
+    #[serde(default)]
+    pub published: Vec<SpeedUp>,
     /// MiB that each thread cuts, with `--quick`.
     pub quick_mib: usize,
     /// The same by default.
     pub mib: usize,
+}
+
+/// A number that the paper prints.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SpeedUp {
+    /// The chunker.
+    pub chunker: String,
+    /// Threads.
+    pub threads: usize,
+    /// Cores of the paper's machine.
+    pub cores: usize,
+    /// Speed, compared with one thread.
+    pub times: f64,
 }
 
 const ALGORITHMS: [Algorithm; 8] = [
@@ -91,18 +110,27 @@ pub(super) struct Speeds {
 }
 
 /// Cuts, and returns what to show.
-pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monitor) -> Result<Speeds> {
+pub(super) fn measure(
+    spec: &ChunkingSpec,
+    mebibytes: usize,
+    repetitions: u32,
+    monitor: &dyn Monitor,
+) -> Result<Speeds> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let columns = ["chunker", "threads", "MB/s", "times one thread"].map(str::to_owned).to_vec();
     let mut table = Table { title: "Figure 13".to_owned(), columns, rows: Vec::new() };
     let (mut series, mut claims) = (Vec::new(), Vec::new());
     for algorithm in spec.algorithms()? {
         let mut points: Vec<(f64, f64)> = Vec::new();
+        let mut curve = Vec::new();
         for &threads in &spec.threads {
             if monitor.is_interrupted() {
                 return Err(onefold_engine::Error::Interrupted.into());
             }
-            let speed = speed(algorithm, spec.average, threads, mebibytes)?;
+            let speeds = (0..repetitions.max(1)).map(|_| speed(algorithm, spec.average, threads, mebibytes));
+            let speeds = Samples(speeds.collect::<Result<_>>()?);
+            let speed = speeds.median().context("a chunker without a run")?;
+            curve.push((float(threads as u64), speeds));
             monitor.note(&format!("{}: {}, {threads} threads: {speed:.0} MB/s", spec.name, algorithm.name()));
             points.push((float(threads as u64), speed));
             let single = points.first().map_or(speed, |(_, single)| *single);
@@ -113,21 +141,57 @@ pub(super) fn measure(spec: &ChunkingSpec, mebibytes: usize, monitor: &dyn Monit
                 Cell::Number(speed / single),
             ]);
         }
-        let single = points.first().map_or(1.0, |(_, single)| *single);
-        let best = points.iter().map(|(_, speed)| *speed).fold(0.0, f64::max);
-        claims.push(Claim {
-            what: format!("{} grows with the processors, of which there are {processors}", algorithm.name()),
-            published: "4.16 times at 8 threads of 4 cores".to_owned(),
-            found: format!("{:.2} times", best / single),
-            holds: 0.7 * float(processors as u64) <= best / single,
-            remark: String::new(),
-        });
+        claims.extend(growth(spec, algorithm, &curve, processors));
         series.push(Series { name: algorithm.name().to_owned(), is_published: false, points });
     }
     let axis = |title: &str| Axis { title: title.to_owned(), is_logarithmic: false, names: Vec::new() };
     let plot =
         Plot { title: "Chunking".to_owned(), x: axis("threads"), y: axis("MB/s"), kind: PlotKind::Lines, series };
     Ok(Speeds { tables: vec![table], plots: vec![plot], claims })
+}
+
+/// Claims how a chunker's speed grows with the threads, up to the number of processors.
+fn growth(spec: &ChunkingSpec, algorithm: Algorithm, curve: &[(f64, Samples)], processors: usize) -> Vec<Claim> {
+    let of_threads = |threads: f64| curve.iter().find(|(at, _)| (at - threads).abs() < 0.5).map(|(_, speeds)| speeds);
+    let Some(single) = of_threads(1.0) else { return Vec::new() };
+    let mut claims = Vec::new();
+    let mut claim = |what: String, bound: &Bound, unprinted: &str, found: Samples, can_be_shown: bool, remark: &str| {
+        let judged = judge(bound, &found, false, can_be_shown);
+        let remark = if can_be_shown { judged.noise.clone().unwrap_or_default() } else { remark.to_owned() };
+        let (published, found) = (bound.words(unprinted), found.words());
+        claims.push(Claim {
+            what,
+            published,
+            found,
+            verdict: judged.verdict,
+            can_flip: judged.noise.is_some(),
+            remark,
+        });
+    };
+    let full = float(processors as u64).min(curve.iter().map(|(threads, _)| *threads).fold(1.0, f64::max));
+    let best = Samples::each(curve, |curve| {
+        curve.iter().filter(|(at, _)| *at <= full).map(|(_, speed)| *speed).reduce(f64::max)
+    });
+    let what = format!("{} with {full} threads is so many times as fast as with one", algorithm.name());
+    claim(
+        what,
+        &Bound::AtLeast(0.7 * full),
+        "about linear, up to the number of cores",
+        best.divided(single),
+        1.0 < full,
+        "",
+    );
+    for SpeedUp { chunker, threads, cores, times } in &spec.published {
+        if chunker != algorithm.name() {
+            continue;
+        }
+        let Some(speeds) = of_threads(float(*threads as u64)) else { continue };
+        let what = format!("{chunker} with {threads} threads is so many times as fast as with one");
+        let bound = Bound::ratio(*times, *times, spec::TOLERANCE);
+        let remark = format!("The paper's machine has {cores} cores, this one {processors}.");
+        claim(what, &bound, "", speeds.divided(single), *cores <= processors, &remark);
+    }
+    claims
 }
 
 /// Returns the MB/s of `threads` threads that cut `mebibytes` MiB each.
@@ -211,6 +275,7 @@ mod tests {
     use onefold_engine::monitor::Silent;
 
     use super::*;
+    use crate::findings::Verdict;
 
     #[test]
     fn every_chunker_has_a_speed_at_every_number_of_threads() {
@@ -222,12 +287,20 @@ mod tests {
             chunkers: ALGORITHMS.iter().map(|algorithm| algorithm.name().to_owned()).collect(),
             average: 4096,
             threads: vec![1, 3],
+            published: vec![SpeedUp { chunker: "rabin".to_owned(), threads: 3, cores: 1_000, times: 2.0 }],
             quick_mib: 1,
             mib: 2,
         };
         spec.check().unwrap();
-        let Speeds { tables, plots, claims } = measure(&spec, 2, &Silent).unwrap();
-        assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len(), ALGORITHMS.len()));
+        let Speeds { tables, plots, claims } = measure(&spec, 2, 2, &Silent).unwrap();
+        assert_eq!((tables[0].rows.len(), claims.len()), (2 * ALGORITHMS.len(), ALGORITHMS.len() + 1));
+        assert_eq!(
+            claims
+                .iter()
+                .filter(|claim| claim.verdict == Verdict::CannotBeShown && claim.remark.contains("1000 cores"))
+                .count(),
+            1
+        );
         assert!(plots[0].series.iter().all(|series| series.points.iter().all(|(_, speed)| 1.0 < *speed)));
         let refused = |spec: ChunkingSpec| spec.check().unwrap_err().to_string();
         let unknown = ChunkingSpec { chunkers: vec!["rabbin".to_owned()], ..spec.clone() };

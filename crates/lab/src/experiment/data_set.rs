@@ -9,8 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::counts::float;
+use crate::experiment::spec::measure;
+use crate::experiment::tables::names;
 use crate::files::{Embedded, embedded, from_toml, text_of, text_of_path};
-use crate::stream::{Lags, Runs, Shape};
+use crate::stream::{Lags, Part, Runs, Stream};
 
 /// A data set.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -29,8 +31,32 @@ pub struct DataSet {
     pub chunk_size: u32,
     /// Share of duplicates among all chunks.
     duplicates: f64,
-    runs: Runs,
-    lags: Lags,
+    /// Lengths and distances of runs, if all are of one kind.
+    runs: Option<Runs>,
+    lags: Option<Lags>,
+    /// Kinds of runs otherwise.
+    #[serde(default)]
+    mixture: Vec<Part>,
+    /// Numbers of papers that runs and lags were chosen to match. What they are compared with is no result.
+    #[serde(default)]
+    pub fitted: Vec<Fit>,
+}
+
+/// A number of a paper that a data set was fitted to.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Fit {
+    /// The table, as the paper calls it.
+    pub table: String,
+    /// Experiments that show the number.
+    pub experiments: Vec<String>,
+    /// Measures that have the number in them.
+    pub measures: Vec<String>,
+    /// Points; the number is theirs.
+    pub points: Vec<String>,
+    /// Values of the varied dimension; all if none is named.
+    #[serde(default)]
+    pub values: Vec<String>,
 }
 
 /// Fewest and most chunks of a data set.
@@ -39,6 +65,8 @@ const CHUNKS: RangeInclusive<u64> = 1..=1 << 40;
 const CHUNK_SIZE_MAX: u32 = 8 << 20;
 /// Longest runs of duplicates.
 const RUN_MAX: u64 = 1_000_000_000;
+/// Most kinds of runs.
+const PARTS_MAX: usize = 16;
 
 const DATA_SETS: Embedded = embedded!["data-sets": "vm" "src" "fslhomes" "pm-src" "pm-fsl"];
 
@@ -64,47 +92,105 @@ impl DataSet {
         ensure!(CHUNKS.contains(&self.chunks), "chunks: 1 to {}, not {}", CHUNKS.end(), self.chunks);
         let size = self.chunk_size;
         ensure!((1..=CHUNK_SIZE_MAX).contains(&size), "chunk-size: 1 to {CHUNK_SIZE_MAX} bytes, not {size}");
-        match self.runs {
-            Runs::Uniform(from, to) => {
-                ensure!(1 <= from && from <= to && to <= RUN_MAX, "runs: from 1, up to {RUN_MAX}, not {from} to {to}");
-            }
-            Runs::Geometric(mean) => {
-                ensure!((1.0..=float(RUN_MAX)).contains(&mean), "runs: 1 to {RUN_MAX} on average, not {mean}");
-            }
+        match (self.runs, self.lags, self.mixture.len()) {
+            (Some(_), Some(_), 0) | (None, None, 1..=PARTS_MAX) => {}
+            (None | Some(_), None, 0) | (None, Some(_), 0) => bail!("runs and lags, or a mixture of them"),
+            (None, None, _) => bail!("mixture: at most {PARTS_MAX} parts"),
+            _ => bail!("runs and lags are those of the parts of a mixture"),
         }
-        ensure!(self.lags != Lags::Recent(0), "lags: from among at least one chunk, not 0");
+        for Part { share, runs, lags } in self.parts() {
+            ensure!((0.0..=1.0).contains(&share) && 0.0 < share, "share: above 0, up to 1, not {share}");
+            match runs {
+                Runs::Uniform(from, to) => {
+                    let is_range = 1 <= from && from <= to && to <= RUN_MAX;
+                    ensure!(is_range, "runs: from 1, up to {RUN_MAX}, not {from} to {to}");
+                }
+                Runs::Geometric(mean) => {
+                    ensure!((1.0..=float(RUN_MAX)).contains(&mean), "runs: 1 to {RUN_MAX} on average, not {mean}");
+                }
+            }
+            ensure!(lags != Lags::Recent(0), "lags: from among at least one chunk, not 0");
+        }
+        self.fitted.iter().flat_map(|fit| &fit.measures).try_for_each(|name| measure(name).map(drop))?;
         Ok(())
     }
 
-    /// Returns one with a field set to another value: the share of duplicates, or the mean length of their runs.
+    fn parts(&self) -> Vec<Part> {
+        match (self.runs, self.lags) {
+            (Some(runs), Some(lags)) => vec![Part { share: 1.0, runs, lags }],
+            _ => self.mixture.clone(),
+        }
+    }
+
+    /// Returns the fit by which the number of a point was chosen, if it was.
+    pub fn fit(&self, experiment: &str, measure: &str, point: &str, value: Option<&str>) -> Option<&Fit> {
+        self.fitted.iter().find(|fit| {
+            fit.measures.iter().any(|it| it == measure)
+                && fit.experiments.iter().any(|it| it == experiment)
+                && fit.points.iter().any(|it| it == point)
+                && value.is_none_or(|value| names(&fit.values, value))
+        })
+    }
+
+    /// Returns one with a field set to another value: the share of duplicates, the mean length of all runs, or all lags. It
+    /// is fitted to nothing.
     pub fn varied(mut self, field: &str, value: &str) -> Result<Self> {
-        let number: f64 = value.parse().with_context(|| format!("data-set.{field}={value}"))?;
+        let number = || value.parse::<f64>().with_context(|| format!("data-set.{field}={value}"));
+        let mut mixture = self.parts();
         match field {
-            "duplicates" => self.duplicates = number,
-            "runs" => self.runs = Runs::Geometric(number),
+            "duplicates" => self.duplicates = number()?,
+            "runs" => {
+                let runs = Runs::Geometric(number()?);
+                for part in &mut mixture {
+                    part.runs = runs;
+                }
+            }
+            "lags" => {
+                let lags = Lags::parse(value)?;
+                for part in &mut mixture {
+                    part.lags = lags;
+                }
+            }
             _ => bail!("data-set.{field} is not varied"),
         }
+        (self.runs, self.lags, self.mixture) = (None, None, mixture);
+        self.fitted.clear();
         self.check()?;
         Ok(self)
     }
 
     /// Describes its stream.
     pub fn words(&self) -> String {
-        let runs = match self.runs {
-            Runs::Uniform(from, to) => format!("{from} to {to}"),
-            Runs::Geometric(mean) => format!("{mean} on average"),
+        let parts = self.parts();
+        let all: f64 = parts.iter().map(|part| part.share).sum();
+        let words = |part: &Part| {
+            let runs = match part.runs {
+                Runs::Uniform(from, to) => format!("{from} to {to}"),
+                Runs::Geometric(mean) => format!("{mean} on average"),
+            };
+            let lags = match part.lags {
+                Lags::Uniform => "from anywhere before".to_owned(),
+                Lags::Recent(chunks) => format!("from among the last {chunks}"),
+                Lags::Passes => "in passes through all that was before".to_owned(),
+            };
+            let share =
+                if parts.len() == 1 { String::new() } else { format!("{:.0}% of them ", 100.0 * part.share / all) };
+            format!("{share}in runs of {runs}, {lags}")
         };
-        let lags = match self.lags {
-            Lags::Uniform => "from anywhere before".to_owned(),
-            Lags::Recent(chunks) => format!("from among the last {chunks}"),
-            Lags::Passes => "in passes through all that was before".to_owned(),
-        };
-        format!("{:.0}% duplicates in runs of {runs}, {lags}", 100.0 * self.duplicates)
+        let words: Vec<_> = parts.iter().map(words).collect();
+        format!("{:.0}% duplicates {}", 100.0 * self.duplicates, words.join("; "))
     }
 
-    /// Returns what its stream is like.
-    pub fn shape(&self) -> Shape {
-        Shape { duplicates: self.duplicates, runs: self.runs, lags: self.lags }
+    /// Says which numbers it was fitted to; nothing if to none.
+    pub fn fits(&self) -> Option<String> {
+        let mut words: Vec<_> = self.fitted.iter().map(|fit| fit.table.clone()).collect();
+        words.dedup();
+        (!words.is_empty()).then(|| format!("fitted to {}", words.join("; ")))
+    }
+
+    /// Starts its stream.
+    pub fn stream(&self, seed: u64) -> Stream {
+        Stream::mixed(seed, self.duplicates, &self.parts(), 0)
     }
 }
 
@@ -144,6 +230,27 @@ mod tests {
             ("lags = { recent = 5 }", "lags = \"never\"", "lags"),
             ("duplicates", "duplicate", "unknown field `duplicate`"),
             ("chunks = 9\n", "", "missing field `chunks`"),
+            ("runs = { uniform = [1, 9] }\n", "", "runs and lags, or a mixture of them"),
+            (
+                "lags = { recent = 5 }",
+                "lags = { recent = 5 }\nmixture = [{ share = 1, runs = { geometric = 2.0 }, lags = \"uniform\" }]",
+                "runs and lags are those of the parts",
+            ),
+            (
+                "runs = { uniform = [1, 9] }\nlags = { recent = 5 }",
+                "mixture = [{ share = 1, runs = { geometric = 2.0 }, lags = \"uniform\" }]",
+                "",
+            ),
+            (
+                "runs = { uniform = [1, 9] }\nlags = { recent = 5 }",
+                "mixture = [{ share = 0, runs = { geometric = 2.0 }, lags = \"uniform\" }]",
+                "share: above 0, up to 1, not 0",
+            ),
+            (
+                "lags = { recent = 5 }",
+                "lags = { recent = 5 }\nfitted = [{ table = \"I\", experiments = [], measures = [\"second\"], points = [] }]",
+                "did you mean \"seconds\"",
+            ),
             ("chunks = 9", "chunks = \"9\"", "chunks = \"9\""),
         ] {
             std::fs::write(&path, sound.replacen(from, to, 1)).unwrap();

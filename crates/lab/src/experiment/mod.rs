@@ -10,6 +10,7 @@ pub mod data_set;
 mod plots;
 pub mod spec;
 mod tables;
+mod verdict;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,15 +25,15 @@ use crate::device::{Device, REAL};
 use crate::experiment::catalog::Experiment;
 use crate::experiment::chunking::Speeds;
 use crate::experiment::data_set::DataSet;
-use crate::experiment::spec::{PointSpec, Spec};
-use crate::findings::{Findings, Origin};
+use crate::experiment::spec::{PointSpec, Sensitivity, Spec};
+use crate::experiment::verdict::Samples;
+use crate::findings::{Findings, Origin, Table};
 use crate::measure::Measured;
 use crate::point::Point;
 use crate::point::memory::{BUCKETS_MIN, MEMTABLE_MIN, SCALE_MAX};
 use crate::point::preset::Preset;
 use crate::replay::MadeUp;
 use crate::run::{Setting, run};
-use crate::stream::Stream;
 
 /// Size of experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +56,8 @@ const INTERVALS: u64 = 20;
 pub struct Laboratory {
     scratch: PathBuf,
     size: Size,
+    /// How often each run is repeated, each time with another seed.
+    repetitions: u32,
     /// Device that replaces the one of experiments with one device.
     device: Option<Device>,
     made: HashMap<String, Rc<Measured>>,
@@ -74,7 +77,8 @@ pub(crate) struct RunId {
 pub(crate) struct Results<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) data_sets: Vec<DataSet>,
-    pub(crate) runs: HashMap<RunId, Rc<Measured>>,
+    /// The repetitions of each run.
+    pub(crate) runs: HashMap<RunId, Vec<Rc<Measured>>>,
 }
 
 impl Results<'_> {
@@ -85,14 +89,38 @@ impl Results<'_> {
         ids
     }
 
-    /// Returns a measure of a run.
+    /// Returns a measure of a run: the median of its repetitions.
     pub(crate) fn value(&self, id: RunId, measure: &str) -> Result<Option<f64>> {
-        let measure = spec::measure(measure)?;
-        Ok(self.runs.get(&id).and_then(|measured| measure.of(measured)))
+        Ok(self.samples(id, measure)?.median())
     }
 
-    /// Returns what the paper states of it.
+    /// Returns a measure of each repetition.
+    fn samples(&self, id: RunId, measure: &str) -> Result<Samples> {
+        let measure = spec::measure(measure)?;
+        let runs = self.runs.get(&id).into_iter().flatten();
+        Ok(Samples(runs.filter_map(|measured| measure.of(measured)).collect()))
+    }
+
+    /// Returns the table that the number of a run was fitted to, if it was.
+    fn fit(&self, id: RunId, measure: &str) -> Option<String> {
+        let value = self.spec.vary.as_ref().and_then(|vary| vary.values.get(id.value)).map(String::as_str);
+        let point = &self.spec.points.get(id.point)?.name;
+        self.data_sets.get(id.data_set)?.fit(&self.spec.name, measure, point, value).map(|fit| fit.table.clone())
+    }
+
+    /// Returns what the paper states of a run, if that is no multiple.
+    pub(crate) fn printed(&self, id: RunId, measure: &str) -> Option<f64> {
+        self.stated(id, measure)
+            .filter(|stated| !stated.is_relative)
+            .and_then(|stated| stated.measures.get(measure).copied())
+    }
+
+    /// Returns what the paper states of a run, or a multiple.
     pub(crate) fn published(&self, id: RunId, measure: &str) -> Option<f64> {
+        self.stated(id, measure).and_then(|stated| stated.measures.get(measure).copied())
+    }
+
+    fn stated(&self, id: RunId, measure: &str) -> Option<&spec::Published> {
         let spec = self.spec;
         let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
         let fits = |stated: &&spec::Published| {
@@ -101,7 +129,7 @@ impl Results<'_> {
                 && stated.device.as_ref().is_none_or(|device| spec.devices.get(id.device) == Some(device))
                 && stated.value.as_ref().is_none_or(|stated| value == Some(stated))
         };
-        spec.published.iter().filter(fits).find_map(|stated| stated.measures.get(measure).copied())
+        spec.published.iter().filter(fits).find(|stated| stated.measures.contains_key(measure))
     }
 
     /// Returns true if there is more than one device.
@@ -111,10 +139,10 @@ impl Results<'_> {
 }
 
 impl Laboratory {
-    /// Makes one that puts its files into a directory. A real device is the one under it. Experiments that have one device
-    /// are run on `device` instead, if it is given.
-    pub fn new(scratch: PathBuf, size: Size, device: Option<Device>) -> Self {
-        Self { scratch, size, device, made: HashMap::new() }
+    /// Makes one that puts its files into a directory. A real device is the one under it. Each run is made `repetitions`
+    /// times, with seeds from 1 on. Experiments that have one device are run on `device` instead, if it is given.
+    pub fn new(scratch: PathBuf, size: Size, repetitions: u32, device: Option<Device>) -> Self {
+        Self { scratch, size, repetitions: repetitions.max(1), device, made: HashMap::new() }
     }
 
     /// Runs an experiment. The monitor learns of each run and may stop it.
@@ -139,12 +167,13 @@ impl Laboratory {
                 let results = self.results(spec, monitor)?;
                 findings.notes = self.notes(&results);
                 findings.tables = tables::tables(&results)?;
+                findings.tables.extend(self.sensitivity(&results, monitor)?);
                 findings.plots = plots::plots(&results)?;
-                findings.claims = claims::claims(&results)?;
+                findings.claims = claims::claims(&results, &|id, measure| results.samples(id, measure))?;
             }
             Experiment::Chunking(spec) => {
                 let mebibytes = if self.size == Size::Quick { spec.quick_mib } else { spec.mib };
-                let Speeds { tables, plots, claims } = chunking::measure(spec, mebibytes, monitor)?;
+                let Speeds { tables, plots, claims } = chunking::measure(spec, mebibytes, self.repetitions, monitor)?;
                 findings.notes.clone_from(&spec.notes);
                 (findings.tables, findings.plots, findings.claims) = (tables, plots, claims);
             }
@@ -167,7 +196,9 @@ impl Laboratory {
                     let on_it = spec.points.iter().enumerate().filter(|(_, point)| runs_on(point, device_name));
                     for (index, point) in on_it {
                         let id = RunId { data_set, device, value, point: index };
-                        let measured = self.measure(&results, id, monitor);
+                        let measured =
+                            (1..=self.repetitions).map(|seed| self.measure(&results, id, None, seed.into(), monitor));
+                        let measured = measured.collect::<Result<_>>();
                         let measured = measured.with_context(|| format!("{}, {}", spec.name, point.name))?;
                         results.runs.insert(id, measured);
                     }
@@ -175,6 +206,34 @@ impl Laboratory {
             }
         }
         Ok(results)
+    }
+
+    /// Repeats a comparison with other streams, if the experiment asks for it.
+    fn sensitivity(&mut self, results: &Results<'_>, monitor: &dyn Monitor) -> Result<Option<Table>> {
+        let Some(sensitivity) = &results.spec.sensitivity else { return Ok(None) };
+        let Sensitivity { title, field, values, measure, of, to } = sensitivity;
+        let [of, to] = [results.spec.point(of)?, results.spec.point(to)?];
+        let unit = spec::measure(measure)?;
+        let mut table = tables::of_sensitivity(results, sensitivity, unit.title);
+        for first in results.ids().into_iter().filter(|id| id.point == of) {
+            let stated =
+                || Some(results.published(first, measure)? / results.published(RunId { point: to, ..first }, measure)?);
+            let stated = stated();
+            for value in std::iter::once(None).chain(values.iter().map(Some)) {
+                let mut samples = [Samples::default(), Samples::default()];
+                for (point, samples) in [of, to].into_iter().zip(&mut samples) {
+                    let id = RunId { point, ..first };
+                    let change = value.map(|value| (field.as_str(), value.as_str()));
+                    for seed in 1..=self.repetitions {
+                        samples.0.extend(unit.of(&*self.measure(results, id, change, seed.into(), monitor)?));
+                    }
+                }
+                let value = value.map_or("as the data set", String::as_str);
+                table.rows.push(tables::row_of_sensitivity(results, first, value, &samples, stated));
+            }
+        }
+        table.title.clone_from(title);
+        Ok(Some(table))
     }
 
     /// Returns how many chunks of a data set are run, and what memory is divided by.
@@ -208,6 +267,17 @@ impl Laboratory {
                 set.words(),
                 set.source
             ));
+            if let Some(fits) = set.fits() {
+                notes.push(format!("{}: {fits}. All other tables and figures are held out.", set.name));
+            }
+        }
+        if 1 < self.repetitions {
+            notes.push(format!(
+                "Each number is the median of {} runs, with seeds from 1 on; in brackets, the least and the most of them.",
+                self.repetitions
+            ));
+        } else {
+            notes.push("One run each: noise was not measured (--repeat).".to_owned());
         }
         if is_scaled {
             notes.push(format!(
@@ -233,10 +303,21 @@ impl Laboratory {
         notes
     }
 
-    fn measure(&mut self, results: &Results<'_>, id: RunId, monitor: &dyn Monitor) -> Result<Rc<Measured>> {
+    /// Makes a run with a seed, or returns what it measured before; with a field of the data set changed, if one is given.
+    fn measure(
+        &mut self,
+        results: &Results<'_>,
+        id: RunId,
+        change: Option<(&str, &str)>,
+        seed: u64,
+        monitor: &dyn Monitor,
+    ) -> Result<Rc<Measured>> {
         let spec = results.spec;
         let missing = "a run that the experiment has";
         let mut set = results.data_sets.get(id.data_set).context(missing)?.clone();
+        if let Some((field, value)) = change {
+            set = set.varied(field, value)?;
+        }
         let point_spec = spec.points.get(id.point).context(missing)?;
         let mut device = match &self.device {
             Some(device) if spec.devices.len() == 1 => device.clone(),
@@ -254,13 +335,13 @@ impl Laboratory {
         }
         let point: Point = Preset::named(&point_spec.preset)?.with(&assignments)?;
         let (chunks, scale) = self.extent(spec, &set);
-        let key = format!("{set:?} {chunks} {scale} {device:?} {point:?}");
+        let key = format!("{set:?} {chunks} {scale} {device:?} {point:?} {seed}");
         if let Some(measured) = self.made.get(&key) {
             return Ok(Rc::clone(measured));
         }
         let interval = Some(chunks.div_ceil(INTERVALS));
         let setting = Setting { point: &point, scale, device: &device, scratch: &self.scratch, interval, monitor };
-        let mut stream = Stream::new(1, set.shape(), 0);
+        let mut stream = set.stream(seed);
         let measured = run(&setting, &mut MadeUp { stream: &mut stream, len: set.chunk_size }, chunks)?;
         let value = spec.vary.as_ref().and_then(|vary| vary.values.get(id.value));
         monitor.note(&format!(

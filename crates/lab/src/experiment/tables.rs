@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 
+use crate::experiment::spec::Sensitivity;
+use crate::experiment::verdict::Samples;
 use crate::experiment::{Results, RunId, spec};
 use crate::findings::{Cell, Table};
 
@@ -15,7 +17,7 @@ pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
         let mut stated = Vec::new();
         for name in &table.measures {
             columns.push(spec::measure(name)?.title.to_owned());
-            let is_stated = ids.iter().any(|id| results.published(*id, name).is_some());
+            let is_stated = ids.iter().any(|id| results.printed(*id, name).is_some());
             if is_stated {
                 columns.push("paper".to_owned());
             }
@@ -29,7 +31,7 @@ pub(super) fn tables(results: &Results<'_>) -> Result<Vec<Table>> {
                 let is_count = spec::measure(name)?.is_count;
                 row.push(Cell::of(results.value(id, name)?, is_count));
                 if *is_stated {
-                    row.push(Cell::of(results.published(id, name), false));
+                    row.push(Cell::of(results.printed(id, name), false));
                 }
             }
             rows.push(row);
@@ -50,19 +52,61 @@ fn ratios(results: &Results<'_>, ratio: &spec::RatioSpec) -> Result<Table> {
         format!("{}: {title}", ratio.of),
         format!("{}: {title}", ratio.to),
         format!("{} : {}", ratio.of, ratio.to),
-        "paper".to_owned(),
     ]);
+    let is_repeated = results.runs.values().any(|runs| 1 < runs.len());
+    if is_repeated {
+        columns.extend(["least", "most"].map(str::to_owned));
+    }
+    columns.push("paper".to_owned());
     let mut rows = Vec::new();
     for id in results.ids().into_iter().filter(|id| id.point == of) {
         let other = RunId { point: to, ..id };
         let (above, below) = (results.value(id, &ratio.measure)?, results.value(other, &ratio.measure)?);
         let mut row = key_cells(results, id);
-        row.extend([Cell::of(above, false), Cell::of(below, false), Cell::of(divided(above, below), false)]);
+        // The median of the ratios, which is not the ratio of the medians.
+        let each = results.samples(id, &ratio.measure)?.divided(&results.samples(other, &ratio.measure)?);
+        row.extend([above, below, each.median()].map(|number| Cell::of(number, false)));
+        if is_repeated {
+            let (least, most) = each.interval().unzip();
+            row.extend([Cell::of(least, false), Cell::of(most, false)]);
+        }
         let stated = divided(results.published(id, &ratio.measure), results.published(other, &ratio.measure));
         row.push(Cell::of(stated, false));
         rows.push(row);
     }
     Ok(Table { title: ratio.title.clone(), columns, rows })
+}
+
+/// Makes the table of a comparison with other streams, without rows.
+pub(super) fn of_sensitivity(results: &Results<'_>, sensitivity: &Sensitivity, title: &str) -> Table {
+    let Sensitivity { field, of, to, .. } = sensitivity;
+    let mut columns = heads(results);
+    columns.push(field.clone());
+    columns.extend([of, to].map(|point| format!("{point}: {title}")));
+    columns.extend([format!("{of} : {to}"), "paper".to_owned(), "winner".to_owned()]);
+    Table { title: String::new(), columns, rows: Vec::new() }
+}
+
+/// Makes one of its rows.
+pub(super) fn row_of_sensitivity(
+    results: &Results<'_>,
+    id: RunId,
+    value: &str,
+    samples: &[Samples; 2],
+    stated: Option<f64>,
+) -> Vec<Cell> {
+    let [of, to] = samples;
+    let ratio = of.divided(to).median();
+    let winner = match (ratio, stated) {
+        (Some(ratio), Some(stated)) if (1.0 < ratio) != (1.0 < stated) => "not the paper's",
+        (Some(_), Some(_)) => "the paper's",
+        _ => "",
+    };
+    let mut row = key_cells(results, id);
+    row.push(Cell::Text(value.to_owned()));
+    row.extend([of.median(), to.median(), ratio, stated].map(|number| Cell::of(number, false)));
+    row.push(Cell::Text(winner.to_owned()));
+    row
 }
 
 /// Returns a ratio where there is one.

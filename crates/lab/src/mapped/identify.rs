@@ -60,8 +60,10 @@ pub struct MappedIndex<M> {
     tally: Tally,
     counters: Counters,
     takeovers: u64,
-    /// Traffic of lookups.
+    /// Traffic of lookups, without the copies after hits.
     lookup_traffic: Traffic,
+    /// Traffic of the copies after hits.
+    fill_traffic: Traffic,
 }
 
 impl<M: Medium> MappedIndex<M> {
@@ -96,6 +98,7 @@ impl<M: Medium> MappedIndex<M> {
             counters: Counters::default(),
             takeovers: 0,
             lookup_traffic: Traffic::default(),
+            fill_traffic: Traffic::default(),
         };
         Ok((index, state))
     }
@@ -126,9 +129,14 @@ impl<M: Medium> MappedIndex<M> {
         *self.space.medium.traffic()
     }
 
-    /// Returns the traffic of lookups: probes, entries, and copies after hits.
+    /// Returns the traffic of lookups: probes and entries.
     pub fn lookup_traffic(&self) -> Traffic {
         self.lookup_traffic
+    }
+
+    /// Returns the traffic of the copies into the cache after hits.
+    pub fn fill_traffic(&self) -> Traffic {
+        self.fill_traffic
     }
 
     /// Returns measurements of the orders, predictions of the model, and counts.
@@ -290,13 +298,11 @@ impl<M: Medium> MappedIndex<M> {
         let start = self.start();
         let found = self.table.find(&mut self.space, &self.log, name, self.near);
         let verdict = found.and_then(|(position, word)| self.verdict_of(position, word));
-        if let (Some((position, _)), Some(_)) = (found, verdict) {
-            let Self { space, log, cache, .. } = self;
-            let is_filled = cache.fill(position, |out| log.copy(space, position, out));
-            self.counters.prefetches += u64::from(is_filled);
-        }
         self.end(Step::Lookup, start);
         self.lookup_traffic.add(&self.space.medium.traffic().since(&before));
+        if let (Some((position, _)), Some(_)) = (found, verdict) {
+            self.fill(position);
+        }
         if let Some(verdict) = verdict {
             self.counters.disk_hits += 1;
             self.tally.duplicates += 1;
@@ -310,6 +316,18 @@ impl<M: Medium> MappedIndex<M> {
         }
         self.counters.filter_false_positives += u64::from(asked_filter);
         self.enter(name, sequence, Near::Both)
+    }
+
+    /// Copies an entry that was looked up and its neighbors into the cache.
+    fn fill(&mut self, position: u64) {
+        let before = *self.space.medium.traffic();
+        let start = self.start();
+        let Self { space, log, cache, .. } = self;
+        if cache.fill(position, |out| log.copy(space, position, out)) {
+            self.counters.prefetches += 1;
+            self.end(Step::Fill, start);
+        }
+        self.fill_traffic.add(&self.space.medium.traffic().since(&before));
     }
 
     /// Declares a chunk unique that the log does not have.

@@ -1,6 +1,6 @@
 //! Findings for tests: every kind of plot and cell, published series, and texts that would break out of the page.
 
-use crate::findings::{Axis, Cell, Claim, Findings, HeatMap, HeatRow, Origin, Plot, PlotKind, Series, Table};
+use crate::findings::{Axis, Cell, Claim, Findings, HeatMap, HeatRow, Origin, Plot, PlotKind, Series, Table, Verdict};
 
 /// A text that ends scripts, quotes and elements if it is not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\"'&amp;<b>bold</b>\u{2028}";
@@ -16,12 +16,13 @@ pub(crate) fn findings() -> Findings {
             vec![Cell::Count(1_234_567), Cell::Number(0.01), Cell::Empty(()), Cell::Text(text(HOSTILE))],
         ],
     };
-    let claim = |what: &str, holds| Claim {
+    let claim = |what: &str, verdict| Claim {
         what: text(what),
         published: text("1.5 to 2.1"),
         found: text("1.8"),
-        holds,
-        remark: text(if holds { "" } else { "The disk is another." }),
+        verdict,
+        can_flip: false,
+        remark: text(if verdict == Verdict::Reproduced { "" } else { "The disk is another." }),
     };
     Findings {
         experiment: text("example"),
@@ -48,7 +49,10 @@ pub(crate) fn findings() -> Findings {
                 HeatRow { name: text(HOSTILE), values: vec![Some(100.0), None] },
             ],
         }],
-        claims: vec![claim("lazy is faster than eager", true), claim("the turn comes at 20", false)],
+        claims: vec![
+            claim("lazy is faster than eager", Verdict::Reproduced),
+            claim("the turn comes at 20", Verdict::NotReproduced),
+        ],
         seconds: 12.5,
     }
 }

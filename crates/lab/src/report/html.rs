@@ -6,10 +6,10 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use crate::findings::{Cell, Claim, Findings, Plot, Table};
+use crate::findings::{Cell, Claim, Findings, Plot, Table, Verdict};
 use crate::report::check::check;
 use crate::report::heat::heat_map;
-use crate::report::text::{machine, verdict};
+use crate::report::text::machine;
 use crate::report::{digits, figure};
 
 const STYLE: &str = include_str!("page.css");
@@ -86,9 +86,46 @@ fn plural(count: usize, one: &'static str, more: &'static str) -> &'static str {
     if count == 1 { one } else { more }
 }
 
-fn holding(claims: &[Claim]) -> String {
-    let holding = claims.iter().filter(|claim| claim.holds).count();
-    format!("{holding} of {} {}", claims.len(), plural(claims.len(), "claim holds", "claims hold"))
+/// Counts claims by their verdicts.
+fn counted(claims: &[Claim]) -> String {
+    let of = |verdict: Verdict| claims.iter().filter(|claim| claim.verdict == verdict).count();
+    let counts = Verdict::ALL.map(|verdict| (of(verdict), verdict.words()));
+    let words: Vec<_> =
+        counts.into_iter().filter(|(count, _)| *count != 0).map(|(count, words)| format!("{count} {words}")).collect();
+    format!("{} {}: {}", claims.len(), plural(claims.len(), "claim", "claims"), words.join(", "))
+}
+
+/// Shows every claim of the page in one table.
+fn summary(all: &[Findings]) -> Markup {
+    html! {
+        section aria-labelledby="summary" {
+            h2 id="summary" { "Summary" }
+            div class="scroll" {
+                table class="claims" {
+                    thead {
+                        tr {
+                            th scope="col" { "Claim" }
+                            th scope="col" { "Paper" }
+                            th scope="col" { "Ours" }
+                            th scope="col" { "Verdict" }
+                        }
+                    }
+                    tbody {
+                        @for (number, findings) in all.iter().enumerate() {
+                            @for claim in &findings.claims {
+                                tr {
+                                    td { a href=(format!("#experiment-{number}")) { (findings.experiment) } ": " (claim.what) }
+                                    td { (claim.published) }
+                                    td { (claim.found) }
+                                    td { (mark(claim)) @if claim.can_flip { div class="quiet" { "Noise can flip this." } } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn header(all: &[Findings]) -> Markup {
@@ -98,9 +135,10 @@ fn header(all: &[Findings]) -> Markup {
             h1 { "What the laboratory found" }
             p {
                 (all.len()) (plural(all.len(), " experiment", " experiments"))
-                @if !claims.is_empty() { ", " (holding(&claims)) }
+                @if !claims.is_empty() { "; " (counted(&claims)) }
             }
         }
+        @if !claims.is_empty() && 1 < all.len() { (summary(all)) }
         @if 1 < all.len() {
             nav aria-labelledby="contents" {
                 h2 id="contents" { "Contents" }
@@ -108,7 +146,7 @@ fn header(all: &[Findings]) -> Markup {
                     @for (number, findings) in all.iter().enumerate() {
                         li {
                             a href=(format!("#experiment-{number}")) { (findings.title) } " "
-                            @if !findings.claims.is_empty() { span class="quiet" { (holding(&findings.claims)) } }
+                            @if !findings.claims.is_empty() { span class="quiet" { (counted(&findings.claims)) } }
                         }
                     }
                 }
@@ -197,8 +235,12 @@ fn claims(claims: &[Claim]) -> Markup {
 
 /// Shows the outcome of a claim by words, a sign, a border and a color.
 fn mark(claim: &Claim) -> Markup {
-    let (class, sign) = if claim.holds { ("verdict holds", "\u{2713}") } else { ("verdict fails", "\u{2717}") };
-    html! { span class=(class) { (sign) " " (verdict(claim)) } }
+    let (class, sign) = match claim.verdict {
+        Verdict::Reproduced | Verdict::Holds => ("verdict holds", "\u{2713}"),
+        Verdict::NotReproduced | Verdict::DoesNotHold => ("verdict fails", "\u{2717}"),
+        Verdict::ByConstruction | Verdict::CannotBeShown => ("verdict open", "\u{2013}"),
+    };
+    html! { span class=(class) { (sign) " " (claim.verdict.words()) } }
 }
 
 fn figure_slot(number: usize, plot: &Plot) -> Markup {
@@ -342,9 +384,19 @@ mod tests {
     #[test]
     fn verdicts_are_words_and_signs() {
         let page = to_html(&[example::findings()]).unwrap();
-        assert!(page.contains("<span class=\"verdict holds\">\u{2713} holds</span>"));
-        assert!(page.contains("<span class=\"verdict fails\">\u{2717} does not hold</span>"));
-        assert!(page.contains("1 experiment, 1 of 2 claims hold"));
+        assert!(page.contains("<span class=\"verdict holds\">\u{2713} reproduced</span>"));
+        assert!(page.contains("<span class=\"verdict fails\">\u{2717} not reproduced</span>"));
+        assert!(page.contains("1 experiment; 2 claims: 1 reproduced, 1 not reproduced"));
+        assert!(!page.contains("id=\"summary\""), "one experiment has its claims in sight");
+        let mut other = example::findings();
+        other.claims[1].verdict = Verdict::CannotBeShown;
+        other.claims[1].can_flip = true;
+        let page = to_html(&[example::findings(), other]).unwrap();
+        let (summary, articles) = page.split_once("<article").unwrap();
+        assert_eq!((summary.matches("class=\"verdict").count(), articles.matches("class=\"verdict").count()), (4, 4));
+        assert!(summary.contains("4 claims: 2 reproduced, 1 not reproduced, 1 cannot be shown at this scale"));
+        assert!(summary.contains("<span class=\"verdict open\">\u{2013} cannot be shown"));
+        assert_eq!(summary.matches("Noise can flip this.").count(), 1);
     }
 
     #[test]

@@ -65,11 +65,6 @@ pub(crate) fn machine(origin: &Origin) -> String {
     known.join(", ")
 }
 
-/// Returns the outcome of a claim in words.
-pub(crate) fn verdict(claim: &Claim) -> &'static str {
-    if claim.holds { "holds" } else { "does not hold" }
-}
-
 #[derive(Default)]
 struct Lines(String);
 
@@ -100,10 +95,10 @@ impl Lines {
     }
 
     fn claim(&mut self, claim: &Claim) {
-        self.words(&format!("  {:<13}  ", verdict(claim)), &claim.what);
+        self.words(&format!("  {:<19}  ", claim.verdict.words()), &claim.what);
         for (name, text) in [("published", &claim.published), ("found", &claim.found), ("remark", &claim.remark)] {
             if !text.is_empty() {
-                self.words(&format!("{:17}{name:<9}  ", ""), text);
+                self.words(&format!("{:23}{name:<9}  ", ""), text);
             }
         }
     }
@@ -197,13 +192,13 @@ Time by threshold
     1234567      0.01      -  \\u{{1b}}[2J\u{4e2d}
 
 Claims
-  holds          lazy is faster than eager
-                 published  1.5 to 2.1
-                 found      1.8
-  does not hold  the turn comes at 20
-                 published  1.5 to 2.1
-                 found      1.8
-                 remark     The disk is another.
+  reproduced           lazy is faster than eager
+                       published  1.5 to 2.1
+                       found      1.8
+  not reproduced       the turn comes at 20
+                       published  1.5 to 2.1
+                       found      1.8
+                       remark     The disk is another.
 ",
             words.trim_end(),
             "word ".repeat(11).trim_end()

@@ -123,6 +123,9 @@ pub(crate) struct PaperArgs {
     /// Use one Nth of the papers' sizes; 1 is the full size [default: the size that each experiment states]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) fraction: Option<u32>,
+    /// Repeat each run so many times, each time with another seed; print medians, and which claims noise can flip
+    #[arg(long = "repeat", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repetitions: u32,
     /// Run only on this data set: vm, src, fslhomes, pm-src or pm-fsl of the papers, or a file of your own; may be given again
     #[arg(long = "data-set", value_name = "NAME")]
     pub(crate) data_sets: Vec<String>,

@@ -200,8 +200,13 @@ fn experiments(args: &PaperArgs) -> Result<Vec<Experiment>> {
 /// Runs experiments.
 pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
     if args.names.is_empty() {
-        let PaperArgs { quick, fraction, data_sets, device, output: dir, .. } = args;
-        let is_bare = !quick && fraction.is_none() && data_sets.is_empty() && device.is_none() && dir.is_none();
+        let PaperArgs { quick, fraction, repetitions, data_sets, device, output: dir, .. } = args;
+        let is_bare = !quick
+            && *repetitions == 1
+            && fraction.is_none()
+            && data_sets.is_empty()
+            && device.is_none()
+            && dir.is_none();
         ensure!(is_bare, "name experiments, or all: none is run without");
         for name in catalog::names() {
             let experiment = Experiment::named(name)?;
@@ -224,7 +229,7 @@ pub(crate) fn paper(output: &Output, args: &PaperArgs) -> Result<()> {
         report::prepare(dir, &experiments.iter().map(Experiment::name).collect::<Vec<_>>())?;
     }
     let watch = watch(output)?;
-    let mut laboratory = Laboratory::new(scratch(args.scratch.as_ref()), size, device);
+    let mut laboratory = Laboratory::new(scratch(args.scratch.as_ref()), size, args.repetitions, device);
     let mut all = Vec::new();
     for experiment in &experiments {
         let findings = laboratory.run(experiment, origin(), command(), &watch).map_err(advised)?;
