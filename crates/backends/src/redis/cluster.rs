@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use onefold_engine::error::{Error, Result};
+use onefold_engine::io::background::on_another_thread;
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, ConnectionLike as _, IntoConnectionInfo as _, Pipeline, Value,
 };
@@ -25,21 +26,19 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Calls after which a node that was lost is tried again: a replica may have taken its slots.
 const CALLS_PER_RETRY: u32 = 64;
 
-/// A request for one key.
+/// A request for one field of a hash.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
+    /// Key of the hash.
     pub(super) key: Vec<u8>,
+    pub(super) field: Vec<u8>,
     /// The value to set; `None` reads the value.
     pub(super) value: Option<Vec<u8>>,
 }
 
 impl Request {
-    pub(super) fn get(key: Vec<u8>) -> Self {
-        Self { key, value: None }
-    }
-
-    pub(super) fn set(key: Vec<u8>, value: Vec<u8>) -> Self {
-        Self { key, value: Some(value) }
+    pub(super) fn get(key: Vec<u8>, field: Vec<u8>) -> Self {
+        Self { key, field, value: None }
     }
 }
 
@@ -156,7 +155,7 @@ impl Cluster {
     /// Connects to a cluster by the first address that answers.
     pub(super) fn connect(address: Address) -> Result<Self> {
         let mut cluster = Self { address, nodes: Vec::new(), owners: vec![NO_NODE; SLOTS], calls: 0, failure: None };
-        cluster.load_nodes().map_err(|reason| cluster.address.error(&reason))?;
+        on_another_thread(|| cluster.load_nodes()).map_err(|reason| cluster.address.error(&reason))?;
         Ok(cluster)
     }
 
@@ -217,6 +216,10 @@ impl Cluster {
 
     /// Carries requests out, those to all nodes at the same time; returns the replies in their order.
     pub(super) fn call(&mut self, requests: &[Request]) -> Vec<Reply> {
+        on_another_thread(|| self.call_here(requests))
+    }
+
+    fn call_here(&mut self, requests: &[Request]) -> Vec<Reply> {
         self.calls += 1;
         if self.calls.is_multiple_of(CALLS_PER_RETRY) && self.nodes.iter().any(|node| node.lost.is_some()) {
             self.nodes.iter_mut().for_each(|node| node.lost = None);
@@ -258,35 +261,44 @@ impl Cluster {
         let mut retry = Retry { indexes: Vec::new(), reason: "the slots of the cluster are moving".to_owned() };
         let mut sent = Vec::new();
         for (node, of_node) in self.nodes.iter_mut().zip(of_nodes).filter(|(_, of_node)| !of_node.is_empty()) {
-            let mut pipeline = Pipeline::with_capacity(of_node.len());
-            for &index in &of_node {
-                let Request { key, value } = &requests[index];
-                match value {
-                    None => pipeline.cmd("GET").arg(key),
-                    Some(value) => pipeline.cmd("SET").arg(key).arg(value).ignore(),
-                };
+            let commands = commands(requests, of_node);
+            let mut pipeline = Pipeline::with_capacity(commands.len());
+            for command in &commands {
+                let &first = command.first().expect("a command has a request");
+                let is_read = requests[first].value.is_none();
+                pipeline.cmd(if is_read { "HMGET" } else { "HSET" }).arg(&requests[first].key);
+                for &index in command {
+                    let Request { field, value, .. } = &requests[index];
+                    pipeline.arg(field);
+                    if let Some(value) = value {
+                        pipeline.arg(value);
+                    }
+                }
             }
             let outcome = node.connect().and_then(|connection| {
                 connection.send_packed_command(&pipeline.get_packed_pipeline()).map_err(|error| error.to_string())
             });
             match outcome {
-                Ok(()) => sent.push((node, of_node)),
+                Ok(()) => sent.push((node, commands)),
                 Err(reason) if node.was_lost => self.failure = Some(reason),
                 Err(reason) => {
                     retry.reason = if node.lost.is_some() { reason } else { node.lose(&reason) };
-                    retry.indexes.extend(of_node);
+                    retry.indexes.extend(commands.into_iter().flatten());
                 }
             }
         }
-        for (node, of_node) in sent {
-            for (position, &index) in of_node.iter().enumerate() {
-                match receive(node) {
-                    Ok(reply) => replies[index] = Reply::Value(reply),
-                    Err(Refusal::Moved) => retry.indexes.push(index),
+        for (node, commands) in sent {
+            for (position, command) in commands.iter().enumerate() {
+                let is_read = command.first().is_some_and(|index| requests[*index].value.is_none());
+                match receive(node, command.len(), is_read) {
+                    Ok(values) => {
+                        command.iter().zip(values).for_each(|(index, value)| replies[*index] = Reply::Value(value));
+                    }
+                    Err(Refusal::Moved) => retry.indexes.extend(command),
                     Err(Refusal::Refused(reason)) => self.failure = Some(format!("{}: {reason}", node.info.addr())),
                     Err(Refusal::Broken(reason)) => {
                         retry.reason = node.lose(&reason);
-                        retry.indexes.extend(&of_node[position..]);
+                        retry.indexes.extend(commands[position..].iter().flatten());
                         break;
                     }
                 }
@@ -295,29 +307,30 @@ impl Cluster {
         retry
     }
 
-    /// Calls `each` with all keys that begin with a text of letters and digits.
-    pub(super) fn scan(&mut self, start: &str, each: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let Self { nodes, address, .. } = self;
-        for node in nodes {
-            let mut cursor = 0_u64;
-            loop {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(cursor).arg("MATCH").arg(format!("{start}*")).arg("COUNT").arg(PIPELINE_MAX);
-                let found = node.connect().and_then(|connection| {
-                    scan.query::<(u64, Vec<Vec<u8>>)>(connection).map_err(|error| error.to_string())
-                });
-                let (next, keys) = found.map_err(|reason| address.error(&reason))?;
-                for key in &keys {
-                    each(key);
-                }
-                cursor = next;
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(())
+    /// Returns some fields of a hash, and where the next call goes on, which is 0 at the end. Begin with 0.
+    pub(super) fn fields(&mut self, key: &[u8], cursor: u64) -> Result<(Vec<Vec<u8>>, u64)> {
+        let owner = usize::from(self.owners[slot(key)]);
+        let node = self.nodes.get_mut(owner).ok_or_else(|| "its slot has no node".to_owned());
+        let scanned = node.and_then(|node| {
+            on_another_thread(|| {
+                let mut scan = redis::cmd("HSCAN");
+                scan.arg(key).arg(cursor).arg("COUNT").arg(PIPELINE_MAX);
+                let connection = node.connect()?;
+                scan.query::<(u64, Vec<Vec<u8>>)>(connection).map_err(|error| error.to_string())
+            })
+        });
+        let (next, found) = scanned.map_err(|reason| self.address.error(&reason))?;
+        // Values follow their fields.
+        Ok((found.into_iter().step_by(2).collect(), next))
     }
+}
+
+/// Divides requests, by their indexes, into commands: those of one hash.
+fn commands(requests: &[Request], mut indexes: Vec<usize>) -> Vec<Vec<usize>> {
+    // Of equal fields, the last value that is set counts: the sort is stable.
+    indexes.sort_by(|left, right| requests[*left].key.cmp(&requests[*right].key));
+    let of_one = |left: &usize, right: &usize| requests[*left].key == requests[*right].key;
+    indexes.chunk_by(of_one).map(<[usize]>::to_vec).collect()
 }
 
 /// Requests that a node did not answer, and that another one may.
@@ -336,13 +349,21 @@ enum Refusal {
     Broken(String),
 }
 
-fn receive(node: &mut Node) -> std::result::Result<Option<Vec<u8>>, Refusal> {
+/// Receives the reply to a command of `count` requests.
+fn receive(node: &mut Node, count: usize, is_read: bool) -> std::result::Result<Vec<Option<Vec<u8>>>, Refusal> {
     let Some(connection) = &mut node.connection else { return Err(Refusal::Broken("is not connected".to_owned())) };
-    let reply = connection.recv_response().and_then(Value::extract_error);
-    match reply {
-        Ok(Value::Nil | Value::Okay) => Ok(None),
-        Ok(Value::BulkString(bytes)) => Ok(Some(bytes)),
-        Ok(other) => Err(Refusal::Broken(format!("the answer {other:?} was not expected"))),
+    let value = |value| match value {
+        Value::Nil => Some(None),
+        Value::BulkString(bytes) => Some(Some(bytes)),
+        _ => None,
+    };
+    let unexpected = || Refusal::Broken("sent an answer that was not expected".to_owned());
+    match connection.recv_response().and_then(Value::extract_error) {
+        Ok(Value::Array(values)) if is_read && values.len() == count => {
+            values.into_iter().map(value).collect::<Option<_>>().ok_or_else(unexpected)
+        }
+        Ok(Value::Int(_)) if !is_read => Ok(vec![None; count]),
+        Ok(_) => Err(unexpected()),
         Err(error) => match error.code() {
             Some("MOVED") => Err(Refusal::Moved),
             Some(_) if !error.is_unrecoverable_error() && !error.is_io_error() => {

@@ -8,12 +8,16 @@ use std::time::Duration;
 use mysql::prelude::{FromRow, Queryable};
 use mysql::{Conn, FromRowError, Opts, OptsBuilder, Params, Row, Statement, Value};
 use onefold_engine::error::{Error, Result};
+use onefold_engine::io::background::on_another_thread;
 use onefold_engine::kv::{Entry, KEY_LEN, Key, Ordinal, Position};
 
 /// Keys of one lookup statement, and rows of one insertion: a statement is prepared for each number, and the last batch is
 /// filled up or divided.
 const LOOKUP_SIZES: [usize; 4] = [1, 16, 256, 1024];
 const INSERT_SIZES: [usize; 4] = [1000, 100, 10, 1];
+
+/// Keys of one statement that reads all of a range.
+const SCANNED_MAX: usize = 10_000;
 
 /// Attempts to connect, and the wait before the second; each further wait is four times as long.
 const TRIES: u32 = 3;
@@ -77,13 +81,13 @@ impl Server {
     pub(super) fn connect(&self) -> Result<Connection> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
-            match self.try_connect() {
+            match on_another_thread(|| self.try_connect()) {
                 Err(mysql::Error::IoError(_)) => std::thread::sleep(wait),
                 done => return done.map_err(|error| self.failed(&error)),
             }
             wait *= 4;
         }
-        self.try_connect().map_err(|error| self.failed(&error))
+        on_another_thread(|| self.try_connect()).map_err(|error| self.failed(&error))
     }
 
     fn try_connect(&self) -> mysql::Result<Connection> {
@@ -117,8 +121,8 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    fn run<T>(&mut self, run: impl FnOnce(&mut Conn) -> mysql::Result<T>) -> Result<T> {
-        run(&mut self.conn).map_err(|error| self.server.failed(&error))
+    fn run<T: Send>(&mut self, run: impl FnOnce(&mut Conn) -> mysql::Result<T> + Send) -> Result<T> {
+        on_another_thread(|| run(&mut self.conn)).map_err(|error| self.server.failed(&error))
     }
 
     /// Takes the store for this connection. Fails if another one has it.
@@ -182,7 +186,7 @@ impl Connection {
 
     /// Returns true if the server answers on this connection.
     pub(super) fn is_alive(&mut self) -> bool {
-        self.conn.ping().is_ok()
+        on_another_thread(|| self.conn.ping()).is_ok()
     }
 
     /// Returns the entries of keys.
@@ -256,14 +260,21 @@ impl Connection {
         let (mut first, mut last) = ([0; KEY_LEN], [u8::MAX; KEY_LEN]);
         first[..8].copy_from_slice(&heads.start().to_be_bytes());
         last[..8].copy_from_slice(&heads.end().to_be_bytes());
-        let query = format!("SELECT k FROM {} WHERE k BETWEEN ? AND ?", self.server.table());
-        self.run(|conn| {
-            for row in conn.exec_iter(query, (first.to_vec(), last.to_vec()))? {
-                let (key,) = from_row(row?)?;
+        let query =
+            format!("SELECT k FROM {} WHERE k BETWEEN ? AND ? ORDER BY k LIMIT {SCANNED_MAX}", self.server.table());
+        loop {
+            let rows: Vec<Row> = self.run(|conn| conn.exec(&query, (first.to_vec(), last.to_vec())))?;
+            let count = rows.len();
+            for row in rows {
+                let (key,) = from_row(row).map_err(|error| self.server.failed(&error))?;
+                first = key;
                 each(&Key(key));
             }
-            Ok(())
-        })
+            // The last key comes a second time, which is allowed.
+            if count < SCANNED_MAX {
+                return Ok(());
+            }
+        }
     }
 }
 

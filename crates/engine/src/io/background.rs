@@ -22,6 +22,15 @@ enum State<T> {
     Taken,
 }
 
+/// Carries work out on another thread, and waits for it. A thread that uses `io_uring` is interrupted when its requests end: a read from
+/// a socket with a time limit then fails. Panics if the work does.
+pub fn on_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let outcome = scope.spawn(work).join();
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 impl<T> fmt::Debug for Background<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_running = matches!(self.state, State::Running);

@@ -74,6 +74,8 @@ pub fn all() -> Result<Vec<Preset>> {
 
 #[cfg(test)]
 mod tests {
+    use onefold_engine::identify::{IndexOptions, IndexPreset, StoreKind};
+
     use super::*;
     use crate::files::{names_in, sorted};
     use crate::point::{Schedule, Store};
@@ -89,6 +91,19 @@ mod tests {
                 point.index_options().unwrap();
                 point.index_options_scaled(64.0).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn presets_of_backups_do_the_same_in_the_laboratory() {
+        let of = |options: &IndexOptions| {
+            let IndexOptions { schedule, order, prelookup, unit, follows_successors, run_order, .. } = *options;
+            let is_in_memory = matches!(options.store, StoreKind::Memory { .. });
+            (schedule, order, prelookup, unit, follows_successors, run_order, is_in_memory)
+        };
+        for preset in IndexPreset::all() {
+            let point = Preset::named(preset.name()).unwrap().with(&[]).unwrap();
+            assert_eq!(of(&point.index_options().unwrap()), of(&preset.options(512 << 20)), "{}", preset.name());
         }
     }
 
