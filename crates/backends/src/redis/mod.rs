@@ -11,10 +11,10 @@
 //! |---|---|---|
 //! | `e`, repository 12, group 2 | fingerprint 20 | entry: session 16, number of the container 4, log 4, position 8, CRC32C of field and value 4 |
 //! | `c`, repository 12, group 2 | session 16, number 4 | mark of a container all of whose chunks were entered: state 8, length of its file 8 |
-//! | `s`, repository 12, number 4 | none | state 8, the same under [`STATES`] keys |
+//! | `s`, repository 12, number 4 | none | state 8, the same under `STATES` keys |
 //!
 //! `repository` is the beginning of the BLAKE3 of its id, and it, groups and numbers in keys are hexadecimal digits. The other numbers are
-//! little-endian. The group of an entry is the last byte of the fingerprint modulo [`GROUPS`], that of a mark the exclusive or of the last byte of the session
+//! little-endian. The group of an entry is the last byte of the fingerprint modulo `GROUPS`, that of a mark the exclusive or of the last byte of the session
 //! and the first of the number, likewise.
 //!
 //! **State.** The cluster may lose a node with all that it holds. The keys of the state are spread over all slots. If one of them is

@@ -60,8 +60,8 @@ fn index_preset(name: &str) -> Result<IndexPreset, String> {
 /// Where the entries of the index are.
 #[derive(Args, Debug, Default)]
 pub(crate) struct IndexServerArgs {
-    /// Keep the entries of the index on a server: mysql://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?socket=PATH] for MariaDB or MySQL,
-    /// redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT]... for a Redis cluster that several hosts share [env: ONEFOLD_INDEX_SERVER, which hides the password] [default: files in the cache directory]
+    /// Keep the entries of the index on a server: mysql://USER@HOST/DATABASE for MariaDB or MySQL, redis://HOST:PORT for a Redis
+    /// cluster that several hosts share [env: ONEFOLD_INDEX_SERVER, which hides a password] [default: files in the cache directory]
     #[arg(long, value_name = "URL")]
     pub(crate) index_server: Option<String>,
 }
