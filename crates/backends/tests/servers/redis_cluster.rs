@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -15,6 +17,9 @@ const START_SECONDS_MAX: u64 = 120;
 
 const NODES: usize = 3;
 
+/// Ports of nodes.
+const PORTS: Range<u32> = 12_000..32_000;
+
 /// Three nodes on the loopback interface, each with a third of the slots. They are killed when this is dropped.
 pub(crate) struct RedisCluster {
     directory: TempDir,
@@ -25,10 +30,8 @@ impl RedisCluster {
     /// Starts the nodes and makes them a cluster.
     pub(crate) fn start() -> Self {
         let directory = TempDir::new().unwrap();
-        // All are held until each is chosen, so that they differ; a port for clients and one for other nodes.
-        let held: Vec<TcpListener> = (0..2 * NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports: Vec<u16> = held.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
-        drop(held);
+        // A port for clients and one for other nodes.
+        let ports: Vec<u16> = std::iter::repeat_with(free_port).take(2 * NODES).collect();
         let mut cluster = Self { directory, nodes: Vec::new() };
         for ports in ports.chunks(2) {
             let name = format!("node{}", ports[0]);
@@ -106,6 +109,19 @@ impl RedisCluster {
 impl Drop for RedisCluster {
     fn drop(&mut self) {
         (0..self.nodes.len()).for_each(|index| self.kill(index));
+    }
+}
+
+/// Returns a port that nobody listens on. It is below those that the system gives to connections, and no other test of this process
+/// gets it.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::SeqCst));
+        let port = u16::try_from(PORTS.start + number % (PORTS.end - PORTS.start)).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
     }
 }
 
