@@ -2,6 +2,7 @@
 //!
 //! [`redis`] keeps entries in a cluster that several hosts share, [`sql`] keeps entries in a table of MariaDB or MySQL.
 
+mod buffer;
 pub mod redis;
 pub mod sql;
 

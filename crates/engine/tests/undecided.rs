@@ -215,7 +215,7 @@ fn a_collection_of_which_neither_list_can_be_read_is_not_given_up_with_success()
     assert_eq!(ids(&store), all);
 }
 
-/// What the collection has decided is in nothing that is left, so a session could rely on a container that is about to go.
+/// Nothing that is left has what the collection has decided, so a session could rely on a container that is about to go.
 #[test]
 fn a_damaged_decision_without_the_list_of_what_was_condemned_ends_backups_and_prunes() {
     let repository = Repository::new(6);

@@ -11,15 +11,17 @@
 //! |---|---|---|
 //! | `e`, repository 12, group 2 | fingerprint 20 | entry: session 16, number of the container 4, log 4, position 8, CRC32C of field and value 4 |
 //! | `c`, repository 12, group 2 | session 16, number 4 | mark of a container all of whose chunks were entered: state 8, length of its file 8 |
-//! | `s`, repository 12, number 4 | none | state 8, the same under `STATES` keys |
+//! | `e`, likewise | none | state 8 |
+//! | `e`, likewise | epoch of an index 8 | generation of its last checkpoint 8 |
 //!
 //! `repository` is the beginning of the BLAKE3 of its id, and it, groups and numbers in keys are hexadecimal digits. The other numbers are
 //! little-endian. The group of an entry is the last byte of the fingerprint modulo `GROUPS`, that of a mark the exclusive or of the last byte of the session
 //! and the first of the number, likewise.
 //!
-//! **State.** The cluster may lose a node with all that it holds. The keys of the state are spread over all slots. If one of them is
-//! missing or differs, marks prove nothing any more, and the next index that opens the store writes a new state. An index whose
-//! checkpoint has another state records all containers again.
+//! **State.** A node may come back empty, or as it was some time ago, or a replica that lacks the last writes may take its place. So each hash
+//! of entries has the state, a random number that is the same in all, and for each index the generation of its last checkpoint. An index whose
+//! checkpoint has another state, or a later generation than one of the hashes, records all containers again. Before that it writes a
+//! new state if the hashes do not agree, or if its own entries are lost. A mark of another state proves nothing.
 //!
 //! **Loss.** A node that does not answer is a lost answer: the chunk is stored again. The store then reports that it is incomplete, and
 //! neither marks nor saves anything.
@@ -30,7 +32,7 @@
 
 mod cluster;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::mem::size_of;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -43,14 +45,13 @@ use onefold_engine::kv::{
 };
 use onefold_engine::types::{ContainerId, RepositoryId, SessionId};
 
+use crate::buffer::{Buffer, bytes_of, entries_in};
+
 use cluster::{Address, Cluster, Reply, Request};
 
 /// The part of a checkpoint: the first bytes, then generation, epoch of the log and state of 8 bytes each, little-endian.
 const MAGIC: [u8; 8] = *b"OFRDSST1";
 const PART_BYTES: usize = 32;
-
-/// Keys of the state. A node with a hundredth of the slots has none of them in one of 30,000 clusters.
-const STATES: u16 = 1_024;
 
 /// Hashes over which entries, and marks, are spread. More would make commands smaller; with fewer, large clusters would be
 /// unevenly filled.
@@ -59,15 +60,13 @@ const GROUPS: u8 = 64;
 /// Bytes of an entry's value, without its checksum.
 const ENTRY_BYTES: usize = 16 + 4 + 4 + 8;
 
-/// Memory of a buffered entry: a slot of the map and its control byte, and the map is at least 7/16 full.
-const BUFFERED_BYTES: usize = (size_of::<(Key, (Ordinal, Position))>() + 1) * 16 / 7;
-/// Fewest entries that are buffered.
-const BUFFERED_MIN: usize = 1_000;
+/// Memory of a container that was entered: in a node of the set that is half full, and in the copy that is marked.
+const ENTERED_BYTES: usize = 4 * size_of::<Ordinal>();
 
-/// A position that no log reaches: a hit prefetches nothing.
-const NO_POSITION: Position = Position(u64::MAX);
+/// Requests of one call, at most, where there may be more.
+const REQUESTS_MAX: usize = 2_048;
 
-/// Where the entries of a repository are kept.
+/// Place of the entries of a repository on servers.
 #[derive(Clone, Debug)]
 pub struct RedisSpec {
     address: Address,
@@ -83,13 +82,13 @@ impl RedisSpec {
         Ok(Self {
             address: Address::parse(url)?,
             repository: digits[..12].to_owned(),
-            buffered_max: (buffer_bytes / BUFFERED_BYTES).max(BUFFERED_MIN),
+            buffered_max: entries_in(buffer_bytes),
         })
     }
 
     /// Returns the memory that a store takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.buffered_max * BUFFERED_BYTES + Cluster::MEMORY_BYTES
+        bytes_of(self.buffered_max) + Cluster::MEMORY_BYTES
     }
 
     fn store(&self, cluster: Cluster, epoch: u64, state: [u8; 8]) -> RedisStore {
@@ -98,7 +97,7 @@ impl RedisSpec {
             repository: self.repository.clone(),
             epoch,
             state,
-            buffer: HashMap::with_capacity(self.buffered_max),
+            buffer: Buffer::new(self.buffered_max),
             buffered_max: self.buffered_max,
             entered: BTreeSet::new(),
             answers: None,
@@ -121,7 +120,7 @@ impl OpenStore for RedisSpec {
 
     fn open(
         &self,
-        _surroundings: Surroundings<'_>,
+        surroundings: Surroundings<'_>,
         generation: u64,
         parts: Vec<SealedReader>,
     ) -> Result<(Box<dyn EntryStore>, u64)> {
@@ -137,11 +136,26 @@ impl OpenStore for RedisSpec {
         }
         let (epoch, state) = (u64::from_le_bytes(field(8)), field(16));
         let mut store = self.store(Cluster::connect(self.address.clone())?, epoch, state);
-        if store.states().iter().flatten().any(|found| *found != state) {
+        let hashes = store.read_states();
+        if hashes.iter().any(|hash| hash.state != state) {
             return damaged("belongs to another state than the cluster has");
+        }
+        if hashes.iter().any(|hash| hash.generation < generation) {
+            // Other hosts must not rely on the marks of what is lost.
+            store.renew(surroundings.host)?;
+            return damaged("is newer than what the cluster has");
         }
         Ok((Box::new(store), epoch))
     }
+}
+
+/// What a hash of entries says of the cluster.
+#[derive(Clone, Copy, Debug)]
+struct HashState {
+    /// The state; 0 if there is none.
+    state: [u8; 8],
+    /// Generation of this index's last checkpoint; 0 if there is none.
+    generation: u64,
 }
 
 /// A store on a cluster.
@@ -153,7 +167,7 @@ struct RedisStore {
     epoch: u64,
     state: [u8; 8],
     /// Entries that the cluster does not have.
-    buffer: HashMap<Key, (Ordinal, Position)>,
+    buffer: Buffer,
     buffered_max: usize,
     /// Containers with entries since the last checkpoint.
     entered: BTreeSet<Ordinal>,
@@ -179,11 +193,6 @@ impl RedisStore {
         Request::get(format!("c{}{group:02x}", self.repository).into_bytes(), field)
     }
 
-    fn state_requests(&self) -> Vec<Request> {
-        let key = |number: u16| format!("s{}{number:04x}", self.repository).into_bytes();
-        (0..STATES).map(|number| Request::get(key(number), Vec::new())).collect()
-    }
-
     /// Returns the number by which entries name this host's log.
     fn log(&self) -> [u8; 4] {
         *self.epoch.to_le_bytes().first_chunk().expect("four of eight bytes")
@@ -205,35 +214,55 @@ impl RedisStore {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Reads the keys of the state from the nodes that answer: `None` for one that does not, empty for one without a value.
-    fn states(&mut self) -> Vec<Option<Vec<u8>>> {
-        let replies = self.call(&self.state_requests());
-        replies
-            .into_iter()
-            .map(|reply| match reply {
-                Reply::Value(value) => Some(value.unwrap_or_default()),
-                Reply::Lost => None,
-            })
-            .collect()
+    /// Returns what the hashes of entries say of the cluster, without those of nodes that do not answer.
+    fn read_states(&mut self) -> Vec<HashState> {
+        let epoch = self.epoch.to_le_bytes().to_vec();
+        let of_group = |group| {
+            let key = self.entries_key(group);
+            [Request::get(key.clone(), Vec::new()), Request::get(key, epoch.clone())]
+        };
+        let requests: Vec<Request> = (0..GROUPS).flat_map(of_group).collect();
+        let replies = self.call(&requests);
+        let number = |reply: &Reply| match reply {
+            Reply::Value(Some(value)) => Some(<[u8; 8]>::try_from(value.as_slice()).unwrap_or_default()),
+            Reply::Value(None) => Some([0; 8]),
+            Reply::Lost => None,
+        };
+        let hash = |pair: &[Reply]| match pair {
+            [state, generation] => {
+                Some(HashState { state: number(state)?, generation: u64::from_le_bytes(number(generation)?) })
+            }
+            _ => None,
+        };
+        replies.chunks_exact(2).filter_map(hash).collect()
     }
 
-    /// Returns the state of the cluster, after writing a new one if it has lost a part of it.
+    /// Returns the state of the cluster, after writing a new one if it has none, or has lost a part of it.
     fn join(&mut self, host: &Arc<dyn Host>) -> Result<[u8; 8]> {
-        let found: BTreeSet<Vec<u8>> = self.states().into_iter().flatten().collect();
-        if let (1, Some(state)) =
-            (found.len(), found.first().and_then(|state| <[u8; 8]>::try_from(state.as_slice()).ok()))
-        {
-            return Ok(state);
-        }
+        let found: BTreeSet<[u8; 8]> = self.read_states().iter().map(|hash| hash.state).collect();
         if found.is_empty() {
             self.check()?;
         }
+        match (found.len(), found.first()) {
+            (1, Some(state)) if *state != [0; 8] => Ok(*state),
+            _ => self.renew(host),
+        }
+    }
+
+    /// Writes a new state.
+    fn renew(&mut self, host: &Arc<dyn Host>) -> Result<[u8; 8]> {
         let mut state = [0; 8];
         host.random(&mut state)?;
-        let set = |request: Request| Request { value: Some(state.to_vec()), ..request };
-        let requests: Vec<Request> = self.state_requests().into_iter().map(set).collect();
-        self.call(&requests);
+        self.write_in_all(&[], &state);
         Ok(state)
+    }
+
+    /// Sets a field of each hash of entries.
+    fn write_in_all(&mut self, field: &[u8], value: &[u8]) {
+        let set =
+            |group| Request { value: Some(value.to_vec()), ..Request::get(self.entries_key(group), field.to_vec()) };
+        let requests: Vec<Request> = (0..GROUPS).map(set).collect();
+        self.call(&requests);
     }
 
     fn encode(&self, key: &[u8], container: ContainerId, position: Position) -> Vec<u8> {
@@ -259,40 +288,42 @@ impl RedisStore {
         let (log, position) = fields.split_first_chunk::<4>()?;
         let position = u64::from_le_bytes(*position.first_chunk()?);
         let container = ContainerId { session: SessionId(*session), ordinal: u32::from_le_bytes(*number) };
-        Some((container, if *log == self.log() { Position(position) } else { NO_POSITION }))
+        Some((container, if *log == self.log() { Position(position) } else { Position::NONE }))
     }
 
     /// Writes the buffered entries. The containers that they name are durable in the repository, so that they need not be synced.
     fn flush(&mut self, containers: &dyn Containers) -> Result<()> {
         self.check()?;
-        let mut requests = Vec::with_capacity(self.buffer.len());
-        for (key, (ordinal, position)) in &self.buffer {
-            // A container without a number is not registered: its entries are of no use to anybody.
-            if let Some(container) = containers.container(*ordinal) {
-                let value = self.encode(&key.0, container, *position);
-                self.counters.bytes_written += value.len() as u64;
-                requests.push(Request { value: Some(value), ..self.read_entry(key) });
+        for entries in self.buffer.sorted().chunks(REQUESTS_MAX) {
+            let mut requests = Vec::with_capacity(entries.len());
+            for Entry { key, ordinal, position } in entries {
+                // A container without a number is not registered: its entries are of no use to anybody.
+                if let Some(container) = containers.container(*ordinal) {
+                    let value = self.encode(&key.0, container, *position);
+                    self.counters.bytes_written += value.len() as u64;
+                    requests.push(Request { value: Some(value), ..self.read_entry(key) });
+                }
             }
+            self.call(&requests);
+            self.check()?;
         }
-        self.call(&requests);
-        self.check()?;
         self.buffer.clear();
         Ok(())
     }
 
     /// Marks the containers that were entered.
     fn mark_entered(&mut self, containers: &dyn Containers) -> Result<()> {
-        let mut requests = Vec::with_capacity(self.entered.len());
-        for &ordinal in &self.entered {
-            if let Some(container) = containers.container(ordinal)
-                && let Some(len) = containers.len_of(container)
-            {
-                let value = [self.state, len.to_le_bytes()].concat();
-                requests.push(Request { value: Some(value), ..self.mark(container) });
-            }
+        let entered: Vec<Ordinal> = self.entered.iter().copied().collect();
+        for ordinals in entered.chunks(REQUESTS_MAX) {
+            let marked = |&ordinal: &Ordinal| {
+                let container = containers.container(ordinal)?;
+                let value = [self.state, containers.len_of(container)?.to_le_bytes()].concat();
+                Some(Request { value: Some(value), ..self.mark(container) })
+            };
+            let requests: Vec<Request> = ordinals.iter().filter_map(marked).collect();
+            self.call(&requests);
+            self.check()?;
         }
-        self.call(&requests);
-        self.check()?;
         self.entered.clear();
         Ok(())
     }
@@ -306,7 +337,7 @@ impl EntryStore for RedisStore {
         let mut answers = Vec::with_capacity(keys.len());
         let (mut asked, mut requests) = (Vec::new(), Vec::new());
         for (index, &key) in keys.iter().enumerate() {
-            let buffered = self.buffer.get(&key).map(|&(ordinal, position)| Entry { key, ordinal, position });
+            let buffered = self.buffer.get(&key);
             answers.push(buffered.map_or(Lookup::Absent, |entry| answer(entry, Lookup::InMemory)));
             if buffered.is_none() {
                 asked.push(index);
@@ -342,19 +373,17 @@ impl EntryStore for RedisStore {
     }
 
     fn insert(&mut self, entries: &[Entry]) -> usize {
-        for (index, entry) in entries.iter().enumerate() {
-            if self.buffered_max <= self.buffer.len() && !self.buffer.contains_key(&entry.key) {
-                return index;
-            }
-            self.buffer.insert(entry.key, (entry.ordinal, entry.position));
-            self.entered.insert(entry.ordinal);
+        let inserted = self.buffer.insert(entries);
+        // Entries come container by container.
+        for run in entries[..inserted].chunk_by(|left, right| left.ordinal == right.ordinal) {
+            self.entered.extend(run.first().map(|entry| entry.ordinal));
         }
-        entries.len()
+        inserted
     }
 
     fn make_space(&mut self, containers: &mut dyn Containers) -> Result<()> {
         self.check()?;
-        if self.buffer.len() < self.buffered_max { Ok(()) } else { self.flush(containers) }
+        if self.buffer.is_full() { self.flush(containers) } else { Ok(()) }
     }
 
     fn is_shared(&self) -> bool {
@@ -411,6 +440,9 @@ impl EntryStore for RedisStore {
     fn save(&mut self, generation: u64, containers: &mut dyn Containers, parts: &mut [SealedWriter]) -> Result<()> {
         self.flush(containers)?;
         self.mark_entered(containers)?;
+        // Last: what a generation stands for is there when it is.
+        self.write_in_all(&self.epoch.to_le_bytes(), &generation.to_le_bytes());
+        self.check()?;
         let [part] = parts else { unreachable!("as many parts as the kind has") };
         for bytes in [MAGIC, generation.to_le_bytes(), self.epoch.to_le_bytes(), self.state] {
             part.write(&bytes)?;
@@ -421,7 +453,7 @@ impl EntryStore for RedisStore {
     fn saved(&mut self) {}
 
     fn memory_bytes(&self) -> usize {
-        self.buffered_max * BUFFERED_BYTES + Cluster::MEMORY_BYTES + self.entered.len() * 2 * size_of::<Ordinal>()
+        bytes_of(self.buffered_max) + Cluster::MEMORY_BYTES + self.entered.len() * ENTERED_BYTES
     }
 
     fn counters(&self) -> StoreCounters {

@@ -25,9 +25,11 @@ use onefold_engine::error::{Error, Result};
 use onefold_engine::io::Host;
 use onefold_engine::io::background::Background;
 use onefold_engine::kv::{
-    Containers, Entry, EntryStore, Key, Live, Lookup, OpenStore, Ordinal, Position, SealedReader, SealedWriter,
-    StoreCounters, Surroundings,
+    Containers, Entry, EntryStore, Key, Live, Lookup, OpenStore, Ordinal, SealedReader, SealedWriter, StoreCounters,
+    Surroundings,
 };
+
+use crate::buffer::{Buffer, bytes_of, entries_in};
 
 use server::{Connection, Server, State};
 
@@ -35,12 +37,7 @@ use server::{Connection, Server, State};
 const MAGIC: [u8; 8] = *b"OFSQLST1";
 const PART_BYTES: usize = 24;
 
-/// Memory of a buffered entry: a slot of the map and its control byte, and the map is at least 7/16 full.
-const BUFFERED_BYTES: usize = (size_of::<(Key, (Ordinal, Position))>() + 1) * 16 / 7;
-/// Fewest entries that are buffered.
-const BUFFERED_MIN: usize = 1_000;
-
-/// Where a store of the index is kept.
+/// Place of a store of the index on a server.
 #[derive(Clone, Debug)]
 pub struct SqlSpec {
     server: Server,
@@ -52,13 +49,12 @@ impl SqlSpec {
     /// most 40 letters `a` to `z`, digits and underscores. Each index needs a name of its own. Entries wait in `buffer_bytes`
     /// for the server. Fails if address or name are not of this form. Does not connect.
     pub fn new(url: &str, name: &str, buffer_bytes: usize) -> Result<Self> {
-        let buffered_max = (buffer_bytes / BUFFERED_BYTES).max(BUFFERED_MIN);
-        Ok(Self { server: Server::new(url, name)?, buffered_max })
+        Ok(Self { server: Server::new(url, name)?, buffered_max: entries_in(buffer_bytes) })
     }
 
     /// Returns the memory that a store takes, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.buffered_max * BUFFERED_BYTES
+        bytes_of(self.buffered_max)
     }
 
     fn connect(&self, surroundings: Surroundings<'_>, epoch: u64, writer: Connection) -> Result<Box<dyn EntryStore>> {
@@ -68,7 +64,7 @@ impl SqlSpec {
             reader: Reader { server: self.server.clone(), connection: Some(self.server.connect()?), has_lost: false },
             writer,
             epoch,
-            buffer: HashMap::with_capacity(self.buffered_max),
+            buffer: Buffer::new(self.buffered_max),
             buffered_max: self.buffered_max,
             lookup: None,
             failure: None,
@@ -173,7 +169,7 @@ struct SqlStore {
     writer: Connection,
     epoch: u64,
     /// Entries that the server does not have.
-    buffer: HashMap<Key, (Ordinal, Position)>,
+    buffer: Buffer,
     buffered_max: usize,
     lookup: Option<StartedLookup>,
     /// The first failure, after which entries may be lost.
@@ -185,9 +181,8 @@ impl SqlStore {
     /// Divides keys into answers from the buffer and keys to ask for.
     fn look_up_buffered(&self, keys: &[Key], is_live: &dyn Fn(Ordinal) -> bool) -> (Vec<Option<Lookup>>, Vec<Key>) {
         let answer = |key: &Key| {
-            let (ordinal, position) = *self.buffer.get(key)?;
-            let entry = Entry { key: *key, ordinal, position };
-            Some(if is_live(ordinal) { Lookup::InMemory(entry) } else { Lookup::Dead })
+            let entry = self.buffer.get(key)?;
+            Some(if is_live(entry.ordinal) { Lookup::InMemory(entry) } else { Lookup::Dead })
         };
         let answers: Vec<_> = keys.iter().map(answer).collect();
         let asked = keys.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(key, _)| *key).collect();
@@ -237,7 +232,7 @@ impl SqlStore {
 
     fn flush(&mut self, containers: &mut dyn Containers) -> Result<()> {
         self.check()?;
-        if self.buffer.is_empty() {
+        if self.buffer.len() == 0 {
             return Ok(());
         }
         // Containers before entries: a number on the server must mean the same container after a power cut.
@@ -251,14 +246,9 @@ impl SqlStore {
     /// Writes the buffered entries. The numbers of their containers are durable.
     fn flush_buffer(&mut self) -> Result<()> {
         self.check()?;
-        let mut entries: Vec<Entry> =
-            self.buffer.iter().map(|(key, &(ordinal, position))| Entry { key: *key, ordinal, position }).collect();
         // The primary key orders the rows.
-        entries.sort_unstable_by_key(|entry| entry.key);
-        if let Err(error) = self.writer.insert(&entries) {
-            self.failure = Some(error.clone());
-            return Err(error);
-        }
+        let entries = self.buffer.sorted();
+        self.writer.insert(&entries).inspect_err(|error| self.failure = Some(error.clone()))?;
         self.buffer.clear();
         Ok(())
     }
@@ -298,18 +288,12 @@ impl EntryStore for SqlStore {
     }
 
     fn insert(&mut self, entries: &[Entry]) -> usize {
-        for (index, entry) in entries.iter().enumerate() {
-            if self.buffered_max <= self.buffer.len() && !self.buffer.contains_key(&entry.key) {
-                return index;
-            }
-            self.buffer.insert(entry.key, (entry.ordinal, entry.position));
-        }
-        entries.len()
+        self.buffer.insert(entries)
     }
 
     fn make_space(&mut self, containers: &mut dyn Containers) -> Result<()> {
         self.check()?;
-        if self.buffer.len() < self.buffered_max { Ok(()) } else { self.flush(containers) }
+        if self.buffer.is_full() { self.flush(containers) } else { Ok(()) }
     }
 
     fn maintain(&mut self, _containers: &mut dyn Containers) -> Result<()> {
@@ -346,7 +330,7 @@ impl EntryStore for SqlStore {
     fn saved(&mut self) {}
 
     fn memory_bytes(&self) -> usize {
-        self.buffered_max * BUFFERED_BYTES
+        bytes_of(self.buffered_max)
     }
 
     fn counters(&self) -> StoreCounters {

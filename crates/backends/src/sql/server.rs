@@ -28,6 +28,9 @@ const ANSWER_SECONDS_MAX: u64 = 120;
 /// Longest wait for a connection.
 const CONNECT_SECONDS_MAX: u64 = 10;
 
+/// Time without a statement after which the server closes the connection: a month.
+const IDLE_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
+
 /// Longest name of a store.
 const NAME_LEN_MAX: usize = 40;
 
@@ -94,6 +97,8 @@ impl Server {
         let mut conn = Conn::new(self.options.clone())?;
         // Readers see what the writer has not committed. The session's writes are one transaction from checkpoint to checkpoint.
         conn.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")?;
+        // A backup may have nothing to write for long.
+        conn.query_drop(format!("SET SESSION wait_timeout = {IDLE_SECONDS_MAX}"))?;
         Ok(Connection { server: self.clone(), conn, lookups: Vec::new(), insertions: Vec::new() })
     }
 }

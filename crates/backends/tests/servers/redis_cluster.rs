@@ -74,7 +74,13 @@ impl RedisCluster {
         }
     }
 
-    /// Starts a node again, empty but for its slots.
+    /// Makes a node write what it holds to its disk. It has that again when it is restarted.
+    #[allow(dead_code, reason = "a test of another crate shares this file")]
+    pub(crate) fn dump(&self, index: usize) {
+        self.wait_for(self.nodes[index].0, &["save"], "OK");
+    }
+
+    /// Starts a node again, empty but for its slots and its last dump.
     pub(crate) fn restart(&mut self, index: usize) {
         self.kill(index);
         let port = self.nodes[index].0;

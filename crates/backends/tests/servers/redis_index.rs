@@ -95,6 +95,37 @@ fn a_node_that_is_killed_costs_its_share_of_duplicates_and_a_sentence() {
 }
 
 #[test]
+fn a_node_that_comes_back_as_it_was_before_is_noticed_by_the_host_that_entered_more() {
+    let mut cluster = RedisCluster::start();
+    let (mut source, mut other) = (host(&cluster), host(&cluster));
+    for session in 0..2_u8 {
+        let (mut index, _) = source.open().unwrap();
+        attach(&source, &mut index);
+        source.back_up(&mut index, session, &stream(session.into()), |_| {});
+        index.close().unwrap();
+        if session == 0 {
+            cluster.dump(1);
+        }
+    }
+    other.containers.clone_from(&source.containers);
+    let (mut index, _) = other.open().unwrap();
+    assert_eq!(attach(&other, &mut index), (source.containers.len(), 0));
+    index.close().unwrap();
+    cluster.kill(1);
+    cluster.restart(1);
+    let (mut index, state) = source.open().unwrap();
+    assert!(matches!(&state, IndexState::Rebuilt(reason) if reason.contains("newer")), "{state:?}");
+    // The marks of before prove nothing, also not to other hosts.
+    assert_eq!(attach(&source, &mut index), (0, source.containers.len()));
+    source.back_up(&mut index, 2, &[stream(0), stream(1)].concat(), |_| {});
+    assert_eq!((source.twice, index.degraded()), (0, None));
+    index.close().unwrap();
+    let (mut index, state) = other.open().unwrap();
+    assert!(matches!(&state, IndexState::Rebuilt(reason) if reason.contains("another state")), "{state:?}");
+    assert_eq!(attach(&other, &mut index), (source.containers.len(), 0));
+}
+
+#[test]
 fn a_cluster_that_is_away_is_an_error_at_the_start() {
     let mut cluster = RedisCluster::start();
     (0..3).for_each(|node| cluster.kill(node));

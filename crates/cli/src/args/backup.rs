@@ -57,7 +57,7 @@ fn index_preset(name: &str) -> Result<IndexPreset, String> {
     })
 }
 
-/// Where the entries of the index are.
+/// Place of the entries of the index.
 #[derive(Args, Debug, Default)]
 pub(crate) struct IndexServerArgs {
     /// Keep the entries of the index on a server: mysql://USER@HOST/DATABASE for MariaDB or MySQL, redis://HOST:PORT for a Redis

@@ -120,7 +120,7 @@ impl WindowRule {
     }
 }
 
-/// What a hit reads of the arrival log.
+/// Range of the arrival log that a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchUnit {
     /// Records around it, as many as the [`WindowRule`] says.
@@ -236,7 +236,8 @@ impl Default for CycleRule {
 /// The index's parameters.
 ///
 /// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
-/// the table), with containers as units 8 bytes for each container beyond those that the cache gives up, and about 100 bytes for each in-flight chunk, which the caller bounds by its barriers.
+/// the table), with containers as units 8 bytes for each container beyond those that the cache gives up, and about 100 bytes for
+/// each in-flight chunk, which the caller bounds by its barriers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// When to look up.
@@ -245,7 +246,7 @@ pub struct IndexOptions {
     pub order: Order,
     /// When to probe the cache.
     pub prelookup: Prelookup,
-    /// What to read around a hit. An index that was made with another unit is made again from the containers.
+    /// Range to read around a hit. An index that was made with another unit is made again from the containers.
     pub unit: PrefetchUnit,
     /// How much to read around a hit: of other units than windows, its maximum counts.
     pub window: WindowRule,

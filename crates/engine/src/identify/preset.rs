@@ -29,7 +29,7 @@ pub enum IndexPreset {
     ChunkStash,
 }
 
-/// What a preset decides.
+/// Name and effect of a preset.
 struct Declaration {
     preset: IndexPreset,
     name: &'static str,

@@ -72,6 +72,11 @@ pub struct Ordinal(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Position(pub u64);
 
+impl Position {
+    /// A position that no log reaches: a hit on the entry prefetches nothing.
+    pub const NONE: Self = Self(u64::MAX);
+}
+
 /// Entry of a chunk in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {

@@ -1,4 +1,4 @@
-//! What an index must do with every preset and schedule, over any key-value store, as one suite.
+//! One suite of what an index must do with every preset and schedule, over any key-value store.
 //!
 //! [`check_presets`] compares what an index declares unique with a set in memory: over several sessions, with containers that
 //! are deleted in between, sessions that are interrupted, files that are damaged, and changes of the preset. A crate that

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 8 | `OFINDEX`, 0 |
 //! | 8 | 2 | version, 3 |
-//! | 10 | 1 | store: 1 bucket table, 2 memory |
+//! | 10 | 1 | store: 1 bucket table, 2 memory, 3 of the caller |
 //! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
 //! | 12 | 1 | what a hit reads: 0 a window, 1 a container |
 //! | 13 | 3 | zero |

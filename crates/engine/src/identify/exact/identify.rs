@@ -166,15 +166,16 @@ impl Index {
         self.store.attach(live)
     }
 
-    /// Returns true if other hosts may have recorded containers in its store.
+    /// Returns true if containers that other hosts have recorded in its store may be taken. The filter knows nothing of them, so that
+    /// each chunk must be looked up.
     pub fn is_shared(&self) -> bool {
-        self.store.entries.is_shared()
+        self.store.entries.is_shared() && self.options.order == Order::Unfiltered
     }
 
     /// Takes containers that another host has recorded in a store that both share, given with the lengths of their files. Returns
-    /// true for each that was taken: the caller need not record it.
+    /// true for each that was taken: the caller need not record it. Takes none unless [`Index::is_shared`].
     pub fn take_shared(&mut self, containers: &[(ContainerId, u64)]) -> Result<Vec<bool>> {
-        self.store.take_shared(containers)
+        if self.is_shared() { self.store.take_shared(containers) } else { Ok(vec![false; containers.len()]) }
     }
 
     /// Returns true if a session has recorded the container, which was durable then.

@@ -37,9 +37,6 @@ use crate::identify::{Counters, Unit};
 use crate::kv::{BucketReads, Entry, EntryStore, Key, Lookup, OpenStore, Ordinal, Position, SealedWriter};
 use crate::types::{Chunk, ContainerId};
 
-/// A position that the log never reaches: entries made after the log failed prefetch nothing.
-const NO_POSITION: Position = Position(u64::MAX);
-
 /// Chunks whose cache lines are loaded together before the chunks are recorded; loading one by one takes longer.
 const PREFETCH_CHUNKS: usize = 64;
 
@@ -63,7 +60,7 @@ pub(in crate::identify) struct Store {
     pub(crate) log: BackgroundLog,
     pub(crate) duplicate_runs: DuplicateRunLog,
     pub(crate) filter: GrowingFilter,
-    /// What a hit reads.
+    /// Range that a hit reads.
     pub(crate) unit: PrefetchUnit,
     /// Units of the log; none if hits read windows.
     pub(crate) units: Units,
@@ -203,7 +200,7 @@ impl Store {
             self.filter.test_and_set(&key);
             if matches!(found, Lookup::Absent | Lookup::Dead) {
                 // The position in the log is unknown; a hit on this entry reads no window.
-                lost.push(Entry { key, ordinal, position: NO_POSITION });
+                lost.push(Entry { key, ordinal, position: Position::NONE });
             }
         }
         self.insert(&lost)?;
@@ -215,7 +212,7 @@ impl Store {
     fn record_in_memory(&mut self, unit: &Unit<'_>) {
         let Some(ordinal) = self.registry.register_in_memory(unit.container, unit.len) else { return };
         self.registry.mark_live(ordinal);
-        let entry = |chunk: &Chunk| Entry { key: Key::from(&chunk.fingerprint), ordinal, position: NO_POSITION };
+        let entry = |chunk: &Chunk| Entry { key: Key::from(&chunk.fingerprint), ordinal, position: Position::NONE };
         let entries: Vec<Entry> = unit.chunks.iter().map(entry).collect();
         self.insert_some(&entries);
     }
