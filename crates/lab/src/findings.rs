@@ -174,7 +174,7 @@ pub struct Claim {
     /// Whether repetitions disagree about the outcome.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub can_flip: bool,
-    /// What a number was fitted to, why it differs, what size would show it.
+    /// Remark: what a number was fitted to, why it differs, what size would show it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remark: String,
 }

@@ -94,7 +94,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a paper says that prints no number.
+    /// Statement of a paper that prints no number.
     fn unprinted(&self) -> String {
         self.claim.qualitative.clone().unwrap_or_else(|| "no number for this data set".to_owned())
     }

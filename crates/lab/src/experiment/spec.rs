@@ -232,11 +232,11 @@ pub struct ClaimSpec {
     /// Why the number differs, if it does and that is known.
     #[serde(default)]
     pub remark: String,
-    /// What the paper says that prints no number for it, or that the claim is ours.
+    /// Statement of the paper if it prints no number, or a note that the claim is ours.
     pub qualitative: Option<String>,
     /// Factor by which the number may differ from the paper's.
     pub tolerance: Option<f64>,
-    /// What a run must have for the effect to be seen at all.
+    /// Requirements on a run, without which the effect cannot be seen.
     pub requires: Option<Requirement>,
 }
 

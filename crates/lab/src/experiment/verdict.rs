@@ -64,7 +64,7 @@ pub(super) fn digits(number: f64) -> String {
     }
 }
 
-/// What a claim asks of a number.
+/// Requirement of a claim on a number.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Bound {
     /// To be the paper's, or not far away.
@@ -210,7 +210,7 @@ fn from_where_more(curve: &[(f64, f64)]) -> usize {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Judged {
     pub(super) verdict: Verdict,
-    /// That repetitions disagree, in words.
+    /// Note that repetitions disagree.
     pub(super) noise: Option<String>,
 }
 

@@ -62,7 +62,7 @@ pub enum CacheRule {
     Fifo,
 }
 
-/// What hits read from the log.
+/// Range of the log that hits read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Records around them.
