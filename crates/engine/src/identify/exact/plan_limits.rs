@@ -46,7 +46,7 @@ pub(in crate::identify) fn plan_limits(
         (rule, Some(records)) => (rule.max(), Some(records)),
     };
     let pool = u32::try_from(chunks).unwrap_or(u32::MAX);
-    PlanLimits { pool, age: options.pending_age_max, window, fixed_window }
+    PlanLimits { pool, age: options.pending_age_max, window, fixed_window, reads_ahead: options.follows() }
 }
 
 /// Work of the table and the log, at the last decision.

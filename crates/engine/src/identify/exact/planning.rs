@@ -6,13 +6,26 @@ use crate::identify::exact::cache::BLOCK_RECORDS;
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::plan_limits::{Work, plan_limits};
 use crate::identify::schedule::cost::LookupCosts;
-use crate::identify::schedule::planner::{Planner, Situation};
+use crate::identify::schedule::planner::{Planner, Situation, is_expensive};
 use crate::identify::schedule::trace::Trace;
 use crate::kv::PAGE_BYTES;
 
 impl Index {
-    /// Returns about how long the device took for some reads.
-    fn spent(&self, reads: f64, bytes: f64) -> f64 {
+    /// Returns the work of the table and the log so far.
+    fn work(&self) -> Work {
+        let (table, log) = (self.store.entries.counters(), self.store.log.log.counters);
+        Work {
+            lookups: self.counters.lookups,
+            pages_needed: table.pages_needed,
+            reads: table.lookup_reads + log.reads,
+            bytes: table.lookup_pages * PAGE_BYTES as u64 + log.bytes_read,
+        }
+    }
+
+    /// Returns about how long the device took since the last decision.
+    fn spent_since(&self, work: &Work) -> f64 {
+        let before = &self.planning.before;
+        let (reads, bytes) = ((work.reads - before.reads) as f64, (work.bytes - before.bytes) as f64);
         // One read waits for the other as long as chunks are looked up as they arrive.
         if self.immediate {
             reads * self.device.batch(1.0, bytes / reads.max(1.0))
@@ -23,17 +36,19 @@ impl Index {
 
     /// Lets the schedule learn from the recent stream, if there is enough of it.
     pub(in crate::identify) fn plan(&mut self) {
-        if !self.arrivals.trace.as_ref().is_some_and(Planner::is_due) {
+        let Some(trace) = &self.arrivals.trace else { return };
+        let is_expensive = || {
+            let work = self.work();
+            let lookups = work.lookups - self.planning.before.lookups;
+            is_expensive(trace, lookups, self.spent_since(&work))
+        };
+        if !Planner::is_due(trace, is_expensive) {
             return;
         }
         let trace = self.arrivals.trace.replace(Trace::default()).unwrap_or_default();
-        let (table, log) = (self.store.entries.counters(), self.store.log.log.counters);
-        let work = Work {
-            lookups: self.counters.lookups,
-            pages_needed: table.pages_needed,
-            reads: table.lookup_reads + log.reads,
-            bytes: table.lookup_pages * PAGE_BYTES as u64 + log.bytes_read,
-        };
+        let work = self.work();
+        let spent = self.spent_since(&work);
+        let table = self.store.entries.counters();
         let before = std::mem::replace(&mut self.planning.before, work);
         let pages = table.used_bytes / PAGE_BYTES as u64;
         // Before the first lookup, each key is taken to need a page, if there are any.
@@ -46,7 +61,7 @@ impl Index {
             limits: plan_limits(&self.options, left, mean_len, self.unit_records()),
             cache_records: (self.cache.blocks_max() * BLOCK_RECORDS) as u64,
             log_end: self.store.log.log.next_position().0,
-            spent: self.spent((work.reads - before.reads) as f64, (work.bytes - before.bytes) as f64),
+            spent,
         };
         let plan = self.schedule.plan();
         self.schedule.learn(trace, &situation);

@@ -21,7 +21,7 @@ const UNMEASURED: DeviceProfile = DeviceProfile {
 pub(in crate::identify) const RECORD_SECONDS: f64 = 25e-9;
 
 /// Seconds of processor time to let a chunk wait.
-pub(in crate::identify) const WAIT_SECONDS: f64 = 50e-9;
+pub(in crate::identify) const WAIT_SECONDS: f64 = 100e-9;
 
 /// Seconds of processor time to look a chunk up.
 pub(in crate::identify) const KEY_SECONDS: f64 = 100e-9;

@@ -76,6 +76,8 @@ pub(in crate::identify) struct PlanLimits {
     pub(in crate::identify) window: u32,
     /// The only window, if the request gives one.
     pub(in crate::identify) fixed_window: Option<u32>,
+    /// True if plans whose lookups do not wait read the log ahead where it continues as the stream does.
+    pub(in crate::identify) reads_ahead: bool,
 }
 
 /// Sizes of windows: a sixth of a page, then powers of two of pages.

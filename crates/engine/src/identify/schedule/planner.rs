@@ -15,6 +15,12 @@ use crate::identify::schedule::trace::{TRACE_BYTES, Trace, TraceRun};
 
 /// Chunks of the stream after which a planner may decide again.
 const TRACE_CHUNKS: u64 = 4_096;
+/// Runs that a decision waits for, and for how many chunks at most, while little can be saved.
+const RUNS_MIN: usize = 32;
+const TRACE_CHUNKS_MAX: u64 = 65_536;
+/// Seconds of the device and lookups for each chunk of the stream, from which much can be saved.
+const EXPENSIVE_SECONDS: f64 = 0.5e-6;
+const EXPENSIVE_LOOKUPS: f64 = 1.0 / 64.0;
 /// Traces that a decision looks at.
 const TRACES: usize = 3;
 /// Processor time of a visit of a replay, in seconds.
@@ -68,6 +74,12 @@ pub(in crate::identify) struct Planner {
     arrivals: u64,
     session_traces: u32,
     expected: u64,
+}
+
+/// Returns true if much can be saved on a trace with so many lookups, and so many seconds of the device.
+pub(in crate::identify) fn is_expensive(trace: &Trace, lookups: u64, seconds: f64) -> bool {
+    let chunks = trace.arrivals as f64;
+    EXPENSIVE_SECONDS * chunks < seconds || EXPENSIVE_LOOKUPS * chunks < lookups as f64
 }
 
 /// A stream as far as plans depend on it.
@@ -161,9 +173,10 @@ impl Planner {
         self.wait.1 == WAIT_MAX
     }
 
-    /// Returns true if a trace is long enough for a decision.
-    pub(in crate::identify) fn is_due(trace: &Trace) -> bool {
-        TRACE_CHUNKS <= trace.arrivals
+    /// Returns true if a trace is long enough for a decision. Where little can be saved, a decision waits for more runs.
+    pub(in crate::identify) fn is_due(trace: &Trace, is_expensive: impl FnOnce() -> bool) -> bool {
+        let has_evidence = TRACE_CHUNKS_MAX <= trace.arrivals || RUNS_MIN <= trace.runs.len();
+        TRACE_CHUNKS <= trace.arrivals && (has_evidence || is_expensive())
     }
 
     /// Takes the stream since the last decision, and decides on the plan.

@@ -13,7 +13,8 @@ const SSD: DeviceProfile = DeviceProfile {
     random_reads_per_s_deep: 93_000,
     sequential_bytes_per_s: 500_000_000,
 };
-const LIMITS: PlanLimits = PlanLimits { pool: 8_192, age: 1 << 16, window: 16_384, fixed_window: None };
+const LIMITS: PlanLimits =
+    PlanLimits { pool: 8_192, age: 1 << 16, window: 16_384, fixed_window: None, reads_ahead: true };
 const LOG_END: u64 = 10_000_000;
 
 fn situation(profile: DeviceProfile, pages_per_key: f64) -> Situation {
@@ -28,7 +29,7 @@ fn learn(situation: &Situation, positions: impl Iterator<Item = Option<u64>>) ->
     let mut trace = Trace::default();
     for (sequence, position) in (0..).zip(positions) {
         trace.pass(Sequence(sequence), position.map(Position));
-        if Planner::is_due(&trace) {
+        if Planner::is_due(&trace, || true) {
             planner.decide(std::mem::take(&mut trace), situation);
         }
     }
@@ -139,4 +140,28 @@ fn the_plan_is_never_far_from_the_best_one_in_hindsight() {
             assert!(taken <= 1.25 * best.0, "{name}, runs of {run}: {chosen:?} takes {taken}, {best:?}");
         }
     }
+}
+
+#[test]
+fn a_decision_waits_for_runs_only_while_little_can_be_saved() {
+    let of = |len: u64, chunks: usize| trace_of(runs(len, chunks));
+    let is_due = |trace: &Trace, lookups, seconds| Planner::is_due(trace, || is_expensive(trace, lookups, seconds));
+    assert!(!is_due(&of(1, 4_000), 4_000, 1.0), "too few chunks");
+    assert!(is_due(&of(100, 5_000), 0, 0.0), "50 runs");
+    let long = of(2_000, 5_000);
+    assert!(!is_due(&long, 70, 0.002) && is_due(&long, 90, 0.002) && is_due(&long, 70, 0.003));
+    assert!(is_due(&of(70_000, 70_000), 0, 0.0), "no more runs can be expected");
+}
+
+#[test]
+fn lookups_at_arrival_read_the_log_ahead_where_the_stream_continues_in_it() {
+    let situation = situation(SSD, 1.0);
+    let trace = trace_of(runs(10_000, 10_000));
+    let with = cost(LIMITS.plan(1, Stride::Chunks(1), Shape::Forward, 816), &situation, &trace);
+    let without = PlanLimits { reads_ahead: false, ..LIMITS };
+    let without = Situation { limits: without, ..situation };
+    let (plan, windows) = (LIMITS.plan(1, Stride::Chunks(1), Shape::Forward, 816), 10_000 / 816);
+    let saved = cost(plan, &without, &trace) - with;
+    let lookup = situation.costs.time(1.0);
+    assert!(f64::from(windows) * lookup < 1.2 * saved && saved < f64::from(windows + 1) * (lookup + 1e-6), "{saved}");
 }

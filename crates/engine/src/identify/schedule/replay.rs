@@ -33,6 +33,12 @@ struct Replay<'a> {
     log_end: u64,
     /// Most records of a read.
     records_max: u64,
+    /// True if the log is read ahead where it continues as the stream does.
+    reads_ahead: bool,
+    /// End of the last window of a lookup at arrival.
+    read_up_to: Option<u64>,
+    /// Place in the stream and in the log after the last chunk.
+    next: (u64, u64),
     done: Replayed,
 }
 
@@ -56,6 +62,9 @@ pub(in crate::identify) fn replay(
         before,
         log_end,
         records_max: limits.window.into(),
+        reads_ahead: limits.reads_ahead && plan.pool == 1 && plan.window() != 0,
+        read_up_to: None,
+        next: (0, 0),
         done,
     };
     let mut oldest = None;
@@ -100,7 +109,11 @@ impl Replay<'_> {
             self.done.visits += 1;
             if let Some(end) = self.is_covered(run.start).filter(|_| !run.is_nowhere()) {
                 let _ = self.cover.use_at(run.start);
-                run = run.skip(length(end - run.start, run.len));
+                run = self.pass(&run, length(end - run.start, run.len));
+                continue;
+            }
+            if self.reads_ahead && self.next == (run.sequence, run.start) && self.read_up_to == Some(run.start) {
+                self.read_ahead(run.start);
                 continue;
             }
             let left = u64::from(self.plan.pool).saturating_sub(self.count).max(1);
@@ -116,11 +129,27 @@ impl Replay<'_> {
             self.pending.push(TraceRun { len: taken, ..run });
             self.count += u64::from(taken);
             let now = run.sequence + u64::from(taken);
-            run = run.skip(taken);
+            run = self.pass(&run, taken);
             if u64::from(self.plan.pool) <= self.count {
                 self.resolve(now, 1.0);
             }
         }
+    }
+
+    /// Returns what follows the first chunks of a run.
+    fn pass(&mut self, run: &TraceRun, count: u32) -> TraceRun {
+        let rest = run.skip(count);
+        self.next = (rest.sequence, rest.start);
+        rest
+    }
+
+    /// Reads the log from a record on, as [`crate::identify::exact::lookup`] does instead of a lookup.
+    fn read_ahead(&mut self, start: u64) {
+        let end = (start + u64::from(self.plan.window())).min(self.log_end).max(start + 1);
+        let of_device = self.costs.device.batch(1.0, (pages_of(start, end) * PAGE_BYTES as u64) as f64);
+        self.done.seconds += of_device + (end - start) as f64 * RECORD_SECONDS;
+        self.cover.add(start, end);
+        self.read_up_to = Some(end);
     }
 
     /// Resolves all waiting chunks in rounds. `shared`: how many times as many chunks would share the reads.
@@ -168,6 +197,7 @@ impl Replay<'_> {
             bytes += pages_of(start, end) * PAGE_BYTES as u64;
             records += end - start;
             self.cover.add(start, end);
+            self.read_up_to = Some(end);
         }
         let of_device = self.costs.device.batch(f64::from(reads) * shared, bytes as f64 * shared) / shared;
         self.done.seconds += of_device + records as f64 * RECORD_SECONDS;

@@ -9,7 +9,8 @@ const SSD: DeviceProfile = DeviceProfile {
     random_reads_per_s_deep: 93_000,
     sequential_bytes_per_s: 500_000_000,
 };
-const LIMITS: PlanLimits = PlanLimits { pool: 8_192, age: 1 << 16, window: 16_384, fixed_window: None };
+const LIMITS: PlanLimits =
+    PlanLimits { pool: 8_192, age: 1 << 16, window: 16_384, fixed_window: None, reads_ahead: true };
 
 #[test]
 fn chunks_are_selected_and_left_one_by_one() {
@@ -40,8 +41,20 @@ fn chunks_are_selected_and_left_one_by_one() {
         let plan = LIMITS.initial();
         let done = Replayed::default();
         let count = all.len() as u64;
-        let mut replay =
-            Replay { plan, costs: &costs, pending, count, cover, before: &before, log_end: 400, records_max: 99, done };
+        let mut replay = Replay {
+            plan,
+            costs: &costs,
+            pending,
+            count,
+            cover,
+            before: &before,
+            log_end: 400,
+            records_max: 99,
+            reads_ahead: false,
+            read_up_to: None,
+            next: (0, 0),
+            done,
+        };
         let left = replay.left(&selected);
         let is_covered = |position: u64| position != NOWHERE && (from..to).contains(&position);
         let chosen = chunks(&selected);
