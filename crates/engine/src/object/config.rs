@@ -31,13 +31,13 @@ const GEAR_TARGET_MIN: u32 = 64;
 /// When a list of items is cut into nodes: after an item whose uniform 32-bit value is below `u32::MAX / target`, once
 /// there are `min` items, and in any case at `max`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CutRule {
+pub struct CutRule {
     /// No node but the last has fewer items.
-    pub(crate) min: u32,
+    pub min: u32,
     /// Mean number of items after `min` until a cut.
-    pub(crate) target: u32,
+    pub target: u32,
     /// No node has more items.
-    pub(crate) max: u32,
+    pub max: u32,
 }
 
 impl CutRule {
@@ -68,7 +68,7 @@ pub struct Config {
     /// Most recipe items that stand in a tree entry itself.
     pub recipe_inline_max: u32,
     /// How recipes are cut into segments.
-    pub(crate) recipe_cut: CutRule,
+    pub recipe_cut: CutRule,
     /// How directories are cut into nodes.
     pub(crate) tree_cut: CutRule,
     /// Encoded bytes at which a tree node is cut whatever its entries.

@@ -9,7 +9,7 @@ use crate::types::{Chunk, ChunkKind, ContainerId};
 
 /// Takes the references of one stream in order and hands out segments as they are cut.
 #[derive(Debug)]
-pub(crate) struct RecipeBuilder {
+pub struct RecipeBuilder {
     rule: CutRule,
     inline_max: usize,
     /// The open node of each level, the lowest first.
@@ -20,27 +20,27 @@ pub(crate) struct RecipeBuilder {
 
 /// A finished recipe, to stand in a tree entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct BuiltRecipe {
+pub struct BuiltRecipe {
     /// The items that stand in the entry.
-    pub(crate) recipe: Recipe,
+    pub recipe: Recipe,
     /// Hints for the entry's own chunks; empty above level 0.
-    pub(crate) hints: Vec<Option<ContainerId>>,
+    pub hints: Vec<Option<ContainerId>>,
 }
 
 impl RecipeBuilder {
     /// Starts a recipe.
-    pub(crate) fn new(rule: CutRule, inline_max: u32) -> Self {
+    pub fn new(rule: CutRule, inline_max: u32) -> Self {
         Self { rule, inline_max: inline_max as usize, levels: vec![Vec::new()], hints: Vec::new() }
     }
 
     /// Appends a chunk.
-    pub(crate) fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>, sink: &mut dyn MetadataSink) -> Result<()> {
+    pub fn chunk(&mut self, chunk: Chunk, hint: Option<ContainerId>, sink: &mut dyn MetadataSink) -> Result<()> {
         self.hints.push(hint);
-        self.append(RecipeItem::Chunk(chunk), sink)
+        self.append(RecipeItem::Chunk(chunk), 0, sink)
     }
 
     /// Appends a hole. Holes that touch are one.
-    pub(crate) fn hole(&mut self, len: u64, sink: &mut dyn MetadataSink) -> Result<()> {
+    pub fn hole(&mut self, len: u64, sink: &mut dyn MetadataSink) -> Result<()> {
         if len == 0 {
             return Ok(());
         }
@@ -50,11 +50,22 @@ impl RecipeBuilder {
             *open += len;
             return Ok(());
         }
-        self.append(RecipeItem::Hole { len }, sink)
+        self.append(RecipeItem::Hole { len }, 0, sink)
+    }
+
+    /// Returns true if the cut rule has ended the last list of a level, and nothing was appended below since then: what
+    /// follows becomes the same segments as at the beginning of a stream.
+    pub(crate) fn is_aligned(&self, level: u8) -> bool {
+        self.levels.iter().take(usize::from(level) + 1).all(Vec::is_empty)
+    }
+
+    /// Appends a segment whose own list is of a level, and was ended by the cut rule. The builder must be aligned there.
+    pub(crate) fn segment(&mut self, segment: RecipeItem, level: u8, sink: &mut dyn MetadataSink) -> Result<()> {
+        self.append(segment, usize::from(level) + 1, sink)
     }
 
     /// Ends the stream. The builder is ready for the next one.
-    pub(crate) fn finish(&mut self, sink: &mut dyn MetadataSink) -> Result<BuiltRecipe> {
+    pub fn finish(&mut self, sink: &mut dyn MetadataSink) -> Result<BuiltRecipe> {
         let mut level = 0;
         loop {
             let is_top = level + 1 == self.levels.len();
@@ -72,9 +83,8 @@ impl RecipeBuilder {
         }
     }
 
-    fn append(&mut self, item: RecipeItem, sink: &mut dyn MetadataSink) -> Result<()> {
-        let mut item = item;
-        let mut level = 0;
+    fn append(&mut self, item: RecipeItem, level: usize, sink: &mut dyn MetadataSink) -> Result<()> {
+        let (mut item, mut level) = (item, level);
         loop {
             let rule = self.rule;
             let items = self.level_mut(level);

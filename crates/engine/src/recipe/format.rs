@@ -52,15 +52,20 @@ impl RecipeItem {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recipe {
     /// 0: chunks and holes; above: segments of the level below.
-    pub(crate) level: u8,
+    pub level: u8,
     /// In the order of the stream.
     pub items: Vec<RecipeItem>,
 }
 
 impl Recipe {
     /// Returns how many bytes the recipe stands for.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.items.iter().map(RecipeItem::len).sum()
+    }
+
+    /// Returns true if it stands for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
     }
 
     /// Returns how many items are chunks, each of which has a hint.

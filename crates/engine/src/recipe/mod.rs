@@ -6,17 +6,19 @@
 pub(crate) mod builder;
 pub(crate) mod format;
 pub(crate) mod hints;
+pub(crate) mod patch;
 
-pub(crate) use builder::RecipeBuilder;
+pub use builder::{BuiltRecipe, RecipeBuilder};
 pub(crate) use format::decode_segment;
 pub use format::{Recipe, RecipeItem};
 pub(crate) use hints::{HintTable, decode_hints};
+pub use patch::{Edit, EditItem, SegmentReader, patch};
 
 use crate::error::Result;
 use crate::types::{ChunkKind, Fingerprint};
 
 /// Consumer of finished metadata chunks: contents, and hints that the fingerprint does not cover.
-pub(crate) trait MetadataSink {
+pub trait MetadataSink {
     /// Takes a chunk and returns its name.
     fn store(&mut self, kind: ChunkKind, contents: &[u8], hints: &[u8]) -> Result<Fingerprint>;
 }
