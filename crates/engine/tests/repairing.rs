@@ -15,8 +15,8 @@ use onefold_engine::object::names::{CollectionStep, ContainerKind, ContainerName
 use onefold_engine::pipeline::Driver;
 use onefold_engine::repo::{Repaired, find_losses, repair_snapshot};
 use onefold_engine::snapshot::Snapshot;
-use onefold_engine::store::cursor::{FileExtent, RecipeCursor};
 use onefold_engine::store::metadata::MetadataMemory;
+use onefold_engine::store::recipe_cursor::{FileExtent, RecipeCursor};
 use onefold_engine::store::walk::{Event, TreeWalk};
 use onefold_engine::store::{MetadataReader, Store};
 use onefold_engine::testing::mem_tree::MemTree;

@@ -10,7 +10,8 @@ use crate::monitor::{Loss, Monitor};
 use crate::recipe::RecipeBuilder;
 use crate::recipe::builder::BuiltRecipe;
 use crate::store::MetadataReader;
-use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
+use crate::store::cursor::HintedEntry;
+use crate::store::recipe_cursor::{FileExtent, RecipeCursor};
 use crate::tree::format::NAME_LEN_MAX;
 use crate::tree::{Content, Entry};
 

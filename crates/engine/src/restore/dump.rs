@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::restore::fetch::Fetcher;
 use crate::restore::sink::{Failures, Sink};
 use crate::store::MetadataReader;
-use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
+use crate::store::cursor::HintedEntry;
+use crate::store::recipe_cursor::{FileExtent, HintedChunk, RecipeCursor};
 use crate::tree::Content;
 
 /// Chunks that are fetched together; together they are held in memory, 32 KiB each at most with default sizes.

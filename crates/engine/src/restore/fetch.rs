@@ -13,8 +13,8 @@ use crate::restore::region::{Located, OpenRegion, RegionDone, RegionJob, RegionK
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
 use crate::store::container_set::Containers;
-use crate::store::cursor::HintedChunk;
 use crate::store::metadata::Scratch;
+use crate::store::recipe_cursor::HintedChunk;
 use crate::store::view::{Near, ViewMemory};
 use crate::types::ContainerId;
 

@@ -12,7 +12,7 @@ use crate::restore::pending::{FilePlan, PendingFile};
 use crate::restore::removal::Clearing;
 use crate::restore::request::RestoreReport;
 use crate::restore::writing::{Failed, Target, WindowSink, Writing};
-use crate::store::cursor::HintedChunk;
+use crate::store::recipe_cursor::HintedChunk;
 
 /// References of the first window.
 const WINDOW_CHUNKS_FIRST: usize = 1 << 12;

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::object::names::ContainerKind;
 use crate::store::Store;
 use crate::store::container_set::Containers;
-use crate::store::cursor::HintedChunk;
 use crate::store::locations::Locations;
 use crate::store::metadata::Scratch;
+use crate::store::recipe_cursor::HintedChunk;
 use crate::store::view::{Near, View, ViewMemory};
 use crate::types::{Chunk, ContainerId, Fingerprint};
 

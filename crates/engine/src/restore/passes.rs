@@ -16,7 +16,8 @@ use crate::restore::policy::Overwrite;
 use crate::restore::verify::compare_file;
 use crate::restore::walk::{Levels, Run, Visitor};
 use crate::restore::writing::is_fatal_at;
-use crate::store::cursor::{FileExtent, HintedEntry, RecipeCursor};
+use crate::store::cursor::HintedEntry;
+use crate::store::recipe_cursor::{FileExtent, RecipeCursor};
 use crate::tree::{Content, Entry};
 
 /// The first pass: creates and fills.

@@ -17,7 +17,7 @@ use crate::object::names::ContainerName;
 use crate::pipeline::{BufferPool, Task};
 use crate::restore::sink::{Failures, Sink};
 use crate::store::Store;
-use crate::store::cursor::HintedChunk;
+use crate::store::recipe_cursor::HintedChunk;
 use crate::types::{ContainerId, Fingerprint};
 
 /// Regions that the disk learns of before they are read.

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::io::tree::{TargetFile, TargetTree};
 use crate::monitor::Monitor;
 use crate::store::MetadataReader;
-use crate::store::cursor::{FileExtent, HintedChunk, HintedEntry, RecipeCursor};
+use crate::store::cursor::HintedEntry;
+use crate::store::recipe_cursor::{FileExtent, HintedChunk, RecipeCursor};
 use crate::tree::Content;
 use crate::types::{Chunk, ChunkKind};
 

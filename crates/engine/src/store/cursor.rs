@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 
 use crate::error::{Error, Result};
-use crate::recipe::RecipeItem;
-use crate::recipe::format::Recipe;
 use crate::store::metadata::{HintedNode, MetadataReader};
 use crate::tree::{Child, Content, Entry, TreeNode};
 use crate::types::{Chunk, ContainerId, Fingerprint};
@@ -15,7 +13,7 @@ pub struct HintedEntry {
     /// The entry.
     pub entry: Entry,
     /// One for each chunk in the entry itself.
-    pub(crate) hints: Vec<Option<ContainerId>>,
+    pub hints: Vec<Option<ContainerId>>,
 }
 
 /// Reads the nodes of directories' lists.
@@ -210,83 +208,6 @@ impl PendingNode {
             return Some("does not begin with the name by which it is referred to");
         }
         end.is_some_and(|end| end <= last.as_slice()).then_some("names not in order")
-    }
-}
-
-/// A chunk, and where it probably is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HintedChunk {
-    /// The chunk.
-    pub(crate) chunk: Chunk,
-    /// Its container when the reference was written.
-    pub(crate) hint: Option<ContainerId>,
-}
-
-/// One step of a file's contents.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum FileExtent {
-    /// A chunk.
-    Chunk(HintedChunk),
-    /// Zeros that were never stored.
-    Hole {
-        /// Number of bytes.
-        len: u64,
-    },
-}
-
-/// Hands out the contents of one file in order, holding one segment a level.
-#[derive(Debug)]
-pub(crate) struct RecipeCursor {
-    /// Open lists, the lowest level last.
-    levels: Vec<Level>,
-}
-
-#[derive(Debug)]
-struct Level {
-    /// 0 for chunks.
-    height: u8,
-    items: VecDeque<RecipeItem>,
-    hints: VecDeque<Option<ContainerId>>,
-}
-
-impl RecipeCursor {
-    /// Starts at the beginning of a file.
-    pub(crate) fn new(recipe: &Recipe, hints: &[Option<ContainerId>]) -> Self {
-        Self { levels: vec![Level::new(recipe.level, recipe.items.clone(), hints.to_vec())] }
-    }
-
-    /// Returns the next extent; `None` at the end.
-    pub(crate) fn next(&mut self, reader: &mut MetadataReader) -> Result<Option<FileExtent>> {
-        loop {
-            let Some(open) = self.levels.last_mut() else { return Ok(None) };
-            let level = open.height;
-            match open.items.pop_front() {
-                None => {
-                    self.levels.pop();
-                }
-                Some(RecipeItem::Chunk(chunk)) => {
-                    let hint = open.hints.pop_front().flatten();
-                    return Ok(Some(FileExtent::Chunk(HintedChunk { chunk, hint })));
-                }
-                Some(RecipeItem::Hole { len }) => return Ok(Some(FileExtent::Hole { len })),
-                Some(RecipeItem::Segment { fingerprint, len }) => {
-                    let (recipe, hints) = reader.read_segment(fingerprint)?;
-                    if recipe.level + 1 != level || recipe.len() != len {
-                        return Err(Error::damaged(
-                            format!("recipe {fingerprint}"),
-                            "is not of the level or length that refers to it",
-                        ));
-                    }
-                    self.levels.push(Level::new(recipe.level, recipe.items, hints));
-                }
-            }
-        }
-    }
-}
-
-impl Level {
-    fn new(level: u8, items: Vec<RecipeItem>, hints: Vec<Option<ContainerId>>) -> Self {
-        Self { height: level, items: items.into(), hints: hints.into() }
     }
 }
 

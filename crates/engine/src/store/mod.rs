@@ -19,6 +19,7 @@ pub(crate) mod node_walk;
 pub mod pin;
 pub(crate) mod presence;
 mod quarantined;
+pub mod recipe_cursor;
 pub(crate) mod references;
 mod scratch;
 pub(crate) mod session;
