@@ -6,6 +6,7 @@ pub mod cut;
 pub mod dry_run;
 pub(crate) mod identify;
 pub mod ingest;
+mod live;
 pub(crate) mod pack;
 pub(crate) mod parent;
 pub(crate) mod read;

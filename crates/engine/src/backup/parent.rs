@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::backup::live::LiveChunks;
 use crate::io::tree::{EntryKind, Metadata};
-use crate::recipe::Recipe;
 use crate::snapshot::Snapshot;
 use crate::store::MetadataReader;
-use crate::store::container_set::RunCursor;
 use crate::store::cursor::{DirectoryCursor, HintedEntry};
 use crate::store::manifests::{ManifestBuilder, UsedBytes};
-use crate::store::recipe_cursor::{FileExtent, HintedChunk, RecipeCursor};
-use crate::store::view::{Near, View};
+use crate::store::view::View;
 use crate::tree::{Content, Entry};
 use crate::types::{ContainerId, Timestamp};
 
@@ -31,16 +28,12 @@ pub enum Comparison {
 pub(crate) struct Parent {
     reader: MetadataReader,
     /// The containers that may be referred to.
-    view: View,
+    live: LiveChunks,
     /// When the parent's scan began, by the clock that stamps files.
     file_clock: Timestamp,
     comparison: Comparison,
     /// The directories entered, where the parent has them.
     stack: Vec<Option<DirectoryCursor>>,
-    /// The run of containers that was found last, so that most hints cost a comparison.
-    near: RunCursor,
-    /// The containers that hold the chunks of the deleted one that a hint named last.
-    moved: Near,
     /// Takes the containers of files that are unchanged.
     manifest: Option<Arc<ManifestBuilder>>,
 }
@@ -56,12 +49,10 @@ impl Parent {
     ) -> Self {
         Self {
             reader,
-            view,
+            live: LiveChunks::new(view),
             file_clock: snapshot.file_clock,
             comparison,
             stack: vec![Some(DirectoryCursor::new(snapshot.tree))],
-            near: RunCursor::default(),
-            moved: Near::default(),
             manifest,
         }
     }
@@ -112,7 +103,7 @@ impl Parent {
         let mut used = UsedBytes::default();
         // The file has segments of its recipe, too.
         self.reader.used = Some(UsedBytes::default());
-        let hints = self.live_containers(recipe, &parent.hints, &mut used).unwrap_or(None);
+        let hints = self.live.containers_of(recipe, &parent.hints, &mut self.reader, &mut used).unwrap_or(None);
         let read = self.reader.used.take();
         if hints.is_some()
             && let Some(manifest) = &self.manifest
@@ -123,45 +114,5 @@ impl Parent {
             }
         }
         hints
-    }
-
-    /// Returns the live containers of the chunks that stand in a recipe itself; `None` if a chunk of the file is in no live
-    /// container. `used` takes the containers of all of its chunks.
-    fn live_containers(
-        &mut self,
-        recipe: &Recipe,
-        hints: &[Option<ContainerId>],
-        used: &mut UsedBytes,
-    ) -> Result<Option<Vec<Option<ContainerId>>>> {
-        let mut own = Vec::with_capacity(hints.len());
-        let mut cursor = RecipeCursor::new(recipe, hints);
-        while let Some(event) = cursor.next(&mut self.reader)? {
-            if let FileExtent::Chunk(chunk) = event {
-                let Some(container) = self.live_container(&chunk)? else { return Ok(None) };
-                used.add(container, chunk.chunk.len);
-                if recipe.level == 0 {
-                    own.push(Some(container));
-                }
-            }
-        }
-        Ok(Some(own))
-    }
-
-    /// Returns the live container of a chunk, if it is known.
-    fn live_container(&mut self, HintedChunk { chunk, hint }: &HintedChunk) -> Result<Option<ContainerId>> {
-        let Some(container) = *hint else { return Ok(None) };
-        loop {
-            if self.view.containers().find_near(container, &mut self.near).is_some() {
-                return Ok(Some(container));
-            }
-            if let Some((container, _)) = self.view.find_hinted(chunk, *hint, &mut self.moved)? {
-                return Ok(Some(container));
-            }
-            // A dry run has no session that collections wait for.
-            if !self.view.refresh()? {
-                return Ok(None);
-            }
-            self.near = RunCursor::default();
-        }
     }
 }
