@@ -77,71 +77,117 @@ pub struct BackupOutcome {
     pub lost_heads: Vec<Head>,
 }
 
+/// An index for one operation, and who hears about it.
+#[derive(Clone, Copy)]
+pub(super) struct IndexUse<'a> {
+    /// Its directory.
+    pub(super) cache: &'a Cache,
+    /// Its options. The filter takes less than they allow in a small repository.
+    pub(super) index: &'a IndexOptions,
+    /// Its preset, which the host remembers.
+    pub(super) preset: IndexPreset,
+    /// Memory of the chunks whose verdict is pending.
+    pub(super) pending_bytes: usize,
+    /// Directory in which this host remembers the newest snapshots; `None`: it does not.
+    pub(super) heads: Option<&'a HeadsDir>,
+    /// Receiver of notes.
+    pub(super) monitor: &'a dyn Monitor,
+}
+
+/// State of an index before and after an operation.
+pub(super) struct IndexReport {
+    pub(super) state: IndexState,
+    pub(super) degraded: Option<String>,
+    pub(super) filter: FilterState,
+    pub(super) reads: BucketReads,
+    pub(super) lost_heads: Vec<Head>,
+}
+
 /// Backs up.
 pub fn backup(store: &Store, request: &BackupRequest<'_>) -> Result<BackupOutcome> {
-    let repository = store.config.repository;
+    let index_use = IndexUse {
+        cache: request.cache,
+        index: &request.index,
+        preset: request.options.preset,
+        pending_bytes: request.options.budget.pending_bytes,
+        heads: request.heads.as_ref(),
+        monitor: &*request.monitor,
+    };
+    let (report, index) =
+        with_index(store, index_use, |index| with_sessions(&*request.monitor, || backup_once(store, request, index)))?;
+    let IndexReport { state: index_state, degraded: index_degraded, filter, reads, lost_heads } = index;
+    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, lost_heads })
+}
+
+/// Opens the index of this host, works with it, and closes it.
+pub(super) fn with_index<T>(
+    store: &Store,
+    index_use: IndexUse<'_>,
+    work: impl FnOnce(&mut Index) -> Result<T>,
+) -> Result<(T, IndexReport)> {
+    let IndexUse { cache, monitor, .. } = index_use;
     for name in store.objects.complete()? {
         let path = store.display(name);
-        request
-            .monitor
-            .note(&format!("{path} was missing and is made again; `onefold check` reports what was lost with it"));
+        monitor.note(&format!("{path} was missing and is made again; `onefold check` reports what was lost with it"));
     }
-    let options = IndexOptions {
-        filter_bytes: fitting_filter(store, request.index.filter_bytes_max)?,
-        pending_bytes_max: request.options.budget.pending_bytes,
-        ..request.index.clone()
-    };
-    let index_dir = request.cache.dir.join("index");
-    let host = Arc::clone(&store.host);
-    let (mut index, index_state) =
-        match Index::open(Arc::clone(&request.cache.disk), host, &index_dir, repository, &options) {
-            Ok(opened) => opened,
-            // A full disk or a missing permission costs the index, not the backup.
-            Err(error) if error.io_kind().is_some() => {
-                let index = Index::without_disk(Arc::clone(&store.host), repository, &options, error.to_string())?;
-                (index, IndexState::New)
-            }
-            Err(error) => return Err(error),
-        };
-    let Cache { disk, dir } = request.cache;
-    if let Err(error) = remember_preset(&**disk, &*store.host, dir, request.options.preset) {
-        request.monitor.note(&format!("the preset of the index could not be remembered: {error}"));
+    let (mut index, state) = open_index(store, &index_use)?;
+    if let Err(error) = remember_preset(&*cache.disk, &*store.host, &cache.dir, index_use.preset) {
+        monitor.note(&format!("the preset of the index could not be remembered: {error}"));
     }
-    match &index_state {
-        IndexState::Rebuilt(reason) => request.monitor.note(&format!("the index is rebuilt: {reason}")),
+    match &state {
+        IndexState::Rebuilt(reason) => monitor.note(&format!("the index is rebuilt: {reason}")),
         IndexState::Incomplete(parts) => {
             let parts = if *parts == 1 { "a damaged part".to_owned() } else { format!("{parts} damaged parts") };
-            request.monitor.note(&format!("rebuilding {parts} of the index"));
+            monitor.note(&format!("rebuilding {parts} of the index"));
         }
         IndexState::New | IndexState::Clean | IndexState::Unclean => {}
     }
-    let result = with_sessions(&*request.monitor, || backup_once(store, request, &mut index));
-    let index_degraded = index.degraded();
+    let result = work(&mut index);
+    let degraded = index.degraded();
     let (filter, reads) = (index.filter_state(), index.reads());
     if filter.is_too_small() {
-        request.monitor.note(&too_small(&filter));
+        monitor.note(&too_small(&filter));
     }
     // The index last (step D6): it is a hint, and what it misses costs time, never data. What was recorded is kept even
     // if the session failed.
     let closed = index.close();
-    let report = result?;
+    let value = result?;
     // Last, and no reason to fail: later commands compare the log with it.
-    let lost_heads = compare_heads(store, request);
-    let index_degraded = index_degraded.or(closed.err().map(|error| error.to_string()));
-    if let Some(reason) = &index_degraded {
-        request.monitor.note(&format!("the index will be rebuilt next time: {reason}"));
+    let lost_heads = compare_heads(store, &index_use);
+    let degraded = degraded.or(closed.err().map(|error| error.to_string()));
+    if let Some(reason) = &degraded {
+        monitor.note(&format!("the index will be rebuilt next time: {reason}"));
     }
-    Ok(BackupOutcome { report, index_state, index_degraded, filter, reads, lost_heads })
+    Ok((value, IndexReport { state, degraded, filter, reads, lost_heads }))
 }
 
-fn compare_heads(store: &Store, request: &BackupRequest<'_>) -> Vec<Head> {
-    let Some(heads_dir) = &request.heads else { return Vec::new() };
+fn open_index(store: &Store, index_use: &IndexUse<'_>) -> Result<(Index, IndexState)> {
+    let repository = store.config.repository;
+    let options = IndexOptions {
+        filter_bytes: fitting_filter(store, index_use.index.filter_bytes_max)?,
+        pending_bytes_max: index_use.pending_bytes,
+        ..index_use.index.clone()
+    };
+    let Cache { disk, dir } = index_use.cache;
+    match Index::open(Arc::clone(disk), Arc::clone(&store.host), &dir.join("index"), repository, &options) {
+        // A full disk or a missing permission costs the index, not the operation.
+        Err(error) if error.io_kind().is_some() => {
+            let index = Index::without_disk(Arc::clone(&store.host), repository, &options, error.to_string())?;
+            Ok((index, IndexState::New))
+        }
+        opened => opened,
+    }
+}
+
+fn compare_heads(store: &Store, index_use: &IndexUse<'_>) -> Vec<Head> {
+    let Some(heads_dir) = index_use.heads else { return Vec::new() };
     let (lost, problems) = match read_commits_compared(store, heads_dir) {
         Ok(compared) => (compared.lost, compared.problems),
         Err(error) => (Vec::new(), vec![error]),
     };
     for problem in problems {
-        request.monitor.note(&format!("the newest snapshots could not be compared with those seen before: {problem}"));
+        let note = format!("the newest snapshots could not be compared with those seen before: {problem}");
+        index_use.monitor.note(&note);
     }
     lost
 }
