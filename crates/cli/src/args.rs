@@ -25,7 +25,7 @@ pub(crate) mod talk;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::backup::{IndexServerArgs, ParentArgs, StreamArgs};
 use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
@@ -141,6 +141,7 @@ pub(crate) enum Command {
     #[command(after_help = examples! {
         "Create an encrypted repository and ask for its password": "onefold --repo /srv/backup init";
         "Create a repository with longer chunks": "onefold --repo /srv/backup init --chunk-size 64k";
+        "Create a repository for images of volumes": "onefold --repo /srv/volumes init --for volumes";
     })]
     Init(InitArgs),
     /// Make a snapshot of paths
@@ -332,12 +333,26 @@ impl Command {
     }
 }
 
+/// What a repository is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum PurposeArg {
+    /// Files and streams
+    #[default]
+    Files,
+    /// Volumes
+    Volumes,
+}
+
 /// Options of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
     /// Do not encrypt: everyone who can read the repository can read its contents
     #[arg(long)]
     pub(crate) no_encryption: bool,
+    /// Choose the defaults of the sizes for files, or for volumes that are protected continuously: chunks of 4k and
+    /// regions of 128k
+    #[arg(long = "for", value_name = "CONTENTS", value_enum, default_value_t)]
+    pub(crate) purpose: PurposeArg,
     /// Average length of a chunk, from 512 to 1M; at most an eighth of a container [default: 8k]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,

@@ -24,6 +24,19 @@ fn init_says_what_it_made_and_never_makes_it_twice() {
 }
 
 #[test]
+fn a_repository_for_volumes_has_other_defaults() {
+    let fixture = Fixture::without_repository(Some("secret"));
+    fixture.run(["init", "--for", "pictures"]).code(1).says("invalid value 'pictures'");
+    fixture.run(["init", "--for", "volumes", "--container-size", "8M"]).code(0);
+    let config = fixture.run(["cat", "config"]).code(0).json();
+    assert_eq!(config["chunking"], serde_json::json!({ "method": "fixed", "size": 4096 }));
+    assert_eq!((&config["region_size"], &config["container_size"]), (&(128 << 10).into(), &(8 << 20).into()));
+    std::fs::write(fixture.path("image"), vec![7; 100_000]).unwrap();
+    fixture.run(["backup", "image"]).code(0);
+    fixture.run(["check", "--read-data"]).code(0);
+}
+
+#[test]
 fn parameters_that_make_no_repository_are_refused() {
     let fixture = Fixture::without_repository(Some("secret"));
     fixture.run(["init", "--container-size", "1k"]).code(1).says("containers of 1024 bytes: possible are 65536 to");

@@ -6,11 +6,11 @@ use onefold_engine::io::os::OsDisk;
 use onefold_engine::io::os_identity::{self, host_name, user_name};
 use onefold_engine::repo::LongRepositoryId;
 use onefold_engine::source::exclude::parse_size;
-use onefold_engine::store::create::{Adjustments, create_directory};
+use onefold_engine::store::create::{Adjustments, Purpose, create_directory};
 use onefold_engine::store::{self, CreateOptions};
 
-use crate::args::InitArgs;
 use crate::args::key::KeyCostArgs;
+use crate::args::{InitArgs, PurposeArg};
 use crate::json::Initialized;
 use crate::open::objects_and_host;
 use crate::output::Output;
@@ -100,7 +100,12 @@ fn adjustments(args: &InitArgs) -> Result<Adjustments> {
         let bytes = parse_size(text).context(name)?;
         u32::try_from(bytes).map(Some).with_context(|| format!("{name} {text}: too large"))
     };
+    let purpose = match args.purpose {
+        PurposeArg::Files => Purpose::Files,
+        PurposeArg::Volumes => Purpose::Volumes,
+    };
     Ok(Adjustments {
+        purpose,
         chunk_bytes: size("--chunk-size", &args.chunk_size)?,
         fixed_bytes: size("--fixed-chunk-size", &args.fixed_chunk_size)?,
         region_bytes: size("--region-size", &args.region_size)?,

@@ -17,7 +17,7 @@ use crate::io::os::{OsDisk, OsHost};
 use crate::io::{Host, os_identity};
 use crate::object::ObjectStore;
 use crate::object::directory::DirectoryStore;
-use crate::store::create::{Adjustments, create_directory, open_copies, read_configs};
+use crate::store::create::{Adjustments, Purpose, create_directory, open_copies, read_configs};
 use crate::store::pin::{Pin, admit, read_pin, write_pin};
 use crate::store::slots::SlotPolicy;
 use crate::store::{self, CreateOptions, Unlock};
@@ -163,6 +163,14 @@ impl RepositoryOptions {
     #[must_use]
     pub fn fixed_chunk_bytes(mut self, bytes: u32) -> Self {
         self.adjustments = Adjustments { fixed_bytes: Some(bytes), chunk_bytes: None, ..self.adjustments };
+        self
+    }
+
+    /// Chooses the defaults of a new repository for volumes that are protected continuously, instead of files: chunks of 4 KiB,
+    /// regions of 128 KiB, and short recipe segments.
+    #[must_use]
+    pub fn for_volumes(mut self) -> Self {
+        self.adjustments.purpose = Purpose::Volumes;
         self
     }
 

@@ -215,3 +215,25 @@ fn a_newest_snapshot_that_is_gone_is_returned_until_that_is_accepted() {
     assert_eq!(repository.accept_lost_snapshots().unwrap(), [made]);
     assert_eq!(repository.lost_snapshots().unwrap(), []);
 }
+
+#[test]
+fn a_repository_for_volumes_has_short_segments_and_blocks_of_one_length() {
+    use crate::chunk::Chunking;
+    use crate::object::config::CutRule;
+
+    let rule = CutRule { min: 16, target: 48, max: 256 };
+    for (container, region) in [(None, 128 << 10), (Some(64 << 10), 16 << 10), (Some(64 << 20), 128 << 10)] {
+        let home = Home::new();
+        let options = home.options().for_volumes();
+        let options = container.map_or(options.clone(), |bytes| options.container_bytes(bytes));
+        let config = options.create().unwrap().store.config;
+        assert_eq!(config.chunking, Chunking::Fixed { bytes: 4096 });
+        assert_eq!((config.recipe_cut, config.region_bytes), (rule, region), "containers of {container:?}");
+    }
+    let home = Home::new();
+    let options = home.options().for_volumes().region_bytes(64 << 10).fixed_chunk_bytes(16 << 10);
+    options.create().unwrap();
+    let config = options.open().unwrap().store.config;
+    assert_eq!((config.chunking, config.region_bytes), (Chunking::Fixed { bytes: 16 << 10 }, 64 << 10));
+    assert_eq!(config.recipe_cut, rule);
+}

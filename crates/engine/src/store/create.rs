@@ -32,9 +32,29 @@ pub struct CreateOptions<'a> {
     pub adjustments: Adjustments,
 }
 
+/// Contents for which the defaults of a new repository are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Purpose {
+    /// Files: chunks that their content cuts.
+    #[default]
+    Files,
+    /// Volumes that are protected continuously: blocks of one length, of which some change from snapshot to snapshot.
+    Volumes,
+}
+
+/// Chunk of a repository for volumes in bytes: the block of most file systems.
+const VOLUME_CHUNK_BYTES: u32 = 4 << 10;
+/// Region of a repository for volumes in bytes of plaintext: one is read for each block.
+const VOLUME_REGION_BYTES: u32 = 128 << 10;
+/// How recipes of volumes are cut: a changed block stores about 10 KB of new segments, a tenth of what the rule for files
+/// stores.
+const VOLUME_RECIPE_CUT: CutRule = CutRule { min: 16, target: 48, max: 256 };
+
 /// Parameters of a new repository that differ from the defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adjustments {
+    /// Contents that decide the defaults.
+    pub purpose: Purpose,
     /// Average content-defined chunk in bytes.
     pub chunk_bytes: Option<u32>,
     /// Fixed chunk in bytes, instead of content-defined ones.
@@ -74,6 +94,11 @@ impl Adjustments {
     }
 
     fn apply(&self, config: &mut Config) {
+        if self.purpose == Purpose::Volumes {
+            config.chunking = Chunking::Fixed { bytes: VOLUME_CHUNK_BYTES };
+            config.region_bytes = VOLUME_REGION_BYTES;
+            config.recipe_cut = VOLUME_RECIPE_CUT;
+        }
         if let Some(bytes) = self.chunk_bytes {
             config.chunking = Chunking::Gear(ChunkSizes::for_average(bytes));
         }

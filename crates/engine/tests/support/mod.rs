@@ -26,7 +26,7 @@ use onefold_engine::repo::{BackupOutcome, BackupRequest, Cache, backup};
 use onefold_engine::restore::{Effect, Filter, FullDirectories, Overwrite, RestoreReport, RestoreRequest, restore};
 use onefold_engine::snapshot::{CommitBody, CommitKind, SessionKind, Snapshot};
 use onefold_engine::source::exclude::Excludes;
-use onefold_engine::store::create::Adjustments;
+use onefold_engine::store::create::{Adjustments, Purpose};
 use onefold_engine::store::metadata::Scratch;
 use onefold_engine::store::{CreateOptions, Session, Store, Unlock, create, open};
 use onefold_engine::testing::mem_tree::MemTree;
@@ -45,6 +45,7 @@ pub(super) const CHEAP: PasswordCost = PasswordCost { memory_kib: 64, passes: 1,
 
 /// Small containers and chunks, so that little data makes many of them.
 pub(super) const SMALL: Adjustments = Adjustments {
+    purpose: Purpose::Files,
     chunk_bytes: Some(512),
     fixed_bytes: None,
     region_bytes: Some(8 << 10),
