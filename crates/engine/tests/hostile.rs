@@ -130,6 +130,7 @@ impl Forger {
             excludes: Vec::new(),
             parent: None,
             original: None,
+            journal: None,
             program: String::new(),
             index: None,
             summary: Summary::default(),

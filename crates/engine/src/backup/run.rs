@@ -224,6 +224,7 @@ fn snapshot_of(
         excludes: options.exclude_texts.clone(),
         parent: options.parent.as_ref().map(|(session, _)| *session),
         original: None,
+        journal: None,
         program: options.program.clone(),
         index: (options.preset != IndexPreset::default())
             .then(|| IndexNote { is_exact: true, preset: options.preset.name().to_owned() }),

@@ -76,6 +76,7 @@ fn snapshot(time: Timestamp, tags: &[&str]) -> Snapshot {
         excludes: Vec::new(),
         parent: None,
         original: None,
+        journal: None,
         program: String::new(),
         index: None,
         summary: Summary::default(),

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::codec::{DecodeError, Decoded, Reader, put_string, put_timestamp, put_varint};
+use crate::snapshot::journal::{JournalNote, TAG_JOURNAL, TAG_MARK};
 use crate::types::{Fingerprint, Process, SessionId, Timestamp};
 
 /// Longest text in a snapshot in bytes.
@@ -95,7 +96,7 @@ pub struct Snapshot {
     /// When the backup began.
     pub time: Timestamp,
     /// The kernel's file clock at that time. A file whose ctime is not older must be read again.
-    pub(crate) file_clock: Timestamp,
+    pub file_clock: Timestamp,
     /// Root of the tree.
     pub tree: Fingerprint,
     /// Host that was backed up.
@@ -121,6 +122,8 @@ pub struct Snapshot {
     pub program: String,
     /// How duplicates were found, if not as by default.
     pub index: Option<IndexNote>,
+    /// The part of a volume's journal that the snapshot contains, if it is one of a volume.
+    pub journal: Option<JournalNote>,
     /// What was counted.
     pub summary: Summary,
 }
@@ -190,6 +193,7 @@ pub(super) fn field(out: &mut Vec<u8>, tag: u8, write: impl FnOnce(&mut Vec<u8>)
 impl Snapshot {
     /// Says which text is too long to be stored, if one is.
     pub(crate) fn validate(&self) -> crate::error::Result<()> {
+        self.journal.as_ref().map_or(Ok(()), JournalNote::validate)?;
         let texts = [&self.hostname, &self.username, &self.program].into_iter().chain(&self.tags).chain(&self.excludes);
         let longest = texts.map(String::len).chain(self.paths.iter().map(Vec::len)).max().unwrap_or(0);
         if longest <= TEXT_LEN_MAX {
@@ -263,6 +267,9 @@ impl Snapshot {
                 out.extend_from_slice(preset.as_bytes());
             });
         }
+        if let Some(journal) = &self.journal {
+            journal.encode(out);
+        }
         field(out, TAG_PROGRAM, |out| out.extend_from_slice(self.program.as_bytes()));
         field(out, TAG_SUMMARY, |out| {
             put_timestamp(out, self.summary.end);
@@ -272,11 +279,12 @@ impl Snapshot {
         });
     }
 
-    fn empty() -> Self {
+    /// Returns a snapshot of a tree about which nothing else is noted.
+    pub fn new(time: Timestamp, tree: Fingerprint) -> Self {
         Self {
-            time: Timestamp::default(),
+            time,
             file_clock: Timestamp::default(),
-            tree: Fingerprint([0; 32]),
+            tree,
             hostname: String::new(),
             username: String::new(),
             uid: 0,
@@ -288,8 +296,13 @@ impl Snapshot {
             original: None,
             program: String::new(),
             index: None,
+            journal: None,
             summary: Summary::default(),
         }
+    }
+
+    fn empty() -> Self {
+        Self::new(Timestamp::default(), Fingerprint([0; 32]))
     }
 
     /// Takes a field; false if it is none of a snapshot's.
@@ -307,6 +320,7 @@ impl Snapshot {
             TAG_PARENT => self.parent = Some(SessionId(value.array()?)),
             TAG_ORIGINAL => self.original = Some(SessionId(value.array()?)),
             TAG_INDEX => self.index = Some(IndexNote { is_exact: value.u8()? == 1, preset: text(value)? }),
+            TAG_JOURNAL | TAG_MARK => self.journal.get_or_insert_default().take(tag, value)?,
             TAG_PROGRAM => self.program = text(value)?,
             TAG_SUMMARY => self.summary = Summary::decode(value)?,
             _ => return Ok(false),
@@ -481,6 +495,7 @@ impl SessionBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::journal::tests::journal_note;
 
     fn body() -> CommitBody {
         let snapshot = Snapshot {
@@ -493,6 +508,7 @@ mod tests {
             parent: Some(SessionId([2; 16])),
             original: Some(SessionId([6; 16])),
             index: Some(IndexNote { is_exact: true, preset: "ddfs".into() }),
+            journal: Some(journal_note()),
             summary: Summary { files_new: 7, bytes_processed: u64::MAX, ..Summary::default() },
             ..Snapshot::empty()
         };

@@ -6,6 +6,7 @@
 pub(crate) mod collection;
 mod forget;
 pub(crate) mod format;
+pub(crate) mod journal;
 pub(crate) mod manifest;
 
 pub use collection::TARGETS_MAX;
@@ -13,4 +14,5 @@ pub(crate) use collection::{CollectionBody, CollectionEncoder, CollectionItem};
 pub use forget::ForgetBody;
 pub(crate) use format::{CommitBody, CommitKind, SessionBody, SessionKind, decode_commit};
 pub use format::{Head, IndexNote, Snapshot, Summary};
+pub use journal::{JournalNote, MARK_LEN_MAX, MARKS_MAX, Mark};
 pub(crate) use manifest::{ManifestEncoder, decode_manifest};

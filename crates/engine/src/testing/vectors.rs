@@ -216,6 +216,7 @@ fn commit_body() -> CommitBody {
         excludes: vec!["*.o".into()],
         parent: Some(SessionId(counting(0xc0))),
         original: None,
+        journal: None,
         program: "onefold 0.1.0".into(),
         index: None,
         summary: Summary {
