@@ -149,11 +149,11 @@ pub struct Chunk {
 
 /// A chunk and the container that holds it, or will hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ChunkRef {
+pub struct ChunkRef {
     /// The chunk.
-    pub(crate) chunk: Chunk,
+    pub chunk: Chunk,
     /// Its container.
-    pub(crate) container: ContainerId,
+    pub container: ContainerId,
 }
 
 /// A point in time: seconds since 1970 (negative before) and the nanoseconds that follow.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backup::block::{Block, BlockBytes, ByteRange, Event, Input, Step};
+use crate::backup::block::{BLOCK_EVENTS_MAX, Block, BlockBytes, ByteRange, Event, Input, Step};
 use crate::backup::read::FileReader;
 use crate::chunk::{Cutter, GearTable};
 use crate::fingerprint::Fingerprinter;
@@ -84,6 +84,25 @@ pub(crate) struct CutBlock {
 }
 
 impl CutBlock {
+    /// Starts a block without events, for chunks that are cut already.
+    pub(crate) fn new(bytes: BlockBytes) -> Self {
+        let (joined, locations, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
+        Self { bytes, joined, locations, events: Vec::new(), fingerprints }
+    }
+
+    /// Returns true if a chunk of this length fits into the rest of the block.
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        len <= self.bytes.free() && self.locations.len() < BLOCK_EVENTS_MAX
+    }
+
+    /// Appends a chunk. One that does not fit makes the block longer.
+    pub(crate) fn push(&mut self, chunk: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.make_free(chunk.len());
+        self.bytes.extend_from_slice(chunk);
+        self.locations.push(Location::Block(start..start + chunk.len()));
+    }
+
     /// Returns a chunk's bytes.
     pub(crate) fn chunk(&self, number: usize) -> &[u8] {
         let bytes = match self.locations.get(number) {
@@ -145,8 +164,7 @@ impl CutStage {
 
     /// Cuts the next block.
     pub(crate) fn cut(&mut self, Block { bytes, events }: Block<Searched>) -> CutBlock {
-        let (joined, locations, fingerprints) = (Vec::new(), Vec::new(), Vec::new());
-        let mut cut = CutBlock { bytes, joined, locations, events: Vec::with_capacity(events.len()), fingerprints };
+        let mut cut = CutBlock { events: Vec::with_capacity(events.len()), ..CutBlock::new(bytes) };
         let (mut cuts, mut ends) = (Vec::new(), Vec::new());
         // The open end of the last range of bytes.
         let mut open = 0..0;

@@ -216,6 +216,11 @@ impl<'a> IdentifyStage<'a> {
         self.slots_max <= self.slots.len()
     }
 
+    /// Returns how many references wait to be taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Makes everything durable and records it.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.resolve_all()?;

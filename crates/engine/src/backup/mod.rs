@@ -13,6 +13,7 @@ pub(crate) mod read;
 pub mod record;
 pub mod run;
 mod source_file;
+pub mod writer;
 
 use block::BLOCK_BYTES;
 
@@ -22,6 +23,7 @@ pub use crate::monitor::{Action, Monitor, Silent};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
+pub use writer::{Writer, WriterOptions};
 
 /// Division of a memory budget among the queues and buffers of a backup.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,9 @@ use crate::backup::assemble::{Assembler, BuiltTree};
 use crate::backup::cut::{CutBlock, CutEvent};
 use crate::backup::identify::{ChunkCounts, IdentifyStage};
 use crate::backup::ingest::{ChunkRule, Ingest};
-use crate::backup::pack::PackStage;
 use crate::backup::parent::{Comparison, Parent};
 use crate::backup::read::{FileReader, SourceReader};
+use crate::backup::writer::{Writer, WriterOptions};
 use crate::compress::Compression;
 use crate::crypto::Keys;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use crate::identify::{Counters, Identifier, IndexPreset};
 use crate::io::tree::SourceTree;
 use crate::monitor::Monitor;
 use crate::pipeline::driver::Driver;
-use crate::snapshot::{CommitBody, CommitKind, IndexNote, Snapshot, Summary};
+use crate::snapshot::{IndexNote, Snapshot, Summary};
 use crate::source::exclude::Excludes;
 use crate::source::walk::Walk;
 use crate::store::container_set::Containers;
@@ -113,48 +113,29 @@ pub fn backup(
     let file_clock = store.host.file_clock();
     // Before anything is written: what the snapshot will say must be sayable.
     snapshot_of(options, time, file_clock, Fingerprint([0; 32]), Summary::default()).validate()?;
-    let pack = PackStage::new(store, session, driver, options.compression, &options.budget);
-    let manifest = Arc::new(ManifestBuilder::new(session.id, &session.live));
-    let (keys, budget) = (Arc::clone(&store.keys), &options.budget);
-    let mut identify = IdentifyStage::new(keys, identifier, pack, Arc::clone(&manifest), budget);
+    let writing =
+        WriterOptions { compression: options.compression, budget: options.budget, scratch: options.scratch.clone() };
+    let mut writer = Writer::begin(store, session, &writing, driver, identifier);
     let files = FileReader::new(store.config.entry_bytes_max());
-    let reader = open_reader((store, session), source, files, options, &manifest)?;
-    let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&manifest));
+    let reader = open_reader((store, session), source, files, options, &writer.manifest)?;
+    let assembler = Assembler::new(store, session.id, Arc::clone(monitor), Arc::clone(&writer.manifest));
     let depth = options.budget.blocks_in_flight;
     let fingerprinter: Arc<dyn Fingerprinter> = Arc::<Keys>::clone(&store.keys);
     let rule = ChunkRule::new(store.config.chunking, store.keys.chunk(), fingerprinter);
     let ingest = Ingest::new(driver, reader, files, rule, depth);
-    let built = flow((options, session), ingest, &mut identify, assembler, &**monitor)?;
-    // Everything the commit refers to is durable before it: see docs/durability.md, D1 to D5.
-    identify.finish()?;
-    let counts = identify.counts;
-    let summary = Summary {
-        end: store.host.now(),
-        data_chunks: counts.data_unique,
-        metadata_chunks: counts.metadata_unique,
-        data_added: counts.bytes_added,
-        data_added_packed: identify.stored_bytes(),
-        ..built.summary
-    };
+    let built = flow((options, session), ingest, &mut writer.stage, assembler, &**monitor)?;
+    let summary = writer.summarize(built.summary)?;
     let snapshot = snapshot_of(options, time, file_clock, built.tree, summary);
     if monitor.is_interrupted() {
         return Err(Error::Interrupted);
     }
     let is_equal = options.parent.as_ref().is_some_and(|(_, parent)| parent.tree == snapshot.tree);
     let is_skipped = is_equal && options.unchanged == Unchanged::Skip;
-    let counters = identify.counters();
-    let report =
-        BackupReport { session: session.id, is_skipped, snapshot, counters, chunks: counts, failures: built.failures };
-    if is_skipped {
-        return Ok(report);
+    let (counters, chunks) = (writer.counters(), writer.counts());
+    let report = BackupReport { session: session.id, is_skipped, snapshot, counters, chunks, failures: built.failures };
+    if !is_skipped {
+        writer.commit(&report.snapshot)?;
     }
-    let body = CommitBody {
-        kind: CommitKind::Snapshot,
-        snapshot: Some(report.snapshot.clone()),
-        heads: session.heads.clone(),
-        manifest: session.put_manifest(store, manifest.finish()?)?,
-    };
-    session.commit(&body)?;
     Ok(report)
 }
 

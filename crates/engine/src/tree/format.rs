@@ -186,6 +186,25 @@ impl Entry {
     }
 }
 
+/// Refuses an entry that no reader would accept, or that takes more than `bytes_max` bytes.
+pub(crate) fn check_entry(entry: &Entry, bytes_max: usize) -> Result<(), &'static str> {
+    if !is_plain_name(&entry.name) || NAME_LEN_MAX < entry.name.len() {
+        return Err("the name of an entry is empty, too long, or not plain");
+    }
+    let is_of_kind = match &entry.content {
+        Content::File { .. } => entry.kind == EntryKind::File,
+        Content::Directory { .. } => entry.kind == EntryKind::Directory,
+        Content::Symlink { .. } => entry.kind == EntryKind::Symlink,
+        Content::Special { .. } => !matches!(entry.kind, EntryKind::File | EntryKind::Directory | EntryKind::Symlink),
+    };
+    if !is_of_kind || entry.mode & !0o7777 != 0 {
+        return Err("the kind or mode of an entry contradicts its content");
+    }
+    let mut encoded = Vec::new();
+    entry.encode(&mut encoded);
+    if bytes_max < encoded.len() { Err("an entry is too long") } else { Ok(()) }
+}
+
 /// Returns true if a directory can hold the name: it is not empty, `.` or `..`, and contains neither `/` nor NUL.
 fn is_plain_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
