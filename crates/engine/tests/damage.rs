@@ -212,7 +212,7 @@ fn files(source: &MemTree) -> Vec<PathBuf> {
     files
 }
 
-fn contents(tree: &MemTree, path: &Path) -> Option<Vec<u8>> {
+pub(super) fn contents(tree: &MemTree, path: &Path) -> Option<Vec<u8>> {
     let len = SourceTree::metadata(tree, path).ok()?.size;
     let mut bytes = vec![0; usize::try_from(len).unwrap()];
     let read = tree.open(path).unwrap().read_at(0, &mut bytes).unwrap();

@@ -39,4 +39,5 @@ mod standing;
 mod stopping;
 mod support;
 mod undecided;
+mod volumes;
 mod why;

@@ -57,7 +57,7 @@ pub(super) fn listed_by(store: &Store, session: SessionId) -> Option<BTreeMap<Co
 
 /// Asserts that the manifest of each snapshot names a container for each chunk, and returns the number of containers that it names
 /// without a need, of all snapshots.
-fn assert_complete(world: &World, store: &Store, case: &str) -> usize {
+pub(super) fn assert_complete(world: &World, store: &Store, case: &str) -> usize {
     let mut holders: BTreeMap<Fingerprint, BTreeSet<ContainerId>> = BTreeMap::new();
     for container in containers(store) {
         for (_, chunk, _) in container.chunks {

@@ -27,17 +27,19 @@ impl LiveChunks {
     }
 
     /// Returns the live containers of the chunks that stand in a recipe itself; `None` if a chunk of the file is in no live
-    /// container. `used` takes the containers of all of its chunks.
+    /// container. `used` takes the containers of all of its chunks. `beat` is called for each.
     pub(crate) fn containers_of(
         &mut self,
         recipe: &Recipe,
         hints: &[Option<ContainerId>],
         reader: &mut MetadataReader,
         used: &mut UsedBytes,
+        beat: &dyn Fn(),
     ) -> Result<Option<Vec<Option<ContainerId>>>> {
         let mut own = Vec::with_capacity(hints.len());
         let mut cursor = RecipeCursor::new(recipe, hints);
         while let Some(event) = cursor.next(reader)? {
+            beat();
             if let FileExtent::Chunk(chunk) = event {
                 let Some(container) = self.live_container(&chunk)? else { return Ok(None) };
                 used.add(container, chunk.chunk.len);

@@ -11,6 +11,7 @@ pub(crate) mod pack;
 pub(crate) mod parent;
 pub(crate) mod read;
 pub mod record;
+pub mod reuse;
 pub mod run;
 mod source_file;
 pub mod writer;
@@ -22,6 +23,7 @@ use crate::store::container_writer::WriterLimits;
 pub use crate::monitor::{Action, Monitor, Silent};
 pub use dry_run::{DryRun, dry_run};
 pub use parent::Comparison;
+pub use reuse::{Proof, Reuse};
 pub use run::{BackupOptions, BackupReport, Unchanged, backup};
 pub use writer::{Writer, WriterOptions};
 

@@ -103,7 +103,7 @@ impl Parent {
         let mut used = UsedBytes::default();
         // The file has segments of its recipe, too.
         self.reader.used = Some(UsedBytes::default());
-        let hints = self.live.containers_of(recipe, &parent.hints, &mut self.reader, &mut used).unwrap_or(None);
+        let hints = self.live.containers_of(recipe, &parent.hints, &mut self.reader, &mut used, &|| {}).unwrap_or(None);
         let read = self.reader.used.take();
         if hints.is_some()
             && let Some(manifest) = &self.manifest

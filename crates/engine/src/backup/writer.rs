@@ -110,6 +110,12 @@ impl<'a> Writer<'a> {
         &self.session.live
     }
 
+    /// Returns true if a prune has condemned containers and has not ended. [`Writer::reuse`] then looks at every chunk, and refuses a
+    /// file of which a part is in these containers. A program that can wait rather ends this session, and writes later.
+    pub fn is_condemning(&self) -> bool {
+        self.session.is_condemning
+    }
+
     /// Appends a data chunk, which is at most as long as a region of the repository. The caller takes references between the
     /// calls: at most twice [`Budget::references_in_flight`] wait.
     pub fn chunk(&mut self, bytes: &[u8]) -> Result<()> {
@@ -218,8 +224,8 @@ impl<'a> Writer<'a> {
 
     /// Commits a snapshot, after making durable what it refers to. The session ends with it. Returns the id of the snapshot.
     ///
-    /// The tree must consist of chunks that this writer has stored or referred to: of [`Writer::directory`] and
-    /// [`Writer::next_reference`].
+    /// The tree must consist of chunks that this writer has stored or referred to: of [`Writer::directory`],
+    /// [`Writer::next_reference`], and what [`Writer::reuse`] allows.
     pub fn commit(&mut self, snapshot: &Snapshot) -> Result<SessionId> {
         snapshot.validate()?;
         self.barrier()?;
@@ -233,6 +239,11 @@ impl<'a> Writer<'a> {
         self.session.commit(&body)?;
         self.state = State::Committed;
         Ok(self.session.id)
+    }
+
+    /// Returns true if a snapshot was committed.
+    pub(crate) fn is_committed(&self) -> bool {
+        self.state == State::Committed
     }
 
     /// Shows that the session is alive, in a work that takes minutes without a call of another method.

@@ -9,6 +9,7 @@ mod preset;
 mod repair;
 pub(crate) mod select;
 mod sessions;
+pub mod write;
 
 pub use backup::{BackupOutcome, BackupRequest, Cache, backup};
 pub use derive::{Derived, recover, rewrite, tag, try_rewrite};
@@ -17,3 +18,4 @@ pub use location::Location;
 pub use long_id::{LongRepositoryId, SnapshotId};
 pub use repair::{Losses, Repaired, find_losses, repair_snapshot};
 pub use select::{Selection, SnapshotName};
+pub use write::{WriteOutcome, WriteRequest, write};

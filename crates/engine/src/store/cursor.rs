@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::error::{Error, Result};
+use crate::io::tree::EntryKind;
+use crate::recipe::BuiltRecipe;
 use crate::store::metadata::{HintedNode, MetadataReader};
 use crate::tree::{Child, Content, Entry, TreeNode};
-use crate::types::{Chunk, ContainerId, Fingerprint};
+use crate::types::{Chunk, ContainerId, Fingerprint, Timestamp};
 
 /// An entry, with a hint for each chunk of its recipe.
 #[derive(Clone, Debug)]
@@ -14,6 +16,25 @@ pub struct HintedEntry {
     pub entry: Entry,
     /// One for each chunk in the entry itself.
     pub hints: Vec<Option<ContainerId>>,
+}
+
+impl HintedEntry {
+    /// Returns a file that no source has. Owner and group are 0.
+    pub fn file(name: &[u8], mode: u32, mtime: Timestamp, contents: BuiltRecipe) -> Self {
+        let BuiltRecipe { recipe, hints } = contents;
+        let content = Content::File { ctime: mtime, inode: 0, recipe };
+        Self { entry: plain(name, EntryKind::File, mode, mtime, content), hints }
+    }
+
+    /// Returns a directory that no source has. Owner and group are 0.
+    pub fn directory(name: &[u8], mode: u32, mtime: Timestamp, node: Fingerprint) -> Self {
+        let content = Content::Directory { node };
+        Self { entry: plain(name, EntryKind::Directory, mode, mtime, content), hints: Vec::new() }
+    }
+}
+
+fn plain(name: &[u8], kind: EntryKind, mode: u32, mtime: Timestamp, content: Content) -> Entry {
+    Entry { name: name.to_vec(), kind, mode, uid: 0, gid: 0, mtime, xattrs: Vec::new(), link: None, content }
 }
 
 /// Reads the nodes of directories' lists.
@@ -216,7 +237,6 @@ pub(in crate::store) mod tests {
     use super::*;
     use crate::codec::{put_string, put_varint};
     use crate::crypto::{Keys, MasterKey};
-    use crate::io::tree::EntryKind;
     use crate::object::config::CutRule;
     use crate::recipe::MetadataSink;
     use crate::recipe::builder::tests::MemorySink;

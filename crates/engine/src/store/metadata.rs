@@ -81,6 +81,7 @@ pub struct HintedNode {
 pub struct MetadataReader {
     store: Store,
     view: View,
+    usable: Usable,
     locations: Locations,
     regions: Lru<(ContainerId, u32), Arc<Vec<u8>>>,
     /// Memory of regions that are read together, in bytes.
@@ -139,6 +140,7 @@ impl MetadataReader {
         let locations = scratch.map(&store.host, "locations of metadata", memory.locations_bytes)?;
         let ahead_bytes = memory.regions_bytes / READ_AHEAD_SHARE;
         let mut reader = Self {
+            usable,
             locations: Locations::new(&store, locations),
             store,
             view,
@@ -149,13 +151,27 @@ impl MetadataReader {
             read_from: None,
             used: None,
         };
-        reader.learn(&Containers::default(), usable)?;
+        reader.learn_new(&Containers::default())?;
         Ok(reader)
     }
 
+    /// Takes a newer listing, such as that of the next session: reads the directories of the containers that are new, and
+    /// uses no container that is left out. So a reader can stay open from session to session.
+    pub fn learn(&mut self, containers: &Containers) -> Result<()> {
+        let known = self.view.containers().clone();
+        self.view.set_containers(containers);
+        self.learn_new(&known)
+    }
+
+    /// Like [`MetadataReader::learn`], and never lists again: for a session, which refers to what it reads.
+    pub(crate) fn confine(&mut self, live: &Containers) -> Result<()> {
+        self.view.fix();
+        self.learn(live)
+    }
+
     /// Learns the containers that are not among those known before.
-    fn learn(&mut self, known: &Containers, usable: Usable) -> Result<()> {
-        let containers = self.view.containers().clone();
+    fn learn_new(&mut self, known: &Containers) -> Result<()> {
+        let (containers, usable) = (self.view.containers().clone(), self.usable);
         let new = containers.retain(|_, id| !known.contains(id));
         let numbers = || new.of_kind(ContainerKind::Metadata);
         for (number, opened) in numbers().zip(self.store.open_containers(&new, numbers())) {
@@ -179,7 +195,7 @@ impl MetadataReader {
         if !self.view.refresh()? {
             return Ok(false);
         }
-        self.learn(&known, Usable::Any)?;
+        self.learn_new(&known)?;
         Ok(true)
     }
 

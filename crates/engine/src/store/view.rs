@@ -85,6 +85,22 @@ impl View {
         &self.containers
     }
 
+    /// Never lists again from now on.
+    pub(crate) fn fix(&mut self) {
+        self.refresh = Refresh::Never;
+    }
+
+    /// Sees a newer listing.
+    pub(crate) fn set_containers(&mut self, containers: &Containers) {
+        self.containers = containers.clone();
+        self.directories.set_containers(containers);
+        self.moved = None;
+        self.listing += 1;
+        if matches!(self.refresh, Refresh::Since(_)) {
+            self.refresh = Refresh::Possible;
+        }
+    }
+
     /// Lists the containers again if chunks that were missed may be found by that, and returns true then: the caller tries
     /// again. Returns false if they are really missing.
     ///
