@@ -1,11 +1,22 @@
 //! Each dependency has a line in docs/decisions and comes from the public registry. The engine depends on no crate of
-//! certain kinds.
+//! certain kinds. A crate of the workspace depends on those below it.
 
 use super::Finding;
 use crate::checkout::{Checkout, TextFile};
 
 /// Async runtimes, serialization frameworks, command-line parsers and erased errors, which the engine must not depend on.
 const BANNED_IN_ENGINE: [&str; 7] = ["tokio", "async-std", "futures", "serde", "serde_json", "clap", "anyhow"];
+
+/// The crates of the workspace that each other one may depend on. The command may depend on all of them.
+const CRATES_BELOW: [(&str, &[&str]); 7] = [
+    ("accel", &[]),
+    ("sys", &[]),
+    ("model", &[]),
+    ("engine", &["accel", "sys"]),
+    ("backends", &["engine"]),
+    ("cdp", &["engine", "sys"]),
+    ("lab", &["accel", "engine", "sys"]),
+];
 
 const ENGINE: &str = "crates/engine/Cargo.toml";
 const PUBLIC_REGISTRY: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
@@ -15,7 +26,11 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
     let is_decision = |file: &&TextFile| file.path.starts_with("docs/decisions/");
     for file in checkout.files.iter().filter(|file| file.path.ends_with("Cargo.toml")) {
         for (line, name) in dependencies(&file.text) {
-            if name.starts_with("onefold-") {
+            if let Some(other) = name.strip_prefix("onefold-") {
+                if let Some(package) = package_above(&file.path, other) {
+                    let message = format!("`{package}` must not depend on `{other}`; see {}", file!());
+                    findings.push(Finding::new(&file.path, line, message));
+                }
                 continue;
             }
             if file.path == ENGINE && BANNED_IN_ENGINE.contains(&name) {
@@ -35,6 +50,13 @@ pub(super) fn check(checkout: &Checkout) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Returns the package of a manifest if it must not depend on the other package of the workspace.
+fn package_above<'a>(path: &'a str, other: &str) -> Option<&'a str> {
+    let package = path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
+    let (_, below) = CRATES_BELOW.iter().find(|(name, _)| *name == package)?;
+    (package != other && !below.contains(&other)).then_some(package)
 }
 
 /// Returns the names in the tables of dependencies of a manifest, each with its line.
@@ -76,5 +98,14 @@ mod tests {
         assert_eq!(check(&Checkout::of(&[manifest, decision])).len(), 1);
         assert!(check(&Checkout::of(&[other, decision])).is_empty());
         assert_eq!(check(&Checkout::of(&[other, lock])).len(), 2);
+    }
+    #[test]
+    fn a_crate_depends_on_itself_and_on_those_below() {
+        let findings = |package: &str, other: &str| {
+            let manifest = format!("[dependencies]\nonefold-{other} = {{ workspace = true }}\n");
+            check(&Checkout::of(&[(&format!("crates/{package}/Cargo.toml"), &manifest)])).len()
+        };
+        assert_eq!((findings("cdp", "engine"), findings("cdp", "cdp"), findings("cli", "cdp")), (0, 0, 0));
+        assert_eq!((findings("cdp", "lab"), findings("engine", "cdp"), findings("sys", "engine")), (1, 1, 1));
     }
 }

@@ -1,0 +1,7 @@
+//! Continuous data protection of volumes.
+//!
+//! [`nbd`] serves volumes over the protocol of network block devices (NBD). The crate is safe, blocking Rust: it uses
+//! threads and no async runtime, and prints nothing. Whoever uses it gives it a function for messages.
+#![forbid(unsafe_code)]
+
+pub mod nbd;
