@@ -4,4 +4,5 @@
 //! threads and no async runtime, and prints nothing. Whoever uses it gives it a function for messages.
 #![forbid(unsafe_code)]
 
+pub mod log;
 pub mod nbd;

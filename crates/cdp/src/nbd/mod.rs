@@ -4,4 +4,6 @@
 //! in this module name its sections in quotes. The server speaks the fixed newstyle negotiation, with structured replies
 //! and metadata contexts.
 
+pub mod export;
+pub mod file;
 pub mod wire;
