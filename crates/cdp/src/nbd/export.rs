@@ -146,6 +146,12 @@ pub trait Export: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Returns true if [`Export::block_status`] takes microseconds, so that the server asks for holes before each long read
+    /// and does not send them. A search for the end of data in a file may read the map of the whole file.
+    fn finds_holes_quickly(&self) -> bool {
+        false
+    }
+
     /// Fills the buffer from an offset.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno>;
 
