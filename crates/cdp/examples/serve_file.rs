@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = Log::new(|line| eprintln!("{line}"));
     let export = Arc::new(FileExport::open(Path::new(file), access, log.clone())?);
     let named = NamedExport { name: String::from("file"), description: file.clone(), export };
-    let mut server = Server::new(vec![named], Limits::default(), log)?;
+    let mut server = Server::new(vec![named], Limits::default(), None, log)?;
     match socket.parse::<std::net::SocketAddr>() {
         Ok(address) => server.listen(TcpListener::bind(address)?)?,
         Err(_) => server.listen(UnixListener::bind(socket)?)?,

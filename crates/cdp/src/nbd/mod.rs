@@ -16,6 +16,7 @@ mod input;
 mod negotiate;
 mod respond;
 pub mod serve;
+pub mod tls;
 mod transport;
 pub mod wire;
 

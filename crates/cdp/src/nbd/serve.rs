@@ -18,6 +18,7 @@ use super::connection::{Connection, ConnectionLimits, Host, STACK_BYTES};
 use super::input::{INPUT_BYTES, Input};
 use super::negotiate::{self, StartTls};
 use super::respond::SCRATCH_BYTES_MAX;
+use super::tls::{TLS_BYTES_MAX, Tls};
 use super::transport::{Socket, Transport};
 use super::wire::{OPTION_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::log::Log;
@@ -46,12 +47,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Most bytes of memory of a server with so many exports, stacks of threads included.
+    /// Most bytes of memory of a server with so many exports, encryption and stacks of threads included.
     pub fn memory_bytes(&self, exports: usize) -> usize {
         let requests = self.requests.max(1) * (STACK_BYTES + SCRATCH_BYTES_MAX);
         let payloads = self.payload_bytes.max(PAYLOAD_BYTES_MAX as usize);
-        let connection = requests + payloads + INPUT_BYTES;
-        let negotiation = STACK_BYTES + INPUT_BYTES + 2 * OPTION_BYTES_MAX as usize;
+        let connection = requests + payloads + INPUT_BYTES + TLS_BYTES_MAX;
+        let negotiation = STACK_BYTES + INPUT_BYTES + TLS_BYTES_MAX + 2 * OPTION_BYTES_MAX as usize;
         exports * self.connections * connection + NEGOTIATIONS_MAX * negotiation
     }
 }
@@ -124,7 +125,7 @@ pub struct Server {
 struct Shared {
     catalog: Catalog,
     limits: Limits,
-    tls: Option<Box<dyn StartTls>>,
+    tls: Option<Tls>,
     log: Log,
     is_stopping: AtomicBool,
     connections: Mutex<Connections>,
@@ -140,12 +141,12 @@ struct Connections {
 }
 
 impl Server {
-    /// Makes a server that listens nowhere yet.
-    pub fn new(exports: Vec<NamedExport>, limits: Limits, log: Log) -> io::Result<Self> {
+    /// Makes a server that listens nowhere yet. With certificates, it serves encrypted connections only.
+    pub fn new(exports: Vec<NamedExport>, limits: Limits, tls: Option<Tls>, log: Log) -> io::Result<Self> {
         let shared = Shared {
             catalog: Catalog::new(exports, limits.connections),
             limits,
-            tls: None,
+            tls,
             log,
             is_stopping: AtomicBool::new(false),
             connections: Mutex::default(),
@@ -165,7 +166,7 @@ impl Server {
         Ok(())
     }
 
-    /// Most bytes of memory of this server, stacks of threads included.
+    /// Most bytes of memory of this server, encryption and stacks of threads included.
     pub fn memory_bytes(&self) -> usize {
         self.shared.limits.memory_bytes(self.shared.catalog.entries().len())
     }
@@ -260,7 +261,8 @@ impl Shared {
     fn serve(&self, registered: Registered, client: String) {
         let transport: Box<dyn Transport> = Box::new(Arc::clone(&registered.socket));
         let mut input = Input::new();
-        match negotiate::negotiate(transport, &mut input, &self.catalog, self.tls.as_deref()) {
+        let tls = self.tls.as_ref().map(|tls| tls as &dyn StartTls);
+        match negotiate::negotiate(transport, &mut input, &self.catalog, tls) {
             Ok(Some(negotiated)) => {
                 let limits = ConnectionLimits { requests: self.limits.requests, bytes: self.limits.payload_bytes };
                 let (host, log) = (Box::new(registered), self.log.clone());

@@ -9,6 +9,7 @@ use onefold_cdp::nbd::NamedExport;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::file::{Access, FileExport};
 use onefold_cdp::nbd::serve::{Limits, Server};
+use onefold_cdp::nbd::tls::Tls;
 use tempfile::TempDir;
 
 /// A server on a socket in a directory of its own.
@@ -21,15 +22,11 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Serves exports under their names.
     pub(crate) fn of(exports: Vec<(&str, Arc<dyn Export>)>, limits: Limits) -> Self {
-        Self::with(exports, limits, |_| {})
+        Self::with(exports, limits, None)
     }
 
-    /// Serves exports by a server that `prepare` completes.
-    pub(crate) fn with(
-        exports: Vec<(&str, Arc<dyn Export>)>,
-        limits: Limits,
-        prepare: impl FnOnce(&mut Server),
-    ) -> Self {
+    /// Serves exports, encrypted if there are certificates.
+    pub(crate) fn with(exports: Vec<(&str, Arc<dyn Export>)>, limits: Limits, tls: Option<Tls>) -> Self {
         let directory = TempDir::new().unwrap();
         let messages = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&messages);
@@ -38,8 +35,7 @@ impl Fixture {
             let (name, description) = (String::from(name), format!("{name} of a test"));
             NamedExport { name, description, export }
         });
-        let mut server = Server::new(named.collect(), limits, log).unwrap();
-        prepare(&mut server);
+        let mut server = Server::new(named.collect(), limits, tls, log).unwrap();
         server.listen(UnixListener::bind(directory.path().join("socket")).unwrap()).unwrap();
         Self { server, directory, messages }
     }

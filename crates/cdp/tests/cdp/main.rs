@@ -9,3 +9,4 @@ mod memory;
 mod model;
 mod nbd;
 mod programs;
+mod tls;

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 const MIB: u64 = 1 << 20;
 
 /// Runs a program and returns what it prints; panics if it fails.
-fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let (is_success, output) = try_run(program, arguments);
     assert!(is_success, "{program} {}: {output}", arguments.join(" "));
     output
