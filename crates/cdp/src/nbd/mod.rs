@@ -12,6 +12,8 @@ mod catalog;
 mod connection;
 pub mod export;
 pub mod file;
+#[cfg(feature = "testing")]
+pub mod fuzzing;
 mod input;
 mod negotiate;
 mod respond;

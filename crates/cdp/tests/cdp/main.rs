@@ -5,6 +5,7 @@
 
 mod client;
 mod fixture;
+mod fuzzing;
 mod memory;
 mod model;
 mod nbd;
