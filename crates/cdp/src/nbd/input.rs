@@ -133,3 +133,76 @@ fn wait_until(deadline: Option<Instant>, transport: &dyn Transport) -> io::Resul
 fn now() -> Instant {
     Instant::now()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use super::super::transport::Socket;
+    use super::*;
+
+    fn connected() -> (UnixStream, Arc<Socket>) {
+        let (client, server) = UnixStream::pair().unwrap();
+        (client, Arc::new(Socket::new(server.into())))
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_whether_they_are_read_ahead_skipped_or_read_directly() {
+        let (mut client, socket) = connected();
+        let sent: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.write_all(&sent).unwrap());
+            let mut input = Input::new();
+            let mut at = 0;
+            for (step, len) in [3, INPUT_BYTES + 1, 1, 5000, 40_000, INPUT_BYTES - 5, 10].into_iter().enumerate() {
+                if step % 3 == 2 {
+                    assert_eq!(input.skip(&socket, len as u64).unwrap(), Received::All);
+                } else {
+                    let mut read = vec![0; len];
+                    assert_eq!(input.read(&socket, &mut read).unwrap(), Received::All);
+                    assert!(read == sent[at..at + len], "{len} bytes from {at}");
+                }
+                at += len;
+            }
+        });
+        drop(client);
+        let mut input = Input::new();
+        let mut rest = vec![0; sent.len()];
+        assert_eq!(input.read(&socket, &mut rest).unwrap(), Received::Truncated);
+        assert_eq!(input.read(&socket, &mut rest).unwrap(), Received::Nothing);
+        assert_eq!(input.skip(&socket, 1).unwrap(), Received::Truncated);
+    }
+
+    #[test]
+    fn a_client_that_sends_a_byte_now_and_then_meets_the_deadline() {
+        let (mut client, socket) = connected();
+        let mut input = Input::new();
+        input.set_limit(&socket, Some(Duration::from_millis(100))).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Ends when the other side is closed.
+                while client.write_all(&[1]).is_ok() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let outcome = input.read(&socket, &mut vec![0; 100_000]);
+            assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            socket.cut();
+        });
+    }
+
+    #[test]
+    fn what_has_not_arrived_is_not_waited_for() {
+        let (mut client, socket) = connected();
+        let mut input = Input::new();
+        assert!(!input.try_fill(&socket).unwrap());
+        client.write_all(b"ab").unwrap();
+        assert!(input.try_fill(&socket).unwrap());
+        client.write_all(b"c").unwrap();
+        let mut read = [0; 3];
+        assert_eq!(input.read(&socket, &mut read).unwrap(), Received::All);
+        assert_eq!(&read, b"abc");
+    }
+}

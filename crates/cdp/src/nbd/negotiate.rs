@@ -203,6 +203,7 @@ impl Negotiation<'_> {
         if self.tls.is_some() && !self.is_encrypted {
             match decoded {
                 Ok(OptionRequest::StartTls | OptionRequest::Abort) => {}
+                Err(_) if option == option::code::STARTTLS => {}
                 _ if option == option::code::EXPORT_NAME => {
                     return Err(Failure::Refused(String::from("the client wants to go on without TLS")));
                 }

@@ -21,6 +21,9 @@ pub(crate) struct MemoryExport {
     /// Calls that wait at the gate or run.
     pub(crate) running: AtomicUsize,
     pub(crate) most_running: AtomicUsize,
+    /// Changes that had to be durable, and the options of zeros, in order.
+    pub(crate) durable: AtomicUsize,
+    pub(crate) zeros: Mutex<Vec<ZeroOptions>>,
     pub(crate) flags: u16,
     pub(crate) is_prompt: bool,
 }
@@ -40,6 +43,8 @@ impl MemoryExport {
             opened: Condvar::new(),
             running: AtomicUsize::new(0),
             most_running: AtomicUsize::new(0),
+            durable: AtomicUsize::new(0),
+            zeros: Mutex::default(),
             flags,
             is_prompt: true,
         }
@@ -61,7 +66,8 @@ impl MemoryExport {
         result
     }
 
-    fn fill(&self, range: Range<u64>, with: impl FnOnce(&mut [u8])) {
+    fn fill(&self, range: Range<u64>, fua: Fua, with: impl FnOnce(&mut [u8])) {
+        self.durable.fetch_add(usize::from(fua == Fua::Yes), Ordering::SeqCst);
         let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         self.dirty.lock().unwrap().extend(range.start / BLOCK..range.end.div_ceil(BLOCK));
         self.run(|bytes| with(&mut bytes[range]));
@@ -95,18 +101,19 @@ impl Export for MemoryExport {
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8], _fua: Fua) -> Result<(), Errno> {
-        self.fill(offset..offset + data.len() as u64, |bytes| bytes.copy_from_slice(data));
+    fn write(&self, offset: u64, data: &[u8], fua: Fua) -> Result<(), Errno> {
+        self.fill(offset..offset + data.len() as u64, fua, |bytes| bytes.copy_from_slice(data));
         Ok(())
     }
 
-    fn write_zeroes(&self, range: Range<u64>, _options: ZeroOptions) -> Result<(), Errno> {
-        self.fill(range, |bytes| bytes.fill(0));
+    fn write_zeroes(&self, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {
+        self.zeros.lock().unwrap().push(options);
+        self.fill(range, options.fua, |bytes| bytes.fill(0));
         Ok(())
     }
 
-    fn trim(&self, range: Range<u64>, _fua: Fua) -> Result<(), Errno> {
-        self.fill(range, |bytes| bytes.fill(0));
+    fn trim(&self, range: Range<u64>, fua: Fua) -> Result<(), Errno> {
+        self.fill(range, fua, |bytes| bytes.fill(0));
         Ok(())
     }
 

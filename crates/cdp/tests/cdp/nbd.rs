@@ -213,6 +213,28 @@ fn refused_requests_are_answered_after_their_payload_and_the_next_one_is_served(
 }
 
 #[test]
+fn demands_for_durability_and_allocation_reach_the_export() {
+    let mut export = MemoryExport::new(MIB);
+    export.flags |= export_flag::SEND_FAST_ZERO;
+    let export = Arc::new(export);
+    let fixture = Fixture::one(export.clone());
+    let mut client = Client::open(&fixture.socket(), "");
+    for flags in [0, flag::FUA] {
+        client.write(flags, 0, b"x").unwrap();
+        client.call(command::TRIM, flags, 0, 1, &[]).unwrap();
+        for zero in [0, flag::NO_HOLE, flag::FAST_ZERO] {
+            client.call(command::WRITE_ZEROES, flags | zero, 0, 1, &[]).unwrap();
+        }
+    }
+    assert_eq!(export.durable.load(Ordering::SeqCst), 5);
+    let zero = |fua, allocate, fast| ZeroOptions { fua, allocate, fast };
+    let expected = [Fua::No, Fua::Yes]
+        .map(|fua| [zero(fua, false, false), zero(fua, true, false), zero(fua, false, true)])
+        .concat();
+    assert_eq!(*export.zeros.lock().unwrap(), expected);
+}
+
+#[test]
 fn a_read_only_export_refuses_changes() {
     let mut export = MemoryExport::new(MIB);
     export.flags |= export_flag::READ_ONLY;
@@ -341,6 +363,7 @@ fn connections_of_an_export_are_limited_and_one_that_ends_makes_room() {
     assert_eq!(third.go("volume"), Err(kind::ERR_POLICY));
     drop(first);
     wait_for("a free connection", || third.go("volume").is_ok());
+    wait_for("the end of the first connection", || fixture.server.connections() == 2);
     assert!((2 * 64 * MIB..2 * (64 + 24) * MIB + 32 * MIB).contains(&fixture.server.memory_bytes()));
     let many: Vec<Client> = (0..16).map(|_| Client::connect(&fixture.socket())).collect();
     let mut stream = UnixStream::connect(fixture.socket()).unwrap();
@@ -389,7 +412,8 @@ fn stopping_waits_only_so_long_for_a_client_that_takes_no_replies() {
     for cookie in 0..20 {
         client.send(Request { flags: flag::DF, command: command::READ, cookie, offset: 0, len: MIB as u32 }, &[]);
     }
-    std::thread::sleep(Duration::from_millis(100));
+    // The first reply does not fit into the buffers of the socket.
+    client.stream.read_exact(&mut [0; 4]).unwrap();
     let start = Instant::now();
     fixture.server.stop(Duration::from_millis(200));
     assert!((Duration::from_millis(200)..Duration::from_secs(30)).contains(&start.elapsed()));

@@ -80,7 +80,7 @@ fn nothing_is_served_before_tls_has_started() {
     for option in (3..12).filter(|option| *option != code::STARTTLS) {
         assert_eq!(client.option(option, &[])[0].0, kind::ERR_TLS_REQD, "{option}");
     }
-    assert_eq!(client.option(code::STARTTLS, &[1])[0].0, kind::ERR_TLS_REQD, "malformed");
+    assert_eq!(client.option(code::STARTTLS, &[1])[0].0, kind::ERR_INVALID, "malformed");
     client.send_option(code::EXPORT_NAME, b"volume");
     assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
     let mut client = Client::connect(&fixture.socket());
