@@ -43,7 +43,7 @@ impl SplitMix64 {
     }
 
     /// Returns true with a chance of one half.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn coin(&mut self) -> bool {
         self.next_u64() >> 63 == 1
     }

@@ -9,8 +9,7 @@ mod object_conformance;
 #[cfg(test)]
 pub(crate) mod object_sim;
 pub mod preset_conformance;
-#[cfg(test)]
-pub(crate) mod sim;
+pub mod sim;
 pub mod store_conformance;
 #[cfg(test)]
 mod vectors;

@@ -24,10 +24,10 @@ mod host;
 mod tests;
 mod world;
 
-pub(crate) use contents::Contents;
-pub(crate) use crash::CrashMode;
-pub(crate) use fault::{Fault, TraceEntry, crash_error};
-pub(crate) use host::{JobCounts, SimHost};
+pub use contents::Contents;
+pub use crash::CrashMode;
+pub use fault::{Fault, TraceEntry, crash_error};
+pub use host::{JobCounts, SimHost};
 
 use fault::{CallOutcome, Faults, Injected, WriteLanding};
 use world::{Inode, World};
@@ -38,7 +38,7 @@ const DISPLAY_ROOT: &str = "sim:";
 /// A simulated disk: a handle to a directory of a simulated world. Clones and subdirectories share the world, its
 /// call counter and its faults.
 #[derive(Clone)]
-pub(crate) struct SimDisk {
+pub struct SimDisk {
     shared: Arc<Shared>,
     /// The directory, from the world's root.
     root: PathBuf,
@@ -61,7 +61,7 @@ struct State {
 
 impl SimDisk {
     /// Makes an empty world and returns a handle to its root.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with_world(World::new(), PathBuf::new())
     }
 
@@ -73,7 +73,7 @@ impl SimDisk {
     /// Returns a handle to a directory below this one. Where it does not exist, it is created, durably and without
     /// counting a call. Panics if a file stands there: a test that is wrong.
     #[must_use]
-    pub(crate) fn subdir(&self, path: &str) -> Self {
+    pub fn subdir(&self, path: &str) -> Self {
         let root = self.root.join(path);
         self.shared
             .state()
@@ -85,43 +85,43 @@ impl SimDisk {
 
     /// Returns how many calls were made in this world so far: every call of a method of [`Disk`] and [`DiskFile`],
     /// and every read and write of a batch.
-    pub(crate) fn calls(&self) -> u64 {
+    pub fn calls(&self) -> u64 {
         self.shared.state().faults.calls()
     }
 
     /// Starts to record every call; see [`SimDisk::trace`].
-    pub(crate) fn record_trace(&self) {
+    pub fn record_trace(&self) {
         self.shared.state().faults.record_trace();
     }
 
     /// Returns the calls since recording started, in order; empty if it never did.
-    pub(crate) fn trace(&self) -> Vec<TraceEntry> {
+    pub fn trace(&self) -> Vec<TraceEntry> {
         self.shared.state().faults.trace()
     }
 
     /// Plans a fault at a call, counted from 1: after `n` calls, the next is `n + 1`. Several calls may have one each.
-    pub(crate) fn fail_at(&self, call_number: u64, fault: Fault) {
+    pub fn fail_at(&self, call_number: u64, fault: Fault) {
         self.shared.state().faults.plan(call_number, fault);
     }
 
     /// Forgets all planned faults and frees a full disk. A world whose process died stays dead: see
     /// [`SimDisk::reopen`].
-    pub(crate) fn clear_faults(&self) {
+    pub fn clear_faults(&self) {
         self.shared.state().faults.clear();
     }
 
     /// Says whether [`Fault::Die`] or [`Fault::DieAfter`] has struck.
-    pub(crate) fn is_dead(&self) -> bool {
+    pub fn is_dead(&self) -> bool {
         self.shared.state().faults.is_dead()
     }
 
     /// Lets only so many more bytes be written, beside those of files that are removed; `None` for no limit.
-    pub(crate) fn limit_space(&self, bytes: Option<u64>) {
+    pub fn limit_space(&self, bytes: Option<u64>) {
         self.shared.state().free_bytes = bytes;
     }
 
     /// Changes the durable bytes of a file.
-    pub(crate) fn damage(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) {
+    pub fn damage(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.bytes(&path);
         change(&mut bytes);
         let file = self.open(path.as_ref(), Access::ReadWrite).expect("the file exists");
@@ -132,7 +132,7 @@ impl SimDisk {
     }
 
     /// Returns the bytes of a file.
-    pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Vec<u8> {
+    pub fn bytes(&self, path: impl AsRef<Path>) -> Vec<u8> {
         crate::store::read_file(self, path.as_ref(), usize::MAX).expect("the file exists")
     }
 
@@ -142,7 +142,7 @@ impl SimDisk {
     }
 
     /// Says whether the error is the one that a dead world answers with.
-    pub(crate) fn is_crash(error: &Error) -> bool {
+    pub fn is_crash(error: &Error) -> bool {
         matches!(error, Error::Io { source, .. } if fault::is_crash(source))
     }
 
@@ -150,7 +150,7 @@ impl SimDisk {
     /// fault planned and no call counted, and all that survived is durable. This world stays as it is, so that one
     /// moment can be crashed in many ways.
     #[must_use]
-    pub(crate) fn crash(&self, mode: CrashMode) -> Self {
+    pub fn crash(&self, mode: CrashMode) -> Self {
         let state = self.shared.state();
         let world = crash::crash(&state.world, mode).expect("changes that fitted once fit again");
         Self::with_world(world, self.root.clone())
@@ -159,14 +159,14 @@ impl SimDisk {
     /// Kills the process and starts another, the kernel living on: as [`SimDisk::fork`]. Nothing is lost, and what was
     /// not synced is still not durable.
     #[must_use]
-    pub(crate) fn reopen(&self) -> Self {
+    pub fn reopen(&self) -> Self {
         self.fork()
     }
 
     /// Returns a handle, rooted as this one, to an independent copy of the world as it stands: what is not synced is
     /// not synced there either. No lock is held, no fault planned and no call counted. Costs a pointer per node.
     #[must_use]
-    pub(crate) fn fork(&self) -> Self {
+    pub fn fork(&self) -> Self {
         let state = self.shared.state();
         Self::with_world(state.world.clone(), self.root.clone())
     }

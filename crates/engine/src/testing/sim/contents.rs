@@ -14,10 +14,16 @@ type Page = [u8; PAGE_BYTES];
 
 /// Length and bytes of a file. What was never written is a hole and reads as zeros.
 #[derive(Clone, Default)]
-pub(crate) struct Contents {
+pub struct Contents {
     /// Bytes at and after `len` are zero; pages after the last are holes.
     pages: Arc<Vec<Option<Arc<Page>>>>,
     len: u64,
+}
+
+impl std::fmt::Debug for Contents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contents").field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 impl Contents {
@@ -26,7 +32,7 @@ impl Contents {
     }
 
     /// Returns all bytes.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
+    pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.len).expect("contents in memory fit")];
         self.read(0, &mut bytes);
         bytes
@@ -34,7 +40,7 @@ impl Contents {
 
     /// Returns a number and the length. Contents that are alive and have both in common are the same; equal bytes may have
     /// different numbers.
-    pub(crate) fn identity(&self) -> (usize, u64) {
+    pub fn identity(&self) -> (usize, u64) {
         (Arc::as_ptr(&self.pages).addr(), self.len)
     }
 

@@ -16,7 +16,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// Which of the changes that were not synced survive a power cut. What was synced survives each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CrashMode {
+pub enum CrashMode {
     /// None.
     LoseUnsynced,
     /// All, except what a failed sync lost.
@@ -236,17 +236,17 @@ impl Settling {
 impl SimDisk {
     /// Returns what a power cut leaves, drawn with a seed.
     #[must_use]
-    pub(crate) fn power_cut(&self, seed: u64) -> Self {
+    pub fn power_cut(&self, seed: u64) -> Self {
         self.crash(CrashMode::Torn(seed))
     }
 
     /// Returns all files below this directory as readers see them, without counting a call.
-    pub(crate) fn files(&self) -> Vec<(PathBuf, Contents)> {
+    pub fn files(&self) -> Vec<(PathBuf, Contents)> {
         self.shared.state().world.files(&self.root, Moment::Now)
     }
 
     /// Returns all files below this directory that are left if all that is not synced is lost, without counting a call.
-    pub(crate) fn durable_files(&self) -> Vec<(PathBuf, Contents)> {
+    pub fn durable_files(&self) -> Vec<(PathBuf, Contents)> {
         self.shared.state().world.files(&self.root, Moment::AfterPowerCut)
     }
 }

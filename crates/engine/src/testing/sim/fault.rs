@@ -9,7 +9,7 @@ const CRASH_MESSAGE: &str = "simulated crash";
 
 /// What goes wrong at a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The call fails and takes no effect. A sync also loses the unsynced changes of the file or directory for good.
     Error(ErrorKind),
     /// The call takes effect and answers with an error all the same, as over a network where the first answer was lost and
@@ -28,13 +28,13 @@ pub(crate) enum Fault {
 
 /// One call as the trace shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct TraceEntry {
+pub struct TraceEntry {
     /// Number of the call, counted from 1.
-    pub(crate) number: u64,
+    pub number: u64,
     /// What was called, as error messages put it.
-    pub(crate) operation: &'static str,
+    pub operation: &'static str,
     /// On which path.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
 }
 
 /// What becomes of a call.
@@ -150,7 +150,7 @@ impl Faults {
 }
 
 /// Returns the error that every call of a dead process gets.
-pub(crate) fn crash_error() -> io::Error {
+pub fn crash_error() -> io::Error {
     io::Error::other(CRASH_MESSAGE)
 }
 

@@ -27,7 +27,7 @@ const PATIENCE_MAX: u64 = 24;
 /// Background jobs run at once, or are deferred: then each call of [`Host::background`] and [`Host::run_deferred`] draws from
 /// the seed which of them run now, in any order. They overlap with the caller's work as threads would, and repeatably.
 #[derive(Debug)]
-pub(crate) struct SimHost {
+pub struct SimHost {
     state: Mutex<State>,
     /// Identifier of its boot, by the seed.
     boot: [u8; 16],
@@ -68,13 +68,13 @@ struct WaitingJob {
 
 /// Counts of deferred jobs of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct JobCounts {
+pub struct JobCounts {
     /// Jobs before which their caller went on to use the disk or the source.
-    pub(crate) overlapped: u64,
+    pub overlapped: u64,
     /// Jobs that had not run when the process died.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Jobs in which a planned fault struck.
-    pub(crate) interrupted: u64,
+    pub interrupted: u64,
 }
 
 impl fmt::Debug for State {
@@ -92,7 +92,7 @@ impl Deferral {
 
 impl SimHost {
     /// Makes a host whose randomness is drawn from the seed. Its clock starts with the year 2026.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let random = blake3::Hasher::new().update(b"onefold simulated host").update(&seed.to_le_bytes()).finalize_xof();
         let wall = Timestamp { seconds: START_SECONDS, nanoseconds: 0 };
         let state = State { wall, monotonic: Duration::ZERO, step: STEP, random, deferral: None };
@@ -100,14 +100,14 @@ impl SimHost {
     }
 
     /// Makes a host that defers background jobs; the seed decides for how long and in which order.
-    pub(crate) fn deferring(seed: u64) -> Self {
+    pub fn deferring(seed: u64) -> Self {
         let host = Self::new(seed);
         host.defer(seed);
         host
     }
 
     /// Defers background jobs from now on; the seed decides for how long and in which order.
-    pub(crate) fn defer(&self, seed: u64) {
+    pub fn defer(&self, seed: u64) {
         let mut draw = SplitMix64::new(seed);
         let patience = 2 + draw.below(PATIENCE_MAX - 1);
         let (disk, source) = (SimDisk::new(), MemTree::new());
@@ -116,7 +116,7 @@ impl SimHost {
     }
 
     /// Counts deferred jobs against the calls of a disk and a source from now on.
-    pub(crate) fn observe(&self, disk: &SimDisk, source: &MemTree) {
+    pub fn observe(&self, disk: &SimDisk, source: &MemTree) {
         if let Some(deferral) = &mut self.state().deferral {
             deferral.calls_of_jobs = disk.calls();
             (deferral.disk, deferral.source) = (disk.clone(), source.clone());
@@ -124,7 +124,7 @@ impl SimHost {
     }
 
     /// Returns the counts of deferred jobs by kind.
-    pub(crate) fn job_counts(&self) -> BTreeMap<&'static str, JobCounts> {
+    pub fn job_counts(&self) -> BTreeMap<&'static str, JobCounts> {
         self.state().deferral.as_ref().map(|deferral| deferral.counts.clone()).unwrap_or_default()
     }
 
@@ -156,12 +156,12 @@ impl SimHost {
     }
 
     /// Sets the wall clock, forward or back; the monotonic clock does not notice.
-    pub(crate) fn set_now(&self, now: Timestamp) {
+    pub fn set_now(&self, now: Timestamp) {
         self.state().wall = now;
     }
 
     /// Sets how far both clocks move with each call that asks for the time.
-    pub(crate) fn set_step(&self, step: Duration) {
+    pub fn set_step(&self, step: Duration) {
         self.state().step = step;
     }
 
