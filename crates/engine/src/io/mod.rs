@@ -259,6 +259,10 @@ pub trait DiskFile: Debug + Send + Sync {
     fn set_len(&self, len: u64) -> Result<()>;
     /// Makes bytes and length durable (`fsync`). An error loses the file's unsynced state for good.
     fn sync(&self) -> Result<()>;
+    /// Makes bytes durable that were written within the file's length (`fdatasync`), like [`DiskFile::sync`] otherwise.
+    fn sync_data(&self) -> Result<()> {
+        self.sync()
+    }
     /// Takes the host-local exclusive lock on the file without waiting; returns false if another handle has it.
     /// The lock ends with the last handle to the file or its process.
     fn try_lock(&self) -> Result<bool>;

@@ -153,6 +153,10 @@ impl DiskFile for OsFile {
         self.io("sync", self.file.sync_all())
     }
 
+    fn sync_data(&self) -> Result<()> {
+        self.io("sync", self.file.sync_data())
+    }
+
     fn try_lock(&self) -> Result<bool> {
         // The lock of `flock` belongs to the open file, so two handles of one process also exclude each other.
         match self.file.try_lock() {
