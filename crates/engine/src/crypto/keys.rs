@@ -51,6 +51,7 @@ pub struct Keys {
     object: [u8; 32],
     salt: [u8; 32],
     commit: [u8; 32],
+    journal: [u8; 32],
 }
 
 impl std::fmt::Debug for Keys {
@@ -79,6 +80,7 @@ impl Keys {
             object: derive("onefold v1 object"),
             salt: derive("onefold v1 salt"),
             commit: derive("onefold v1 commit"),
+            journal: derive("onefold v1 journal"),
         }
     }
 
@@ -129,6 +131,11 @@ impl Keys {
         hasher.update(identity);
         hasher.update(contents);
         *hasher.finalize().as_bytes()
+    }
+
+    /// Returns the key that the keys of journal segments are derived from.
+    pub(crate) fn journal(&self) -> &[u8; 32] {
+        &self.journal
     }
 
     /// Authenticates the bytes of a small object.

@@ -4,6 +4,7 @@
 //! anything is decrypted, and AES-256-GCM messages whose nonces count up under that key. No random nonce is ever used
 //! under a key that lives longer than one object.
 
+pub mod journal;
 pub(crate) mod keys;
 pub(crate) mod seal;
 pub mod slot;

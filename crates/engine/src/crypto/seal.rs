@@ -23,6 +23,8 @@ pub(crate) enum Domain {
     Slot,
     /// A page of spilled state outside the repository; the counter is its number.
     Spill,
+    /// A frame of a journal outside the repository; the counter is its number.
+    Journal,
 }
 
 impl Domain {
@@ -34,6 +36,7 @@ impl Domain {
             Self::Body => 4,
             Self::Slot => 5,
             Self::Spill => 6,
+            Self::Journal => 7,
         }
     }
 }
@@ -96,11 +99,16 @@ impl ObjectKey {
     /// Encrypts a message in place. The last [`TAG_LEN`] bytes of the buffer follow the message and take the tag.
     pub(crate) fn seal_in_place(&self, domain: Domain, counter: u64, aad: &[u8], buffer: &mut [u8]) {
         let (message, tail) = buffer.split_last_chunk_mut::<TAG_LEN>().expect("there is room for the tag");
+        *tail = self.seal_separate(domain, counter, aad, message);
+    }
+
+    /// Encrypts a message in place; returns its tag.
+    pub(crate) fn seal_separate(&self, domain: Domain, counter: u64, aad: &[u8], message: &mut [u8]) -> [u8; TAG_LEN] {
         let tag = self
             .cipher
             .seal_in_place_separate_tag(nonce(domain, counter), Aad::from(aad), message)
             .expect("messages are far below the limit of the cipher");
-        tail.copy_from_slice(tag.as_ref());
+        tag.as_ref().try_into().expect("a tag of GCM has 16 bytes")
     }
 
     /// Encrypts a message into a buffer that is as long as the message and the tag.
