@@ -4,5 +4,6 @@
 //! threads and no async runtime, and prints nothing. Whoever uses it gives it a function for messages.
 #![forbid(unsafe_code)]
 
+pub mod journal;
 pub mod log;
 pub mod nbd;

@@ -378,7 +378,7 @@ impl Error {
     }
 
     /// Makes the error for an object that does not hold what it must.
-    pub(crate) fn damaged(object: impl Display, reason: impl Display) -> Self {
+    pub fn damaged(object: impl Display, reason: impl Display) -> Self {
         Self::Damaged { object: object.to_string(), reason: reason.to_string() }
     }
 

@@ -95,9 +95,9 @@ pub enum Linked {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DiskEntry {
     /// The name, without its directory.
-    pub(crate) name: String,
+    pub name: String,
     /// Whether it is a directory.
-    pub(crate) is_dir: bool,
+    pub is_dir: bool,
 }
 
 /// One name in a directory of a disk, with the length of its file.

@@ -1,0 +1,207 @@
+//! Finding the end of a journal: after a clean end, the end of its process, or a power cut.
+//!
+//! The end is the first frame that does not open, or does not continue the one before. After a power cut, frames of which nobody was
+//! told that they are durable may be missing, in any order: the operating system writes pages as it likes. Each frame says which
+//! frames were durable when it was sealed. So a frame after the end which says that the missing one was durable proves damage, and the
+//! journal is refused: writes that somebody relies on are gone. Otherwise, what comes after the end is dropped.
+
+use onefold_engine::error::{Error, Result};
+
+use crate::journal::Lsn;
+use crate::journal::codec::{BLOCK_BYTES, FrameHeader};
+use crate::journal::reader::{Walk, open_frame};
+use crate::journal::segment::{Chain, Directory, Segment};
+
+/// Bytes that are written again at a time.
+const REWRITE_BYTES: usize = 1 << 20;
+
+/// How a journal ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// With a frame that nothing follows.
+    Whole,
+    /// Frames after the end were dropped. Nobody was told that they are durable.
+    Torn,
+}
+
+/// What a journal holds when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recovered {
+    /// Its first record; the next one if it has none.
+    pub first: Lsn,
+    /// The record after its last.
+    pub next: Lsn,
+    /// Wall clock of its last frame, in nanoseconds since 1970-01-01 00:00:00 UTC; 0 if it has none.
+    pub time: u64,
+    /// How it ended.
+    pub end: End,
+}
+
+/// State from which writing continues, in a new segment.
+#[derive(Debug)]
+pub(super) struct Resumed {
+    pub(super) recovered: Recovered,
+    /// Segments with records, ascending, and the first record of each.
+    pub(super) segments: Vec<(u64, Lsn)>,
+    pub(super) free: Vec<u64>,
+    /// Number of the next free file.
+    pub(super) file_number: u64,
+    pub(super) next: Chain,
+    /// Number of the next segment.
+    pub(super) number: u64,
+}
+
+/// Finds the end of the journal and frees what is after it.
+pub(super) fn recover(directory: &Directory) -> Result<Resumed> {
+    let mut listing = directory.list()?;
+    directory.remove_second_names(&mut listing)?;
+    for path in &listing.unfilled {
+        directory.disk.remove(path)?;
+    }
+    let mut begun = Vec::with_capacity(listing.segments.len());
+    for number in &listing.segments {
+        begun.push((*number, directory.open(*number)?));
+    }
+    let mut buffer = Vec::new();
+    let durable = durable_before(directory, &begun, &mut buffer)?;
+    let chained = chain_of(directory, &begun, durable, &mut buffer)?;
+    let Chained { next, time, segments, offset } = chained;
+    // A sync may have failed in the process before: then the page cache holds what the disk does not, and would not write it again.
+    for (at, (_, segment)) in begun.iter().enumerate().take(segments).skip(durable) {
+        let Some(segment) = segment else { continue };
+        let is_last = at + 1 == segments;
+        rewrite(segment, if is_last { offset } else { directory.size.segment_bytes })?;
+    }
+    let broken = segments.checked_sub(1).and_then(|last| Some((begun.get(last)?.1.as_ref()?, offset)));
+    let rest = begun.get(segments..).unwrap_or_default();
+    let rest = rest.iter().filter_map(|(_, segment)| Some((segment.as_ref()?, BLOCK_BYTES as u64)));
+    let mut end = End::Whole;
+    for (segment, offset) in broken.into_iter().chain(rest) {
+        if let Some(synced) = synced_after(directory, segment, offset, &mut buffer)? {
+            if next.frame <= synced {
+                return Err(lost(directory, next.lsn));
+            }
+            end = End::Torn;
+        }
+    }
+    let mut free = listing.free;
+    let mut file_number = free.iter().max().map_or(1, |last| last + 1);
+    for (number, _) in begun.get(segments..).unwrap_or_default() {
+        directory.free(*number, file_number)?;
+        free.push(file_number);
+        file_number += 1;
+    }
+    if !(listing.unfilled.is_empty() && segments == begun.len()) {
+        directory.disk.sync_dir(&directory.dir)?;
+    }
+    let kept = begun.iter().take(segments);
+    let segments: Vec<(u64, Lsn)> =
+        kept.filter_map(|(number, segment)| Some((*number, segment.as_ref()?.start.lsn))).collect();
+    let first = segments.first().map_or(next.lsn, |(_, first)| *first);
+    let number = segments.last().map_or(1, |(last, _)| last + 1);
+    let recovered = Recovered { first, next: next.lsn, time, end };
+    Ok(Resumed { recovered, segments, free, file_number, next, number })
+}
+
+/// Writes the beginning of a segment again, as it is read, and makes it durable.
+fn rewrite(segment: &Segment, bytes: u64) -> Result<()> {
+    let mut buffer = Vec::new();
+    let mut offset = 0;
+    while offset < bytes {
+        let len = usize::try_from(bytes - offset).unwrap_or(REWRITE_BYTES).min(REWRITE_BYTES);
+        buffer.resize(len, 0);
+        segment.file.read_at(offset, &mut buffer)?;
+        segment.file.write_at(offset, &buffer)?;
+        offset += len as u64;
+    }
+    segment.file.sync_data()
+}
+
+fn lost(directory: &Directory, next: Lsn) -> Error {
+    let path = directory.disk.display(&directory.dir);
+    let last = next.0.saturating_sub(1);
+    Error::damaged(
+        format!("journal {path}"),
+        format!("record {next} is gone although it was durable: every moment up to LSN {last} is good"),
+    )
+}
+
+/// Returns the first segment whose frames need to be read: all frames before it are known to have been durable.
+fn durable_before(directory: &Directory, begun: &[(u64, Option<Segment>)], buffer: &mut Vec<u8>) -> Result<usize> {
+    let mut synced = 0;
+    for (at, (_, segment)) in begun.iter().enumerate().rev() {
+        let Some(segment) = segment else { continue };
+        let mut walk = Walk::new(segment.clone(), directory.size.segment_bytes);
+        while let Some(frame) = walk.step(buffer)? {
+            synced = frame.header.synced.max(synced);
+        }
+        let before = at.checked_sub(1).and_then(|before| begun.get(before));
+        if before.is_none_or(|(_, before)| before.is_some()) && segment.start.frame <= synced + 1 {
+            return Ok(at);
+        }
+    }
+    Ok(0)
+}
+
+/// The part of a journal in which each frame continues the one before.
+struct Chained {
+    next: Chain,
+    time: u64,
+    /// Segments that belong to it.
+    segments: usize,
+    /// Where it ends in the last of them.
+    offset: u64,
+}
+
+fn chain_of(
+    directory: &Directory,
+    begun: &[(u64, Option<Segment>)],
+    from: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<Chained> {
+    let mut chained = Chained { next: Chain::FIRST, time: 0, segments: from, offset: BLOCK_BYTES as u64 };
+    // What is not read is only compared by headers: the numbers of its segments and frames have no gaps.
+    for pair in begun.get(..=from).unwrap_or_default().windows(2) {
+        if let [(first, Some(a)), (second, Some(b))] = pair {
+            let ascends = first + 1 == *second && a.start.frame <= b.start.frame && a.start.lsn <= b.start.lsn;
+            if !ascends {
+                return Err(lost(directory, a.start.lsn));
+            }
+        } else {
+            return Err(lost(directory, chained.next.lsn));
+        }
+    }
+    for (at, (_, segment)) in begun.iter().enumerate().skip(from) {
+        let Some(segment) = segment else { break };
+        if at != from && segment.start != chained.next {
+            break;
+        }
+        let mut walk = Walk::new(segment.clone(), directory.size.segment_bytes);
+        while let Some(frame) = walk.step(buffer)? {
+            chained.time = frame.header.time;
+        }
+        chained = Chained { next: walk.next, offset: walk.offset, segments: at + 1, ..chained };
+    }
+    Ok(chained)
+}
+
+/// Returns the highest number of a frame that was durable, as the frames say that open at or after an offset; `None` if none opens.
+fn synced_after(
+    directory: &Directory,
+    segment: &Segment,
+    mut offset: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<u64>> {
+    let mut found = None;
+    while offset < directory.size.segment_bytes {
+        match open_frame(segment, directory.size.segment_bytes, offset, buffer)? {
+            Some(frame) => {
+                let FrameHeader { synced, .. } = frame.header;
+                found = found.max(Some(synced));
+                offset = frame.end;
+            }
+            None => offset += BLOCK_BYTES as u64,
+        }
+    }
+    Ok(found)
+}

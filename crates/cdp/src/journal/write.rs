@@ -1,0 +1,420 @@
+//! Writing: group commit without a timer and without a thread of its own.
+//!
+//! A thread that has appended a record and finds that no frame is being written seals the open frame and writes it. Others append to
+//! the next frame meanwhile, and one of them writes that. So one frame is written at a time, and a single writer waits for nobody.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use onefold_engine::error::{Error, Result};
+use onefold_engine::io::background::Background;
+use onefold_engine::io::{Disk, DiskFile, Host};
+
+use crate::journal::codec::{
+    BLOCK_BYTES, FRAME_BODY_MAX, FRAME_HEADER_BYTES, FrameHeader, Op, Record, TAG_BYTES, frame_bytes,
+};
+use crate::journal::reader::Frames;
+use crate::journal::recovery::{self, Recovered, Resumed};
+use crate::journal::segment::{Chain, Directory, Segment};
+use crate::journal::{AppendError, JournalIdentity, JournalSize, Lsn};
+
+/// The frame that takes records.
+#[derive(Debug)]
+struct OpenFrame {
+    /// Room for the header, then the body.
+    bytes: Vec<u8>,
+    records: u32,
+}
+
+impl Default for OpenFrame {
+    fn default() -> Self {
+        Self { bytes: vec![0; FRAME_HEADER_BYTES], records: 0 }
+    }
+}
+
+impl OpenFrame {
+    fn body(&self) -> usize {
+        self.bytes.len() - FRAME_HEADER_BYTES
+    }
+
+    fn clear(&mut self) {
+        self.bytes.truncate(FRAME_HEADER_BYTES);
+        self.records = 0;
+    }
+}
+
+/// State of the thread that writes frames. Only one has it at a time.
+#[derive(Debug)]
+struct Writer {
+    /// The segment that takes frames; none after an opening, until the first frame.
+    segment: Option<Segment>,
+    offset: u64,
+    next: Chain,
+    /// Number of the next segment.
+    number: u64,
+    /// Files that are filled with zeros.
+    free: Vec<u64>,
+    /// Segments that were released, the oldest first.
+    released: VecDeque<u64>,
+    /// Number of the next file that is made, and the one that is being made.
+    file_number: u64,
+    filling: Option<(u64, Background<Result<()>>)>,
+}
+
+#[derive(Debug)]
+struct State {
+    open: OpenFrame,
+    /// Memory of the frame before, for the next one.
+    reusable: Option<OpenFrame>,
+    /// The next record, the one after the last that is in its file, and the one after the last that is durable.
+    next: Lsn,
+    written: Lsn,
+    synced: Lsn,
+    /// The highest frames of both.
+    written_frame: u64,
+    synced_frame: u64,
+    /// Taken by the thread that writes.
+    writer: Option<Box<Writer>>,
+    /// Bytes of the frame that is being written; 0 if none is.
+    in_flight: u64,
+    /// Bytes left in the segment that takes frames.
+    left: u64,
+    is_syncing: bool,
+    /// Files with frames that are not durable.
+    dirty: Vec<(u64, Arc<dyn DiskFile>)>,
+    /// Segments with records, and their first records.
+    segments: VecDeque<(u64, Lsn)>,
+    /// Segments that were released, for the writer to use again.
+    released: VecDeque<u64>,
+    failed: Option<Error>,
+}
+
+/// State of a journal for people and for back-pressure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JournalStatus {
+    /// The first record that it holds.
+    pub first: Lsn,
+    /// The next record.
+    pub next: Lsn,
+    /// The record after the last that is durable.
+    pub durable: Lsn,
+    /// Segments that hold records.
+    pub segments: u32,
+    /// Most segments.
+    pub segments_max: u32,
+    /// Bytes of the segments that hold records.
+    pub bytes: u64,
+}
+
+/// The journal of a consistency group. Any number of threads may use it.
+#[derive(Debug)]
+pub struct Journal {
+    directory: Directory,
+    host: Arc<dyn Host>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Journal {
+    /// Memory that a journal takes: the frame that is written and the one that takes records, each with its padding.
+    pub const MEMORY_BYTES: usize = 2 * (FRAME_HEADER_BYTES + FRAME_BODY_MAX + TAG_BYTES + BLOCK_BYTES);
+
+    /// Opens the journal in a directory of a disk, which must exist, and finds its end. An empty directory is an empty journal.
+    ///
+    /// The caller excludes other processes. Fails with [`Error::Damaged`] if records are gone that were durable, if the journal belongs
+    /// to another repository or group, and if the key does not open it.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        host: Arc<dyn Host>,
+        dir: &Path,
+        identity: JournalIdentity,
+        size: JournalSize,
+    ) -> Result<(Self, Recovered)> {
+        let directory = Directory { disk, dir: dir.to_owned(), identity: Arc::new(identity), size };
+        let Resumed { recovered, segments, free, file_number, next, number } = recovery::recover(&directory)?;
+        let written_frame = next.frame - 1;
+        let writer = Writer {
+            segment: None,
+            offset: 0,
+            next,
+            number,
+            free,
+            released: VecDeque::new(),
+            file_number,
+            filling: None,
+        };
+        let state = State {
+            open: OpenFrame::default(),
+            reusable: None,
+            next: next.lsn,
+            written: next.lsn,
+            synced: next.lsn,
+            written_frame,
+            synced_frame: written_frame,
+            writer: Some(Box::new(writer)),
+            in_flight: 0,
+            left: 0,
+            is_syncing: false,
+            dirty: Vec::new(),
+            segments: segments.into(),
+            released: VecDeque::new(),
+            failed: None,
+        };
+        Ok((Self { directory, host, state: Mutex::new(state), changed: Condvar::new() }, recovered))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a record to the open frame; returns its place. The record survives the end of the process once
+    /// [`Journal::commit`] returns for it.
+    ///
+    /// Panics if the record is not sound.
+    pub fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
+        assert!(record.is_sound(), "{record:?}");
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = &state.failed {
+                return Err(AppendError::Failed(error.clone()));
+            }
+            let body = state.open.body() + record.bytes();
+            if body <= FRAME_BODY_MAX {
+                if !self.has_space(&state, body) {
+                    return Err(AppendError::Full);
+                }
+                break;
+            }
+            state = self.write_or_wait(state)?;
+        }
+        let lsn = state.next;
+        state.next = Lsn(lsn.0 + 1);
+        record.encode(&mut state.open.bytes);
+        state.open.records += 1;
+        Ok(lsn)
+    }
+
+    /// Returns when a record is in its file.
+    pub fn commit(&self, lsn: Lsn) -> Result<(), AppendError> {
+        let mut state = self.lock();
+        loop {
+            if lsn < state.written {
+                return Ok(());
+            }
+            if let Some(error) = &state.failed {
+                return Err(AppendError::Failed(error.clone()));
+            }
+            state = self.write_or_wait(state)?;
+        }
+    }
+
+    /// Returns when all records that were committed before the call are durable.
+    pub fn sync(&self) -> Result<(), AppendError> {
+        let mut state = self.lock();
+        let until = state.written;
+        loop {
+            if until <= state.synced {
+                return Ok(());
+            }
+            if let Some(error) = &state.failed {
+                return Err(AppendError::Failed(error.clone()));
+            }
+            if state.is_syncing {
+                state = self.wait(state);
+                continue;
+            }
+            state.is_syncing = true;
+            let (covered, frame, files) = (state.written, state.written_frame, state.dirty.clone());
+            drop(state);
+            let outcome = files.iter().try_for_each(|(_, file)| file.sync_data());
+            state = self.lock();
+            state.is_syncing = false;
+            match outcome {
+                Ok(()) => {
+                    (state.synced, state.synced_frame) = (covered, frame);
+                    // The last one may have got more frames meanwhile.
+                    let last = files.last().map_or(0, |(number, _)| *number);
+                    state.dirty.retain(|(number, _)| last <= *number);
+                }
+                Err(error) => {
+                    state.failed.get_or_insert(error);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Releases the segments all of whose records come before one. They are used again.
+    pub fn release(&self, before: Lsn) {
+        let mut state = self.lock();
+        while 1 < state.segments.len() && state.segments.get(1).is_some_and(|(_, next)| *next <= before) {
+            if let Some((number, _)) = state.segments.pop_front() {
+                state.released.push_back(number);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Returns a reader of the records from one on, up to those that are in their files now. [`Journal::release`] must not release them
+    /// meanwhile.
+    pub fn frames(&self, from: Lsn) -> Frames {
+        let state = self.lock();
+        let first = state.segments.partition_point(|(_, first)| *first <= from).saturating_sub(1);
+        let segments = state.segments.iter().skip(first).map(|(number, _)| *number).collect();
+        Frames::new(self.directory.clone(), segments, from, state.written)
+    }
+
+    /// Returns the state.
+    pub fn status(&self) -> JournalStatus {
+        let state = self.lock();
+        let segments = u32::try_from(state.segments.len()).unwrap_or(u32::MAX);
+        JournalStatus {
+            first: state.segments.front().map_or(state.next, |(_, first)| *first),
+            next: state.next,
+            durable: state.synced,
+            segments,
+            segments_max: self.directory.size.segments_max,
+            bytes: u64::from(segments) * self.directory.size.segment_bytes,
+        }
+    }
+
+    /// Returns the first failure of a write or sync, if there was one.
+    pub fn failure(&self) -> Option<Error> {
+        self.lock().failed.clone()
+    }
+
+    /// Appends a last record after everything is durable, and makes it durable too: from now on, the loss of any earlier record is
+    /// noticed at the next opening.
+    pub fn close(&self) -> Result<(), AppendError> {
+        if self.lock().written == Lsn(1) {
+            return Ok(());
+        }
+        self.sync()?;
+        let lsn = self.append(&Record::range(Op::Flush, 0, 0, 0))?;
+        self.commit(lsn)?;
+        self.sync()
+    }
+
+    /// Returns true if the frame that is being written and the open one with a body of so many bytes have space.
+    fn has_space(&self, state: &State, body: usize) -> bool {
+        let mut left = state.left;
+        let mut segments =
+            self.directory.size.segments_max.saturating_sub(u32::try_from(state.segments.len()).unwrap_or(u32::MAX));
+        for bytes in [state.in_flight, frame_bytes(body) as u64] {
+            if left < bytes {
+                let Some(fewer) = segments.checked_sub(1) else { return false };
+                (segments, left) = (fewer, self.directory.size.segment_bytes - BLOCK_BYTES as u64);
+            }
+            left -= bytes;
+        }
+        true
+    }
+
+    /// Writes the open frame, or waits until the thread that writes has written one.
+    fn write_or_wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, AppendError> {
+        let Some(mut writer) = state.writer.take() else { return Ok(self.wait(state)) };
+        writer.released.append(&mut state.released);
+        let next = state.reusable.take().unwrap_or_default();
+        let mut frame = std::mem::replace(&mut state.open, next);
+        state.in_flight = frame_bytes(frame.body()) as u64;
+        let in_use = state.segments.len();
+        let synced = state.synced_frame;
+        drop(state);
+        let outcome = self.write_frame(&mut writer, &mut frame, synced, in_use);
+        let mut state = self.lock();
+        state.in_flight = 0;
+        if let Err(error) = outcome {
+            state.failed.get_or_insert(error);
+        } else if let Some(segment) = &writer.segment {
+            if state.dirty.last().is_none_or(|(number, _)| *number != segment.number) {
+                state.dirty.push((segment.number, Arc::clone(&segment.file)));
+            }
+            if state.segments.back().is_none_or(|(number, _)| *number != segment.number) {
+                state.segments.push_back((segment.number, segment.start.lsn));
+            }
+            state.left = self.directory.size.segment_bytes - writer.offset;
+            (state.written, state.written_frame) = (writer.next.lsn, writer.next.frame - 1);
+            frame.clear();
+            state.reusable = Some(frame);
+        }
+        state.writer = Some(writer);
+        self.changed.notify_all();
+        match &state.failed {
+            Some(error) => Err(AppendError::Failed(error.clone())),
+            None => Ok(state),
+        }
+    }
+
+    /// Seals a frame and writes it.
+    fn write_frame(&self, writer: &mut Writer, frame: &mut OpenFrame, synced: u64, in_use: usize) -> Result<()> {
+        let len = frame_bytes(frame.body()) as u64;
+        let fits = writer.segment.is_some() && writer.offset + len <= self.directory.size.segment_bytes;
+        if !fits {
+            self.begin_segment(writer, in_use)?;
+        }
+        let segment = writer.segment.as_ref().expect("a segment has begun");
+        let now = self.host.now();
+        let seconds = u64::try_from(now.seconds).unwrap_or(0);
+        let header = FrameHeader {
+            records: frame.records,
+            body: u32::try_from(frame.body()).expect("bodies are short"),
+            number: writer.next.frame,
+            first_lsn: writer.next.lsn,
+            synced,
+            time: seconds.saturating_mul(1_000_000_000).saturating_add(now.nanoseconds.into()),
+            previous_tag: writer.next.tag,
+        };
+        let encoded = header.encode();
+        let (front, body) = frame.bytes.split_at_mut(FRAME_HEADER_BYTES);
+        front.copy_from_slice(&encoded);
+        let tag = segment.key.seal(header.number, &encoded, body);
+        frame.bytes.extend_from_slice(&tag);
+        frame.bytes.resize(usize::try_from(len).expect("frames are short"), 0);
+        segment.file.write_at(writer.offset, &frame.bytes)?;
+        writer.offset += len;
+        writer.next = Chain { frame: header.number + 1, lsn: Lsn(header.first_lsn.0 + u64::from(header.records)), tag };
+        Ok(())
+    }
+
+    /// Begins the next segment in a free file, and lets the one after it be filled in the background.
+    fn begin_segment(&self, writer: &mut Writer, in_use: usize) -> Result<()> {
+        if writer.free.is_empty()
+            && let Some(number) = writer.released.pop_front()
+        {
+            self.directory.free(number, writer.file_number)?;
+            writer.free.push(writer.file_number);
+            writer.file_number += 1;
+        }
+        if writer.free.is_empty()
+            && let Some((number, filling)) = writer.filling.take()
+        {
+            filling.wait()??;
+            writer.free.push(number);
+        }
+        let free = if let Some(free) = writer.free.pop() {
+            free
+        } else {
+            let number = writer.file_number;
+            writer.file_number += 1;
+            self.directory.fill(number)?;
+            number
+        };
+        writer.segment = Some(self.directory.begin(&*self.host, free, writer.number, writer.next)?);
+        writer.number += 1;
+        writer.offset = BLOCK_BYTES as u64;
+        let files = in_use + 1 + writer.released.len();
+        let may_grow = files < self.directory.size.segments_max as usize;
+        if writer.free.is_empty() && writer.released.is_empty() && writer.filling.is_none() && may_grow {
+            let (number, directory) = (writer.file_number, self.directory.clone());
+            writer.file_number += 1;
+            writer.filling =
+                Some((number, Background::start(&self.host, "journal segment", move || directory.fill(number))));
+        }
+        Ok(())
+    }
+}
