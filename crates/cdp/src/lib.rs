@@ -7,3 +7,4 @@
 pub mod journal;
 pub mod log;
 pub mod nbd;
+pub mod volume;

@@ -269,6 +269,11 @@ impl Journal {
         Frames::new(self.directory.clone(), segments, from, state.written)
     }
 
+    /// Returns the next record.
+    pub fn next(&self) -> Lsn {
+        self.lock().next
+    }
+
     /// Returns the state.
     pub fn status(&self) -> JournalStatus {
         let state = self.lock();
