@@ -4,6 +4,7 @@
 //! threads and no async runtime, and prints nothing. Whoever uses it gives it a function for messages.
 #![forbid(unsafe_code)]
 
+pub mod history;
 pub mod journal;
 pub mod log;
 pub mod nbd;

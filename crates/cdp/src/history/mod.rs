@@ -1,0 +1,12 @@
+//! History in the repository: which block got which contents, in the order of the journal.
+//!
+//! A checkpoint is an ordinary snapshot. Besides the image of each volume it holds the writes since the checkpoint before: a stream of
+//! all block versions, `history/LSN.data`, and their order, `history/LSN.index`. LSN is the first record, as sixteen hexadecimal digits.
+//! `docs/format.md` describes the index.
+
+mod index;
+
+pub use index::{Change, HistoryEntry, IndexReader, IndexWriter};
+
+/// Bytes of a block: the grid on which history and images are cut.
+pub const BLOCK_BYTES: u64 = 4096;
