@@ -4,8 +4,12 @@
 //! all block versions, `history/LSN.data`, and their order, `history/LSN.index`. LSN is the first record, as sixteen hexadecimal digits.
 //! `docs/format.md` describes the index.
 
+mod blocks;
+mod extent_map;
 mod index;
 
+pub use blocks::{CheckpointLimits, Cutter, HistorySink, Survey, Surveyor, VolumeBlock};
+pub use extent_map::{ExtentMap, Location};
 pub use index::{Change, HistoryEntry, IndexReader, IndexWriter};
 
 /// Bytes of a block: the grid on which history and images are cut.
