@@ -14,7 +14,9 @@ pub mod identity_hasher;
 mod locality;
 pub mod options;
 mod preset;
+pub mod sampling;
 mod schedule;
+pub mod segmenting;
 mod slot;
 
 pub(crate) use exact::growing_filter::FilterState;
@@ -22,6 +24,8 @@ pub use exact::identify::Index;
 pub use exact::opening::IndexState;
 pub use options::{GivenStore, IndexOptions, Order, PrefetchUnit, Prelookup, Schedule, StoreKind, WindowRule};
 pub use preset::IndexPreset;
+pub use sampling::Sampling;
+pub use segmenting::Segmenting;
 
 /// A chunk of the stream, without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,19 +158,27 @@ counters! {
     bytes_read,
     /// Bytes of table and logs written.
     bytes_written,
-    /// Reads of the arrival log: around hits, ahead in a run, and of successors.
+    /// Reads of the logs of chunks: around hits, ahead in a run, and of successors.
     prefetches,
     /// Runs of the arrival log read because they had followed a window the last time.
     successor_prefetches,
-    /// Entries added to the table.
+    /// Entries added to the table: of new chunks, again where they get their position in the stream, and of sampled duplicates.
     updates,
+    /// Entries among them that got their position in the stream: what Fu et al. (FAST 2015) count as updates.
+    stream_updates,
+    /// Stream segments begun.
+    segments,
+    /// Stream segments that ended early: the stream ended, or too many chunks waited for their containers.
+    segments_cut_short,
+    /// Stream segments and containers read as a whole, each counted once for each hit that reads it.
+    units_read,
     /// Calls of `drain` with pending chunks.
     drains,
     /// Entries ignored because their container is not live.
     dead_hits,
     /// Duplicate runs noted.
     duplicate_runs,
-    /// Compactions of the duplicate-run log.
+    /// Compactions of the duplicate-run log and of the stream log.
     compactions,
     /// Runs of table buckets that were merged.
     runs_merged,

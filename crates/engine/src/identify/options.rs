@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use crate::identify::exact::arrivals::ARRIVAL_BYTES;
 use crate::identify::exact::cache::BLOCK_BYTES;
-use crate::identify::locality::arrival_log::{LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
+use crate::identify::exact::stream_queue::{QUEUE_MIN, WAITING_BYTES};
+use crate::identify::locality::arrival_log::{COPY_BYTES, LOG_PAGE_RECORDS, LogRecord, TAIL_PAGES};
 use crate::identify::locality::frame::FRAME_BYTES;
+use crate::identify::sampling::Sampling;
 use crate::identify::schedule::planner::PLANNING_BYTES;
+use crate::identify::segmenting::Segmenting;
 use crate::kv::{
-    BATCH_PAGES_MAX, BucketReads, MemorySpec, OpenStore, PAGE_BYTES, RunOrder, TableSpec, merge_buffer_bytes,
+    BATCH_PAGES_MAX, BucketReads, Entry, MemorySpec, OpenStore, PAGE_BYTES, RunOrder, TableSpec, merge_buffer_bytes,
 };
 
 /// When to look up chunks that pass the filter.
@@ -120,13 +123,28 @@ impl WindowRule {
     }
 }
 
-/// Range of the arrival log that a hit reads.
+/// What a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchUnit {
     /// Records around it, as many as the [`WindowRule`] says.
     Window,
     /// All records of its container (Zhu et al., FAST 2008), at most as many as the largest window has.
     Container,
+    /// The stream segment that has the chunk, and segments after it (Fu et al., FAST 2015), at most as many records as the largest
+    /// window has. A hit whose entry has no position in a stream reads its container.
+    Segment {
+        /// Segments after it.
+        following: u32,
+    },
+}
+
+/// Which files of units a checkpoint names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct UnitFiles {
+    /// The units of the arrival log.
+    pub(in crate::identify) has_units: bool,
+    /// The stream log with its segments.
+    pub(in crate::identify) has_stream: bool,
 }
 
 impl PrefetchUnit {
@@ -135,16 +153,13 @@ impl PrefetchUnit {
         match self {
             Self::Window => 0,
             Self::Container => 1,
+            Self::Segment { .. } => 2,
         }
     }
 
-    /// Returns true if the checkpoint keeps where the units with a number begin; `None` for an unknown number.
-    pub(in crate::identify) fn has_file(code: u8) -> Option<bool> {
-        match code {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
+    /// Returns which files a checkpoint of the unit with a number names; `None` for an unknown number.
+    pub(in crate::identify) fn files_of(code: u8) -> Option<UnitFiles> {
+        (code <= 2).then_some(UnitFiles { has_units: code != 0, has_stream: code == 2 })
     }
 }
 
@@ -236,8 +251,9 @@ impl Default for CycleRule {
 /// The index's parameters.
 ///
 /// The index takes the memory that [`IndexOptions::memory_bytes`] returns, two bytes for 127 stored chunks (the fences of
-/// the table), with containers as units 8 bytes for each container beyond those that the cache gives up, and about 100 bytes for
-/// each in-flight chunk, which the caller bounds by its barriers.
+/// the table), with containers or stream segments as units 8 bytes for each of them beyond those that the cache gives up, and about
+/// 100 bytes for each in-flight chunk, which the caller bounds by its barriers. Where chunks have two entries until runs of the table
+/// are merged, their fences count twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// When to look up.
@@ -246,8 +262,12 @@ pub struct IndexOptions {
     pub order: Order,
     /// When to probe the cache.
     pub prelookup: Prelookup,
-    /// Range to read around a hit. An index that was made with another unit is made again from the containers.
+    /// What to read for a hit. An index that was made with another unit is made again from the containers.
     pub unit: PrefetchUnit,
+    /// Where stream segments end, if hits read them.
+    pub segmenting: Segmenting,
+    /// Which duplicates of a stream segment get their position in it, if hits read segments.
+    pub sampling: Sampling,
     /// How much to read around a hit: of other units than windows, its maximum counts.
     pub window: WindowRule,
     /// Whether to read ahead in a run that goes beyond its window, and the runs that followed a window the last time. Ma
@@ -290,13 +310,17 @@ pub struct IndexOptions {
     pub duplicate_run_bytes_per_chunk: u32,
     /// Pages of 4 KiB that the duplicate-run log may always have.
     pub duplicate_run_pages_min: u64,
+    /// Most chunks of the stream that wait for their containers before the stream log takes them, if hits read segments. Beyond
+    /// that, chunks whose containers are not recorded are left out of the log.
+    pub stream_waiting_max: usize,
+    /// Bytes of the stream log for each record of the arrival log. Once the log is twice as long, the older part goes.
+    pub stream_bytes_per_chunk: u32,
+    /// Pages of 4 KiB that the stream log may always have.
+    pub stream_pages_min: u64,
 }
 
 /// Buffers of a table: a batch of pages in the foreground and one in the background.
 const TABLE_BUFFER_BYTES: usize = 2 * BATCH_PAGES_MAX * PAGE_BYTES;
-
-/// Buffers of every index: the tail of the log twice.
-const LOG_BUFFER_BYTES: usize = (2 * TAIL_PAGES + 1) * FRAME_BYTES;
 
 /// Chunks that one lookup asks a store of the caller for: on a server, a request costs more than a key.
 const GIVEN_LOOKUPS_MAX: usize = 2_048;
@@ -307,6 +331,15 @@ pub(in crate::identify) const PENDING_BYTES: usize = 240;
 /// Memory of one chunk of a lookup, if all pending chunks are looked up together: the chunk, its key, its answer, its search with
 /// spans and reads, and its hit.
 pub(in crate::identify) const LOOKUP_BYTES: usize = 400;
+
+/// Entries of a stream segment that are entered together, before its end if there are more.
+pub(in crate::identify) const SEGMENT_ENTRIES_MAX: usize = 2_048;
+
+/// Share of the budget that chunks of the stream take while they wait for their containers, in number between the limits: one part
+/// in so many.
+const WAITING_SHARE: usize = 32;
+const WAITING_MIN: usize = 1 << 13;
+const WAITING_MAX: usize = 1 << 17;
 
 /// Pages of the log in one batch of windows; more only if one window has them.
 pub(crate) const WINDOW_PAGES_PER_BATCH: usize = 256;
@@ -347,6 +380,8 @@ impl IndexOptions {
             order: Order::FilterFirst,
             prelookup: Prelookup::Always,
             unit: PrefetchUnit::Window,
+            segmenting: Segmenting::CONTENT_DEFINED,
+            sampling: Sampling::Random { ratio: 256 },
             window: WindowRule::Adaptive(if is_small { 2_048 } else { 16_384 }),
             follows_successors: true,
             cycles: CycleRule::default(),
@@ -367,6 +402,9 @@ impl IndexOptions {
             log_tail_pages: TAIL_PAGES,
             duplicate_run_bytes_per_chunk: 1,
             duplicate_run_pages_min: 512,
+            stream_waiting_max: (bytes / WAITING_SHARE / WAITING_BYTES).clamp(WAITING_MIN, WAITING_MAX),
+            stream_bytes_per_chunk: 40,
+            stream_pages_min: 4_096,
         };
         change(&mut options);
         // 1/50 for the fences: they exceed it at 60,000 chunks per 64 KiB of budget.
@@ -394,8 +432,24 @@ impl IndexOptions {
             StoreKind::Memory { bytes } => MemorySpec { bytes: *bytes }.memory_bytes(),
             StoreKind::Given(store) => store.memory_bytes,
         };
-        let parts = [filter, store, cache, pending, planning, windows, arrivals, LOG_BUFFER_BYTES];
+        let stream = self.stream_bytes();
+        let parts = [filter, store, cache, pending, planning, windows, arrivals, self.log_buffer_bytes(), stream];
         parts.into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Returns the buffers of a log of chunks: its tail twice.
+    fn log_buffer_bytes(&self) -> usize {
+        (2 * self.log_tail_pages.clamp(1, TAIL_PAGES) + 1) * FRAME_BYTES
+    }
+
+    /// Returns the memory of the stream log: its buffers, the chunks that wait for it, and the entries of the open segment.
+    fn stream_bytes(&self) -> usize {
+        if !matches!(self.unit, PrefetchUnit::Segment { .. }) {
+            return 0;
+        }
+        let waiting = self.stream_waiting_max.max(QUEUE_MIN).saturating_mul(WAITING_BYTES);
+        let entries = SEGMENT_ENTRIES_MAX * size_of::<Entry>();
+        waiting.saturating_add(self.log_buffer_bytes() + COPY_BYTES + entries)
     }
 
     /// Returns what opens the store, for lookups that read in some way.

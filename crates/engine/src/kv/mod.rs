@@ -68,13 +68,31 @@ pub(crate) fn part_of(bits: u64, count: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ordinal(pub u32);
 
-/// Number of a record in the arrival log.
+/// Number of a record in the arrival log, or in the stream log: the highest bit shows which.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Position(pub u64);
 
 impl Position {
     /// A position that no log reaches: a hit on the entry prefetches nothing.
     pub const NONE: Self = Self(u64::MAX);
+
+    /// The bit of positions in the stream log.
+    const STREAM: u64 = 1 << 63;
+
+    /// Returns the position of a record of the stream log, given by its number.
+    pub(crate) fn in_stream(number: u64) -> Self {
+        Self(number | Self::STREAM)
+    }
+
+    /// Returns true if it is a position in the stream log.
+    pub(crate) fn is_in_stream(self) -> bool {
+        self != Self::NONE && self.0 & Self::STREAM != 0
+    }
+
+    /// Returns the number of the record in its log.
+    pub(crate) fn number(self) -> u64 {
+        self.0 & !Self::STREAM
+    }
 }
 
 /// Entry of a chunk in the table.
@@ -84,7 +102,7 @@ pub struct Entry {
     pub key: Key,
     /// Container of the chunk.
     pub ordinal: Ordinal,
-    /// Position of the chunk in the arrival log.
+    /// Position of the chunk in one of the logs. A store keeps all of its bits.
     pub position: Position,
 }
 

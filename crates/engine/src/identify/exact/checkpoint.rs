@@ -9,15 +9,18 @@
 //! | 8 | 2 | version, 3 |
 //! | 10 | 1 | store: 1 bucket table, 2 memory, 3 of the caller |
 //! | 11 | 1 | which of the two files of the duplicate-run log, 0 or 1 |
-//! | 12 | 1 | what a hit reads: 0 a window, 1 a container |
-//! | 13 | 3 | zero |
+//! | 12 | 1 | what a hit reads: 0 a window, 1 a container, 2 stream segments |
+//! | 13 | 1 | which of the two files of the stream log, 0 or 1; 0 if there is none |
+//! | 14 | 2 | zero |
 //! | 16 | 16 | repository |
 //! | 32 | 8 | generation, one more with every checkpoint |
 //! | 40 | 4 | containers registered |
 //! | 44 | 32 | BLAKE3 of their records |
 //! | 76 | 8 | pages of the arrival log |
 //! | 84 | 8 | pages of the duplicate-run log |
-//! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter, then of containers their beginnings in the log: length 8, BLAKE3 32 |
+//! | 92 | 40 each | parts of the store (of a table manifest and memtable, of a memory its entries), then the filter, then of containers or stream segments the beginnings of containers in the log: length 8, BLAKE3 32 |
+//! | ... | 16 | of stream segments: pages that the stream log has lost 8, and the end of its pages 8 |
+//! | ... | 40 | of stream segments: their beginnings in the stream log, likewise |
 //! | ... | 4 | incomplete parts of the table: number of the next items |
 //! | ... | 16 each | first and last head of the keys of such a part |
 //! | ... | 4 | bytes of the next field |
@@ -25,7 +28,7 @@
 //! | end | 32 | BLAKE3 of everything before |
 #![deny(clippy::indexing_slicing)]
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
@@ -39,8 +42,22 @@ const VERSION: u16 = 3;
 /// Longest checkpoint: one bit for each of 2^32 containers, and the other fields.
 pub(in crate::identify) const CHECKPOINT_BYTES_MAX: u64 = (1 << 29) + 16 * INCOMPLETE_MAX as u64 + 256;
 
+/// Most pages of a stream log: the numbers of its records stay far below the bit that positions in it have.
+const STREAM_PAGES_MAX: u64 = 1 << 48;
+
 /// Most incomplete parts of the table; if there are more, the whole table counts as incomplete.
 pub(in crate::identify) const INCOMPLETE_MAX: usize = 4096;
+
+/// The stream log in a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::identify) struct StreamState {
+    /// File of the log, 0 or 1.
+    pub(crate) file: u8,
+    /// Its pages: the first that it has, and the end.
+    pub(crate) pages: Range<u64>,
+    /// Its segments.
+    pub(crate) segments: Seal,
+}
 
 /// A consistent state of the index.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +86,8 @@ pub(in crate::identify) struct Checkpoint {
     pub(crate) unit: u8,
     /// The units of the arrival log, if hits read other units than windows.
     pub(crate) units: Option<Seal>,
+    /// The stream log, if hits read stream segments.
+    pub(crate) stream: Option<StreamState>,
     /// Parts of the table that damaged pages left incomplete, as ranges of key heads.
     pub(crate) incomplete: Vec<RangeInclusive<u64>>,
     /// Containers whose chunks are all in the table or the memtable, except for those parts.
@@ -82,16 +101,22 @@ pub(in crate::identify) fn encode_checkpoint(checkpoint: &Checkpoint) -> Vec<u8>
     let mut bytes = Vec::with_capacity(240 + covered.len());
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[checkpoint.store, checkpoint.duplicate_runs_file, checkpoint.unit, 0, 0, 0]);
+    let stream_file = checkpoint.stream.as_ref().map_or(0, |stream| stream.file);
+    let Checkpoint { store, duplicate_runs_file, unit, .. } = *checkpoint;
+    bytes.extend_from_slice(&[store, duplicate_runs_file, unit, stream_file, 0, 0]);
     bytes.extend_from_slice(&checkpoint.repository.0);
     bytes.extend_from_slice(&checkpoint.generation.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registered.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.registry_checksum);
     bytes.extend_from_slice(&checkpoint.log_pages.to_le_bytes());
     bytes.extend_from_slice(&checkpoint.duplicate_run_pages.to_le_bytes());
-    for Seal { len, checksum } in checkpoint.parts.iter().chain([&checkpoint.filter]).chain(&checkpoint.units) {
-        bytes.extend_from_slice(&len.to_le_bytes());
-        bytes.extend_from_slice(checksum);
+    for seal in checkpoint.parts.iter().chain([&checkpoint.filter]).chain(&checkpoint.units) {
+        encode_seal(seal, &mut bytes);
+    }
+    if let Some(StreamState { pages, segments, .. }) = &checkpoint.stream {
+        bytes.extend_from_slice(&pages.start.to_le_bytes());
+        bytes.extend_from_slice(&pages.end.to_le_bytes());
+        encode_seal(segments, &mut bytes);
     }
     let incomplete = checkpoint.incomplete.get(..INCOMPLETE_MAX).unwrap_or(&checkpoint.incomplete);
     let count = u32::try_from(incomplete.len()).expect("at most INCOMPLETE_MAX");
@@ -128,14 +153,29 @@ pub(in crate::identify) fn decode_checkpoint(bytes: &[u8]) -> Result<Checkpoint>
     decode_fields(fields).ok_or_else(|| damaged("does not make sense"))
 }
 
+fn encode_seal(Seal { len, checksum }: &Seal, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(checksum);
+}
+
+fn decode_stream(file: u8, fields: &mut Fields<'_>) -> Option<StreamState> {
+    let pages = fields.u64()?..fields.u64()?;
+    let segments = decode_seal(fields)?;
+    (pages.start <= pages.end && pages.end <= STREAM_PAGES_MAX && file <= 1).then_some(StreamState {
+        file,
+        pages,
+        segments,
+    })
+}
+
 fn decode_seal(fields: &mut Fields<'_>) -> Option<Seal> {
     Some(Seal { len: fields.u64()?, checksum: fields.array()? })
 }
 
 fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
-    let [store, duplicate_runs_file, unit] = fields.array()?;
-    let (parts, has_units) = (StoreKind::parts_of(store)?, PrefetchUnit::has_file(unit)?);
-    fields.bytes(3)?;
+    let [store, duplicate_runs_file, unit, stream_file] = fields.array()?;
+    let (parts, files) = (StoreKind::parts_of(store)?, PrefetchUnit::files_of(unit)?);
+    fields.bytes(2)?;
     let mut checkpoint = Checkpoint {
         repository: RepositoryId(fields.array()?),
         generation: fields.u64()?,
@@ -148,7 +188,8 @@ fn decode_fields(mut fields: Fields<'_>) -> Option<Checkpoint> {
         parts: (0..parts).map(|_| decode_seal(&mut fields)).collect::<Option<_>>()?,
         filter: decode_seal(&mut fields)?,
         unit,
-        units: if has_units { Some(decode_seal(&mut fields)?) } else { None },
+        units: if files.has_units { Some(decode_seal(&mut fields)?) } else { None },
+        stream: if files.has_stream { Some(decode_stream(stream_file, &mut fields)?) } else { None },
         incomplete: Vec::new(),
         covered: Bitmap::default(),
     };
@@ -182,8 +223,9 @@ mod tests {
             store: 1,
             parts: vec![seal(1), seal(2)],
             filter: Seal::empty(),
-            unit: 1,
+            unit: 2,
             units: Some(seal(3)),
+            stream: Some(StreamState { file: 1, pages: 5..77, segments: seal(4) }),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
@@ -203,6 +245,12 @@ mod tests {
 
     #[test]
     fn a_right_checksum_over_wrong_fields_makes_nothing_panic() {
+        for unit in 0..3 {
+            check_wrong_fields(unit);
+        }
+    }
+
+    fn check_wrong_fields(unit: u8) {
         let mut covered = Bitmap::default();
         covered.insert(77);
         let checkpoint = Checkpoint {
@@ -216,12 +264,14 @@ mod tests {
             store: 1,
             parts: vec![Seal::empty(), Seal::empty()],
             filter: Seal::empty(),
-            unit: 0,
-            units: None,
+            unit,
+            units: (unit != 0).then(Seal::empty),
+            stream: (unit == 2).then(|| StreamState { file: 0, pages: 5..77, segments: Seal::empty() }),
             incomplete: vec![3..=9, 1 << 60..=u64::MAX],
             covered,
         };
         let bytes = encode_checkpoint(&checkpoint);
+        assert_eq!(decode_checkpoint(&bytes).unwrap(), checkpoint);
         let body = &bytes[..bytes.len() - 32];
         let mut decoded = 0;
         for bit in 0..body.len() * 8 {

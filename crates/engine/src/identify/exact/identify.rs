@@ -28,6 +28,7 @@ use crate::identify::exact::plan_limits::{Planning, cache_bytes, pending_max, pl
 use crate::identify::exact::prelookup::PrelookupState;
 use crate::identify::exact::session::{InFlight, SessionChunks};
 use crate::identify::exact::store::Store;
+use crate::identify::exact::stream_queue::StreamQueue;
 use crate::identify::exact::timer::Timer;
 use crate::identify::locality::successor::Successors;
 use crate::identify::options::{IndexOptions, Order, PrefetchUnit, Schedule};
@@ -116,7 +117,7 @@ impl Index {
         let last = if options.schedule.plans() { last_plan::read(&store.directory) } else { None };
         let schedule = schedule::of(options, device, &limits, last);
         let bytes = cache_bytes(options, store.filter.bytes_left());
-        let cache = Cache::new(bytes.saturating_sub(store.units.memory_bytes()));
+        let cache = Cache::new(bytes.saturating_sub(store.units_bytes()));
         let mut arrivals = Arrivals::default();
         arrivals.trace = schedule.plan().map(|_| Trace::default());
         Self {
@@ -153,7 +154,8 @@ impl Index {
     pub(crate) fn attach_numbered(&mut self, live: impl Iterator<Item = (u32, ContainerId)>) -> Bitmap {
         // The results of the session before are useless.
         self.store.entries.finish_look_up();
-        self.store.log.end_read();
+        self.store.end_read();
+        self.end_stream();
         self.counters.cycles += self.session.cycles.opened;
         self.session = new_session(&self.options);
         self.rounds = Rounds::default();
@@ -214,7 +216,8 @@ impl Index {
 
     /// Makes everything recorded durable and closes the index. After an error the next opening falls back to the
     /// last checkpoint.
-    pub fn close(self) -> Result<()> {
+    pub fn close(mut self) -> Result<()> {
+        self.end_stream();
         if self.options.schedule.plans() {
             last_plan::write(&self.store.directory, self.schedule.last_plan());
         }
@@ -225,11 +228,14 @@ impl Index {
         let &SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk;
         self.counters.submitted += 1;
         self.session.next_sequence = Sequence(sequence.0 + 1);
+        if let Some(stream) = &mut self.session.stream {
+            stream.arrive(sequence, chunk.chunk);
+        }
         match self.session.get(&fingerprint) {
             Some(InFlight::Unique(first)) => {
                 self.counters.in_flight_hits += 1;
                 self.arrivals.arrive_decided(sequence, Outcome::Elsewhere);
-                self.session.resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
+                self.session.resolve_same(sequence, first);
                 return;
             }
             Some(InFlight::Pending(slot)) => {
@@ -294,11 +300,11 @@ impl Index {
         if let Some(start) = start {
             self.counters.prelookup_nanos += self.timer.nanos_of_sample(start);
         }
-        if let Some((container, position)) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
+        if let Some(found) = cached.and_then(|(ordinal, position)| self.live(ordinal, position)) {
             self.counters.prelookup_hits += 1;
             self.prelookup.note_hit();
-            self.arrivals.arrive_decided(sequence, Outcome::At(position));
-            self.session.resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
+            self.arrivals.arrive_decided(sequence, Outcome::At(found.position));
+            self.session.resolve_stored(sequence, &found, false);
             return true;
         }
         self.counters.dead_hits += u64::from(cached.is_some());
@@ -341,6 +347,12 @@ impl Index {
         }
     }
 
+    /// Gives up the memory of the cache that filter and units have grown to.
+    fn shrink_cache(&mut self) {
+        let bytes = cache_bytes(&self.options, self.store.filter.bytes_left());
+        self.cache.shrink(bytes.saturating_sub(self.store.units_bytes()));
+    }
+
     /// Hands the runs that have ended to the duplicate-run log.
     fn log_duplicate_runs(&mut self) {
         let ended = self.arrivals.take_ended();
@@ -352,7 +364,9 @@ impl Index {
 }
 
 fn new_session(options: &IndexOptions) -> SessionChunks {
-    SessionChunks::new(options.buckets(), options.cycles, matches!(options.schedule, Schedule::Lazy { .. }))
+    let has_stream = matches!(options.unit, PrefetchUnit::Segment { .. });
+    let stream = has_stream.then(|| StreamQueue::new(options.stream_waiting_max));
+    SessionChunks::new(options.buckets(), options.cycles, matches!(options.schedule, Schedule::Lazy { .. }), stream)
 }
 
 impl Identifier for Index {
@@ -372,7 +386,9 @@ impl Identifier for Index {
             self.end_batch();
             self.plan();
             self.log_duplicate_runs();
+            self.log_stream();
         }
+        self.shrink_cache();
         resolved.append(&mut self.session.resolved);
         Ok(())
     }
@@ -384,17 +400,19 @@ impl Identifier for Index {
         }
         self.arrivals.finish();
         self.log_duplicate_runs();
+        self.log_stream();
         resolved.append(&mut self.session.resolved);
         Ok(())
     }
 
     fn record(&mut self, unit: Unit<'_>) -> Result<()> {
         self.store.record(&unit);
-        let bytes = cache_bytes(&self.options, self.store.filter.bytes_left());
-        self.cache.shrink(bytes.saturating_sub(self.store.units.memory_bytes()));
+        self.note_recorded(&unit);
         for chunk in unit.chunks {
             self.session.set_recorded(&chunk.fingerprint);
         }
+        self.log_stream();
+        self.shrink_cache();
         Ok(())
     }
 
@@ -429,3 +447,7 @@ mod tests;
 #[cfg(test)]
 #[path = "unit_tests.rs"]
 mod units;
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod streams;

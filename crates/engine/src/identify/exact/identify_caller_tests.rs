@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::*;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
+use crate::identify::{Sampling, Segmenting};
 use crate::kv::RunOrder;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
 use crate::random::SplitMix64;
@@ -57,12 +58,19 @@ pub(in crate::identify) fn tiny(schedule: Schedule) -> IndexOptions {
         log_tail_pages: 2,
         duplicate_run_bytes_per_chunk: 1,
         duplicate_run_pages_min: 1,
+        segmenting: Segmenting::ContentDefined { min: 5, average: 30, max: 100 },
+        sampling: Sampling::Random { ratio: 8 },
+        stream_waiting_max: 700,
+        stream_bytes_per_chunk: 40,
+        stream_pages_min: 1,
     }
 }
 
-/// Options of a seed: each schedule, half of the time with containers as units.
+/// Options of a seed: each schedule, with each unit.
 pub(in crate::identify) fn tiny_of(seed: u64) -> IndexOptions {
-    let unit = if (seed / 6).is_multiple_of(2) { PrefetchUnit::Window } else { PrefetchUnit::Container };
+    let segment = PrefetchUnit::Segment { following: u32::from(seed.is_multiple_of(2)) };
+    let units = [PrefetchUnit::Window, PrefetchUnit::Container, segment];
+    let unit = units[usize::try_from(seed / 6 % 3).unwrap()];
     IndexOptions { unit, ..tiny(schedule_of(seed)) }
 }
 

@@ -9,6 +9,7 @@ use crate::identify::exact::cache::BLOCK_BYTES;
 use crate::identify::options::{CycleRule, PrefetchUnit, Prelookup, StoreKind, WindowRule};
 use crate::identify::schedule::plan::{Plan, Stride};
 use crate::identify::schedule::planner::LastPlan;
+use crate::identify::{Sampling, Segmenting};
 use crate::io::os::OsHost;
 use crate::kv::RunOrder;
 use crate::kv::bucket_table::memtable::MEMTABLE_ENTRY_BYTES;
@@ -414,10 +415,25 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
     let window = count(random, 300);
     let filter_bytes = 1 << random.below(14);
     let unit_drawn = random.below(4);
+    let following = count(random, 4) - 1;
+    let segmenting = match random.below(2) {
+        0 => Segmenting::Fixed { chunks: count(random, 200) },
+        _ => {
+            Segmenting::ContentDefined { min: count(random, 40), average: count(random, 100), max: count(random, 300) }
+        }
+    };
+    let ratio = count(random, 40);
+    let sampling = [Sampling::All, Sampling::Uniform { ratio }, Sampling::Random { ratio }];
     IndexOptions {
         schedule,
         // An index with another unit starts empty.
-        unit: if unit_drawn == 0 { PrefetchUnit::Container } else { PrefetchUnit::Window },
+        unit: match unit_drawn {
+            0 => PrefetchUnit::Container,
+            1 => PrefetchUnit::Segment { following },
+            _ => PrefetchUnit::Window,
+        },
+        segmenting,
+        sampling: sampling[random.index(3)],
         order: [Order::FilterFirst, Order::CacheFirst, Order::Unfiltered][usize::try_from(random.below(3)).unwrap()],
         prelookup: prelookup[usize::try_from(random.below(3)).unwrap()],
         window: if random.below(2) == 0 { WindowRule::Fixed(window) } else { WindowRule::Adaptive(window) },
@@ -439,7 +455,7 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         cache_bytes: usize::try_from(random.below(40_000)).unwrap(),
         reads: [None, None, Some(BucketReads::Whole), Some(BucketReads::Entire)]
             [usize::try_from(random.below(4)).unwrap()],
-        run_order: if unit_drawn.is_multiple_of(2) { RunOrder::NewestFirst } else { RunOrder::LargestFirst },
+        run_order: if ratio.is_multiple_of(2) { RunOrder::NewestFirst } else { RunOrder::LargestFirst },
         runs_max: count(random, 5),
         pending_buckets: count(random, 40),
         pending_max: usize::try_from(random.below(600)).unwrap(),
@@ -448,6 +464,9 @@ fn drawn_options(random: &mut SplitMix64) -> IndexOptions {
         log_tail_pages: 2,
         duplicate_run_bytes_per_chunk: count(random, 3) - 1,
         duplicate_run_pages_min: random.below(3),
+        stream_waiting_max: usize::try_from(random.below(1_000)).unwrap(),
+        stream_bytes_per_chunk: count(random, 60) - 1,
+        stream_pages_min: random.below(3),
     }
 }
 

@@ -3,15 +3,13 @@
 use crate::identify::exact::arrivals::Outcome;
 use crate::identify::exact::identify::Index;
 use crate::identify::exact::pending::PendingChunk;
+use crate::identify::exact::session::Location;
 use crate::identify::exact::windows::Hit;
 use crate::identify::schedule::{Decision, Selection};
 use crate::identify::slot::Slot;
 use crate::identify::{Resolved, SequencedChunk, Verdict};
 use crate::kv::{Entry, Key, Lookup, Ordinal, Position};
-use crate::types::{Chunk, ContainerId};
-
-/// A chunk's container, which is live, and its record in the arrival log.
-pub(crate) type Location = (ContainerId, Position);
+use crate::types::Chunk;
 
 impl Index {
     /// Carries out a decision of the schedule.
@@ -85,7 +83,7 @@ impl Index {
         }
         if found.is_some() {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, found);
+            self.resolve(&chunk, found, false);
         } else {
             self.look_up(&[chunk]);
         }
@@ -114,7 +112,7 @@ impl Index {
         let mut hits = Vec::new();
         for (chunk, answer) in chunks.iter().zip(answers) {
             let found = self.count_answer(answer).and_then(|entry| self.live(entry.ordinal, entry.position));
-            if let Some((_, position)) = found {
+            if let Some(Location { position, .. }) = found {
                 let PendingChunk {
                     first: SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } },
                     membership,
@@ -122,7 +120,8 @@ impl Index {
                 } = *chunk;
                 hits.push(Hit { fingerprint, sequence, position, membership });
             }
-            self.resolve(chunk, found);
+            let is_entered = found.is_some_and(|found| self.store.lacks_segment(found.position));
+            self.resolve(chunk, found, is_entered);
             if Some(chunk.first.sequence) == newest {
                 self.prelookup.note_last_of_batch(found.is_some());
             }
@@ -143,27 +142,30 @@ impl Index {
 
     /// Returns a record's location; `None` if its container is not live.
     pub(in crate::identify) fn live(&self, ordinal: Ordinal, position: Position) -> Option<Location> {
-        Some((self.store.registry.live_container(ordinal)?, position))
+        Some(Location { container: self.store.registry.live_container(ordinal)?, ordinal, position })
     }
 
-    /// Gives a chunk and its followers their verdicts.
-    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>) {
-        let SequencedChunk { sequence, chunk: Chunk { fingerprint, .. } } = chunk.first;
-        let (first, rest, outcome, rest_outcome) = if let Some((container, position)) = found {
+    /// Gives a chunk and its followers their verdicts. `is_entered`: whether its entry leads to no segment.
+    fn resolve(&mut self, chunk: &PendingChunk, found: Option<Location>, is_entered: bool) {
+        let SequencedChunk { sequence: first, chunk: Chunk { fingerprint, .. } } = chunk.first;
+        if let Some(found) = found {
             if chunk.membership.is_some() {
                 self.session.set_stored(&fingerprint);
             }
-            let verdict = Verdict::Stored(container);
-            (verdict, verdict, Outcome::At(position), Outcome::At(position))
+            self.session.resolve_stored(first, &found, is_entered);
+            self.arrivals.decide(first, Outcome::At(found.position));
+            for &sequence in &chunk.followers {
+                self.arrivals.decide(sequence, Outcome::At(found.position));
+                self.session.resolve_stored(sequence, &found, false);
+            }
         } else {
-            self.session.set_unique(fingerprint, sequence);
-            (Verdict::Unique, Verdict::SameAs(sequence), Outcome::FalsePositive, Outcome::Elsewhere)
-        };
-        self.arrivals.decide(sequence, outcome);
-        self.session.resolved.push(Resolved { sequence, verdict: first });
-        for &sequence in &chunk.followers {
-            self.arrivals.decide(sequence, rest_outcome);
-            self.session.resolved.push(Resolved { sequence, verdict: rest });
+            self.session.set_unique(fingerprint, first);
+            self.arrivals.decide(first, Outcome::FalsePositive);
+            self.session.resolved.push(Resolved { sequence: first, verdict: Verdict::Unique });
+            for &sequence in &chunk.followers {
+                self.arrivals.decide(sequence, Outcome::Elsewhere);
+                self.session.resolve_same(sequence, first);
+            }
         }
     }
 
@@ -173,7 +175,7 @@ impl Index {
             self.counters.dead_hits += 1;
         } else if let Some(chunk) = self.session.take(slot) {
             self.counters.postlookup_hits += 1;
-            self.resolve(&chunk, found);
+            self.resolve(&chunk, found, false);
         }
     }
 }

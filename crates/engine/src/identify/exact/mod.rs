@@ -1,7 +1,6 @@
 //! The exact identifier: the mechanism that carries out what a schedule decides.
 
 pub(in crate::identify) mod arrivals;
-pub(in crate::identify) mod background;
 pub(in crate::identify) mod cache;
 pub(in crate::identify) mod checkpoint;
 pub(in crate::identify) mod device;
@@ -20,5 +19,9 @@ pub(in crate::identify) mod registry;
 pub(in crate::identify) mod round_lookups;
 pub(in crate::identify) mod session;
 pub(in crate::identify) mod store;
+pub(in crate::identify) mod stream;
+pub(in crate::identify) mod stream_log;
+pub(in crate::identify) mod stream_queue;
 pub(in crate::identify) mod timer;
+pub(in crate::identify) mod unit_log;
 pub(in crate::identify) mod windows;

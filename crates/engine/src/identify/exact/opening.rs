@@ -1,22 +1,24 @@
 //! Opening an index: the one that the checkpoint describes, or a new one.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::identify::exact::background::BackgroundLog;
-use crate::identify::exact::checkpoint::Checkpoint;
+use crate::identify::exact::checkpoint::{Checkpoint, StreamState};
 use crate::identify::exact::device;
 use crate::identify::exact::directory::{CHECKPOINT, IndexDirectory};
 use crate::identify::exact::growing_filter::GrowingFilter;
 use crate::identify::exact::incomplete::Incomplete;
 use crate::identify::exact::registry::Registry;
-use crate::identify::exact::store::{Store, UNITS};
+use crate::identify::exact::store::{SEGMENTS, Store, UNITS};
+use crate::identify::exact::stream_log::{StreamLog, StreamRules};
+use crate::identify::exact::unit_log::UnitLog;
 use crate::identify::locality::arrival_log::{ArrivalLog, LOG_PAGE_RECORDS};
 use crate::identify::locality::duplicate_runs::{DuplicateRunCap, DuplicateRunLog};
 use crate::identify::locality::units::Units;
-use crate::identify::options::IndexOptions;
+use crate::identify::options::{IndexOptions, PrefetchUnit};
 use crate::io::absent::{AbsentDisk, AbsentFile};
 use crate::io::{Access, Disk, DiskFile, Host};
 use crate::kv::filter::Filter;
@@ -117,8 +119,8 @@ type OpenFile<'a> = dyn Fn(&str, Access) -> Result<Arc<dyn DiskFile>> + 'a;
 /// The parts of an index that are read from its files.
 struct Parts {
     registry: Registry,
-    log: ArrivalLog,
-    units: Units,
+    log: UnitLog,
+    stream: Option<StreamLog>,
     duplicate_runs: DuplicateRunLog,
     entries: Box<dyn EntryStore>,
     kind: Box<dyn OpenStore>,
@@ -161,12 +163,7 @@ impl Opening<'_> {
         let Checkpoint { duplicate_run_pages, incomplete, covered, .. } = checkpoint;
         let containers = self.directory.open("containers", Access::ReadWrite)?;
         let registry = Registry::open(containers, self.directory.repository, registered, registry_checksum, covered)?;
-        let log = ArrivalLog::open(
-            self.directory.open("log", Access::Direct)?,
-            epoch,
-            log_pages,
-            self.options.log_tail_pages,
-        )?;
+        let log = self.open_log("log", epoch, 0..log_pages)?;
         let units = match checkpoint.units {
             Some(seal) => {
                 let from = self.directory.open_sealed(UNITS, checkpoint.generation, seal)?;
@@ -174,10 +171,48 @@ impl Opening<'_> {
             }
             None => Units::default(),
         };
+        let log = self.with_jobs(log, units);
+        let generation = checkpoint.generation;
+        let stream = checkpoint.stream.map(|stream| self.load_stream(&stream, generation, epoch)).transpose()?;
         let runs = self.directory.open(&DuplicateRunLog::file_name(duplicate_runs_file), Access::ReadWrite)?;
         let duplicate_runs = DuplicateRunLog::open(runs, duplicate_runs_file, duplicate_run_pages, self.run_cap())?;
         let incomplete = Incomplete::new(incomplete);
-        Ok(Some(Parts { registry, log, units, duplicate_runs, entries, kind, reads, filter, incomplete }))
+        Ok(Some(Parts { registry, log, stream, duplicate_runs, entries, kind, reads, filter, incomplete }))
+    }
+
+    fn open_log(&self, name: &str, epoch: u64, pages: Range<u64>) -> Result<ArrivalLog> {
+        ArrivalLog::open(self.directory.open(name, Access::Direct)?, epoch, pages, self.options.log_tail_pages)
+    }
+
+    fn with_jobs(&self, log: ArrivalLog, units: Units) -> UnitLog {
+        UnitLog::new(Arc::clone(&self.directory.disk), Arc::clone(&self.host), log, units)
+    }
+
+    /// Returns the stream log. One that is damaged starts empty, after the positions that it had: these lead to nothing, and no
+    /// chunk is lost.
+    fn load_stream(&mut self, state: &StreamState, generation: u64, epoch: u64) -> Result<StreamLog> {
+        let StreamState { file, pages, segments } = state;
+        let saved = self.open_log(&StreamLog::file_name(*file), epoch, pages.clone()).and_then(|log| {
+            let from = self.directory.open_sealed(SEGMENTS, generation, *segments)?;
+            let units = Units::load(from, log.next_position())?;
+            Ok((log, units))
+        });
+        let (log, units, file) = match saved {
+            Ok((log, units)) => (log, units, *file),
+            Err(error) if is_passing(&error) => return Err(error),
+            Err(_) => {
+                self.directory.is_changed = true;
+                let file = 1 - file;
+                self.directory.open_or_create(&StreamLog::file_name(file))?.set_len(0)?;
+                (self.open_log(&StreamLog::file_name(file), epoch, pages.end..pages.end)?, Units::default(), file)
+            }
+        };
+        Ok(StreamLog::new(self.with_jobs(log, units), file, self.stream_rules()))
+    }
+
+    fn stream_rules(&self) -> StreamRules {
+        let IndexOptions { segmenting, sampling, stream_bytes_per_chunk, stream_pages_min, .. } = *self.options;
+        StreamRules { segmenting, sampling, bytes_per_chunk: stream_bytes_per_chunk, pages_min: stream_pages_min }
     }
 
     fn run_cap(&self) -> DuplicateRunCap {
@@ -247,15 +282,21 @@ impl Opening<'_> {
         // Direct access: each page is read once, and the user limits the memory.
         let direct = |name: &str| empty(name, Access::Direct);
         let log = direct("log")?;
+        let has_stream = matches!(self.options.unit, PrefetchUnit::Segment { .. });
+        let stream = if has_stream { Some(direct(&StreamLog::file_name(0))?) } else { None };
         let mut epoch = [0; 8];
         self.host.random(&mut epoch)?;
         let epoch = u64::from_le_bytes(epoch);
         let reads = self.options.reads.unwrap_or(BucketReads::Pages);
         let kind = self.options.open_store(reads);
+        let new_log = |file| {
+            let log = ArrivalLog::open(file, epoch, 0..0, self.options.log_tail_pages)?;
+            Ok(self.with_jobs(log, Units::default()))
+        };
         Ok(Parts {
             registry: Registry::create(containers, self.directory.repository)?,
-            log: ArrivalLog::open(log, epoch, 0, self.options.log_tail_pages)?,
-            units: Units::default(),
+            log: new_log(log)?,
+            stream: stream.map(|file| Ok(StreamLog::new(new_log(file)?, 0, self.stream_rules()))).transpose()?,
             duplicate_runs: DuplicateRunLog::open(runs, 0, 0, self.run_cap())?,
             entries: kind.create(self.surroundings(&direct), epoch)?,
             kind,
@@ -275,18 +316,18 @@ impl Opening<'_> {
     }
 
     fn assemble(self, parts: Parts) -> Store {
-        let Parts { registry, log, units, duplicate_runs, entries, kind, reads, filter, incomplete } = parts;
+        let Parts { registry, log, stream, duplicate_runs, entries, kind, reads, filter, incomplete } = parts;
         let filter = GrowingFilter::new(filter, self.filter_bytes_max());
-        let Self { directory, host, .. } = self;
+        let directory = self.directory;
         Store {
             registry,
             entries,
             kind,
             code: self.options.store.code(),
             reads,
-            log: BackgroundLog::new(Arc::clone(&directory.disk), host, log),
+            log,
+            stream,
             unit: self.options.unit,
-            units,
             duplicate_runs,
             filter,
             incomplete,

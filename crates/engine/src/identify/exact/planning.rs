@@ -13,7 +13,7 @@ use crate::kv::PAGE_BYTES;
 impl Index {
     /// Returns the work of the table and the log so far.
     fn work(&self) -> Work {
-        let (table, log) = (self.store.entries.counters(), self.store.log.log.counters);
+        let (table, log) = (self.store.entries.counters(), self.store.log_counters());
         Work {
             lookups: self.counters.lookups,
             pages_needed: table.pages_needed,
@@ -60,7 +60,7 @@ impl Index {
             costs: LookupCosts { device: self.device, pages: pages as f64, pages_per_key },
             limits: plan_limits(&self.options, left, mean_len, self.unit_records()),
             cache_records: (self.cache.blocks_max() * BLOCK_RECORDS) as u64,
-            log_end: self.store.log.log.next_position().0,
+            log_end: self.store.positions_end(),
             spent,
         };
         let plan = self.schedule.plan();

@@ -3,12 +3,22 @@
 use std::collections::HashMap;
 
 use crate::identify::exact::pending::{Pending, PendingChunk};
+use crate::identify::exact::stream_queue::StreamQueue;
 use crate::identify::identity_hasher::BuildIdentityHasher;
 use crate::identify::options::CycleRule;
 use crate::identify::schedule::cycle::Cycles;
 use crate::identify::slot::Slot;
-use crate::identify::{Resolved, SequencedChunk};
-use crate::types::{Fingerprint, Sequence};
+use crate::identify::{Resolved, SequencedChunk, Verdict};
+use crate::kv::{Ordinal, Position};
+use crate::types::{ContainerId, Fingerprint, Sequence};
+
+/// A record of a chunk: its container, which is live, and its position in a log.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::identify) struct Location {
+    pub(crate) container: ContainerId,
+    pub(crate) ordinal: Ordinal,
+    pub(crate) position: Position,
+}
 
 /// State of a chunk that has arrived in this session and is not recorded.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +32,9 @@ pub(in crate::identify) enum InFlight {
 /// The in-flight chunks: pending ones with their cycles, and unique ones until their container is recorded.
 #[derive(Debug)]
 pub(in crate::identify) struct SessionChunks {
-    in_flight: HashMap<Fingerprint, InFlight, BuildIdentityHasher>,
+    pub(in crate::identify) in_flight: HashMap<Fingerprint, InFlight, BuildIdentityHasher>,
+    /// The stream on its way to the stream log, if hits read stream segments.
+    pub(in crate::identify) stream: Option<StreamQueue>,
     pub(in crate::identify) pending: Pending,
     pub(in crate::identify) cycles: Cycles,
     /// Chunks of the lookup in the background.
@@ -37,9 +49,10 @@ pub(in crate::identify) struct SessionChunks {
 
 impl SessionChunks {
     /// Starts a session with `buckets` buckets of pending chunks. `keeps_members`: see [`Cycles::new`].
-    pub(crate) fn new(buckets: u32, cycles: CycleRule, keeps_members: bool) -> Self {
+    pub(crate) fn new(buckets: u32, cycles: CycleRule, keeps_members: bool, stream: Option<StreamQueue>) -> Self {
         Self {
             in_flight: HashMap::default(),
+            stream,
             pending: Pending::new(buckets),
             cycles: Cycles::new(cycles, keeps_members),
             in_lookup: Vec::new(),
@@ -57,6 +70,28 @@ impl SessionChunks {
     /// Notes that a chunk is unique.
     pub(in crate::identify) fn set_unique(&mut self, fingerprint: Fingerprint, sequence: Sequence) {
         self.in_flight.insert(fingerprint, InFlight::Unique(sequence));
+        if let Some(stream) = &mut self.stream {
+            stream.set_unique(sequence);
+        }
+    }
+
+    /// Gives a chunk the verdict that it is equal to an earlier unique one.
+    pub(in crate::identify) fn resolve_same(&mut self, sequence: Sequence, first: Sequence) {
+        self.resolved.push(Resolved { sequence, verdict: Verdict::SameAs(first) });
+        if let Some(stream) = &mut self.stream {
+            stream.set_same(sequence, first);
+        }
+    }
+
+    /// Gives a chunk the verdict that it is stored. `is_entered`: see [`StreamChunk::is_entered`].
+    ///
+    /// [`StreamChunk::is_entered`]: crate::identify::exact::stream_queue::StreamChunk::is_entered
+    pub(in crate::identify) fn resolve_stored(&mut self, sequence: Sequence, location: &Location, is_entered: bool) {
+        let Location { container, ordinal, .. } = *location;
+        self.resolved.push(Resolved { sequence, verdict: Verdict::Stored(container) });
+        if let Some(stream) = &mut self.stream {
+            stream.set_stored(sequence, ordinal, is_entered);
+        }
     }
 
     /// Notes that a pending chunk is stored.

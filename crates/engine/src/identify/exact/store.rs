@@ -14,7 +14,9 @@
 //! | `manifest.N`, `staged.N` | layout of the table and memtable at the checkpoint of generation N modulo 2 |
 //! | `entries.N` | of an index in memory, in place of `table`, `manifest` and `staged`: all entries, likewise |
 //! | `filter.N` | the filter, likewise |
-//! | `units.N` | if hits read containers: where each begins in `log`, likewise; see [`crate::identify::locality::units`] |
+//! | `units.N` | if hits read containers or stream segments: where each container begins in `log`, likewise; see [`crate::identify::locality::units`] |
+//! | `stream.N` | if hits read stream segments: the stream log; see `stream_log.rs`; the checkpoint names one of two |
+//! | `segments.N` | where each segment begins in the stream log, likewise; see [`crate::identify::locality::units`] |
 //!
 //! The index is disposable. An inconsistent index is discarded as a whole, and the caller records all live containers
 //! again. After the first write error the index is degraded: it writes nothing more, lookups continue, and the
@@ -23,15 +25,15 @@
 use crate::bitmap::Bitmap;
 use crate::error::{Error, Result};
 use crate::identify::exact::arrivals::DuplicateRun;
-use crate::identify::exact::background::BackgroundLog;
-use crate::identify::exact::checkpoint::Checkpoint;
+use crate::identify::exact::checkpoint::{Checkpoint, StreamState};
 use crate::identify::exact::directory::IndexDirectory;
 use crate::identify::exact::growing_filter::GrowingFilter;
 use crate::identify::exact::incomplete::Incomplete;
 use crate::identify::exact::registry::Registry;
+use crate::identify::exact::stream_log::StreamLog;
+use crate::identify::exact::unit_log::UnitLog;
 use crate::identify::locality::arrival_log::LogRecord;
 use crate::identify::locality::duplicate_runs::DuplicateRunLog;
-use crate::identify::locality::units::Units;
 use crate::identify::options::PrefetchUnit;
 use crate::identify::{Counters, Unit};
 use crate::kv::{BucketReads, Entry, EntryStore, Key, Lookup, OpenStore, Ordinal, Position, SealedWriter};
@@ -43,8 +45,10 @@ const PREFETCH_CHUNKS: usize = 64;
 /// Bytes of replaced runs, which only the last checkpoint uses, that justify a checkpoint however small the table is.
 const RETIRED_BYTES_MIN: u64 = 256 << 20;
 
-/// File of the units.
+/// File of the units of the arrival log.
 pub(in crate::identify) const UNITS: &str = "units";
+/// File of the segments of the stream log.
+pub(in crate::identify) const SEGMENTS: &str = "segments";
 
 /// The open index.
 #[derive(Debug)]
@@ -57,13 +61,14 @@ pub(in crate::identify) struct Store {
     pub(crate) code: u8,
     /// How lookups read the store, if it is on disk.
     pub(crate) reads: BucketReads,
-    pub(crate) log: BackgroundLog,
+    /// The arrival log. It has units unless hits read windows.
+    pub(crate) log: UnitLog,
+    /// The stream log, if hits read stream segments.
+    pub(crate) stream: Option<StreamLog>,
     pub(crate) duplicate_runs: DuplicateRunLog,
     pub(crate) filter: GrowingFilter,
     /// Range that a hit reads.
     pub(crate) unit: PrefetchUnit,
-    /// Units of the log; none if hits read windows.
-    pub(crate) units: Units,
     pub(crate) incomplete: Incomplete,
     /// Whether the live containers are known; until then none is live.
     pub(crate) is_attached: bool,
@@ -116,26 +121,26 @@ impl Store {
         self.degraded.clone().or_else(failed).or_else(damaged)
     }
 
-    /// Returns how many records a unit has on average, at most `max`, if hits read other units than windows.
-    pub(in crate::identify) fn unit_records(&self, max: u32) -> Option<u32> {
-        let mean = self.units.mean_records(self.log.log.next_position()).max(1);
-        (self.unit != PrefetchUnit::Window).then(|| u32::try_from(mean).unwrap_or(max).min(max))
-    }
-
     /// Fills in the counters of the parts.
     pub(crate) fn count(&self, counters: &mut Counters) {
-        let (table, log) = (self.entries.counters(), self.log.log.counters);
+        let (table, log) = (self.entries.counters(), self.log_counters());
         let runs = self.duplicate_runs.counters;
         counters.pages_read = table.lookup_pages;
         counters.bytes_read = table.bytes_read + log.bytes_read + runs.bytes_read;
         counters.bytes_written = table.bytes_written + log.bytes_written + runs.bytes_written;
         counters.prefetches = log.reads;
         counters.damaged_pages = table.damaged_pages + log.damaged_pages + runs.damaged_pages;
+        if let Some(stream) = &self.stream {
+            counters.stream_updates = stream.updates;
+            counters.segments = stream.segments;
+            counters.segments_cut_short = stream.segments_cut_short;
+        }
         counters.updates = self.added;
         counters.runs_merged = table.runs_merged;
         counters.buckets_changed = table.buckets_changed;
         counters.duplicate_runs = self.duplicate_runs.noted;
-        counters.compactions = self.duplicate_runs.compactions;
+        counters.compactions =
+            self.duplicate_runs.compactions + self.stream.as_ref().map_or(0, |stream| stream.compactions);
         counters.filter_growths = self.filter.growths;
         counters.flush_wait_nanos = table.wait_nanos;
     }
@@ -153,7 +158,7 @@ impl Store {
 
     /// Writes nothing more from now on. A store that is full is whole, so it is saved first: the next opening finds all that
     /// it holds.
-    fn degrade(&mut self, error: &Error) {
+    pub(in crate::identify) fn degrade(&mut self, error: &Error) {
         if let Error::StoreFull { .. } = error {
             // After a failure the next opening falls back to the last checkpoint.
             let _ = self.checkpoint().and_then(|()| self.directory.mark_clean());
@@ -168,8 +173,8 @@ impl Store {
             return self.complete(unit, ordinal);
         }
         self.registry.mark_live(ordinal);
-        if self.unit == PrefetchUnit::Container {
-            self.units.begin(self.log.log.next_position());
+        if self.unit != PrefetchUnit::Window {
+            self.log.begin_unit();
         }
         let mut entries = Vec::with_capacity(PREFETCH_CHUNKS);
         for batch in unit.chunks.chunks(PREFETCH_CHUNKS) {
@@ -218,7 +223,7 @@ impl Store {
     }
 
     /// Inserts entries, and makes space for them as it is needed.
-    fn insert(&mut self, entries: &[Entry]) -> Result<()> {
+    pub(in crate::identify) fn insert(&mut self, entries: &[Entry]) -> Result<()> {
         let mut rest = self.insert_some(entries);
         while !rest.is_empty() {
             self.entries.make_space(&mut self.registry)?;
@@ -249,10 +254,12 @@ impl Store {
     }
 
     /// Returns true if the space that only the last checkpoint refers to is worth the cost of another checkpoint.
-    fn checkpoint_is_due(&self) -> bool {
+    pub(in crate::identify) fn checkpoint_is_due(&self) -> bool {
         let entries = self.entries.counters();
+        let next = self.log.log.next_position();
         (entries.used_bytes / 2).max(RETIRED_BYTES_MIN) < entries.retired_bytes
-            || self.duplicate_runs.is_compaction_due(self.log.log.next_position())
+            || self.duplicate_runs.is_compaction_due(next)
+            || self.stream.as_ref().is_some_and(|stream| stream.is_checkpoint_due(next.0))
     }
 
     /// Makes everything recorded durable: a crash falls back to this state. A failure degrades the index and is no error.
@@ -267,23 +274,38 @@ impl Store {
     }
 
     /// Like [`Store::save`], but returns the error. After it the index must not write.
-    fn checkpoint(&mut self) -> Result<()> {
+    pub(in crate::identify) fn checkpoint(&mut self) -> Result<()> {
         self.log.finish_write()?;
+        self.stream.as_mut().map_or(Ok(()), |stream| stream.log.finish_write())?;
         if self.is_attached {
             // Before that, every entry would seem dead.
             self.incomplete.add(self.entries.repair(&mut self.registry)?);
         }
         self.registry.sync()?;
         self.log.log.sync()?;
-        self.duplicate_runs.save(&self.directory, self.log.log.next_position())?;
+        let next = self.log.log.next_position();
+        self.duplicate_runs.save(&self.directory, next)?;
+        self.stream.as_mut().map_or(Ok(()), |stream| stream.save(&self.directory, next.0))?;
         let generation = self.directory.generation + 1;
         let create = |name: &str| self.directory.create_sealed(name, generation);
         let mut parts = self.kind.parts().iter().map(|name| create(name)).collect::<Result<Vec<_>>>()?;
         let mut filter = create("filter")?;
         let mut units = (self.unit != PrefetchUnit::Window).then(|| create(UNITS)).transpose()?;
+        let mut segments = self.stream.as_ref().map(|_| create(SEGMENTS)).transpose()?;
         self.entries.save(generation, &mut self.registry, &mut parts)?;
         self.filter.filter.save(generation, &mut filter)?;
-        units.as_mut().map_or(Ok(()), |to| self.units.save(to))?;
+        units.as_mut().map_or(Ok(()), |to| self.log.units.save(to))?;
+        let stream = match self.stream.as_ref().zip(segments.take()) {
+            Some((stream, mut to)) => {
+                stream.log.units.save(&mut to)?;
+                Some(StreamState {
+                    file: stream.file_number,
+                    pages: stream.log.log.lost_pages..stream.log.log.written_pages,
+                    segments: to.finish()?,
+                })
+            }
+            None => None,
+        };
         self.directory.replace_checkpoint(&Checkpoint {
             repository: self.directory.repository,
             generation,
@@ -297,11 +319,12 @@ impl Store {
             filter: filter.finish()?,
             unit: self.unit.code(),
             units: units.map(SealedWriter::finish).transpose()?,
+            stream,
             incomplete: self.incomplete.with(self.entries.damage()),
             covered: self.registry.covered.clone(),
         })?;
         self.entries.saved();
-        Ok(())
+        self.stream.as_mut().map_or(Ok(()), |stream| stream.saved(&self.directory))
     }
 
     /// Closes the index with a checkpoint. It also names the damaged parts of the table, whose entries are recorded again

@@ -103,7 +103,7 @@ fn the_cache_gives_up_the_memory_of_the_units() {
         let container = ContainerId { session: SessionId([9; 16]), ordinal };
         caller.record_unit(container, &[fingerprint(ordinal.into())]);
     }
-    let units = caller.index.store.units.memory_bytes();
+    let units = caller.index.store.units_bytes();
     assert!(32_000 <= units);
     assert!(caller.index.cache.bytes() + units <= whole, "{} and {units} of {whole}", caller.index.cache.bytes());
 }

@@ -98,7 +98,7 @@ impl Index {
             let start = self.timer.now();
             let windows: Vec<LogWindow> = background.iter().map(|(window, _)| *window).collect();
             let successors = self.successors_of(&windows);
-            self.store.log.start_read([&successors[..], &windows].concat());
+            self.store.start_read([&successors[..], &windows].concat());
             self.successors.reading = successors;
             self.counters.prefetch_nanos += self.timer.nanos_since(start);
         }
@@ -108,7 +108,7 @@ impl Index {
     /// Waits for the windows that are being read in the background, if any are, and takes them.
     pub(in crate::identify) fn take_windows(&mut self) {
         let start = self.timer.now();
-        let Some(extents) = self.store.log.end_read() else { return };
+        let Some(extents) = self.store.end_read() else { return };
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
         let successors = std::mem::take(&mut self.successors.reading);
         self.take_extents(&extents, &successors, &[]);
@@ -165,6 +165,7 @@ impl Index {
                 read_up_to = end.0;
             }
             let Some(mut window) = self.range_around(&hit, records) else { continue };
+            self.counters.units_read += u64::from(self.options.unit != PrefetchUnit::Window);
             let end = window.start.0.saturating_add(u64::from(window.records));
             let overlap = read_up_to.saturating_sub(window.start.0);
             window.start = Position(window.start.0 + overlap);
@@ -210,9 +211,8 @@ impl Index {
     fn range_around(&self, hit: &Hit, records: u32) -> Option<LogWindow> {
         match self.options.unit {
             PrefetchUnit::Window => Some(self.window_around(hit, records)),
-            PrefetchUnit::Container => {
-                let end = self.store.log.log.next_position();
-                self.store.units.around(hit.position, end, self.options.window.max())
+            PrefetchUnit::Container | PrefetchUnit::Segment { .. } => {
+                self.store.unit_around(hit.position, self.options.window.max())
             }
         }
     }
@@ -249,7 +249,7 @@ impl Index {
         let cycles: Vec<Membership> = windows.iter().filter_map(|(_, membership)| *membership).collect();
         let windows: Vec<LogWindow> = windows.iter().map(|(window, _)| *window).collect();
         let successors = self.successors_of(&windows);
-        let extents = self.store.log.read([&successors[..], &windows].concat());
+        let extents = self.store.read_windows([&successors[..], &windows].concat());
         self.counters.prefetch_nanos += self.timer.nanos_since(start);
         self.take_extents(&extents, &successors, &cycles);
     }

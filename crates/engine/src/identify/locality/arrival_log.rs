@@ -1,15 +1,18 @@
-//! The arrival log: chunks in the order in which they were recorded, the source of prefetching.
+//! A log of chunks, the source of prefetching. The arrival log has them in the order in which they were recorded. The stream log
+//! is a log of the same form; see `exact/stream_log.rs`.
 //!
 //! A duplicate is seldom alone: the chunks that followed it when it was first stored mostly follow it again. A hit therefore
 //! reads the records around it, which resolve its neighbors without the table (Ma et al., section 3).
 //!
 //! Pages of 4 KiB hold whole records; a record's position is `102 * page + slot`. Each page is written once: after a
-//! checkpoint the next record starts a new page, so that a torn write never touches pages of the checkpoint.
+//! checkpoint the next record starts a new page, so that a torn write never touches pages of the checkpoint. A log may lose its
+//! oldest pages ([`ArrivalLog::compact`]). Positions stay as they are, and those of lost pages lead to nothing.
 //!
 //! A page is a [`crate::identify::frame`], its number combined by exclusive or with the epoch of the index. A record has 40
 //! bytes: fingerprint 32, container ordinal 4, length 4.
 #![deny(clippy::indexing_slicing)]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -26,6 +29,11 @@ pub(in crate::identify) const LOG_PAGE_RECORDS: usize = LogRecord::PER_FRAME;
 /// Pages in memory before they are written: 512 KiB, about 25 containers of 4 MiB at 8 KiB a chunk. As many again are in
 /// memory while they are being written.
 pub(in crate::identify) const TAIL_PAGES: usize = 128;
+
+/// Pages that one call of a compaction copies.
+const COPIED_PAGES: usize = 32;
+/// Memory of a compaction.
+pub(in crate::identify) const COPY_BYTES: usize = COPIED_PAGES * FRAME_BYTES;
 
 /// Buffers that are kept for the next windows: as many as one batch of long windows needs.
 const FREE_BUFFERS_MAX: usize = 8;
@@ -66,7 +74,8 @@ pub(in crate::identify) struct LogWindow {
 impl LogWindow {
     /// Returns the number of its pages.
     pub(in crate::identify) fn pages(&self) -> usize {
-        let on_first = usize::try_from(self.start.0 % LOG_PAGE_RECORDS as u64).expect("below the records of a page");
+        let on_first =
+            usize::try_from(self.start.number() % LOG_PAGE_RECORDS as u64).expect("below the records of a page");
         (on_first + self.records as usize).div_ceil(LOG_PAGE_RECORDS)
     }
 
@@ -102,7 +111,9 @@ pub(in crate::identify) struct ArrivalLog {
     file: Arc<dyn DiskFile>,
     /// Drawn when the index was created: invalidates pages of an earlier index in the file.
     epoch: u64,
-    /// Pages of the log in its file.
+    /// Pages that the log has lost: the first one of its file has this number.
+    pub(crate) lost_pages: u64,
+    /// Pages of the log in its file, and those that it has lost.
     pub(crate) written_pages: u64,
     /// Whole pages that are not written yet. Aligned, because the file bypasses the page cache.
     tail: AlignedBuffer,
@@ -119,14 +130,15 @@ pub(in crate::identify) struct ArrivalLog {
 }
 
 impl ArrivalLog {
-    /// Opens the log at the length that its checkpoint gives, 0 for a new one, and truncates the rest. Its pages are written in
-    /// batches of `tail_pages`.
-    pub(crate) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: u64, tail_pages: usize) -> Result<Self> {
-        truncate_log(&*file, pages, "arrival log")?;
+    /// Opens the log with the pages that its checkpoint gives, none for a new one, and truncates the rest. Its pages are written
+    /// in batches of `tail_pages`.
+    pub(crate) fn open(file: Arc<dyn DiskFile>, epoch: u64, pages: Range<u64>, tail_pages: usize) -> Result<Self> {
+        truncate_log(&*file, pages.end.saturating_sub(pages.start), "log of chunks")?;
         Ok(Self {
             file,
             epoch,
-            written_pages: pages,
+            lost_pages: pages.start,
+            written_pages: pages.end,
             tail: AlignedBuffer::new_zeroed(tail_pages.clamp(1, TAIL_PAGES) * FRAME_BYTES),
             tail_len: 0,
             writing: None,
@@ -145,6 +157,15 @@ impl ArrivalLog {
     /// Returns the position of the next record.
     pub(in crate::identify) fn next_position(&self) -> Position {
         Position(self.page_number() * LOG_PAGE_RECORDS as u64 + self.page.len() as u64)
+    }
+
+    /// Returns the position of the oldest record.
+    pub(in crate::identify) fn first_position(&self) -> Position {
+        Position(self.lost_pages * LOG_PAGE_RECORDS as u64)
+    }
+
+    fn offset_of(&self, page: u64) -> u64 {
+        (page - self.lost_pages) * FRAME_BYTES as u64
     }
 
     /// Returns the number of the page that is being filled.
@@ -179,7 +200,7 @@ impl ArrivalLog {
         let fresh = self.free_tail.take().unwrap_or_else(|| AlignedBuffer::new_zeroed(self.tail.len()));
         let buffer = Arc::new(std::mem::replace(&mut self.tail, fresh));
         let len = std::mem::take(&mut self.tail_len);
-        let (file, offset) = (Arc::clone(&self.file), self.written_pages * FRAME_BYTES as u64);
+        let (file, offset) = (Arc::clone(&self.file), self.offset_of(self.written_pages));
         self.writing = Some((Arc::clone(&buffer), len));
         move || file.write_at(offset, buffer.get(..len).unwrap_or_default())
     }
@@ -215,6 +236,35 @@ impl ArrivalLog {
         self.file.sync()
     }
 
+    /// Continues in another file with the newest `pages` pages. The old file stays as it is. The log must be synced, and a page
+    /// that cannot be read is lost.
+    pub(in crate::identify) fn compact(&mut self, file: Arc<dyn DiskFile>, pages: u64) -> Result<()> {
+        assert!(
+            self.writing.is_none() && self.tail_len == 0 && self.page.is_empty(),
+            "a log is compacted after a sync"
+        );
+        file.set_len(0)?;
+        let first = self.written_pages.saturating_sub(pages).max(self.lost_pages);
+        let (mut next, mut to) = (first, 0);
+        let mut buffer = AlignedBuffer::new_zeroed(COPY_BYTES);
+        while next < self.written_pages {
+            let count = usize::try_from(self.written_pages - next).unwrap_or(usize::MAX).min(COPIED_PAGES);
+            buffer.resize(count * FRAME_BYTES);
+            if self.file.read_at(self.offset_of(next), &mut buffer).is_err() {
+                self.counters.damaged_pages += count as u64;
+                // No frame has these bytes.
+                buffer.fill(0);
+            }
+            file.write_at(to, &buffer)?;
+            let len = buffer.len() as u64;
+            (next, to) = (next + count as u64, to + len);
+            self.counters.bytes_read += len;
+            self.counters.bytes_written += len;
+        }
+        (self.file, self.lost_pages) = (file, first);
+        self.file.sync()
+    }
+
     /// Reads windows in one batch: their existing and readable records, one extent for each range without a gap.
     pub(in crate::identify) fn read(&mut self, disk: &dyn Disk, windows: Vec<LogWindow>) -> Vec<LogExtent> {
         let read = self.start_read(windows);
@@ -230,14 +280,14 @@ impl ArrivalLog {
         let mut reads: Vec<BatchRead> = Vec::new();
         let mut parts = Vec::with_capacity(windows.len());
         for window in windows {
-            let first = window.start.0 / LOG_PAGE_RECORDS as u64;
+            let first = (window.start.0 / LOG_PAGE_RECORDS as u64).max(self.lost_pages);
             let end = window.end().div_ceil(LOG_PAGE_RECORDS as u64);
             let on_disk = end.min(self.written_pages).saturating_sub(first);
             let mut read = None;
             if let Some(pages) = usize::try_from(on_disk).ok().filter(|&pages| pages != 0) {
                 let mut buffer = self.free_buffers.pop().unwrap_or_default();
                 buffer.resize(pages * FRAME_BYTES);
-                let offset = first * FRAME_BYTES as u64;
+                let offset = self.offset_of(first);
                 read = Some(reads.len());
                 reads.push(BatchRead { file: Arc::clone(&self.file), offset, buffer, outcome: Ok(()) });
             }
@@ -361,7 +411,7 @@ mod tests {
     #[test]
     fn windows_show_what_was_appended_wherever_it_lies() {
         let disk = SimDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0..0, TAIL_PAGES).unwrap();
         let mut random = SplitMix64::new(8);
         let mut model = BTreeMap::new();
         let mut next = 0;
@@ -398,9 +448,58 @@ mod tests {
     }
 
     #[test]
+    fn a_compacted_log_keeps_positions_and_old_ones_lead_to_nothing() {
+        let disk = SimDisk::default();
+        let create = |name: &str| disk.create(Path::new(name)).unwrap();
+        let mut log = ArrivalLog::open(create("a"), 9, 0..0, TAIL_PAGES).unwrap();
+        let page = LOG_PAGE_RECORDS as u64;
+        let append = |log: &mut ArrivalLog, count: u64| {
+            for _ in 0..count {
+                if !log.has_space() {
+                    log.write_out().unwrap();
+                }
+                let number = log.next_position().0;
+                log.append(record(number));
+            }
+        };
+        append(&mut log, 300 * page);
+        log.sync().unwrap();
+        disk.damage("a", |bytes| bytes[295 * FRAME_BYTES + 50] ^= 1);
+        log.compact(create("b"), 200).unwrap();
+        assert_eq!((log.first_position(), log.next_position()), (Position(100 * page), Position(300 * page)));
+        append(&mut log, page + 7);
+        let check = |log: &mut ArrivalLog, start: u64, records: u32, expected: std::ops::Range<u64>| {
+            let out = log.read(&disk, vec![LogWindow { start: Position(start), records }]);
+            let found: Vec<_> = out
+                .iter()
+                .flat_map(|extent| (extent.start.0..).zip(extent.records.iter().copied()).collect::<Vec<_>>())
+                .collect();
+            assert_eq!(found, expected.map(|number| (number, record(number))).collect::<Vec<_>>());
+        };
+        let check_all = |log: &mut ArrivalLog| {
+            check(log, 0, 500, 0..0);
+            check(log, 99 * page, 250, 100 * page..99 * page + 250);
+            check(log, 120 * page + 5, 400, 120 * page + 5..120 * page + 405);
+            // The damaged page is lost, and no other.
+            check(log, 295 * page - 3, 103, 295 * page - 3..295 * page);
+            check(log, 299 * page, 300, 299 * page..301 * page + 7);
+        };
+        check_all(&mut log);
+        log.sync().unwrap();
+        let file = disk.open(Path::new("b"), crate::io::Access::ReadWrite).unwrap();
+        check_all(&mut ArrivalLog::open(Arc::clone(&file), 9, 100..302, TAIL_PAGES).unwrap());
+        assert!(ArrivalLog::open(file, 9, 100..303, TAIL_PAGES).is_err());
+        // All pages may go.
+        log.compact(create("c"), 0).unwrap();
+        assert_eq!(log.first_position(), Position(302 * page));
+        append(&mut log, 3);
+        check(&mut log, 300 * page, 1_000, 302 * page..302 * page + 3);
+    }
+
+    #[test]
     fn damaged_pages_are_left_out_and_positions_that_do_not_exist_give_nothing() {
         let disk = SimDisk::default();
-        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0, TAIL_PAGES).unwrap();
+        let mut log = ArrivalLog::open(disk.create(Path::new("log")).unwrap(), 3 << 50, 0..0, TAIL_PAGES).unwrap();
         for number in 0..400 {
             log.append(record(number));
         }
@@ -413,14 +512,14 @@ mod tests {
         assert_eq!(lens, [(0, LOG_PAGE_RECORDS), (2 * LOG_PAGE_RECORDS as u64, 400 - 2 * LOG_PAGE_RECORDS)]);
         assert_eq!(log.counters.damaged_pages, 1);
         let file = disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap();
-        let mut other = ArrivalLog::open(file, 5 << 50, 4, TAIL_PAGES).unwrap();
+        let mut other = ArrivalLog::open(file, 5 << 50, 0..4, TAIL_PAGES).unwrap();
         let out = other.read(&disk, vec![LogWindow { start: Position(0), records: 400 }]);
         assert_eq!(out, [], "pages of another epoch are invalid");
         assert!(
             ArrivalLog::open(
                 disk.open(Path::new("log"), crate::io::Access::ReadWrite).unwrap(),
                 3 << 50,
-                5,
+                0..5,
                 TAIL_PAGES
             )
             .is_err()

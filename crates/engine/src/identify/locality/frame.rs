@@ -44,6 +44,16 @@ pub(in crate::identify) struct LogCounters {
     pub(crate) damaged_pages: u64,
 }
 
+impl LogCounters {
+    /// Adds the work of another log.
+    pub(in crate::identify) fn add(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.damaged_pages += other.damaged_pages;
+    }
+}
+
 /// Concatenates fields and appends their CRC32C.
 pub(in crate::identify) fn with_checksum(fields: &[&[u8]]) -> Vec<u8> {
     let mut bytes = fields.concat();

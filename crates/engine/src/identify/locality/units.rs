@@ -1,12 +1,12 @@
-//! Units of the arrival log: ranges of it that hits read as a whole.
+//! Units of a log: ranges of it that hits read as a whole.
 //!
-//! The log says in which order chunks were recorded, and this says where each unit begins. A unit ends where the next one
-//! begins. With containers as units, a unit is the range of a container in the log: what its directory lists. So no
-//! directory is opened for a hit (Zhu et al., "Avoiding the Disk Bottleneck in the Data Domain Deduplication File System",
-//! FAST 2008, section 4.2, there "locality preserved caching").
+//! The log has the chunks in some order, and this says where each unit begins. A unit ends where the next one begins. A unit of the
+//! arrival log is the range of a container: what its directory lists. So no directory is opened for a hit (Zhu et al.,
+//! "Avoiding the Disk Bottleneck in the Data Domain Deduplication File System", FAST 2008, section 4.2, there "locality
+//! preserved caching"). A unit of the stream log is a stream segment.
 //!
-//! The file `units.N` of a checkpoint holds the positions at which units begin, ascending, 8 bytes each. In memory they take as
-//! much, and the cache gives that memory up.
+//! The files `units.N` and `segments.N` of a checkpoint hold the positions at which units begin, ascending, 8 bytes each. In
+//! memory they take as much, and the cache gives that memory up.
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::{Error, Result};
@@ -33,15 +33,29 @@ impl Units {
         }
     }
 
-    /// Returns the unit that holds a record of a log that ends at `end`; `None` if none does. Of a unit with more than
-    /// `records_max` records, returns so many: those from the record on, and as many before it as are wanting.
-    pub(in crate::identify) fn around(&self, position: Position, end: Position, records_max: u32) -> Option<LogWindow> {
+    /// Forgets units that end before the first record of the log.
+    pub(in crate::identify) fn drop_before(&mut self, first: Position) {
+        // The unit that holds the first record stays.
+        let kept = self.starts.partition_point(|start| *start <= first.0).saturating_sub(1);
+        self.starts.drain(..kept);
+        self.starts.shrink_to_fit();
+    }
+
+    /// Returns the unit that holds a record of a log that ends at `end`, and `more` units after it; `None` if none does. Of more
+    /// than `records_max` records, returns so many: those from the record on, and as many before it as are wanting.
+    pub(in crate::identify) fn around(
+        &self,
+        position: Position,
+        end: Position,
+        more: u32,
+        records_max: u32,
+    ) -> Option<LogWindow> {
         let following = self.starts.partition_point(|start| *start <= position.0);
         let start = *self.starts.get(following.checked_sub(1)?)?;
-        let end = self.starts.get(following).map_or(end.0, |next| *next);
-        if end <= position.0 {
+        if end <= position {
             return None;
         }
+        let end = self.starts.get(following.saturating_add(more as usize)).map_or(end.0, |next| *next);
         let max = u64::from(records_max);
         let start = if max < end - start { position.0.min(end.saturating_sub(max)).max(start) } else { start };
         let records = (end - start).min(max);
@@ -50,7 +64,8 @@ impl Units {
 
     /// Returns the mean number of records of a unit in a log that ends at `end`; 0 without units.
     pub(in crate::identify) fn mean_records(&self, end: Position) -> u64 {
-        end.0 / (self.starts.len() as u64).max(1)
+        let first = self.starts.first().map_or(end.0, |first| *first);
+        end.0.saturating_sub(first) / (self.starts.len() as u64).max(1)
     }
 
     /// Returns the memory that the units take.
@@ -68,7 +83,7 @@ impl Units {
 
     /// Reads the units of a log that ends at `end`.
     pub(in crate::identify) fn load(mut from: SealedReader, end: Position) -> Result<Self> {
-        let damaged = |reason: &str| Error::damaged("units of the arrival log", reason);
+        let damaged = |reason: &str| Error::damaged("units of a log", reason);
         let mut starts = Vec::new();
         let mut buffer = Vec::new();
         while from.left() != 0 {
@@ -119,11 +134,11 @@ mod tests {
     #[test]
     fn a_record_leads_to_its_whole_unit_or_to_as_much_of_it_as_may_be_read() {
         let mut units = Units::default();
-        assert_eq!(units.around(Position(0), Position(10), 100), None);
+        assert_eq!(units.around(Position(0), Position(10), 0, 100), None);
         for start in [5, 5, 40, 41] {
             units.begin(Position(start));
         }
-        let around = |position, max| units.around(Position(position), Position(100), max);
+        let around = |position, max| units.around(Position(position), Position(100), 0, max);
         assert_eq!((around(4, 100), around(100, 100), around(u64::MAX, 100)), (None, None, None));
         for (position, max, whole) in [
             (5, 100, unit(5, 35)),
@@ -137,7 +152,18 @@ mod tests {
         ] {
             assert_eq!(around(position, max), Some(whole), "{position}, at most {max}");
         }
-        assert_eq!(units.mean_records(Position(90)), 30);
+        assert_eq!(units.mean_records(Position(95)), 30);
+        let with_more = |position, more, max| units.around(Position(position), Position(100), more, max);
+        assert_eq!(with_more(7, 1, 100), Some(unit(5, 36)));
+        assert_eq!(with_more(7, 2, 100), Some(unit(5, 95)));
+        assert_eq!(with_more(7, u32::MAX, 100), Some(unit(5, 95)));
+        assert_eq!(with_more(7, 2, 40), Some(unit(7, 40)));
+        assert_eq!(with_more(39, 1, 10), Some(unit(31, 10)));
+        units.drop_before(Position(40));
+        let kept: Vec<_> = [39, 40, 41].map(|position| units.around(Position(position), Position(100), 0, 9)).into();
+        assert_eq!(kept, [None, Some(unit(40, 1)), Some(unit(41, 9))]);
+        units.drop_before(Position(99));
+        assert_eq!(units.around(Position(41), Position(100), 0, 9), Some(unit(41, 9)));
     }
 
     #[test]

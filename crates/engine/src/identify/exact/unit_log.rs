@@ -1,4 +1,4 @@
-//! The arrival log with the jobs that it runs in the background.
+//! A log of chunks with its units, and with the jobs that it runs in the background.
 //!
 //! At most one write and one read of the log run at a time. A job owns its inputs. The caller takes its results at points
 //! that the stream decides, so the speed of a disk changes no verdict.
@@ -8,23 +8,45 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::identify::exact::registry::Registry;
 use crate::identify::locality::arrival_log::{ArrivalLog, LogExtent, LogReadDone, LogWindow};
+use crate::identify::locality::units::Units;
 use crate::io::background::Background;
 use crate::io::{Disk, Host};
+use crate::kv::Position;
 
-/// The arrival log with its write and its read in the background.
+/// A log with its units, and with its write and its read in the background.
 #[derive(Debug)]
-pub(in crate::identify) struct BackgroundLog {
+pub(in crate::identify) struct UnitLog {
     disk: Arc<dyn Disk>,
     host: Arc<dyn Host>,
     /// Not to be written or read directly.
     pub(crate) log: ArrivalLog,
+    /// Ranges that hits read as a whole; none if hits read windows.
+    pub(crate) units: Units,
     writing: Option<Background<Result<()>>>,
     reading: Option<Background<LogReadDone>>,
 }
 
-impl BackgroundLog {
-    pub(crate) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, log: ArrivalLog) -> Self {
-        Self { disk, host, log, writing: None, reading: None }
+impl UnitLog {
+    pub(crate) fn new(disk: Arc<dyn Disk>, host: Arc<dyn Host>, log: ArrivalLog, units: Units) -> Self {
+        Self { disk, host, log, units, writing: None, reading: None }
+    }
+
+    /// Begins a unit with the next record.
+    pub(in crate::identify) fn begin_unit(&mut self) {
+        self.units.begin(self.log.next_position());
+    }
+
+    /// Returns the range that a hit on a record reads: its unit, and `more` units after it; see [`Units::around`].
+    pub(in crate::identify) fn around(&self, number: u64, more: u32, records_max: u32) -> Option<LogWindow> {
+        if number < self.log.first_position().0 {
+            return None;
+        }
+        self.units.around(Position(number), self.log.next_position(), more, records_max)
+    }
+
+    /// Returns the mean number of records of a unit; 0 without units.
+    pub(in crate::identify) fn mean_records(&self) -> u64 {
+        self.units.mean_records(self.log.next_position())
     }
 
     /// Makes space for another record: writes the whole pages in memory in the background.
@@ -52,6 +74,11 @@ impl BackgroundLog {
         self.log.read(&*self.disk, windows)
     }
 
+    /// Returns true if windows are being read in the background.
+    pub(in crate::identify) fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
     /// Starts to read windows in the background.
     pub(in crate::identify) fn start_read(&mut self, windows: Vec<LogWindow>) {
         assert!(self.reading.is_none(), "windows of the log are taken before the next are read");
@@ -67,7 +94,7 @@ impl BackgroundLog {
     }
 }
 
-impl Drop for BackgroundLog {
+impl Drop for UnitLog {
     fn drop(&mut self) {
         // The write goes into the log file: the index keeps its lock until the write ends.
         let _ = self.finish_write();
