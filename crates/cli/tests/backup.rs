@@ -358,6 +358,10 @@ fn the_preset_of_the_index_is_remembered_noted_and_changed_without_storing_anyth
         (&["--index", "edpl"], Some("edpl"), false),
         (&["--index", "chunkstash"], Some("chunkstash"), true),
         (&[], Some("chunkstash"), false),
+        (&["--index", "blc"], Some("blc"), true),
+        // The same index serves both.
+        (&["--index", "edll"], Some("edll"), false),
+        (&[], Some("edll"), false),
         (&["--index", "adaptive"], None, true),
         (&[], None, false),
     ] {
@@ -376,5 +380,5 @@ fn the_preset_of_the_index_is_remembered_noted_and_changed_without_storing_anyth
     assert!(!is_rebuilt(&ran), "{}", ran.stdout());
     assert_eq!((unique(&ran), preset(&fixture).as_deref()), (0, Some("edpl")));
     let refused = backup(&fixture, &["--index", "pm-auto"]).code(1);
-    assert!(refused.stderr().contains("adaptive, ddfs, edpl, chunkstash"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("adaptive, ddfs, edpl, chunkstash, blc, edll"), "{}", refused.stderr());
 }

@@ -41,6 +41,8 @@ fn every_preset_finds_the_same_chunks_of_a_trace() {
         "ddfs",
         "edpl",
         "chunkstash",
+        "blc",
+        "edll",
         "dedupcdp",
         "pm-oblivious",
         "pm-buffer-f",

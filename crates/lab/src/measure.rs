@@ -146,6 +146,16 @@ pub const MEASURES: &[Measure] = measures! {
         some(it.traffic?.bytes_written).map(|bytes| bytes / f64::from(1 << 20))
     };
     "updates-per-gb", "updates per GB", false, |it| per_gigabyte(it, it.outcome.counters.updates);
+    "stream-updates-per-gb", "of which in the stream log, per GB", false, |it| {
+        let Counters { segments, stream_updates, .. } = it.outcome.counters;
+        if segments == 0 { None } else { per_gigabyte(it, stream_updates) }
+    };
+    "units-read", "units read", true, |it| counted(it.outcome.counters.units_read);
+    "segments", "segments", true, |it| counted(it.outcome.counters.segments);
+    "segments-cut-short", "segments cut short", true, |it| {
+        let Counters { segments, segments_cut_short, .. } = it.outcome.counters;
+        counted(segments).and(some(segments_cut_short))
+    };
     "false-positives", "false positives", true, |it| some(it.outcome.counters.filter_false_positives);
     "false-positive-rate", "false positive rate", false, |it| {
         let Counters { filter_probes, filter_false_positives, filter_negatives, .. } = it.outcome.counters;
@@ -212,6 +222,11 @@ pub const MEASURES: &[Measure] = measures! {
 #[expect(clippy::unnecessary_wraps, reason = "what the table of measures asks for")]
 fn some(count: u64) -> Option<f64> {
     Some(float(count))
+}
+
+/// Returns a count that does not apply if it is 0.
+fn counted(count: u64) -> Option<f64> {
+    (count != 0).then(|| float(count))
 }
 
 fn seconds(nanos: u64) -> Option<f64> {

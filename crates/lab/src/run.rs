@@ -69,7 +69,11 @@ fn run_engine(setting: &Setting<'_>, source: &mut dyn Source, chunks: u64) -> Re
         let left = chunks - total.outcome.chunks;
         drive(setting, &mut replay, source, left, &mut measured, &mut |_| Duration::ZERO)?;
         measured.traffic = clock.as_ref().zip(before).map(|(clock, before)| clock.traffic().since(&before));
-        let (index, recorded) = replay.finish()?;
+        let before = replay.identifier().counters();
+        let (mut index, recorded) = replay.finish()?;
+        index.end_stream();
+        // Its time does not count, and neither does that of closing the index.
+        measured.outcome.counters.add(&index.counters().since(&before));
         if let Some(reason) = index.degraded() {
             bail!("the index is degraded: {reason}");
         }

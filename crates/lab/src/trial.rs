@@ -57,7 +57,7 @@ const MEASURES: [&str; 20] = [
     "hit-percent",
 ];
 /// Measures of each session of a run.
-const OF_SESSIONS: [&str; 12] = [
+const OF_SESSIONS: [&str; 17] = [
     "chunks",
     "gigabytes",
     "unique-chunks",
@@ -66,6 +66,11 @@ const OF_SESSIONS: [&str; 12] = [
     "lookups",
     "lookups-per-gb",
     "windows",
+    "units-read",
+    "updates-per-gb",
+    "stream-updates-per-gb",
+    "segments",
+    "segments-cut-short",
     "mib-read",
     "seconds",
     "processor-seconds",

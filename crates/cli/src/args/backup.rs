@@ -43,7 +43,7 @@ pub(crate) struct ParentArgs {
     /// processor, at most one for each 32 MiB of the memory budget, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(*READ_CONCURRENCY.end())))]
     pub(crate) read_concurrency: Option<u8>,
-    /// How to find duplicates, now and in later backups of this host: adaptive, ddfs, edpl or chunkstash [default: as chosen
+    /// How to find duplicates, now and in later backups of this host: adaptive, ddfs, edpl, chunkstash, blc or edll [default: as chosen
     /// last, at first adaptive]
     #[arg(long, value_name = "PRESET", value_parser = index_preset)]
     pub(crate) index: Option<IndexPreset>,

@@ -4,16 +4,22 @@
 //! laboratory have presets of the same names, with the sizes of the papers.
 
 use crate::identify::options::{IndexOptions, PrefetchUnit, SMALL_BYTES, Schedule, StoreKind};
+use crate::identify::sampling::Sampling;
+use crate::identify::segmenting::Segmenting;
+use crate::kv::RunOrder;
 
-/// Containers in the cache (Fu et al., "Design Tradeoffs for Data Deduplication Performance in Backup Workloads", FAST 2015,
+/// Containers or segments in the cache (Fu et al., "Design Tradeoffs for Data Deduplication Performance in Backup Workloads", FAST 2015,
 /// section 4.1) of 1,024 chunks each, of 64 bytes. Memory beyond that goes to the filter.
 const CONTAINER_CACHE_BYTES: usize = 64 << 20;
-/// Share of the budget that a cache of containers takes at most: one part in so many.
+/// Share of the budget that a cache of containers or segments takes at most: one part in so many.
 const CONTAINER_CACHE_SHARE: usize = 8;
 /// Share of the budget that a store in memory takes: one part in so many.
 const MEMORY_STORE_SHARE: usize = 2;
 /// The same of small budgets, of which buffers take much.
 const SMALL_MEMORY_STORE_SHARE: usize = 4;
+
+/// Pages that each of two logs writes together in a small budget.
+const SMALL_TAIL_PAGES: usize = 32;
 
 /// A way of finding duplicates.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -27,6 +33,12 @@ pub enum IndexPreset {
     Edpl,
     /// Like DDFS, with all entries in a cuckoo table in memory (Debnath et al., USENIX ATC 2010).
     ChunkStash,
+    /// A hit reads 16 stream segments of 1,024 chunks each (Meister et al., "Block Locality Caching for Data Deduplication",
+    /// SYSTOR 2013, as Fu et al., FAST 2015, describe it).
+    Blc,
+    /// Exact deduplication with logical locality (Fu et al., FAST 2015): a hit reads the stream segment that the chunk was in the
+    /// last time.
+    Edll,
 }
 
 /// Name and effect of a preset.
@@ -37,7 +49,7 @@ struct Declaration {
 }
 
 /// All presets, the default first.
-const DECLARATIONS: [Declaration; 4] = [
+const DECLARATIONS: [Declaration; 6] = [
     Declaration { preset: IndexPreset::Adaptive, name: "adaptive", change: |_, _| {} },
     Declaration { preset: IndexPreset::Ddfs, name: "ddfs", change: read_containers },
     Declaration { preset: IndexPreset::Edpl, name: "edpl", change: read_containers },
@@ -50,7 +62,37 @@ const DECLARATIONS: [Declaration; 4] = [
             options.store = StoreKind::Memory { bytes: bytes / share };
         },
     },
+    Declaration {
+        preset: IndexPreset::Blc,
+        name: "blc",
+        change: |options, bytes| {
+            // Destor reads 16 segments for a hit.
+            read_segments(options, bytes, 15);
+            (options.segmenting, options.sampling) = (Segmenting::Fixed { chunks: 1_024 }, Sampling::All);
+        },
+    },
+    Declaration {
+        preset: IndexPreset::Edll,
+        name: "edll",
+        change: |options, bytes| {
+            read_segments(options, bytes, 0);
+            options.segmenting = Segmenting::CONTENT_DEFINED;
+            options.sampling = Sampling::Random { ratio: 256 };
+        },
+    },
 ];
+
+/// Looks chunks up as they arrive, and reads the stream segments of hits, with so many after each.
+fn read_segments(options: &mut IndexOptions, bytes: usize, following: u32) {
+    read_containers(options, bytes);
+    options.unit = PrefetchUnit::Segment { following };
+    // The newest segment that has a chunk continues most like the stream.
+    options.run_order = RunOrder::NewestFirst;
+    if bytes < SMALL_BYTES {
+        // Two logs take the buffers of less than one.
+        options.log_tail_pages = SMALL_TAIL_PAGES;
+    }
+}
 
 /// Looks chunks up as they arrive, and reads the containers of hits.
 fn read_containers(options: &mut IndexOptions, bytes: usize) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onefold_engine::identify::options::{self, CycleRule, FILTER_START_SHARE, WindowRule};
-use onefold_engine::identify::{IndexOptions, Order as EngineOrder, PrefetchUnit, StoreKind};
+use onefold_engine::identify::{self, IndexOptions, Order as EngineOrder, PrefetchUnit, StoreKind};
 use onefold_engine::kv::merge_buffer_bytes;
 use onefold_engine::source::exclude::parse_size;
 use toml::Value;
@@ -17,7 +17,7 @@ use toml::Value;
 use crate::counts::float;
 use crate::mapped::{CacheShape, FilterShape, MappedOptions, Order};
 use crate::origin::memory_of_this_machine;
-use crate::point::{CacheRule, FilterLayout, Point, Probes, Schedule, Store, Unit, Window};
+use crate::point::{CacheRule, FilterLayout, Point, Probes, Sampling, Schedule, Segmenting, Store, Unit, Window};
 
 /// Bytes; in a file a number, or text such as `256M`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -118,7 +118,10 @@ impl Point {
             unit: match self.unit {
                 Unit::Window => PrefetchUnit::Window,
                 Unit::Container => PrefetchUnit::Container,
+                Unit::Segment => PrefetchUnit::Segment { following: self.following },
             },
+            segmenting: self.engine_segmenting(),
+            sampling: self.engine_sampling(),
             window: match self.window {
                 Window::Fixed => WindowRule::Fixed(self.window_records),
                 Window::Adaptive => WindowRule::Adaptive(self.window_records),
@@ -144,6 +147,26 @@ impl Point {
         };
         self.divide(memory, &mut options)?;
         Ok(options)
+    }
+
+    fn engine_segmenting(&self) -> identify::Segmenting {
+        match self.segmenting {
+            Segmenting::Fixed => identify::Segmenting::Fixed { chunks: self.segment_chunks },
+            Segmenting::Content => identify::Segmenting::ContentDefined {
+                min: self.segment_min,
+                average: self.segment_chunks,
+                max: self.segment_max,
+            },
+        }
+    }
+
+    fn engine_sampling(&self) -> identify::Sampling {
+        let ratio = self.sampling_ratio;
+        match self.sampling {
+            Sampling::All => identify::Sampling::All,
+            Sampling::Uniform => identify::Sampling::Uniform { ratio },
+            Sampling::Random => identify::Sampling::Random { ratio },
+        }
     }
 
     /// Returns the parameters of the identifier on mapped memory for this point, with filter and cache divided by `scale`.

@@ -62,13 +62,35 @@ pub enum CacheRule {
     Fifo,
 }
 
-/// Range of the log that hits read.
+/// What hits read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Records around them.
     Window,
     /// All records of their container.
     Container,
+    /// The stream segment that had their chunk last, and `following` after it.
+    Segment,
+}
+
+/// Where stream segments end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Segmenting {
+    /// After `segment-chunks`.
+    Fixed,
+    /// At chunks that their fingerprints choose: one of `segment-chunks`.
+    Content,
+}
+
+/// Which duplicates of a stream segment get their position in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sampling {
+    /// All.
+    All,
+    /// One of `sampling-ratio`, from the first on.
+    Uniform,
+    /// Those that their fingerprints choose: one of `sampling-ratio`.
+    Random,
 }
 
 /// Length of the windows that hits read from the log.
@@ -92,7 +114,9 @@ choices!(
 );
 choices!(FilterLayout: "blocked" => Self::Blocked, "scattered" => Self::Scattered);
 choices!(CacheRule: "lru" => Self::Lru, "fifo" => Self::Fifo);
-choices!(Unit: "window" => Self::Window, "container" => Self::Container);
+choices!(Unit: "window" => Self::Window, "container" => Self::Container, "segment" => Self::Segment);
+choices!(Segmenting: "fixed" => Self::Fixed, "content" => Self::Content);
+choices!(Sampling: "all" => Self::All, "uniform" => Self::Uniform, "random" => Self::Random);
 choices!(Window: "fixed" => Self::Fixed, "adaptive" => Self::Adaptive);
 choices!(bool: "yes" => true, "no" => false);
 choices!(
@@ -114,6 +138,8 @@ choices!(Probes: "one-by-one" => Self::OneByOne, "together" => Self::Together);
 
 /// Most records of a window.
 const WINDOW_RECORDS_MAX: u64 = 1 << 20;
+/// Most chunks of a stream segment.
+const SEGMENT_CHUNKS_MAX: u64 = 1 << 20;
 /// Most chunks that are pending, and that arrive while one is pending.
 const PENDING_MAX: u64 = 1 << 24;
 /// No limits but those of the type.
@@ -140,9 +166,16 @@ dimensions! {
     "cache", cache: CacheRule = CacheRule::Lru, ALL => "eviction: least recently used windows of the log, or a read buffer, oldest first";
     "cache-size", cache_size: Option<Size> = None, ALL => "memory of the cache; otherwise the rest if filter-size is set, or the memory that the filter has not grown to";
     "neighbors", neighbors: u32 = 50, 1..=WINDOW_RECORDS_MAX => "fingerprints after a hit that a read buffer copies (fifo)";
-    "unit", unit: Unit = Unit::Window, ALL => "what a hit reads from the log: a window, or the whole container of the hit";
+    "unit", unit: Unit = Unit::Window, ALL => "what a hit reads: a window of the log, the whole container of the hit, or the stream segment that had its chunk last";
+    "segmenting", segmenting: Segmenting = Segmenting::Content, ALL => "where stream segments end: after segment-chunks, or at chunks that their fingerprints choose, one of segment-chunks";
+    "segment-chunks", segment_chunks: u32 = 1024, 1..=SEGMENT_CHUNKS_MAX => "chunks of a stream segment; with segmenting=content on average, after the fewest";
+    "segment-min", segment_min: u32 = 128, 0..=SEGMENT_CHUNKS_MAX => "fewest chunks of a stream segment (segmenting=content)";
+    "segment-max", segment_max: u32 = 10_240, 1..=SEGMENT_CHUNKS_MAX => "most chunks of a stream segment (segmenting=content)";
+    "following", following: u32 = 0, 0..=SEGMENT_CHUNKS_MAX => "stream segments that a hit reads after its own; window-records limits all of them";
+    "sampling", sampling: Sampling = Sampling::Random, ALL => "duplicates whose entries are updated with their position in the stream: all, each of sampling-ratio, or those that their fingerprints choose";
+    "sampling-ratio", sampling_ratio: u32 = 256, 1..=1 << 20 => "chunks of which one is sampled (uniform, random)";
     "window", window: Window = Window::Adaptive, ALL => "length of the windows read from the log: always window-records, or as adaptive plans, which is in proportion to runs of duplicates for other schedules";
-    "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none. Of unit=container, at most";
+    "window-records", window_records: u32 = 16_384, 0..=WINDOW_RECORDS_MAX => "records of the log that a hit reads, always or at most; 0: none. Of unit=container and unit=segment, at most";
     "read-on", follows_successors: bool = true, ALL => "prefetch the expected continuation of the stream from the log without a lookup";
     "reads", reads: Option<BucketReads> = None, ALL => "how lookups read the table: as suits the device, single pages, from the first needed page to the last, or the whole bucket";
     "run-order", run_order: RunOrder = RunOrder::LargestFirst, ALL => "order in which lookups search the runs of a bucket of the table: largest-first takes fewest reads, and newest-first finds the newest copy of a chunk";
@@ -172,7 +205,10 @@ impl Point {
 
     fn check_engine(&self) -> Result<()> {
         if self.unit != Unit::Window && self.window_records == 0 {
-            bail!("unit=container reads containers, and window-records=0 reads nothing: leave one of them out");
+            bail!("a unit is read as a whole, and window-records=0 reads nothing: leave unit or window-records out");
+        }
+        if self.segmenting == Segmenting::Content && self.segment_max < self.segment_min {
+            bail!("a segment ends between segment-min and segment-max chunks: raise segment-max");
         }
         if self.store == Store::Memory && self.run_order == RunOrder::NewestFirst {
             bail!(
@@ -214,7 +250,8 @@ impl Point {
         }
         if self.unit != Unit::Window {
             bail!(
-                "unit=container is for containers in a log on a disk, and store=cuckoo copies neighbors: leave unit out"
+                "unit={} is for logs on a disk, and store=cuckoo copies neighbors: leave unit out",
+                if self.unit == Unit::Container { "container" } else { "segment" }
             );
         }
         if self.schedule != Schedule::Eager {
@@ -266,7 +303,11 @@ mod tests {
         let nothing = |point: &mut Point| (point.unit, point.window_records) = (Unit::Container, 0);
         assert!(refused(nothing).contains("reads nothing"));
         let neighbors = |point: &mut Point| (point.store, point.unit) = (Store::Cuckoo, Unit::Container);
-        assert!(refused(neighbors).contains("leave unit out"));
+        assert!(refused(neighbors).contains("unit=container is for logs on a disk"));
+        let segments = |point: &mut Point| (point.store, point.unit) = (Store::Cuckoo, Unit::Segment);
+        assert!(refused(segments).contains("leave unit out"));
+        let limits = |point: &mut Point| (point.unit, point.segment_max) = (Unit::Segment, 100);
+        assert!(refused(limits).contains("raise segment-max"));
         let fifo = |point: &mut Point| (point.store, point.cache) = (Store::Memory, CacheRule::Fifo);
         assert!(refused(fifo).contains("take cache=lru"));
         assert_eq!(refused(|point| point.filter_hashes = 11), "filter-hashes: 1 to 10, not 11");

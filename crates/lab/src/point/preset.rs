@@ -32,7 +32,7 @@ struct File {
 
 /// The presets that come with the program, in the order of listings.
 const PRESETS: Embedded = embedded!["presets":
-    "adaptive" "lazy" "eager" "exhaustive" "ddfs" "edpl" "chunkstash" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
+    "adaptive" "lazy" "eager" "exhaustive" "ddfs" "edpl" "chunkstash" "blc" "edll" "dedupcdp" "pm-oblivious" "pm-buffer-f" "pm-buffer-l" "pm-auto"];
 
 impl Preset {
     /// Reads a preset.
@@ -99,7 +99,8 @@ mod tests {
         let of = |options: &IndexOptions| {
             let IndexOptions { schedule, order, prelookup, unit, follows_successors, run_order, .. } = *options;
             let is_in_memory = matches!(options.store, StoreKind::Memory { .. });
-            (schedule, order, prelookup, unit, follows_successors, run_order, is_in_memory)
+            let of_streams = (options.segmenting, options.sampling);
+            (schedule, order, prelookup, unit, follows_successors, run_order, is_in_memory, of_streams)
         };
         for preset in IndexPreset::all() {
             let point = Preset::named(preset.name()).unwrap().with(&[]).unwrap();
