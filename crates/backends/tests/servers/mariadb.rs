@@ -26,6 +26,8 @@ impl MariaDb {
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .arg(format!("--datadir={}", data.display()))
             .args(as_root())
+            // Servers that start at the same time remove each other's temporary tables in a shared directory.
+            .env("TMPDIR", directory.path())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .status()
@@ -69,6 +71,7 @@ impl MariaDb {
             .arg(format!("--datadir={}", self.directory.path().join("data").display()))
             .arg(format!("--socket={}", self.socket().display()))
             .args(as_root())
+            .env("TMPDIR", self.directory.path())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
