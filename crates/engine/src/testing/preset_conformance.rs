@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::error::Error;
 use crate::identify::{
     Identifier, Index, IndexOptions, IndexPreset, IndexState, Resolved, Schedule, SequencedChunk, StoreKind, Unit,
     Verdict,
@@ -21,6 +23,10 @@ use crate::types::{Chunk, ContainerId, Fingerprint, RepositoryId, Sequence, Sess
 
 /// Directory of the index.
 const INDEX: &str = "index";
+/// Pause before an index that is busy is opened again.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// Most such pauses.
+const BUSY_PAUSES_MAX: usize = 2_000;
 /// Sessions of each combination.
 const SESSIONS: u8 = 6;
 /// Chunks of a container, at most.
@@ -180,8 +186,14 @@ impl Source {
     fn back_up(&mut self, session: u8, preset: IndexPreset, schedule: Schedule) -> IndexState {
         let options = self.options(preset, schedule);
         let Directory { disk, host } = &self.directory;
-        let (mut index, state) =
-            Index::open(Arc::clone(disk), Arc::clone(host), Path::new(INDEX), RepositoryId([1; 16]), &options).unwrap();
+        let mut pauses = 0..BUSY_PAUSES_MAX;
+        let (mut index, state) = loop {
+            match Index::open(Arc::clone(disk), Arc::clone(host), Path::new(INDEX), RepositoryId([1; 16]), &options) {
+                // Another test starts a server: its process has the lock of the index before this from `fork` to `exec`.
+                Err(Error::IndexBusy { .. }) if pauses.next().is_some() => host.sleep(BUSY_PAUSE),
+                opened => break opened.unwrap(),
+            }
+        };
         let live: Vec<ContainerId> = self.containers.keys().copied().collect();
         for container in index.attach(&live).unwrap() {
             let chunks: Vec<Chunk> = self.containers[&container].iter().map(|number| chunk(*number)).collect();
