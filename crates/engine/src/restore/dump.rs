@@ -1,4 +1,4 @@
-//! Writing one file of a snapshot to a stream.
+//! Writing one file of a snapshot to a stream, and reading chunks of any part of it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,14 +79,9 @@ fn next_window(next: &mut dyn FnMut() -> Result<Option<FileExtent>>) -> Result<V
     Ok(window)
 }
 
-fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let wanted: Vec<HintedChunk> = window
-        .iter()
-        .filter_map(|extent| match *extent {
-            FileExtent::Chunk(chunk) => Some(chunk),
-            FileExtent::Hole { .. } => None,
-        })
-        .collect();
+/// Fetches chunks and returns their bytes, in order. Regions of which a part is wanted stay in the fetcher's cache, so that a
+/// program may read small parts of a stream in any order.
+pub fn fetch_chunks(fetcher: &mut Fetcher, wanted: Vec<HintedChunk>) -> Result<Vec<Vec<u8>>> {
     let collected = Collected { chunks: vec![Vec::new(); wanted.len()], lost: None };
     let collect = Arc::new(Collect(Mutex::new(collected)));
     fetcher.fetch(wanted, Arc::clone(&collect) as Arc<dyn Sink>)?;
@@ -95,6 +90,18 @@ fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMu
     if let Some(error) = lost {
         return Err(error);
     }
+    Ok(chunks)
+}
+
+fn write_window(fetcher: &mut Fetcher, window: &[FileExtent], out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let wanted: Vec<HintedChunk> = window
+        .iter()
+        .filter_map(|extent| match *extent {
+            FileExtent::Chunk(chunk) => Some(chunk),
+            FileExtent::Hole { .. } => None,
+        })
+        .collect();
+    let chunks = fetch_chunks(fetcher, wanted)?;
     let mut chunks = chunks.into_iter();
     for extent in window {
         match extent {

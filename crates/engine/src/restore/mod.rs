@@ -26,7 +26,7 @@ mod writing;
 
 pub use apart::ensure_apart;
 pub use delete::{DeleteReport, DeleteRequest, PartialFiles, delete};
-pub use dump::dump;
+pub use dump::{dump, fetch_chunks};
 pub use partial::PARTIAL_SUFFIX;
 pub use policy::{Effect, FullDirectories, Overwrite};
 pub use request::{RestoreReport, RestoreRequest};
