@@ -6,10 +6,12 @@
 
 mod blocks;
 mod extent_map;
+mod gaps;
 mod index;
 
 pub use blocks::{CheckpointLimits, Cutter, HistorySink, Survey, Surveyor, VolumeBlock};
 pub use extent_map::{ExtentMap, Location};
+pub use gaps::{GapTracker, OpenGap};
 pub use index::{Change, HistoryEntry, IndexReader, IndexWriter};
 
 /// Bytes of a block: the grid on which history and images are cut.
