@@ -4,8 +4,10 @@
 //! threads and no async runtime, and prints nothing. Whoever uses it gives it a function for messages.
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod history;
 pub mod journal;
 pub mod log;
 pub mod nbd;
+pub mod stored;
 pub mod volume;

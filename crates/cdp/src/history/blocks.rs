@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use onefold_engine::error::Result;
+use onefold_engine::types::ChunkRef;
 
-use crate::history::BLOCK_BYTES;
 use crate::history::index::{Change, HistoryEntry};
+use crate::history::{BLOCK_BYTES, ExtentMap};
 use crate::journal::{Entry, Lsn, Op, Record};
 
 /// Bytes of a block, as a length in memory.
 const BLOCK: usize = 4096;
+
+/// Bytes of an entry of the index, unless a record is of an unusual volume.
+const ENTRY_BYTES_USUAL: usize = 16;
 
 /// A block of a volume.
 pub type VolumeBlock = (u16, u64);
@@ -42,6 +46,18 @@ pub struct CheckpointLimits {
 }
 
 impl CheckpointLimits {
+    /// Memory of a checkpoint within these limits, besides that for reading: references, the last version of each block, contents of
+    /// blocks that are changed in part, and the index.
+    pub fn memory_bytes(&self) -> usize {
+        let versions = usize::try_from(self.versions).unwrap_or(usize::MAX);
+        let others = usize::try_from(self.others).unwrap_or(usize::MAX);
+        let entries = versions.saturating_add(others);
+        let partial = self.partial.saturating_mul(BLOCK + 64);
+        let of_versions = versions.saturating_mul(size_of::<ChunkRef>());
+        let of_entries = entries.saturating_mul(ExtentMap::<(u64, u64)>::EXTENT_BYTES + ENTRY_BYTES_USUAL);
+        partial.saturating_add(of_versions).saturating_add(of_entries)
+    }
+
     /// 1 GiB of versions, and 32 MiB of contents of blocks that are changed in part.
     pub const DEFAULT: Self = Self { versions: 1 << 18, partial: 1 << 13, others: 1 << 18, marks: 4_000 };
 }

@@ -23,10 +23,12 @@ impl<P> Default for ExtentMap<P> {
     }
 }
 
-impl<P: Location> ExtentMap<P> {
+impl<P> ExtentMap<P> {
     /// Memory of an extent: nodes of the tree are half full at worst.
     pub const EXTENT_BYTES: usize = 2 * (2 * size_of::<u64>() + size_of::<P>());
+}
 
+impl<P: Location> ExtentMap<P> {
     /// Gives blocks a location; the first one gets `location` itself.
     pub fn insert(&mut self, blocks: Range<u64>, location: P) {
         if blocks.is_empty() {

@@ -17,7 +17,7 @@ use crate::journal::codec::{
 use crate::journal::reader::Frames;
 use crate::journal::recovery::{self, Recovered, Resumed};
 use crate::journal::segment::{Chain, Directory, Segment};
-use crate::journal::{AppendError, JournalIdentity, JournalSize, Lsn};
+use crate::journal::{AppendError, GroupId, JournalIdentity, JournalSize, Lsn};
 
 /// The frame that takes records.
 #[derive(Debug)]
@@ -267,6 +267,11 @@ impl Journal {
         let first = state.segments.partition_point(|(_, first)| *first <= from).saturating_sub(1);
         let segments = state.segments.iter().skip(first).map(|(number, _)| *number).collect();
         Frames::new(self.directory.clone(), segments, from, state.written)
+    }
+
+    /// Returns the consistency group.
+    pub fn group(&self) -> GroupId {
+        self.directory.identity.group
     }
 
     /// Returns the next record.

@@ -176,6 +176,11 @@ impl Group {
         self.origins.len()
     }
 
+    /// Returns the record before which all are durable in the volumes.
+    pub fn synced(&self) -> Lsn {
+        self.lock().log.synced()
+    }
+
     /// Names the present moment; returns its record, which is durable.
     pub fn mark(&self, name: &str) -> Result<Lsn, AppendError> {
         let lsn = self.append(&Record::mark(name))?;

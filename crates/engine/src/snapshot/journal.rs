@@ -11,7 +11,7 @@ pub(super) const TAG_MARK: u8 = 151;
 /// A note about the writes to a volume that a snapshot contains. Log sequence numbers (LSNs) count the records of the journal.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JournalNote {
-    /// Identity of the volume.
+    /// Identity of the volume, or of the group of volumes that share a journal.
     pub volume: [u8; 16],
     /// LSN of the first record after those of the snapshot before.
     pub first_lsn: u64,
