@@ -10,4 +10,5 @@ pub mod journal;
 pub mod log;
 pub mod nbd;
 pub mod stored;
+pub mod view;
 pub mod volume;

@@ -11,4 +11,5 @@ mod policy;
 mod run;
 
 pub use policy::{CheckpointPolicy, Due, JournalLoad};
+pub(crate) use run::check_record;
 pub use run::{CheckpointOptions, CheckpointOutcome, Checkpointer, MadeCheckpoint};

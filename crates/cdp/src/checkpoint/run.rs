@@ -113,8 +113,8 @@ impl Checkpointer {
         Ok(checkpoints.newest().map(Checkpoint::last))
     }
 
-    /// Stores the initial images of all volumes, as the volumes are after a record; 0 before the first. Nobody may change the volumes
-    /// meanwhile. Returns `None` if a prune is in progress.
+    /// Stores the initial images of all volumes, as the volumes are after a record, which is durable in the journal; 0 before the first.
+    /// Nobody may change the volumes meanwhile. Returns `None` if a prune is in progress.
     pub fn initial(
         &mut self,
         origins: &[Arc<dyn Export>],
@@ -333,7 +333,7 @@ fn check_continues(first: Lsn, journal_first: Lsn, journal_next: Lsn) -> Result<
 }
 
 /// Refuses a record that no checkpoint can hold.
-fn check_record(entry: &Entry<'_>, volumes: &[VolumeSpec]) -> Result<()> {
+pub(crate) fn check_record(entry: &Entry<'_>, volumes: &[VolumeSpec]) -> Result<()> {
     let Entry { lsn, record, .. } = entry;
     if matches!(record.op, Op::Mark | Op::Flush) {
         return Ok(());

@@ -2,8 +2,8 @@
 
 use onefold_engine::error::{Error, Result};
 
-use crate::history::{HistoryEntry, IndexReader};
-use crate::stored::streams::Streams;
+use crate::history::{BLOCK_BYTES, Change, HistoryEntry, IndexReader};
+use crate::stored::streams::{Stream, Streams};
 use crate::stored::{Checkpoint, index_path};
 
 /// Bytes of an index that are read at a time.
@@ -36,4 +36,20 @@ pub(crate) fn read_index(
         })?;
     }
     reader.finish()
+}
+
+/// Refuses an entry whose blocks the volume does not have, and versions that the data stream does not have.
+pub(crate) fn check_entry(entry: &HistoryEntry, sizes: &[u64], versions: u64, data: &Stream) -> Result<()> {
+    let wrong = |what: String| Err(Error::damaged(data.name(), what));
+    let Some(size) = sizes.get(usize::from(entry.volume)) else {
+        return wrong(format!("record {} is of volume {}, which is not in the group", entry.lsn, entry.volume));
+    };
+    if size / BLOCK_BYTES < entry.block + entry.count {
+        return wrong(format!("record {} is beyond the end of volume {}", entry.lsn, entry.volume));
+    }
+    let taken = if entry.change == Change::Data { entry.count } else { 0 };
+    if data.len() / BLOCK_BYTES < versions.saturating_add(taken) {
+        return wrong(format!("ends before the contents of record {}", entry.lsn));
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ mod interval;
 mod streams;
 
 pub use group::{Checkpoint, Checkpoints, GroupSpec, VolumeSpec};
-pub(crate) use interval::read_index;
+pub(crate) use interval::{check_entry, read_index};
 pub use streams::{Stream, Streams};
 
 use std::path::PathBuf;

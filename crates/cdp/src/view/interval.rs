@@ -1,0 +1,233 @@
+//! Maps of a view: which contents blocks got between its checkpoint and its moment.
+
+use onefold_engine::error::{Error, Result};
+use onefold_engine::io::Host;
+
+use crate::checkpoint::check_record;
+use crate::history::{
+    BLOCK_BYTES, Change, CheckpointLimits, Cutter, ExtentMap, GapTracker, HistoryEntry, HistorySink, Location,
+    Surveyor, VolumeBlock,
+};
+use crate::journal::{Journal, Lsn};
+use crate::stored::{Checkpoint, Stream, Streams, VolumeSpec, check_entry, data_path, read_index};
+use crate::view::spool::Spool;
+
+/// Where contents of a block are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BlockLocation {
+    /// Nowhere: they are zeros.
+    Hole,
+    /// In the data of a checkpoint, by its number in the view.
+    Stored { stream: u32, block: u64 },
+    /// In the temporary file.
+    Spooled(u64),
+}
+
+impl Location for BlockLocation {
+    fn skip(self, blocks: u64) -> Self {
+        match self {
+            Self::Hole => Self::Hole,
+            Self::Stored { stream, block } => Self::Stored { stream, block: block + blocks },
+            Self::Spooled(block) => Self::Spooled(block + blocks),
+        }
+    }
+}
+
+/// What differs from the images.
+#[derive(Debug)]
+pub(super) struct Differences {
+    /// Locations of blocks, by volume.
+    pub(super) maps: Vec<ExtentMap<BlockLocation>>,
+    pub(super) gaps: GapTracker,
+    /// Most bytes of the maps.
+    bytes_max: usize,
+}
+
+impl Differences {
+    /// Returns the bytes of the maps.
+    pub(super) fn bytes(&self) -> usize {
+        self.maps.iter().map(ExtentMap::len).sum::<usize>().saturating_mul(ExtentMap::<BlockLocation>::EXTENT_BYTES)
+    }
+
+    /// Applies an entry. Its versions are at `location`, one after the other.
+    fn apply(&mut self, entry: &HistoryEntry, location: BlockLocation) -> Result<()> {
+        self.gaps.push(entry);
+        let blocks = entry.block..entry.block + entry.count;
+        let Some(map) = self.maps.get_mut(usize::from(entry.volume)) else { return Ok(()) };
+        match entry.change {
+            Change::Data => map.insert(blocks, location),
+            Change::Zero => map.insert(blocks, BlockLocation::Hole),
+            Change::Flush | Change::Gap | Change::ResyncBegin | Change::ResyncEnd => return Ok(()),
+        }
+        if self.bytes() <= self.bytes_max {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the changes between this moment and the checkpoint before it need more than the {} KiB of memory that they may take: \
+             allow more, or choose a moment nearer to a checkpoint",
+            self.bytes_max >> 10
+        )))
+    }
+}
+
+/// Everything that a view reads from.
+#[derive(Debug)]
+pub(super) struct Layers {
+    pub(super) streams: Streams,
+    /// Images of the checkpoint, by volume.
+    pub(super) images: Vec<Stream>,
+    /// Data of later checkpoints.
+    data: Vec<Stream>,
+    spool: Spool,
+    pub(super) differences: Differences,
+}
+
+impl Layers {
+    /// Starts with the images of a checkpoint.
+    pub(super) fn new(streams: Streams, images: Vec<Stream>, spool: Spool, bytes_max: usize) -> Self {
+        let maps = images.iter().map(|_| ExtentMap::default()).collect();
+        let differences = Differences { maps, gaps: GapTracker::default(), bytes_max };
+        Self { streams, images, data: Vec::new(), spool, differences }
+    }
+
+    /// Learns which gaps are open after a checkpoint.
+    pub(super) fn learn_gaps(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let Self { streams, differences, .. } = self;
+        read_index(streams, checkpoint, &mut |entry| {
+            differences.gaps.push(&entry);
+            Ok(())
+        })
+    }
+
+    /// Applies the records of a checkpoint that are after one and not after another.
+    pub(super) fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, after: Lsn, until: Lsn) -> Result<()> {
+        let data = self.streams.find(checkpoint.tree, &data_path(checkpoint.first()))?;
+        let sizes: Vec<u64> = self.images.iter().map(Stream::len).collect();
+        let stream = u32::try_from(self.data.len()).expect("checkpoints are fewer");
+        let mut versions = 0;
+        let Self { streams, differences, .. } = self;
+        read_index(streams, checkpoint, &mut |entry| {
+            check_entry(&entry, &sizes, versions, &data)?;
+            let location = BlockLocation::Stored { stream, block: versions };
+            versions += if entry.change == Change::Data { entry.count } else { 0 };
+            if after < entry.lsn && entry.lsn <= until { differences.apply(&entry, location) } else { Ok(()) }
+        })?;
+        self.data.push(data);
+        Ok(())
+    }
+
+    /// Applies the records of the journal that are after one and not after another; returns the last one that it has.
+    pub(super) fn apply_journal(
+        &mut self,
+        (journal, host): (&Journal, &dyn Host),
+        volumes: &[VolumeSpec],
+        after: Lsn,
+        until: Lsn,
+    ) -> Result<Lsn> {
+        let mut last = after;
+        loop {
+            let first = Lsn(last.0 + 1);
+            let mut surveyor = Surveyor::new(first, CheckpointLimits::DEFAULT);
+            let mut is_full = false;
+            let mut frames = journal.frames(first);
+            while !is_full
+                && frames.next_frame(&mut |entry| {
+                    if !is_full && entry.lsn <= until {
+                        check_record(&entry, volumes)?;
+                        is_full = !surveyor.push(&entry);
+                    }
+                    is_full |= until < entry.lsn;
+                    Ok(())
+                })?
+            {}
+            let survey = surveyor.finish();
+            if survey.end == first {
+                return Ok(last);
+            }
+            let mut cutter = Cutter::new(&survey);
+            let mut spooling = Spooling { layers: self, host, waiting: Vec::new() };
+            let mut frames = journal.frames(first);
+            while last.0 + 1 < survey.end.0
+                && frames.next_frame(&mut |entry| {
+                    if entry.lsn < survey.end {
+                        cutter.push(&entry, &mut spooling)?;
+                        last = entry.lsn;
+                    }
+                    Ok(())
+                })?
+            {}
+            if last.0 + 1 != survey.end.0 {
+                return Err(Error::damaged(
+                    "journal",
+                    format!("record {} is gone although it was read before", last.0 + 1),
+                ));
+            }
+        }
+    }
+
+    /// Fills a buffer from an offset of a volume.
+    pub(super) fn read(&mut self, volume: usize, mut offset: u64, mut into: &mut [u8]) -> Result<()> {
+        while !into.is_empty() {
+            let block = offset / BLOCK_BYTES;
+            let blocks = (offset + into.len() as u64).div_ceil(BLOCK_BYTES) - block;
+            let map = self.differences.maps.get(volume).expect("the volume has a map");
+            let (location, run) = map.get(block, blocks);
+            let end = ((block + run.min(blocks)) * BLOCK_BYTES).min(offset + into.len() as u64);
+            let (part, rest) = into.split_at_mut(usize::try_from(end - offset).expect("within the buffer"));
+            let skipped = offset % BLOCK_BYTES;
+            match location {
+                None => {
+                    let image = self.images.get_mut(volume).expect("the volume has an image");
+                    self.streams.read(image, offset, part)?;
+                }
+                Some(BlockLocation::Hole) => part.fill(0),
+                Some(BlockLocation::Spooled(location)) => self.spool.read(location, skipped, part)?,
+                Some(BlockLocation::Stored { stream, block }) => {
+                    let data = self.data.get_mut(stream as usize).expect("the stream is of the view");
+                    self.streams.read(data, block * BLOCK_BYTES + skipped, part)?;
+                }
+            }
+            (offset, into) = (end, rest);
+        }
+        Ok(())
+    }
+}
+
+/// Takes versions from the journal.
+struct Spooling<'a> {
+    layers: &'a mut Layers,
+    host: &'a dyn Host,
+    /// Versions that no entry has named yet: at most those of one record.
+    waiting: Vec<u8>,
+}
+
+impl HistorySink for Spooling<'_> {
+    fn version(&mut self, bytes: &[u8]) -> Result<()> {
+        self.waiting.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &HistoryEntry) -> Result<()> {
+        let Layers { spool, differences, .. } = &mut *self.layers;
+        if entry.change != Change::Data {
+            return differences.apply(entry, BlockLocation::Hole);
+        }
+        let versions = self.waiting.chunks(usize::try_from(BLOCK_BYTES).expect("blocks are short"));
+        for (block, version) in (entry.block..entry.block + entry.count).zip(versions) {
+            let map = differences.maps.get(usize::from(entry.volume));
+            // A block that is in the file already keeps its location: the file has no more blocks than the volumes.
+            let location = match map.and_then(|map| map.get(block, 1).0) {
+                Some(BlockLocation::Spooled(location)) => location,
+                _ => spool.blocks,
+            };
+            spool.write(self.host, location, version)?;
+            differences.apply(&HistoryEntry { block, count: 1, ..*entry }, BlockLocation::Spooled(location))?;
+        }
+        self.waiting.clear();
+        Ok(())
+    }
+
+    fn before(&mut self, (volume, block): VolumeBlock, into: &mut [u8]) -> Result<()> {
+        self.layers.read(usize::from(volume), block * BLOCK_BYTES, into)
+    }
+}

@@ -1,0 +1,19 @@
+//! Volumes as they were at any moment.
+//!
+//! A [`PointInTime`] is the newest checkpoint that is not after the moment, and a map from blocks to the contents that they got between
+//! the two: in the data of later checkpoints, or in the journal. [`history()`] lists the moments that there are.
+
+mod history;
+mod interval;
+mod moment;
+mod point;
+mod resolve;
+mod sources;
+mod spool;
+
+pub use history::{FlushDetail, GapListed, HistoryListing, HistoryRequest, MarkListed, UnreachableRange, history};
+pub use moment::{At, Moment, TimeRule};
+pub use point::{PointInTime, PointVolume, ViewOptions};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Checkpoints that were forgotten, and prunes.
+
+use std::time::Duration;
+
+use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
+use onefold_engine::collect::{PruneReport, PruneRequest, prune};
+use onefold_engine::forget::Forgetting;
+use onefold_engine::snapshot::ForgetBody;
+use onefold_engine::testing::sim::Fault;
+
+use super::*;
+use crate::stored::Checkpoints;
+
+fn prune_all(world: &World, store: &Store) -> Result<PruneReport> {
+    let request = PruneRequest {
+        options: PruneOptions {
+            max_unused: MaxUnused::Bytes(0),
+            max_repack_bytes: u64::MAX,
+            repack_small: false,
+            container_bytes: store.config.container_bytes,
+        },
+        quick: false,
+        fence_after: Duration::ZERO,
+        wait: Duration::ZERO,
+        keep_deleted: Duration::ZERO,
+        keep_unfinished: Duration::ZERO,
+        trust_copies: false,
+        compression: Compression::Zstd(1),
+        hostname: "collector".into(),
+        scratch: world.scratch(),
+        memory_bytes: 16 << 20,
+        driver: Driver::inline(1),
+    };
+    prune(store, &request, &Silent)
+}
+
+/// A world with four checkpoints and initial images, of which the second is forgotten. Returns its first and last record, too, and the last of the next.
+fn forgotten(seed: u64) -> (World, Model, [Lsn; 3]) {
+    let mut random = SplitMix64::new(seed);
+    let (world, bytes) = World::new(seed);
+    let mut model = Model::new(bytes);
+    let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    let mut made = Vec::new();
+    for _ in 0..4 {
+        for _ in 0..12 {
+            model.step(&opened, &mut random).unwrap();
+        }
+        made.push(world.checkpoint(&mut opened).unwrap().unwrap());
+    }
+    Forgetting::begin(&opened.store, &ForgetBody::default()).unwrap().forget(made[1].snapshot).unwrap();
+    (world, model, [made[1].first, made[1].last, made[2].last])
+}
+
+#[test]
+fn a_forgotten_checkpoint_takes_the_moments_that_need_it_and_no_others() {
+    let (world, mut model, [first, last, next]) = forgotten(31);
+    let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    assert!(prune_all(&world, &opened.store).unwrap().deleted_bytes != 0);
+    let mut random = SplitMix64::new(32);
+    for round in 0..2 {
+        for lsn in 0..=model.last().0 {
+            let state = &model.states[usize::try_from(lsn).unwrap()];
+            let with_journal = world.point(&opened.store, &At::Lsn(Lsn(lsn)), Some(opened.group.journal())).unwrap();
+            assert!(read_all(&with_journal) == *state, "after record {lsn}");
+            match world.point(&opened.store, &At::Lsn(Lsn(lsn)), None) {
+                Ok(point) => {
+                    assert!(!(first..next).contains(&Lsn(lsn)), "after record {lsn}");
+                    assert!(read_all(&point) == *state, "after record {lsn}");
+                }
+                Err(error) => {
+                    assert!((first..next).contains(&Lsn(lsn)), "after record {lsn}: {error}");
+                    assert!(error.to_string().contains(&format!("the next moment is that after record {next}")));
+                }
+            }
+        }
+        let request = HistoryRequest::default();
+        let listed = history(&opened.store, &world.options(), (GROUP, None), request, None).unwrap();
+        assert_eq!(listed.unreachable, [UnreachableRange { first, last: next }], "{last}");
+        if round == 0 {
+            for _ in 0..20 {
+                model.step(&opened, &mut random).unwrap();
+            }
+            assert_eq!(world.checkpoint(&mut opened).unwrap().unwrap().whole_images, 0);
+        }
+    }
+    world.assert_clean(&opened.store);
+}
+
+#[test]
+fn a_checkpoint_waits_for_a_prune_or_is_made_and_loses_nothing() {
+    let (world, mut model, _) = forgotten(33);
+    let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    let mut random = SplitMix64::new(34);
+    for _ in 0..10 {
+        model.step(&opened, &mut random).unwrap();
+    }
+    opened.group.sync().unwrap();
+    drop(opened);
+    let whole = World::on(world.disk.fork(), 35);
+    let store = whole.store().unwrap();
+    let before = whole.disk.calls();
+    prune_all(&whole, &store).unwrap();
+    let calls = whole.disk.calls() - before;
+    let (mut waited, mut made) = (0, 0);
+    for call in (1..=calls).step_by(5) {
+        let interrupted = World::on(world.disk.fork(), 35);
+        let store = interrupted.store().unwrap();
+        interrupted.disk.fail_at(interrupted.disk.calls() + call, Fault::Die);
+        let _ = prune_all(&interrupted, &store);
+        let world = World::on(interrupted.disk.reopen(), 36);
+        opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+        let Opened { checkpointer, group, .. } = &mut opened;
+        let outcome = world.write(|request| checkpointer.checkpoint(group.journal(), group.synced(), request)).unwrap();
+        match outcome {
+            CheckpointOutcome::PruneInProgress => {
+                waited += 1;
+                prune_all(&world, &opened.store).unwrap();
+                world.checkpoint(&mut opened).unwrap().unwrap();
+            }
+            CheckpointOutcome::Made(_) => made += 1,
+            CheckpointOutcome::NothingNew => panic!("there are records"),
+        }
+        prune_all(&world, &opened.store).unwrap();
+        let newest = Checkpoints::read(&opened.store, GROUP, None).unwrap().newest().unwrap().clone();
+        assert_eq!(newest.last(), model.last(), "call {call}");
+        for lsn in [0, model.last().0 - 3, model.last().0] {
+            let point = world.point(&opened.store, &At::Lsn(Lsn(lsn)), None).unwrap();
+            assert!(read_all(&point) == model.states[usize::try_from(lsn).unwrap()], "call {call}: after record {lsn}");
+        }
+        world.assert_clean(&opened.store);
+    }
+    assert!(0 < waited && 0 < made, "{waited} waited, {made} were made");
+}
