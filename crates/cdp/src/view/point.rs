@@ -111,7 +111,7 @@ impl PointInTime {
         self.checkpoint
     }
 
-    /// Returns a name of a volume at this moment, for files that belong to it.
+    /// Returns a name of a volume at this moment, for [`Overlay`](crate::view::Overlay).
     ///
     /// # Panics
     ///
