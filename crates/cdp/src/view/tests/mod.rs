@@ -107,7 +107,7 @@ impl Export for SimOrigin {
 }
 
 /// A disk with a repository, a cache, a group, and its volumes.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct World {
     disk: SimDisk,
     host: Arc<dyn Host>,

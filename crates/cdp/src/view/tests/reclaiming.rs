@@ -1,5 +1,6 @@
 //! Checkpoints that were forgotten, and prunes.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use onefold_engine::collect::plan::{MaxUnused, PruneOptions};
@@ -130,4 +131,78 @@ fn a_checkpoint_waits_for_a_prune_or_is_made_and_loses_nothing() {
         world.assert_clean(&opened.store);
     }
     assert!(0 < waited && 0 < made, "{waited} waited, {made} were made");
+}
+
+/// A volume during whose first read a prune fences all sessions.
+#[derive(Debug)]
+struct Fencing {
+    inner: Arc<dyn Export>,
+    fence: Mutex<Option<(World, Store)>>,
+}
+
+impl Export for Fencing {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn flags(&self) -> u16 {
+        self.inner.flags()
+    }
+
+    fn has_context(&self, context: Context) -> bool {
+        self.inner.has_context(context)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
+        if let Some((world, store)) = self.fence.lock().unwrap().take() {
+            let report = prune_all(&world, &store).unwrap();
+            assert_eq!(report.fenced.len(), 1, "{report:?}");
+        }
+        self.inner.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, data: &[u8], fua: Fua) -> Result<(), Errno> {
+        self.inner.write(offset, data, fua)
+    }
+
+    fn write_zeroes(&self, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {
+        self.inner.write_zeroes(range, options)
+    }
+
+    fn trim(&self, range: Range<u64>, fua: Fua) -> Result<(), Errno> {
+        self.inner.trim(range, fua)
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        self.inner.flush()
+    }
+
+    fn cache(&self, range: Range<u64>) -> Result<(), Errno> {
+        self.inner.cache(range)
+    }
+
+    fn block_status(&self, range: Range<u64>, context: Context, extents: &mut StatusExtents) -> Result<(), Errno> {
+        self.inner.block_status(range, context, extents)
+    }
+}
+
+#[test]
+fn initial_images_are_stored_again_after_a_fence() {
+    let (world, bytes) = World::new(37);
+    let mut opened = world.open(TIGHT).unwrap();
+    let first = Checkpoints::read(&opened.store, GROUP, None).unwrap().newest().unwrap().snapshot;
+    Forgetting::begin(&opened.store, &ForgetBody::default()).unwrap().forget(first).unwrap();
+    let mut origins = world.origins().unwrap();
+    let fence = Mutex::new(Some((world.clone(), opened.store.clone())));
+    origins[0] = Arc::new(Fencing { inner: Arc::clone(&origins[0]), fence });
+    let made = world.write(|request| opened.checkpointer.initial(&origins, Lsn(0), request)).unwrap();
+    let made = made.unwrap_or_else(|| {
+        // The prune may have left its work to another one.
+        prune_all(&world, &opened.store).unwrap();
+        world.write(|request| opened.checkpointer.initial(&origins, Lsn(0), request)).unwrap().unwrap()
+    });
+    let checkpoints = Checkpoints::read(&opened.store, GROUP, None).unwrap();
+    assert_eq!(checkpoints.list.iter().map(|checkpoint| checkpoint.snapshot).collect::<Vec<_>>(), [made]);
+    assert!(read_all(&world.point(&opened.store, &At::Latest, None).unwrap()) == bytes);
+    world.assert_clean(&opened.store);
 }
