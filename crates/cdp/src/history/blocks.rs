@@ -297,6 +297,12 @@ mod tests {
         (any::<bool>(), prop_oneof![aligned, unaligned]).prop_map(|(is_zero, (start, end))| (is_zero, start, end))
     }
 
+    #[test]
+    fn a_checkpoint_within_the_default_limits_takes_less_than_96_mib() {
+        let bytes = CheckpointLimits::DEFAULT.memory_bytes();
+        assert!((64 << 20..96 << 20).contains(&bytes), "{bytes}");
+    }
+
     proptest! {
         #[test]
         fn history_gives_the_volume_after_every_record(changes in prop::collection::vec(change(), 1..25), limit in 1..40_u64) {

@@ -71,3 +71,35 @@ fn a_fault_at_any_call_of_a_checkpoint_loses_nothing() {
     println!("faults at {calls} calls of a checkpoint, {images} images: the next checkpoint continues");
     assert!(60 < calls);
 }
+
+#[test]
+fn records_of_a_checkpoint_survive_a_power_cut_right_after_it() {
+    let mut random = SplitMix64::new(22);
+    let (world, bytes) = World::new(22);
+    let mut model = Model::new(bytes);
+    let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    // Nothing of this was synced.
+    while model.states.len() < 12 {
+        let len = 4096 * (1 + random.index(2));
+        let mut state = model.now();
+        random_bytes(&mut random, &mut state[0][..len]);
+        opened.volumes[0].write(0, &state[0][..len], Fua::No).unwrap();
+        model.fill(&state, opened.group.journal().next());
+    }
+    assert_eq!(opened.group.journal().status().durable, Lsn(1));
+    let made = world.checkpoint(&mut opened).unwrap().unwrap();
+    assert_eq!(made.last, model.last());
+    drop(opened);
+    let world = World::on(world.disk.crash(CrashMode::LoseUnsynced), 23);
+    let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
+    assert_eq!(opened.group.journal().next(), Lsn(made.last.0 + 1));
+    opened.volumes[0].flush().unwrap();
+    model.fill(&model.now(), opened.group.journal().next());
+    world.checkpoint(&mut opened).unwrap().unwrap();
+    for (lsn, state) in (0..).zip(&model.states) {
+        assert!(
+            read_all(&world.point(&opened.store, &At::Lsn(Lsn(lsn)), None).unwrap()) == *state,
+            "after record {lsn}"
+        );
+    }
+}
