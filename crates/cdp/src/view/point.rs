@@ -80,7 +80,7 @@ impl PointInTime {
         layers.learn_gaps(checkpoint)?;
         advance(&mut layers, &sources, (store, &volumes), checkpoint.last(), moment.lsn)?;
         if let Some(gap) = layers.differences.gaps.open().next() {
-            return Err(inside(gap, &volumes, moment.lsn));
+            return Err(inside(gap, checkpoint.first(), &volumes, moment.lsn));
         }
         let checkpoint = checkpoint.last();
         let group = GroupId(sources.first().note.volume);
@@ -194,12 +194,14 @@ fn advance(
     Ok(())
 }
 
-fn inside(gap: &OpenGap, volumes: &[VolumeSpec], lsn: Lsn) -> Error {
+/// Returns the error of a moment inside a gap. The index that begins with `first` repeats gaps of earlier records.
+fn inside(gap: &OpenGap, first: Lsn, volumes: &[VolumeSpec], lsn: Lsn) -> Error {
     let name = volumes.get(usize::from(gap.volume)).map_or("?", |volume| &volume.name);
     let (start, end) = (gap.blocks.start * BLOCK_BYTES, gap.blocks.end * BLOCK_BYTES);
+    let earlier = if gap.lsn == first { " or earlier" } else { "" };
     let what = if gap.is_gap { "changes may be missing" } else { "differences are being recorded" };
     Error::invalid(format!(
-        "the moment after record {lsn} is inside a gap: from record {} on, {what} in bytes {start} to {end} of volume `{name}`",
+        "the moment after record {lsn} is inside a gap: from record {} on{earlier}, {what} in bytes {start} to {end} of volume `{name}`",
         gap.lsn
     ))
 }
