@@ -9,6 +9,8 @@ macro_rules! examples {
 }
 
 pub(crate) mod backup;
+#[cfg(feature = "cdp")]
+pub(crate) mod cdp;
 pub(crate) mod derive;
 pub(crate) mod forget;
 pub(crate) mod inspect;
@@ -28,6 +30,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::args::backup::{IndexServerArgs, ParentArgs, StreamArgs};
+#[cfg(feature = "cdp")]
+use crate::args::cdp::CdpCommand;
 use crate::args::derive::{RecoverArgs, RewriteArgs, TagArgs};
 use crate::args::forget::ForgetArgs;
 use crate::args::inspect::{CatObject, CompletionsArgs, DiffArgs, FindArgs, GenerateArgs, ManArgs, StatsArgs, WhyArgs};
@@ -258,6 +262,13 @@ pub(crate) enum Command {
     /// Do nothing: a repository has no locks
     #[command(after_help = examples! { "Check that the repository can be opened": "onefold unlock" })]
     Unlock(UnlockArgs),
+    /// Protect volumes continuously: every write can be brought back
+    #[cfg(feature = "cdp")]
+    #[command(subcommand)]
+    #[command(after_help = examples! {
+        "Serve the volumes of a group": "onefold cdp serve /var/lib/onefold/web";
+    })]
+    Cdp(CdpCommand),
     /// Measure ways to find duplicates, on traces or on your data
     #[cfg(feature = "lab")]
     #[command(subcommand)]
@@ -322,6 +333,8 @@ impl Command {
             Self::Why(args) => &mut args.selection,
             Self::Init(_) | Self::Recover(_) | Self::Cat(_) | Self::Check(_) | Self::Repair(_) => return,
             Self::Key(_) | Self::List(_) | Self::Prune(_) | Self::Unlock(_) => return,
+            #[cfg(feature = "cdp")]
+            Self::Cdp(_) => return,
             #[cfg(feature = "lab")]
             Self::Lab(_) => return,
             Self::Completions(_) | Self::Man(_) | Self::Generate(_) => return,

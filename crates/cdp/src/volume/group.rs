@@ -282,7 +282,7 @@ impl Group {
     }
 
     /// Closes the group: journal and volumes are durable and agree. No request may be in progress.
-    pub fn close(self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         let failed = |errno: Errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
         self.journal.close().map_err(|error| Error::invalid(error.to_string()))?;
         self.origins.iter().try_for_each(|origin| origin.flush()).map_err(failed)?;

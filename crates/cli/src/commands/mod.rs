@@ -2,6 +2,8 @@
 
 mod backup;
 mod cat;
+#[cfg(feature = "cdp")]
+mod cdp;
 mod check;
 mod completions;
 mod derive;
@@ -83,6 +85,8 @@ pub(crate) fn run(dialect: Dialect, arguments: Arguments) -> Result<()> {
         Command::Key(args) => key::run(&settings, &output, &args),
         Command::List(args) => list::run(&settings, &output, args.objects),
         Command::Unlock(args) => unlock::run(&settings, &output, &args),
+        #[cfg(feature = "cdp")]
+        Command::Cdp(command) => cdp::run(&settings, &output, &command),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&settings, &output, names_repository, &args),
         Command::Completions(args) => completions::write(&output, &args),
