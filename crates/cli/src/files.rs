@@ -12,6 +12,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+#[cfg(feature = "cdp")]
+use std::os::unix::fs::{FileExt, FileTypeExt};
+#[cfg(feature = "cdp")]
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -22,6 +26,9 @@ use zeroize::Zeroizing;
 
 /// Longest list that an option may name: millions of paths, and no device that never ends.
 const LIST_BYTES_MAX: u64 = 1 << 30;
+/// Most bytes of a file with certificates or a key.
+#[cfg(feature = "cdp")]
+const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that are read of a file whose first line counts: a password, or the name of a repository.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
@@ -32,6 +39,62 @@ pub(crate) fn is_signal_ignored(signal: i32) -> bool {
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     let bit = u32::try_from(signal - 1).ok().and_then(|bit| 1_u64.checked_shl(bit));
     bit.is_some_and(|bit| mask & bit != 0)
+}
+
+/// Removes a socket that nobody listens at. Other files stay.
+#[cfg(feature = "cdp")]
+pub(crate) fn remove_left_socket(path: &Path) {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err() {
+        remove_socket(path);
+    }
+}
+
+/// Removes a socket of the command's own. One that is gone is fine.
+#[cfg(feature = "cdp")]
+pub(crate) fn remove_socket(path: &Path) {
+    let _ignored = std::fs::remove_file(path);
+}
+
+/// Reads certificates or a key.
+#[cfg(feature = "cdp")]
+pub(crate) fn read_certificates(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    read_at_most(path, CERTIFICATE_BYTES_MAX, &mut bytes).with_context(|| format!("read {}", path.display()))?;
+    Ok(bytes)
+}
+
+/// A file or block device that a volume is restored to.
+#[cfg(feature = "cdp")]
+#[derive(Debug)]
+pub(crate) struct VolumeTarget(File);
+
+#[cfg(feature = "cdp")]
+impl VolumeTarget {
+    /// Opens it; creates a file, and gives a file the volume's size.
+    pub(crate) fn open(path: &Path, size: u64) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        if file.metadata()?.is_file() {
+            file.set_len(size)?;
+        }
+        Ok(Self(file))
+    }
+
+    /// Reads and compares bytes, and writes them if they differ; returns true if it wrote. `buffer` holds what was read.
+    pub(crate) fn write_if_different(&self, bytes: &[u8], offset: u64, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.resize(bytes.len(), 0);
+        self.0.read_exact_at(buffer, offset)?;
+        let differs = buffer[..] != *bytes;
+        if differs {
+            self.0.write_all_at(bytes, offset)?;
+        }
+        Ok(differs)
+    }
+
+    /// Makes what was written durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
 }
 
 fn read_at_most(path: &Path, bytes_max: u64, bytes: &mut Vec<u8>) -> io::Result<()> {

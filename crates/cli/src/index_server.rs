@@ -10,16 +10,16 @@ use crate::args::backup::IndexServerArgs;
 use crate::open::OpenedCache;
 use crate::settings::Settings;
 
-/// Divides the index's share of the memory budget for a preset. Its entries are in files of the cache, or on the server that an option or the
+/// Divides memory of the index for a preset. Its entries are in files of the cache, or on the server that an option or the
 /// environment names.
 pub(crate) fn index_options(
     settings: &Settings,
-    preset: IndexPreset,
+    (preset, index_bytes): (IndexPreset, usize),
     typed: &IndexServerArgs,
     repository: RepositoryId,
     cache: &OpenedCache,
 ) -> Result<IndexOptions> {
-    let options = preset.options(settings.budget().index_bytes);
+    let options = preset.options(index_bytes);
     let Some(address) = typed.index_server.as_ref().or(settings.index_server.as_ref()) else { return Ok(options) };
     ensure!(
         !cache.is_temporary(),

@@ -38,4 +38,6 @@ mod signals;
 mod stopping;
 mod terminal;
 mod trust;
+#[cfg(feature = "cdp")]
+mod volumes;
 mod why;

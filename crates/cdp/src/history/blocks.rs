@@ -58,6 +58,22 @@ impl CheckpointLimits {
         partial.saturating_add(of_versions).saturating_add(of_entries)
     }
 
+    /// Returns the default limits, or smaller ones whose checkpoints take at most `bytes`.
+    pub fn within(bytes: usize) -> Self {
+        let (mut limits, mut shift) = (Self::DEFAULT, 0);
+        while bytes < limits.memory_bytes() && 1 << 6 < limits.partial {
+            shift += 1;
+            let all = Self::DEFAULT;
+            limits = Self {
+                versions: all.versions >> shift,
+                partial: all.partial >> shift,
+                others: all.others >> shift,
+                ..all
+            };
+        }
+        limits
+    }
+
     /// 1 GiB of versions, and 32 MiB of contents of blocks that are changed in part.
     pub const DEFAULT: Self = Self { versions: 1 << 18, partial: 1 << 13, others: 1 << 18, marks: 4_000 };
 }
@@ -301,6 +317,16 @@ mod tests {
     fn a_checkpoint_within_the_default_limits_takes_less_than_96_mib() {
         let bytes = CheckpointLimits::DEFAULT.memory_bytes();
         assert!((64 << 20..96 << 20).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn limits_keep_to_memory() {
+        assert_eq!(CheckpointLimits::within(1 << 30), CheckpointLimits::DEFAULT);
+        for mebibytes in [4, 8, 16, 64, 100] {
+            let limits = CheckpointLimits::within(mebibytes << 20);
+            assert!(limits.memory_bytes() <= mebibytes << 20 && mebibytes << 19 < limits.memory_bytes(), "{limits:?}");
+        }
+        assert!(1 << 11 <= CheckpointLimits::within(0).versions);
     }
 
     proptest! {

@@ -105,6 +105,8 @@ pub struct JournalStatus {
     pub segments_max: u32,
     /// Bytes of the segments that hold records.
     pub bytes: u64,
+    /// Most bytes of the segments.
+    pub bytes_max: u64,
 }
 
 /// The journal of a consistency group. Any number of threads may use it.
@@ -290,6 +292,7 @@ impl Journal {
             segments,
             segments_max: self.directory.size.segments_max,
             bytes: u64::from(segments) * self.directory.size.segment_bytes,
+            bytes_max: self.directory.size.bytes(),
         }
     }
 

@@ -126,7 +126,8 @@ impl ActivityLog {
         Ok(Self { file, slot })
     }
 
-    /// Opens the log for a user on a boot of the system; zeros if it is not known. Returns how the last use ended.
+    /// Opens the log for a user on a boot of the system; zeros if it is not known. Returns how the last use ended. After a power cut,
+    /// [`ActivityLog::begin_use`] must follow.
     pub fn open(disk: &dyn Disk, path: &Path, boot: [u8; 16]) -> Result<(Self, LastUse)> {
         let file = disk.open(path, Access::ReadWrite)?;
         let mut newest = None;
@@ -144,10 +145,20 @@ impl ActivityLog {
             _ => LastUse::PowerCut,
         };
         let mut log = Self { file, slot };
-        // A list that was read may be in the page cache only.
-        log.slot.boot = if boot == CLOSED { UNKNOWN } else { boot };
-        log.write()?;
+        if last == LastUse::PowerCut {
+            // A list that was read may be in the page cache only.
+            log.write()?;
+        } else {
+            log.begin_use(boot)?;
+        }
         Ok((log, last))
+    }
+
+    /// Notes that the volumes are in use on a boot of the system. After a power cut, the caller compares the active extents first: a
+    /// process that ends before this is followed by one that finds the power cut again.
+    pub fn begin_use(&mut self, boot: [u8; 16]) -> Result<()> {
+        self.slot.boot = if boot == CLOSED { UNKNOWN } else { boot };
+        self.write()
     }
 
     /// Returns the active extents.

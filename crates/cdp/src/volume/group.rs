@@ -11,11 +11,14 @@ use onefold_engine::io::{Disk, Host};
 use crate::journal::{AppendError, Journal, JournalIdentity, JournalSize, Lsn, Op, Record, Recovered};
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
-use crate::volume::activity::{ActivityLog, Extent, LastUse};
+use crate::volume::activity::{ActivityLog, EXTENT_BYTES, Extent, LastUse};
 
 /// Name of the activity log in the group's directory, and of the directory of its journal.
 const ACTIVITY: &str = "activity";
 const JOURNAL: &str = "journal";
+/// Bytes that are compared at a time, and the unit of differences.
+const COMPARED_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 4096;
 /// How long a write that found the journal full waits before it looks again.
 const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
@@ -59,7 +62,8 @@ pub struct Opened {
     pub last: LastUse,
     /// Records that were written to the volumes again.
     pub applied: u64,
-    /// Extents in which the volume may hold writes that the journal has lost. They must be compared with the history.
+    /// Extents in which the volume may hold writes that the journal has lost. [`Group::compare`] must follow if the last use ended with a
+    /// power cut, even without any.
     pub suspect: Vec<Extent>,
 }
 
@@ -72,7 +76,12 @@ struct Activity {
     /// Extents that were written since the last syncs began.
     recent: BTreeSet<Extent>,
     is_cleaning: bool,
+    /// False until the extents that may differ after a power cut were compared.
+    is_usable: bool,
 }
+
+/// Fills in bytes of a volume, by its number and an offset, as they were after the last record of the journal.
+pub type HistoryRead<'a> = dyn FnMut(u16, u64, &mut [u8]) -> Result<()> + 'a;
 
 /// A consistency group in use.
 #[derive(Debug)]
@@ -120,6 +129,7 @@ impl Group {
             starts: BTreeMap::new(),
             recent: BTreeSet::new(),
             is_cleaning: false,
+            is_usable: last != LastUse::PowerCut,
         };
         let group = Self { journal, host, options, origins, activity: Mutex::new(activity), cleaned: Condvar::new() };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
@@ -158,6 +168,53 @@ impl Group {
 
     fn lock(&self) -> MutexGuard<'_, Activity> {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares extents with the history after a power cut, and records what differs: the volume holds writes that the journal has lost.
+    /// Returns the number of blocks that differed. Until this was done, no write
+    /// is possible.
+    pub fn compare(&self, suspect: &[Extent], history: &mut HistoryRead<'_>) -> Result<u64> {
+        let failed = |error: AppendError| Error::invalid(error.to_string());
+        let (mut found, mut expected) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+        let mut differing = 0;
+        for &Extent { volume, number } in suspect {
+            let end = ((number + 1) * EXTENT_BYTES).min(self.origin(volume).size());
+            let mut offset = number * EXTENT_BYTES;
+            while offset < end {
+                let len = usize::try_from(end - offset).unwrap_or(COMPARED_BYTES).min(COMPARED_BYTES);
+                let (found, expected) = (&mut found[..len], &mut expected[..len]);
+                let unreadable =
+                    |errno| Error::invalid(format!("volume {volume}: cannot be read at {offset}: {errno:?}"));
+                self.origin(volume).read(offset, found).map_err(unreadable)?;
+                history(volume, offset, expected)?;
+                if found != expected {
+                    differing += self.record_differences(volume, offset, found, expected).map_err(failed)?;
+                }
+                offset += len as u64;
+            }
+        }
+        let unsynced = |errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
+        self.sync().map_err(unsynced)?;
+        let mut activity = self.lock();
+        activity.log.begin_use(self.host.process().map_or([0; 16], |process| process.boot))?;
+        activity.is_usable = true;
+        Ok(differing)
+    }
+
+    /// Records the blocks of a range that differ from the history; returns how many.
+    fn record_differences(&self, volume: u16, offset: u64, found: &[u8], expected: &[u8]) -> Result<u64, AppendError> {
+        let len = found.len() as u64;
+        let mut last = self.append(&Record::range(Op::ResyncBegin, volume, offset, len))?;
+        let mut differing = 0;
+        for (number, (found, expected)) in (0..).zip(found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES))) {
+            if found != expected {
+                last = self.append(&Record::write(volume, offset + number * BLOCK_BYTES as u64, found))?;
+                differing += 1;
+            }
+        }
+        last = self.append(&Record::range(Op::ResyncEnd, volume, offset, len))?.max(last);
+        self.journal.commit(last)?;
+        Ok(differing)
     }
 
     /// Returns the journal.
@@ -210,6 +267,9 @@ impl Group {
     /// Notes that extents are about to be written; returns what [`Group::end_write`] takes.
     pub(super) fn begin_write(&self, extents: impl Iterator<Item = Extent> + Clone) -> Result<Lsn, Errno> {
         let mut activity = self.lock();
+        if !activity.is_usable {
+            return Err(Errno::Io);
+        }
         while !activity.log.activate(extents.clone()).map_err(|_| Errno::Io)? {
             activity = self.clean(activity)?;
         }

@@ -16,12 +16,36 @@ pub(crate) enum CdpCommand {
     /// Serve the volumes of a group to virtual machines and kernels, and protect every write
     #[command(after_help = examples! {
         "Serve a group on a socket in its directory": "onefold cdp serve /var/lib/onefold/web";
-        "Serve it to other machines": "onefold cdp serve /var/lib/onefold/web --listen tcp:0.0.0.0:10809 \\
-        --tls-certificate server.pem --tls-key server.key --tls-client-authority clients.pem";
+        "Serve it to other machines":
+            "onefold cdp serve /var/lib/onefold/web --listen tcp:0.0.0.0:10809 --tls-certificate web.pem --tls-key web.key";
     })]
     Serve(ServeArgs),
     /// Show the state of a group that is served
+    #[command(after_help = examples! {
+        "Show the state of a group as JSON": "onefold cdp status /var/lib/onefold/web --json";
+    })]
     Status(GroupArgs),
+    /// Make a checkpoint now: a snapshot of the volumes with every write since the one before
+    #[command(after_help = examples! {
+        "Make a checkpoint of a group that is served": "onefold cdp checkpoint /var/lib/onefold/web";
+    })]
+    Checkpoint(GroupArgs),
+    /// List checkpoints, marks, flushes and gaps of a group in the repository
+    #[command(after_help = examples! {
+        "List the moments of a group": "onefold cdp history web";
+    })]
+    History(HistoryArgs),
+    /// Serve the volumes of a group as they were at a moment
+    #[command(after_help = examples! {
+        "Serve a group as it was, and keep what clients write in a file":
+            "onefold cdp export web --at '2026-11-23 02:10:07' --overlay test --listen unix:old.sock";
+    })]
+    Export(ExportArgs),
+    /// Write a volume as it was at a moment into a file or a block device
+    #[command(after_help = examples! {
+        "Bring a volume back to a mark": "onefold cdp restore web --at before-upgrade --target web.raw";
+    })]
+    Restore(RestoreVolumeArgs),
     /// Give the present moment a name
     #[command(after_help = examples! {
         "Name the moment before an upgrade": "onefold cdp mark /var/lib/onefold/web before-upgrade";
@@ -96,6 +120,70 @@ pub(crate) struct ServeArgs {
     /// Authorities of which one must have signed the client's certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub(crate) tls_client_authority: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) checkpoints: CheckpointArgs,
+}
+
+/// Options of checkpoints.
+#[derive(Args, Debug)]
+pub(crate) struct CheckpointArgs {
+    /// Interval between checkpoints
+    #[arg(long, value_name = "DURATION", default_value = "15m")]
+    pub(crate) checkpoint: String,
+    /// Longest time without a checkpoint, if one would write more metadata than a quarter of the data
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub(crate) checkpoint_max: String,
+}
+
+/// Options of `cdp history`.
+#[derive(Args, Debug)]
+pub(crate) struct HistoryArgs {
+    /// Name of the group
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// List every flush, instead of one a minute
+    #[arg(long)]
+    pub(crate) all_flushes: bool,
+}
+
+/// A moment.
+#[derive(Args, Debug)]
+pub(crate) struct MomentArgs {
+    /// Name of the group
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The moment: a time (the last flush before it), a mark, lsn:N, flush~N for the N-th flush before the last, or latest
+    #[arg(long, value_name = "MOMENT", default_value = "latest")]
+    pub(crate) at: String,
+    /// Take a time exactly, even in the middle of what a client has not flushed
+    #[arg(long)]
+    pub(crate) exact: bool,
+}
+
+/// Options of `cdp export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) moment: MomentArgs,
+    /// Address, unix:PATH or tcp:HOST:PORT; several are possible
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) listen: Vec<String>,
+    /// Directory of files that keep what clients write; created if it does not exist. Without it, exports are read-only
+    #[arg(long, value_name = "DIR")]
+    pub(crate) overlay: Option<PathBuf>,
+}
+
+/// Options of `cdp restore`.
+#[derive(Args, Debug)]
+pub(crate) struct RestoreVolumeArgs {
+    #[command(flatten)]
+    pub(crate) moment: MomentArgs,
+    /// Name of the volume, if the group has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) volume: Option<String>,
+    /// File or block device to write to. Bytes that are equal are not written; a file that does not exist is created
+    #[arg(long, value_name = "FILE")]
+    pub(crate) target: PathBuf,
 }
 
 /// Options of `cdp mark`.

@@ -57,7 +57,13 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &BackupArgs) 
     }
     let request = BackupRequest {
         cache: &cache.cache,
-        index: index_options(settings, options.preset, &args.server, opened.store.config.repository, &cache)?,
+        index: index_options(
+            settings,
+            (options.preset, settings.budget().index_bytes),
+            &args.server,
+            opened.store.config.repository,
+            &cache,
+        )?,
         source: Arc::clone(&sources.tree),
         options,
         driver: args.compare.read_concurrency.or(settings.read_concurrency).map_or_else(

@@ -51,7 +51,7 @@ fn index(settings: &Settings, output: &Arc<Output>, args: &RepairIndexArgs) -> R
         cache: &cache.cache,
         index: index_options(
             settings,
-            cache.cache.index_preset(),
+            (cache.cache.index_preset(), settings.budget().index_bytes),
             &args.server,
             opened.store.config.repository,
             &cache,

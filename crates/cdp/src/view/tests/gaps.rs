@@ -104,7 +104,7 @@ fn a_journal_that_does_not_continue_the_checkpoints_is_refused() {
     drop(opened);
 
     // The repository is ahead of an older copy of the journal.
-    let world = World::on(before, 1);
+    let world = World::on(before, 3);
     let mut opened = world.open(CheckpointLimits::DEFAULT).unwrap();
     let volume = &opened.volumes[0];
     for _ in 0..3 {

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::files;
+
 /// Name of the socket in the group's directory.
 const SOCKET: &str = "control";
 /// Most bytes of a request.
@@ -23,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Request {
     /// For the state.
     Status,
+    /// For a checkpoint.
+    Checkpoint,
     /// For a name of the present moment.
     Mark {
         /// The name.
@@ -45,7 +49,7 @@ pub(super) fn listen(
 ) -> Result<ControlSocket> {
     let path = directory.join(SOCKET);
     // The lock of the group is held, so nobody listens there.
-    let _ignored = std::fs::remove_file(&path);
+    files::remove_left_socket(&path);
     let listener = UnixListener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
     let accept = move || {
         for stream in listener.incoming().flatten() {
@@ -67,7 +71,7 @@ pub(super) struct ControlSocket(PathBuf);
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ignored = std::fs::remove_file(&self.0);
+        files::remove_socket(&self.0);
     }
 }
 

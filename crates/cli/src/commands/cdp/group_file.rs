@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use onefold_cdp::journal::JournalSize;
+use onefold_cdp::journal::{GroupId, JournalSize};
+use onefold_cdp::stored::{GroupSpec, VolumeSpec};
 use onefold_cdp::volume::{Durability, GroupOptions, WhenBehind};
 use onefold_engine::io::{Access, Disk, DiskFile};
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,14 @@ impl GroupFile {
     pub(super) fn id(&self) -> Result<[u8; 16]> {
         let value = u128::from_str_radix(&self.id, 16).ok().filter(|_| self.id.len() == 32);
         Ok(value.with_context(|| format!("{}: no id of a group", self.id))?.to_be_bytes())
+    }
+
+    /// Returns what checkpoints need to know.
+    pub(super) fn spec(&self) -> Result<GroupSpec> {
+        let volumes = self.volumes.iter().map(|volume| VolumeSpec { name: volume.name.clone(), size: volume.size });
+        let spec = GroupSpec { name: self.name.clone(), id: GroupId(self.id()?), volumes: volumes.collect() };
+        spec.validate()?;
+        Ok(spec)
     }
 
     fn size(&self) -> JournalSize {

@@ -1,13 +1,17 @@
 //! `cdp`: continuous protection of volumes.
 
+mod checkpoints;
 mod control;
 mod create;
 mod group_file;
 mod serve;
+mod sockets;
+mod stored;
 
 use std::sync::Arc;
 
 use anyhow::Result;
+use onefold_cdp::log::Log;
 
 use crate::args::cdp::{CdpCommand, GroupArgs, MarkArgs};
 use crate::commands::cdp::control::{Request, ask};
@@ -20,6 +24,10 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, command: &CdpComman
         CdpCommand::Create(args) => create::run(settings, output, args),
         CdpCommand::Serve(args) => serve::run(settings, output, args),
         CdpCommand::Status(args) => status(settings, output, args),
+        CdpCommand::Checkpoint(args) => checkpoint(settings, output, args),
+        CdpCommand::History(args) => stored::list(settings, output, args),
+        CdpCommand::Export(args) => stored::export(settings, output, args),
+        CdpCommand::Restore(args) => stored::restore(settings, output, args),
         CdpCommand::Mark(args) => mark(settings, output, args),
     }
 }
@@ -33,6 +41,28 @@ fn status(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> 
         output.line(format!("{name}: {value}"))?;
     }
     Ok(())
+}
+
+fn checkpoint(settings: &Settings, output: &Output, args: &GroupArgs) -> Result<()> {
+    let made = ask(&args.group, &Request::Checkpoint)?;
+    if settings.json {
+        return Ok(output.message(&made)?);
+    }
+    if made.is_null() {
+        output.note("nothing was written since the last checkpoint");
+        return Ok(());
+    }
+    Ok(output.line(format!(
+        "checkpoint {} up to LSN {}",
+        made["snapshot"].as_str().unwrap_or_default(),
+        made["last_lsn"]
+    ))?)
+}
+
+/// Returns where servers report what happens.
+fn log(output: &Arc<Output>) -> Log {
+    let output = Arc::clone(output);
+    Log::new(move |line| output.warn(line))
 }
 
 fn mark(settings: &Settings, output: &Output, args: &MarkArgs) -> Result<()> {

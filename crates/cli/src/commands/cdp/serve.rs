@@ -1,52 +1,70 @@
 //! `cdp serve`.
 
-use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use onefold_cdp::journal::{GroupId, JournalIdentity};
+use anyhow::{Context, Result, ensure};
+use onefold_cdp::journal::{GroupId, JournalIdentity, Lsn};
 use onefold_cdp::log::Log;
 use onefold_cdp::nbd::NamedExport;
 use onefold_cdp::nbd::export::Export;
 use onefold_cdp::nbd::file::{Access, FileExport};
 use onefold_cdp::nbd::serve::{Limits, Server};
 use onefold_cdp::nbd::tls::{Certificates, Tls};
-use onefold_cdp::volume::{Group, ProtectedVolume};
+use onefold_cdp::view::{At, PointInTime, ViewOptions};
+use onefold_cdp::volume::{Extent, Group, LastUse, Opened, ProtectedVolume};
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::{OsDisk, OsHost};
+use onefold_engine::pipeline::Driver;
 use onefold_engine::store::Store;
 use serde_json::{Value, json};
 
 use crate::args::cdp::ServeArgs;
+use crate::commands::cdp::checkpoints::{self, Asking, Checkpoints};
 use crate::commands::cdp::control::{self, Request};
 use crate::commands::cdp::group_file::{self, GroupFile};
+use crate::commands::cdp::sockets;
+use crate::files;
 use crate::interrupt::Interrupt;
-use crate::open::open;
+use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
 
 /// Name of the socket for clients, unless addresses are given.
 const SOCKET: &str = "nbd";
-/// How long requests may take to end when the server stops.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the server looks for a signal.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the volumes of a group until a signal comes.
 pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -> Result<()> {
+    let policy = checkpoints::policy(&args.checkpoints.checkpoint, &args.checkpoints.checkpoint_max)?;
     let opened = open(settings, output)?;
     let directory = absolute(&args.group.group)?;
     let disk: Arc<dyn Disk> = Arc::new(OsDisk::with_backend(directory.clone(), settings.io));
     let file = GroupFile::read(&*disk, &directory)?;
     let _lock = group_file::lock(&*disk, &directory)?;
     let interrupt = Interrupt::listen()?;
-    let log = log(output);
-    let group = open_group(&opened.store, &disk, &file, &log, output)?;
+    let cache = OpenedCache::open(settings, opened.store.config.repository, output)?;
+    let mut checkpoints = Checkpoints::open(settings, &opened.store, &cache, file.spec()?)?;
+    let log = super::log(output);
+    let options = ViewOptions {
+        scratch: cache.scratch(),
+        driver: Driver::threads(settings.threads),
+        memory_bytes: settings.memory_bytes / 2,
+    };
+    let InUse { group, origins, opened: last } = open_group(&opened.store, &disk, &file, &log, output)?;
+    if last.last == LastUse::PowerCut {
+        // Volumes that no checkpoint has are stored below, as they are.
+        let suspect = if checkpoints.last()?.is_some() { &last.suspect[..] } else { &[] };
+        let blocks = compare(&opened.store, &options, &file, &group, suspect)?;
+        output.note(&format!(
+            "after a power cut, {} extents of the volumes were compared with the history; {blocks} blocks differed and were recorded",
+            suspect.len()
+        ));
+    }
+    if checkpoints.last()?.is_none() {
+        output.note("the volumes are stored for the first time; they are served after that");
+        checkpoints.initial(&origins, Lsn(group.journal().next().0 - 1))?;
+    }
     let mut exports = Vec::with_capacity(file.volumes.len());
     for (number, volume) in (0..).zip(&file.volumes) {
         let export: Arc<dyn Export> = Arc::new(ProtectedVolume::new(Arc::clone(&group), number));
@@ -56,30 +74,33 @@ pub(crate) fn run(settings: &Settings, output: &Arc<Output>, args: &ServeArgs) -
     let mut server = Server::new(exports, Limits::default(), tls(args)?, log)?;
     let default = [format!("unix:{}", directory.join(SOCKET).display())];
     let addresses = if args.listen.is_empty() { &default[..] } else { &args.listen };
-    let sockets = listen(&mut server, addresses)?;
-    let answering = Arc::clone(&group);
-    let control = control::listen(&directory, Arc::new(move |request| answer(&answering, request)))?;
+    let left = sockets::listen(&mut server, addresses)?;
+    let (asking, asked) = Asking::new();
+    let asking = Arc::new(asking);
+    let (answering, of_control) = (Arc::clone(&group), Arc::clone(&asking));
+    let answer = move |request| answer(&answering, &of_control, request);
+    let control = control::listen(&directory, Arc::new(answer))?;
     output.note(&format!("serving {} at {}", file.name, addresses.join(", ")));
-    while !interrupt.is_raised() {
-        std::thread::sleep(PAUSE);
-    }
-    drop(control);
-    server.stop(PATIENCE);
-    drop(server);
-    for socket in sockets {
-        let _ignored = std::fs::remove_file(socket);
-    }
+    std::thread::scope(|scope| {
+        let group = &group;
+        scope.spawn(move || checkpoints.run(group, &policy, &asked, output));
+        sockets::serve_until(&interrupt, server, left);
+        drop(control);
+        asking.end();
+    });
     group.close().context("close the group")?;
     Ok(())
 }
 
-fn log(output: &Arc<Output>) -> Log {
-    let output = Arc::clone(output);
-    Log::new(move |line| output.warn(line))
+/// A group, its volumes themselves, and how the last use had ended.
+struct InUse {
+    group: Arc<Group>,
+    origins: Vec<Arc<dyn Export>>,
+    opened: Opened,
 }
 
 /// Opens the group over its volumes, and says what had to be done for that.
-fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, output: &Output) -> Result<Arc<Group>> {
+fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, output: &Output) -> Result<InUse> {
     ensure!(
         file.repository == store.config.repository.to_string(),
         "the group {} is backed up to repository {}, not to this one",
@@ -105,56 +126,35 @@ fn open_group(store: &Store, disk: &Arc<dyn Disk>, file: &GroupFile, log: &Log, 
         group: GroupId(file.id()?),
     };
     let host = Arc::new(OsHost::new());
-    let (group, opened) = Group::open(disk, host, Path::new(""), identity, origins, file.options())?;
+    let (group, opened) = Group::open(disk, host, Path::new(""), identity, origins.clone(), file.options())?;
     if opened.applied != 0 {
         output.note(&format!("{} records of the journal were written to the volumes again", opened.applied));
     }
-    ensure!(
-        opened.suspect.is_empty(),
-        "the volumes must be compared after a power cut: {} extents",
-        opened.suspect.len()
-    );
-    Ok(Arc::new(group))
+    Ok(InUse { group: Arc::new(group), origins, opened })
 }
 
 fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
-    let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    let read = |path: &PathBuf| files::read_certificates(path);
     let (Some(chain), Some(key)) = (&args.tls_certificate, &args.tls_key) else { return Ok(None) };
     let (chain, key) = (read(chain)?, read(key)?);
     let authorities = args.tls_client_authority.as_ref().map(read).transpose()?;
-    let certificates = Certificates { chain: &chain, key: &key, client_authorities: authorities.as_deref() };
+    let certificates =
+        Certificates { chain: &chain, key: &key, client_authorities: authorities.as_ref().map(|bytes| &bytes[..]) };
     Ok(Some(Tls::new(&certificates).context("the certificates of the server")?))
 }
 
-/// Listens at all addresses; returns the sockets to be removed in the end.
-fn listen(server: &mut Server, addresses: &[String]) -> Result<Vec<PathBuf>> {
-    let mut sockets = Vec::new();
-    for address in addresses {
-        let context = || format!("listen at {address}");
-        match address.split_once(':') {
-            Some(("unix", path)) => {
-                let path = PathBuf::from(path);
-                remove_left_socket(&path);
-                server.listen(UnixListener::bind(&path).with_context(context)?)?;
-                sockets.push(path);
-            }
-            Some(("tcp", address)) => server.listen(TcpListener::bind(address).with_context(context)?)?,
-            _ => bail!("{address}: an address is unix:PATH or tcp:HOST:PORT"),
-        }
+/// Compares extents of the volumes with the history up to the last record of the journal.
+fn compare(store: &Store, options: &ViewOptions, file: &GroupFile, group: &Group, suspect: &[Extent]) -> Result<u64> {
+    if suspect.is_empty() {
+        return Ok(group.compare(suspect, &mut |_, _, _| Ok(()))?);
     }
-    Ok(sockets)
-}
-
-/// Removes a socket that a server has left behind: it refuses connections. Other files stay.
-fn remove_left_socket(path: &Path) {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
-        let _ignored = std::fs::remove_file(path);
-    }
+    let id = GroupId(file.id()?);
+    let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
+    Ok(group.compare(suspect, &mut |volume, offset, into| view.read(usize::from(volume), offset, into))?)
 }
 
 /// Answers a request of the control socket.
-fn answer(group: &Group, request: Request) -> Result<Value> {
+fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
     match request {
         Request::Status => {
             let status = group.journal().status();
@@ -163,10 +163,11 @@ fn answer(group: &Group, request: Request) -> Result<Value> {
                 "durable_lsn": status.durable.0 - 1,
                 "first_lsn": status.first.0,
                 "journal_bytes": status.bytes,
-                "journal_bytes_max": status.bytes / u64::from(status.segments.max(1)) * u64::from(status.segments_max),
+                "journal_bytes_max": status.bytes_max,
                 "failure": group.journal().failure().map(|error| error.to_string()),
             }))
         }
+        Request::Checkpoint => asking.ask(),
         Request::Mark { name } => {
             let is_good = (1..=255).contains(&name.len());
             ensure!(is_good, "a name has 1 to 255 bytes");

@@ -1,0 +1,229 @@
+//! The thread that makes checkpoints while a group is served.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use onefold_cdp::checkpoint::{
+    CheckpointOptions, CheckpointOutcome, CheckpointPolicy, Checkpointer, JournalLoad, MadeCheckpoint,
+};
+use onefold_cdp::history::CheckpointLimits;
+use onefold_cdp::journal::Lsn;
+use onefold_cdp::nbd::export::Export;
+use onefold_cdp::stored::GroupSpec;
+use onefold_cdp::volume::Group;
+use onefold_engine::backup::{Budget, Monitor, Proof, Silent, WriterOptions};
+use onefold_engine::identify::IndexOptions;
+use onefold_engine::io::Host as _;
+use onefold_engine::io::os::OsHost;
+use onefold_engine::io::os_identity::host_name;
+use onefold_engine::pipeline::Driver;
+use onefold_engine::repo::WriteRequest;
+use onefold_engine::store::Store;
+use serde_json::{Value, json};
+
+use crate::args::backup::IndexServerArgs;
+use crate::commands::version::PROGRAM;
+use crate::index_server::index_options;
+use crate::open::OpenedCache;
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::text;
+use crate::trust;
+
+/// How often the thread looks whether a checkpoint is due.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long it waits after a checkpoint that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
+/// Shares of the memory budget that reading the repository and the history take: one part in so many. The index and the queues of a
+/// backup have the rest.
+const READING_SHARE: usize = 8;
+const HISTORY_SHARE: usize = 8;
+
+/// Makes checkpoints of a group.
+pub(super) struct Checkpoints<'a> {
+    store: &'a Store,
+    cache: &'a OpenedCache,
+    settings: &'a Settings,
+    index: IndexOptions,
+    checkpointer: Checkpointer,
+    hostname: String,
+}
+
+impl<'a> Checkpoints<'a> {
+    pub(super) fn open(
+        settings: &'a Settings,
+        store: &'a Store,
+        cache: &'a OpenedCache,
+        spec: GroupSpec,
+    ) -> Result<Self> {
+        let preset = cache.cache.index_preset();
+        let server = IndexServerArgs::default();
+        let index =
+            index_options(settings, (preset, budget(settings).index_bytes), &server, store.config.repository, cache)?;
+        let options = CheckpointOptions {
+            limits: CheckpointLimits::within(settings.memory_bytes / HISTORY_SHARE),
+            scratch: cache.scratch(),
+            memory_bytes: settings.memory_bytes / READING_SHARE,
+            proof: Proof::Rule,
+            program: PROGRAM.to_owned(),
+        };
+        let checkpointer = Checkpointer::open(store, spec, options, &Driver::threads(settings.threads))?;
+        Ok(Self { store, cache, settings, index, checkpointer, hostname: host_name() })
+    }
+
+    /// Returns the last record of the newest checkpoint; `None` before the first.
+    pub(super) fn last(&self) -> Result<Option<Lsn>> {
+        Ok(self.checkpointer.last()?)
+    }
+
+    fn with_request<T>(
+        &mut self,
+        work: impl FnOnce(&mut Checkpointer, &WriteRequest<'_>) -> onefold_engine::Result<T>,
+    ) -> Result<T> {
+        let request = WriteRequest {
+            cache: &self.cache.cache,
+            index: self.index.clone(),
+            preset: self.cache.cache.index_preset(),
+            hostname: &self.hostname,
+            options: WriterOptions {
+                compression: self.settings.compression,
+                budget: budget(self.settings),
+                scratch: self.cache.scratch(),
+            },
+            driver: Driver::threads(self.settings.threads),
+            monitor: Arc::new(Silent) as Arc<dyn Monitor>,
+            heads: trust::heads(self.settings, self.store.config.repository),
+        };
+        Ok(work(&mut self.checkpointer, &request)?)
+    }
+
+    /// Stores the volumes for the first time. Nobody may write to them meanwhile.
+    pub(super) fn initial(&mut self, origins: &[Arc<dyn Export>], last: Lsn) -> Result<()> {
+        let made = self.with_request(|checkpointer, request| checkpointer.initial(origins, last, request))?;
+        made.map(drop).context("a prune is at work; the volumes are stored for the first time after it")
+    }
+
+    /// Makes checkpoints until the journal has no record that is in none.
+    fn catch_up(&mut self, group: &Group) -> Result<Option<MadeCheckpoint>> {
+        let mut newest = None;
+        loop {
+            group.sync().map_err(|errno| anyhow!("the volumes cannot be synced: {errno:?}"))?;
+            let synced = group.synced();
+            let made =
+                self.with_request(|checkpointer, request| checkpointer.checkpoint(group.journal(), synced, request))?;
+            match made {
+                CheckpointOutcome::Made(made) => {
+                    group.release(Lsn(made.last.0 + 1));
+                    newest = Some(made);
+                    if !made.has_more {
+                        return Ok(newest);
+                    }
+                }
+                CheckpointOutcome::NothingNew => return Ok(newest),
+                CheckpointOutcome::PruneInProgress => return Err(anyhow!("a prune is at work; try again after it")),
+            }
+        }
+    }
+
+    /// Makes checkpoints when they are due and when they are asked for, until the other end of `asked` is gone.
+    pub(super) fn run(mut self, group: &Group, policy: &CheckpointPolicy, asked: &Receiver<Asked>, output: &Output) {
+        let host = OsHost::new();
+        let mut last = (host.monotonic(), group.journal().next());
+        let mut pause = PAUSE;
+        loop {
+            match asked.recv_timeout(pause) {
+                Err(RecvTimeoutError::Disconnected) => break,
+                Ok(answer) => {
+                    let outcome = self.catch_up(group).map(|made| made.map_or(Value::Null, |made| describe(&made)));
+                    last = (host.monotonic(), group.journal().next());
+                    // Whoever asked may have gone.
+                    let _ignored = answer.send(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let status = group.journal().status();
+                    let load = JournalLoad {
+                        age: host.monotonic().saturating_sub(last.0),
+                        records: status.next.0 - last.1.0,
+                        bytes: status.bytes,
+                        bytes_max: status.bytes_max,
+                    };
+                    if policy.due(&load).is_none() {
+                        continue;
+                    }
+                    pause = PAUSE;
+                    match self.catch_up(group) {
+                        Ok(Some(made)) => output.note(&format!(
+                            "checkpoint {} up to LSN {}: {} versions of blocks",
+                            made.snapshot, made.last, made.versions
+                        )),
+                        Ok(None) => {}
+                        Err(error) => {
+                            output.warn(&format!("no checkpoint was made: {error:#}"));
+                            pause = PAUSE_AFTER_FAILURE;
+                        }
+                    }
+                    last = (host.monotonic(), group.journal().next());
+                }
+            }
+        }
+    }
+}
+
+/// Returns the division of what the history and reading leave of the memory budget.
+fn budget(settings: &Settings) -> Budget {
+    let taken = settings.memory_bytes / READING_SHARE + settings.memory_bytes / HISTORY_SHARE;
+    Budget::of((settings.memory_bytes - taken).max(Budget::BYTES_MIN), settings.threads)
+}
+
+fn describe(made: &MadeCheckpoint) -> Value {
+    json!({
+        "snapshot": made.snapshot.to_string(),
+        "first_lsn": made.first.0,
+        "last_lsn": made.last.0,
+        "versions": made.versions,
+    })
+}
+
+/// Where the outcome of a checkpoint that was asked for goes.
+type Asked = Sender<Result<Value>>;
+
+/// Asks the thread for a checkpoint.
+pub(super) struct Asking(Mutex<Option<Sender<Asked>>>);
+
+impl Asking {
+    /// Returns both ends.
+    pub(super) fn new() -> (Self, Receiver<Asked>) {
+        let (sender, receiver) = channel();
+        (Self(Mutex::new(Some(sender))), receiver)
+    }
+
+    /// Asks, and waits for the outcome.
+    pub(super) fn ask(&self) -> Result<Value> {
+        let (answer, outcome) = channel();
+        let ended = || anyhow!("the server is stopping");
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .with_context(ended)?
+            .send(answer)
+            .map_err(|_| ended())?;
+        outcome.recv().map_err(|_| ended())?
+    }
+
+    /// Ends the thread.
+    pub(super) fn end(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Returns the policy that options ask for.
+pub(super) fn policy(checkpoint: &str, longest: &str) -> Result<CheckpointPolicy> {
+    Ok(CheckpointPolicy {
+        interval: text::parse_duration(checkpoint).context("--checkpoint")?,
+        longest: text::parse_duration(longest).context("--checkpoint-max")?,
+        ..CheckpointPolicy::DEFAULT
+    })
+}

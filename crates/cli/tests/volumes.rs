@@ -1,0 +1,183 @@
+//! Volumes that are protected continuously, with real clients: `nbdcopy` and `qemu-io`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::fixture::{Fixture, noise};
+
+const SIZE: u64 = 16 << 20;
+
+/// A server; killed when the test ends.
+struct Server(Child);
+
+impl Server {
+    fn start(fixture: &Fixture, arguments: &[&str], socket: &Path) -> Self {
+        let mut command = fixture.command(arguments);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let server = Self(child);
+        let start = Instant::now();
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            assert!(start.elapsed() < Duration::from_mins(1), "the server does not listen at {}", socket.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    /// Ends the server as a signal does; returns what it said.
+    fn stop(mut self) -> String {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let mut said = String::new();
+        std::io::Read::read_to_string(self.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+        assert!(self.0.wait().unwrap().success(), "{said}");
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A repository, and a group of one volume that is served.
+struct Volume {
+    fixture: Fixture,
+    group: PathBuf,
+    image: PathBuf,
+}
+
+impl Volume {
+    fn new() -> Self {
+        let fixture = Fixture::without_repository(None);
+        fixture.run(["init", "--no-encryption", "-q", "--for", "volumes"]).code(0);
+        let (group, image) = (fixture.path("group"), fixture.path("web.raw"));
+        let file = File::create(&image).unwrap();
+        file.set_len(SIZE).unwrap();
+        file.write_all_at(&noise(1, 3_000_000), 1 << 20).unwrap();
+        let volume = format!("web={}", image.display());
+        fixture.run(["cdp", "create", "group", &volume, "--journal-size", "64M"]).code(0);
+        Self { fixture, group, image }
+    }
+
+    fn serve(&self) -> Server {
+        Server::start(&self.fixture, &["cdp", "serve", "group"], &self.group.join("nbd"))
+    }
+
+    /// Changes the volume as a client; each command is one of `qemu-io`.
+    fn change(&self, commands: &[&str]) {
+        run_qemu_io(&self.group.join("nbd"), commands);
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.image).unwrap()
+    }
+
+    /// Restores a moment by `cdp restore`; returns the volume.
+    fn restored(&self, moment: &str) -> Vec<u8> {
+        self.fixture.run(["cdp", "restore", "group", "--at", moment, "--target", "restored.raw"]).code(0);
+        std::fs::read(self.fixture.path("restored.raw")).unwrap()
+    }
+}
+
+fn uri(socket: &Path) -> String {
+    format!("nbd+unix:///web?socket={}", socket.display())
+}
+
+fn run_qemu_io(socket: &Path, commands: &[&str]) {
+    let mut program = Command::new("qemu-io");
+    program.args(["-f", "raw"]);
+    for command in commands {
+        program.args(["-c", command]);
+    }
+    let output = program.arg(uri(socket)).output().expect("qemu-io of the package qemu-utils");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let is_good = output.status.success() && !said.contains("failed") && !said.contains("error");
+    assert!(is_good, "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn every_moment_comes_back_as_a_file_and_as_an_export() {
+    let volume = Volume::new();
+    let start = volume.bytes();
+    let server = volume.serve();
+    volume.change(&["write -P 0x11 0 64k", "write -P 0x22 2000000 10000", "flush"]);
+    let first = volume.bytes();
+    volume.fixture.run(["cdp", "mark", "group", "first"]).code(0);
+    volume.change(&["write -P 0x33 0 32k", "write -z 1M 1M", "discard 8M 1M", "write -f -P 0x44 3M 512"]);
+    let second = volume.bytes();
+    assert!(first != start && second != first);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    volume.change(&["write -P 0x55 4M 4k", "flush"]);
+    let third = volume.bytes();
+    let said = server.stop();
+    assert!(said.contains("stored for the first time"), "{said}");
+    assert!(volume.restored("first") == first);
+    assert!(volume.restored("latest") == second);
+    // What was written after the last checkpoint is in the journal, and comes with the next one.
+    let server = volume.serve();
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    drop(server);
+    assert!(volume.restored("latest") == third && volume.restored("lsn:0") == start);
+    let history = volume.fixture.run(["cdp", "history", "group", "--json"]).code(0).json();
+    assert_eq!(history["marks"][0]["name"], "first");
+    assert_eq!(history["checkpoints"].as_array().unwrap().len(), 3);
+    // An export of the mark, with changes that reach nothing else.
+    let socket = volume.fixture.path("old");
+    let address = format!("unix:{}", socket.display());
+    let arguments = ["cdp", "export", "group", "--at", "first", "--overlay", "overlay", "--listen", &address];
+    let export = Server::start(&volume.fixture, &arguments, &socket);
+    let copy = volume.fixture.path("copy.raw");
+    let copied = Command::new("nbdcopy").arg(uri(&socket)).arg(&copy).status();
+    assert!(copied.expect("nbdcopy of the package libnbd-bin").success());
+    assert!(std::fs::read(&copy).unwrap() == first);
+    run_qemu_io(&socket, &["write -P 0x77 4k 4k", "read -P 0x77 4k 4k", "read -P 0x11 0 4k"]);
+    export.stop();
+    assert!(volume.restored("first") == first && volume.bytes() == third);
+    // Checkpoints are ordinary snapshots.
+    volume.fixture.run(["restore", "latest:/web", "--target", "plain"]).code(0);
+    assert!(std::fs::read(volume.fixture.path("plain/image")).unwrap() == third);
+    volume.fixture.run(["check", "--read-data"]).code(0);
+}
+
+#[test]
+fn a_server_that_was_killed_loses_no_answered_write() {
+    let volume = Volume::new();
+    let mut server = volume.serve();
+    volume.change(&["write -P 0x11 0 256k", "write -P 0x12 5M 3k"]);
+    let answered = volume.bytes();
+    server.0.kill().unwrap();
+    drop(server);
+    // The journal alone would bring the volume back.
+    let file = File::options().write(true).open(&volume.image).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    drop(file);
+    let server = volume.serve();
+    assert!(volume.bytes() == answered);
+    volume.fixture.run(["cdp", "checkpoint", "group"]).code(0);
+    server.stop();
+    assert!(volume.restored("latest") == answered);
+}
+
+#[test]
+fn wrong_groups_and_moments_get_sentences() {
+    let volume = Volume::new();
+    let fixture = &volume.fixture;
+    fixture.run(["cdp", "create", "group", "a=web.raw"]).code(1).says("is not empty");
+    std::fs::write(fixture.path("odd.raw"), [1; 1000]).unwrap();
+    fixture.run(["cdp", "create", "other", "a=odd.raw"]).code(1).says("must be a multiple of 4096 bytes");
+    fixture.run(["cdp", "create", "other", "web.raw"]).code(1).says("a volume is NAME=FILE");
+    fixture.run(["cdp", "status", "group"]).code(1).says("the group is not served");
+    fixture.run(["cdp", "serve", "source"]).code(1).says("is no group");
+    let server = volume.serve();
+    fixture.run(["cdp", "serve", "group"]).code(1).says("another process serves this group");
+    fixture.run(["cdp", "restore", "group", "--at", "never", "--target", "x"]).code(1).says("never");
+    fixture.run(["cdp", "history", "nothing"]).code(1).says("nothing");
+    server.stop();
+    File::options().write(true).open(&volume.image).unwrap().set_len(SIZE / 2).unwrap();
+    fixture.run(["cdp", "serve", "group"]).code(1).says("had 16777216 when the group was created");
+}
