@@ -76,7 +76,8 @@ struct Activity {
     /// Extents that were written since the last syncs began.
     recent: BTreeSet<Extent>,
     is_cleaning: bool,
-    /// False until the extents that may differ after a power cut were compared.
+    /// False until the extents that may differ after a power cut were compared, after the group was closed, and once a volume differs from
+    /// its history: the next opening writes the records again.
     is_usable: bool,
 }
 
@@ -282,6 +283,11 @@ impl Group {
         Ok(start)
     }
 
+    /// Refuses writes from now on: a volume lacks a change that its history has. The next opening mends that.
+    pub(super) fn give_up(&self) {
+        self.lock().is_usable = false;
+    }
+
     /// Notes that extents were written.
     pub(super) fn end_write(&self, extents: impl Iterator<Item = Extent>, start: Lsn) {
         let mut activity = self.lock();
@@ -341,9 +347,19 @@ impl Group {
         outcome.map(|()| activity)
     }
 
-    /// Closes the group: journal and volumes are durable and agree. No request may be in progress.
+    /// Closes the group: journal and volumes are durable and agree. Later writes are refused.
+    ///
+    /// Fails if a request is in progress, or if a volume lacks a change that its history has: then the next opening writes the records again.
     pub fn close(&self) -> Result<()> {
         let failed = |errno: Errno| Error::invalid(format!("the volumes cannot be synced: {errno:?}"));
+        let mut activity = self.lock();
+        let agrees = std::mem::replace(&mut activity.is_usable, false) && activity.starts.is_empty();
+        drop(activity);
+        if !agrees {
+            return Err(Error::invalid(
+                "the volumes may lack records of the journal, which the next server writes again",
+            ));
+        }
         self.journal.close().map_err(|error| Error::invalid(error.to_string()))?;
         self.origins.iter().try_for_each(|origin| origin.flush()).map_err(failed)?;
         let next = self.journal.status().next;

@@ -44,10 +44,17 @@ impl ProtectedVolume {
         let start = self.group.begin_write(extents.clone())?;
         let outcome = append().and_then(|lsn| {
             self.group.journal().commit(lsn).map_err(|error| errno_of(&error))?;
-            write().or_else(|errno| self.record_again(range).and(Err(errno)))
+            write().or_else(|errno| {
+                self.record_again(range).inspect_err(|_| self.group.give_up())?;
+                Err(errno)
+            })
         });
         self.group.end_write(extents, start);
         outcome?;
+        self.sync_if(fua)
+    }
+
+    fn sync_if(&self, fua: Fua) -> Result<(), Errno> {
         if fua == Fua::Yes { self.group.flush(self.number) } else { Ok(()) }
     }
 
@@ -99,16 +106,14 @@ impl Export for ProtectedVolume {
     }
 
     fn write(&self, offset: u64, data: &[u8], fua: Fua) -> Result<(), Errno> {
-        let append = || {
-            let mut last = Lsn(0);
-            for (part, bytes) in data.chunks(RECORD_BYTES_MAX).enumerate() {
-                let offset = offset + (part * RECORD_BYTES_MAX) as u64;
-                last = self.append(&Record::write(self.number, offset, bytes))?;
-            }
-            Ok(last)
-        };
-        let range = offset..offset + data.len() as u64;
-        self.change(range, fua, append, || self.origin().write(offset, data, Fua::No))
+        // Each part reaches the volume before the next enters the journal, so that both agree if the journal takes no more.
+        for (part, bytes) in data.chunks(RECORD_BYTES_MAX).enumerate() {
+            let offset = offset + (part * RECORD_BYTES_MAX) as u64;
+            let record = Record::write(self.number, offset, bytes);
+            let write = || self.origin().write(offset, bytes, Fua::No);
+            self.change(offset..offset + bytes.len() as u64, Fua::No, || self.append(&record), write)?;
+        }
+        self.sync_if(fua)
     }
 
     fn write_zeroes(&self, range: Range<u64>, options: ZeroOptions) -> Result<(), Errno> {

@@ -86,10 +86,18 @@ fn world() -> SimDisk {
 }
 
 fn open(disk: &SimDisk, boot: u64, durability: Durability) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
+    open_with(disk, boot, durability, JournalSize { segment_bytes: 256 << 10, segments_max: 64 })
+}
+
+fn open_with(
+    disk: &SimDisk,
+    boot: u64,
+    durability: Durability,
+    size: JournalSize,
+) -> onefold_engine::error::Result<(Arc<Group>, Opened)> {
     let repository = RepositoryId([1; 16]);
     let keys = Keys::derive(&MasterKey([7; 32]), repository);
     let identity = JournalIdentity { keys, repository, group: GroupId([2; 16]) };
-    let size = JournalSize { segment_bytes: 256 << 10, segments_max: 64 };
     let options = GroupOptions { size, durability, when_behind: WhenBehind::Fail };
     let mut origins: Vec<Arc<dyn Export>> = Vec::new();
     for name in ORIGINS {
@@ -316,4 +324,47 @@ fn a_volume_that_refuses_a_write_has_in_its_history_what_it_holds() {
     let half = contents(&disk);
     assert_eq!((half[0][bytes(USED)][0], half[0][bytes(USED)][4_999]), (2, 1));
     assert_eq!(differences(&history(&group), &half), []);
+}
+
+#[test]
+fn a_group_is_not_closed_while_a_volume_may_lack_a_record() {
+    let disk = world();
+    let (group, _) = open(&disk, 1, Durability::Both).unwrap();
+    let volume = ProtectedVolume::new(Arc::clone(&group), 0);
+    volume.write(USED.start, &[1; 100], Fua::No).unwrap();
+    group.give_up();
+    assert_eq!(volume.write(USED.start, &[2; 100], Fua::No), Err(Errno::Io));
+    assert!(group.close().is_err());
+    let (group, opened) = open(&disk.reopen(), 1, Durability::Both).unwrap();
+    assert_eq!((opened.last, opened.applied), (LastUse::Stopped, 1));
+    group.close().unwrap();
+    let volume = ProtectedVolume::new(Arc::clone(&group), 0);
+    assert_eq!(volume.write(USED.start, &[2; 100], Fua::No), Err(Errno::Io), "closed");
+}
+
+#[test]
+fn a_long_write_that_the_journal_takes_in_part_is_in_the_volume_as_far_as_in_the_history() {
+    let disk = world();
+    let size = JournalSize { segment_bytes: 4 << 20, segments_max: 3 };
+    let (group, _) = open_with(&disk, 1, Durability::Both, size).unwrap();
+    let volume = ProtectedVolume::new(Arc::clone(&group), 0);
+    let mut outcomes = Vec::new();
+    for number in 1..=4 {
+        outcomes.push(volume.write(0, &vec![number; 4 << 20], Fua::No));
+    }
+    assert_eq!(outcomes[..2], [Ok(()), Ok(())]);
+    assert!(outcomes.contains(&Err(Errno::NoSpace)), "{outcomes:?}");
+    let mut state = vec![0; usize::try_from(SIZE).unwrap()];
+    let mut frames = group.journal().frames(Lsn(1));
+    while frames
+        .next_frame(&mut |entry| {
+            let start = usize::try_from(entry.record.offset).unwrap();
+            state[start..start + entry.record.payload.len()].copy_from_slice(entry.record.payload);
+            Ok(())
+        })
+        .unwrap()
+    {}
+    let found = disk.bytes(ORIGINS[0]);
+    assert!(found == state, "the volume and its history differ");
+    assert!((1..4).any(|part| found[part << 20] != found[0]), "no write was taken in part");
 }

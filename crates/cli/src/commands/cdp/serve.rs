@@ -30,6 +30,7 @@ use crate::open::{OpenedCache, open};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::sources::absolute;
+use crate::text;
 
 /// Name of the socket for clients, unless addresses are given.
 const SOCKET: &str = "nbd";
@@ -171,6 +172,8 @@ fn answer(group: &Group, asking: &Asking, request: Request) -> Result<Value> {
         Request::Mark { name } => {
             let is_good = (1..=255).contains(&name.len());
             ensure!(is_good, "a name has 1 to 255 bytes");
+            let is_mark = matches!(At::parse(&name), At::Mark(_)) && text::parse_time(&name).is_err();
+            ensure!(is_mark, "{name}: --at takes that for another moment; choose another name");
             Ok(json!({ "lsn": group.mark(&name)?.0 }))
         }
     }
