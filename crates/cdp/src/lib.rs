@@ -12,3 +12,6 @@ pub mod nbd;
 pub mod stored;
 pub mod view;
 pub mod volume;
+
+#[cfg(test)]
+mod sim_origin;

@@ -346,7 +346,7 @@ impl Command {
     }
 }
 
-/// What a repository is for.
+/// Purpose of a repository.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum PurposeArg {
     /// Files and streams

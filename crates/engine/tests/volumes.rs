@@ -84,7 +84,7 @@ impl Volume {
     }
 }
 
-/// What is known of a snapshot that was made.
+/// Facts about a snapshot that was made.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     session: SessionId,
@@ -381,7 +381,7 @@ fn assert_sound(world: &World, versions: &[Volume; 3], acknowledged: &[(SessionI
     assert_clean(world, &store, case);
     assert_complete(world, &store, case);
     let mut reader = open_reader(world, &store).unwrap();
-    // What was committed last, acknowledged or not, is the parent. All writes since then are settled again.
+    // What was committed last, acknowledged or not, is the parent. All writes since then are stored again.
     let parent = listed.last().copied();
     let mut volume = versions[2].clone();
     volume.writes.splice(..0, versions[1].writes.iter().copied());

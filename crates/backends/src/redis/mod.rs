@@ -149,7 +149,7 @@ impl OpenStore for RedisSpec {
     }
 }
 
-/// What a hash of entries says of the cluster.
+/// State of the cluster, by a hash of entries.
 #[derive(Clone, Copy, Debug)]
 struct HashState {
     /// The state; 0 if there is none.

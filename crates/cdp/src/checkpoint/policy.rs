@@ -26,7 +26,7 @@ impl CheckpointPolicy {
         Self { interval: Duration::from_mins(15), longest: Duration::from_hours(1), journal_bytes: 4 << 30 };
 }
 
-/// What the journal holds that is in no checkpoint.
+/// Records of the journal that are in no checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JournalLoad {
     /// Time since the last checkpoint.
@@ -44,7 +44,7 @@ pub struct JournalLoad {
 pub enum Due {
     /// The journal holds many bytes.
     JournalBytes,
-    /// The interval has passed, and the recipes are small beside the data.
+    /// The interval has passed, and the recipes are small compared with the data.
     Interval,
     /// The longest time has passed.
     Longest,

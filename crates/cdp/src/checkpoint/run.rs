@@ -71,7 +71,7 @@ pub struct MadeCheckpoint {
     pub whole_images: usize,
     /// True if the limits have left records for the next checkpoint.
     pub has_more: bool,
-    /// What was stored.
+    /// References to the stored data.
     pub summary: Summary,
 }
 
@@ -84,7 +84,7 @@ pub struct Checkpointer {
     streams: Streams,
 }
 
-/// What a checkpoint continues.
+/// The state that a checkpoint continues.
 struct Base<'a> {
     parent: &'a Checkpoint,
     survey: &'a Survey,

@@ -19,7 +19,7 @@ const ENTRY_BYTES_USUAL: usize = 16;
 /// A block of a volume.
 pub type VolumeBlock = (u16, u64);
 
-/// What a run over the journal would make of it, up to a limit.
+/// Result of a run over the journal, up to a limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Survey {
     /// The record after the last one within the limits.

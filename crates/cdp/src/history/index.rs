@@ -11,7 +11,7 @@ const VERSION: u64 = 1;
 /// Longest entry: a kind and six integers.
 const ENTRY_BYTES_MAX: usize = 1 + 6 * 10;
 
-/// What an entry says about its blocks.
+/// Meaning of an entry for its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// They got contents: as many versions of the data stream, in order.
@@ -40,7 +40,7 @@ pub struct HistoryEntry {
     pub time: u64,
     /// Number of the volume in its group.
     pub volume: u16,
-    /// What happened.
+    /// The kind of change.
     pub change: Change,
     /// First block.
     pub block: u64,

@@ -53,7 +53,7 @@ pub struct SegmentHeader {
     pub previous_tag: [u8; TAG_BYTES],
 }
 
-/// What the first block of a segment file is.
+/// Contents of the first block of a segment file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SegmentStart {
     /// Only zeros: no header was written yet.

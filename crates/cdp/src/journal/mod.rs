@@ -43,7 +43,7 @@ pub struct GroupId(pub [u8; 16]);
 pub struct JournalIdentity {
     /// Keys of the repository that the group is backed up to.
     pub keys: Keys,
-    /// That repository.
+    /// Id of that repository.
     pub repository: RepositoryId,
     /// The group.
     pub group: GroupId,

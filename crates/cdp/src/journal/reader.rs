@@ -16,7 +16,7 @@ pub(super) struct Frame<'a> {
     pub(super) body: &'a [u8],
     /// Tag of the frame.
     pub(super) tag: [u8; TAG_BYTES],
-    /// Where the next frame would begin.
+    /// Offset of the next frame.
     pub(super) end: u64,
 }
 

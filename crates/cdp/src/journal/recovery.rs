@@ -24,7 +24,7 @@ pub enum End {
     Torn,
 }
 
-/// What a journal holds when it is opened.
+/// Contents of a journal when it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recovered {
     /// Its first record; the next one if it has none.
@@ -149,7 +149,7 @@ struct Chained {
     time: u64,
     /// Segments that belong to it.
     segments: usize,
-    /// Where it ends in the last of them.
+    /// Offset of its end in the last of them.
     offset: u64,
 }
 

@@ -21,7 +21,7 @@ const SEGMENT: &str = "segment-";
 const FREE: &str = "free-";
 const NEW: &str = "new-";
 
-/// What the last frame before a point left for the next.
+/// Link from the last frame before a point to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Chain {
     /// Number of the next frame.
@@ -43,7 +43,7 @@ pub(super) struct Segment {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) key: Arc<JournalKey>,
     pub(super) number: u64,
-    /// What its first frame continues.
+    /// The link that its first frame continues.
     pub(super) start: Chain,
 }
 

@@ -19,7 +19,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What a connection has negotiated, as far as it decides which requests are executed.
+/// Negotiated properties of a connection that decide which requests are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
     /// Bytes of the export.

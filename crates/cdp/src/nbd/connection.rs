@@ -28,7 +28,7 @@ pub(crate) const STACK_BYTES: usize = 256 << 10;
 /// Requests for which the input is handed over after two have been in flight.
 const CONCURRENT_REQUESTS: u32 = 64;
 
-/// What a connection needs of its server.
+/// Parts of the server that a connection needs.
 pub(crate) trait Host: fmt::Debug + Send + Sync {
     /// Returns true if no other request may begin.
     fn is_stopping(&self) -> bool;
@@ -76,7 +76,7 @@ impl Drop for Ending {
     }
 }
 
-/// What the receiver owns.
+/// State of the receiver.
 #[derive(Debug)]
 struct Receiving {
     input: Input,

@@ -1,4 +1,4 @@
-//! What the server needs of a volume.
+//! Interface between the server and a volume.
 
 use std::fmt;
 use std::ops::Range;

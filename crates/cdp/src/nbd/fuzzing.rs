@@ -37,7 +37,7 @@ pub fn run(target: &str, bytes: &[u8]) -> bool {
     found.map(|(_, function)| function(bytes)).is_some()
 }
 
-/// What a client sends from its first byte on.
+/// Bytes that a client sends, from the first on.
 fn negotiation(bytes: &[u8]) {
     let (transport, output) = memory(bytes);
     let mut input = Input::new();
@@ -83,7 +83,7 @@ fn transmission(bytes: &[u8]) {
     }
 }
 
-/// What a server sends to a client, as far as the decoders go: replies to options, then replies to requests.
+/// Bytes that a server sends to a client, as far as the decoders go: replies to options, then replies to requests.
 fn replies(bytes: &[u8]) {
     if let Some((header, data)) = bytes.split_first_chunk() {
         let _ = OptionReplyHeader::decode(header).map(|header| OptionReply::decode(header.kind, data).is_ok());

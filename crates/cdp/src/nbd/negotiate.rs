@@ -108,7 +108,7 @@ struct Selected {
     contexts: [bool; 2],
 }
 
-/// What follows an option.
+/// Next step after an option.
 enum Next {
     Option,
     StartTls,

@@ -38,7 +38,7 @@ struct Part {
     is_hole: bool,
 }
 
-/// What is sent after a request has succeeded.
+/// Reply to a request that has succeeded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// A reply without data.

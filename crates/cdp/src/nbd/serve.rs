@@ -120,7 +120,7 @@ pub struct Server {
     stopped: PipeReader,
 }
 
-/// What all threads of a server use.
+/// State that all threads of a server share.
 #[derive(Debug)]
 struct Shared {
     catalog: Catalog,

@@ -193,7 +193,7 @@ impl TlsTransport {
     }
 }
 
-/// What a step of receiving brought.
+/// Outcome of a step of receiving.
 enum Refill {
     /// So many bytes; 0 at the end of the stream.
     Bytes(usize),

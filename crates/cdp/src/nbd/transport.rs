@@ -32,7 +32,7 @@ pub(crate) trait Transport: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
-    /// Whoever holds it sends.
+    /// The right to send: one thread holds it at a time.
     sending: Mutex<()>,
 }
 

@@ -29,7 +29,7 @@ pub enum FlushDetail {
     None,
 }
 
-/// What is listed.
+/// Items to list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HistoryRequest {
     /// Flushes.

@@ -12,7 +12,7 @@ use crate::journal::{Journal, Lsn};
 use crate::stored::{Checkpoint, Stream, Streams, VolumeSpec, check_entry, data_path, read_index};
 use crate::view::spool::Spool;
 
-/// Where contents of a block are.
+/// Location of the contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BlockLocation {
     /// Nowhere: they are zeros.
@@ -33,7 +33,7 @@ impl Location for BlockLocation {
     }
 }
 
-/// What differs from the images.
+/// Blocks that differ from the images.
 #[derive(Debug)]
 pub(super) struct Differences {
     /// Locations of blocks, by volume.

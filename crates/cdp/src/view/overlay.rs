@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 /// Blocks of a byte of states.
 const PER_BYTE: u64 = 4;
 
-/// Where the contents of a block are.
+/// Location of the contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kept {
     Base = 0,

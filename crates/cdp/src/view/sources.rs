@@ -1,4 +1,4 @@
-//! What a group's history is made of: checkpoints, and the journal after them.
+//! Parts of a group's history: checkpoints, and the journal after them.
 
 use onefold_engine::error::{Error, Result};
 use onefold_engine::store::Store;

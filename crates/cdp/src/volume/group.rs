@@ -24,7 +24,7 @@ const FULL_WAIT: Duration = Duration::from_millis(20);
 /// Active extents from which a flush ends the activity of those that it has synced.
 const ACTIVE_AT_FLUSH: usize = 512;
 
-/// What a flush makes durable.
+/// Parts that a flush makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// Journal and volume.
@@ -33,7 +33,7 @@ pub enum Durability {
     Journal,
 }
 
-/// What happens to a write when the journal is full.
+/// Outcome of a write when the journal is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WhenBehind {
     /// It waits until a checkpoint has given space back.
@@ -47,9 +47,9 @@ pub enum WhenBehind {
 pub struct GroupOptions {
     /// Size of the journal.
     pub size: JournalSize,
-    /// What a flush makes durable.
+    /// Parts that a flush makes durable.
     pub durability: Durability,
-    /// What happens when the journal is full.
+    /// Outcome of a write when the journal is full.
     pub when_behind: WhenBehind,
 }
 

@@ -5,15 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use onefold_engine::crypto::{Keys, MasterKey};
-use onefold_engine::io::{Access, Disk, DiskFile};
+use onefold_engine::io::{Access, Disk};
 use onefold_engine::random::SplitMix64;
 use onefold_engine::testing::sim::{CrashMode, Fault, SimDisk, SimHost};
 use onefold_engine::types::RepositoryId;
 
 use super::*;
 use crate::journal::{GroupId, JournalIdentity, JournalSize, Lsn, Op};
-use crate::nbd::export::{Context, Export, Fua, StatusExtents, ZeroOptions};
-use crate::nbd::wire::{Errno, export_flag};
+use crate::nbd::export::{Export, Fua, ZeroOptions};
+use crate::nbd::wire::Errno;
+use crate::sim_origin::SimOrigin;
 
 const DIR: &str = "group";
 const ORIGINS: [&str; 2] = ["first", "second"];
@@ -21,56 +22,6 @@ const ORIGINS: [&str; 2] = ["first", "second"];
 const SIZE: u64 = 2 * EXTENT_BYTES;
 /// Bytes of the volumes that tests use, around the border of the extents.
 const USED: Range<u64> = EXTENT_BYTES - 8192..EXTENT_BYTES + 8192;
-
-/// A volume in a file of the simulated disk.
-#[derive(Debug)]
-struct SimOrigin(Arc<dyn DiskFile>);
-
-fn io<T>(outcome: onefold_engine::error::Result<T>) -> Result<T, Errno> {
-    outcome.map_err(|_| Errno::Io)
-}
-
-impl Export for SimOrigin {
-    fn size(&self) -> u64 {
-        SIZE
-    }
-
-    fn flags(&self) -> u16 {
-        export_flag::SEND_TRIM | export_flag::SEND_FAST_ZERO
-    }
-
-    fn has_context(&self, _: Context) -> bool {
-        false
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
-        io(self.0.read_at(offset, into))
-    }
-
-    fn write(&self, offset: u64, data: &[u8], _: Fua) -> Result<(), Errno> {
-        io(self.0.write_at(offset, data))
-    }
-
-    fn write_zeroes(&self, range: Range<u64>, _: ZeroOptions) -> Result<(), Errno> {
-        io(self.0.write_at(range.start, &vec![0; usize::try_from(range.end - range.start).unwrap()]))
-    }
-
-    fn trim(&self, _: Range<u64>, _: Fua) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        io(self.0.sync())
-    }
-
-    fn cache(&self, _: Range<u64>) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn block_status(&self, _: Range<u64>, _: Context, _: &mut StatusExtents) -> Result<(), Errno> {
-        Err(Errno::NotSupported)
-    }
-}
 
 fn world() -> SimDisk {
     let disk = SimDisk::new();
@@ -101,7 +52,8 @@ fn open_with(
     let options = GroupOptions { size, durability, when_behind: WhenBehind::Fail };
     let mut origins: Vec<Arc<dyn Export>> = Vec::new();
     for name in ORIGINS {
-        origins.push(Arc::new(SimOrigin(disk.open(Path::new(name), Access::ReadWrite)?)));
+        let file = disk.open(Path::new(name), Access::ReadWrite)?;
+        origins.push(Arc::new(SimOrigin { file, size: SIZE, knows_holes: false }));
     }
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let host = Arc::new(SimHost::new(boot));

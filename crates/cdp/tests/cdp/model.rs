@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// What a request in flight does to the model, or what it must return.
+/// Effect of a request in flight on the model, or the bytes that it must return.
 enum Expected {
     Nothing,
     Bytes(u64, Vec<u8>),

@@ -76,16 +76,16 @@ pub(crate) struct CreateArgs {
     /// Most bytes of the journal
     #[arg(long, value_name = "SIZE", default_value = "16G")]
     pub(crate) journal_size: String,
-    /// What a flush makes durable: the journal and the volume, or the journal alone, from which the volume is completed after a power
+    /// Parts that a flush makes durable: the journal and the volume, or the journal alone, from which the volume is completed after a power
     /// cut
     #[arg(long, value_name = "WHAT", default_value = "both")]
     pub(crate) durability: DurabilityArg,
-    /// What a write does when the journal is full: wait for a checkpoint, or fail
+    /// Behavior of a write when the journal is full: wait for a checkpoint, or fail
     #[arg(long, value_name = "WHAT", default_value = "block")]
     pub(crate) when_behind: WhenBehindArg,
 }
 
-/// What a flush makes durable.
+/// Parts that a flush makes durable.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DurabilityArg {
     /// Journal and volume
@@ -94,7 +94,7 @@ pub(crate) enum DurabilityArg {
     Journal,
 }
 
-/// What happens to a write when the journal is full.
+/// Outcome of a write when the journal is full.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum WhenBehindArg {
     /// It waits

@@ -67,7 +67,7 @@ pub struct BackupOptions {
     pub preset: IndexPreset,
     /// Division of the memory.
     pub budget: Budget,
-    /// Where spilled state may go.
+    /// Directory for spilled state.
     pub scratch: Scratch,
 }
 

@@ -37,7 +37,7 @@ pub struct WriterOptions {
     pub compression: Compression,
     /// Division of the memory.
     pub budget: Budget,
-    /// Where spilled state may go.
+    /// Directory for spilled state.
     pub scratch: Scratch,
 }
 

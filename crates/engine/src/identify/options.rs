@@ -123,7 +123,7 @@ impl WindowRule {
     }
 }
 
-/// What a hit reads.
+/// Range that a hit reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PrefetchUnit {
     /// Records around it, as many as the [`WindowRule`] says.
@@ -262,9 +262,9 @@ pub struct IndexOptions {
     pub order: Order,
     /// When to probe the cache.
     pub prelookup: Prelookup,
-    /// What to read for a hit. An index that was made with another unit is made again from the containers.
+    /// Range to read for a hit. An index that was made with another unit is made again from the containers.
     pub unit: PrefetchUnit,
-    /// Where stream segments end, if hits read them.
+    /// Ends of stream segments, if hits read them.
     pub segmenting: Segmenting,
     /// Which duplicates of a stream segment get their position in it, if hits read segments.
     pub sampling: Sampling,

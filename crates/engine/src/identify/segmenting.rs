@@ -3,7 +3,7 @@
 
 use crate::types::Fingerprint;
 
-/// Where a stream segment ends.
+/// End of a stream segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segmenting {
     /// After so many chunks; 0 counts as 1.

@@ -25,11 +25,11 @@ pub struct Edit {
     pub start: u64,
     /// The byte after the last one that is replaced.
     pub end: u64,
-    /// What stands there afterward.
+    /// Contents of the range afterward.
     pub item: EditItem,
 }
 
-/// What takes the place of bytes.
+/// Replacement of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EditItem {
     /// Nothing.

@@ -38,7 +38,7 @@ pub struct WriteRequest<'a> {
 /// Outcome of writing.
 #[derive(Debug)]
 pub struct WriteOutcome<T> {
-    /// What the caller returned.
+    /// Value that the caller returned.
     pub value: T,
     /// In what state the index was found.
     pub index_state: IndexState,

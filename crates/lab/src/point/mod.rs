@@ -62,7 +62,7 @@ pub enum CacheRule {
     Fifo,
 }
 
-/// What hits read.
+/// Range that hits read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Records around them.
@@ -73,7 +73,7 @@ pub enum Unit {
     Segment,
 }
 
-/// Where stream segments end.
+/// Ends of stream segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segmenting {
     /// After `segment-chunks`.

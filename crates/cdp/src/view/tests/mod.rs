@@ -16,7 +16,7 @@ use onefold_engine::compress::Compression;
 use onefold_engine::crypto::slot::{PasswordCost, SlotLabel};
 use onefold_engine::error::Result;
 use onefold_engine::identify::{IndexOptions, IndexPreset};
-use onefold_engine::io::{Access, Disk, DiskFile, Host};
+use onefold_engine::io::{Access, Disk, Host};
 use onefold_engine::monitor::Silent;
 use onefold_engine::object::ObjectStore;
 use onefold_engine::object::directory::DirectoryStore;
@@ -33,7 +33,8 @@ use crate::checkpoint::{CheckpointOptions, CheckpointOutcome, Checkpointer, Made
 use crate::history::CheckpointLimits;
 use crate::journal::{GroupId, Journal, JournalIdentity, JournalSize, Lsn};
 use crate::nbd::export::{Context, Export, Fua, StatusExtents, ZeroOptions};
-use crate::nbd::wire::{Errno, allocation_flag, export_flag};
+use crate::nbd::wire::Errno;
+use crate::sim_origin::SimOrigin;
 use crate::stored::{GroupSpec, VolumeSpec};
 use crate::volume::{Durability, Group, GroupOptions, ProtectedVolume, WhenBehind};
 
@@ -47,64 +48,6 @@ const DIR: &str = "group";
 
 /// The bytes of both volumes.
 type Bytes = [Vec<u8>; 2];
-
-/// A volume in a file of the simulated disk. One of the two knows its holes.
-#[derive(Debug)]
-struct SimOrigin(Arc<dyn DiskFile>, usize);
-
-fn io<T>(outcome: Result<T>) -> Result<T, Errno> {
-    outcome.map_err(|_| Errno::Io)
-}
-
-impl Export for SimOrigin {
-    fn size(&self) -> u64 {
-        SIZES[self.1]
-    }
-
-    fn flags(&self) -> u16 {
-        export_flag::SEND_TRIM
-    }
-
-    fn has_context(&self, _: Context) -> bool {
-        self.1 == 1
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
-        io(self.0.read_at(offset, into))
-    }
-
-    fn write(&self, offset: u64, data: &[u8], _: Fua) -> Result<(), Errno> {
-        io(self.0.write_at(offset, data))
-    }
-
-    fn write_zeroes(&self, range: Range<u64>, _: ZeroOptions) -> Result<(), Errno> {
-        io(self.0.write_at(range.start, &vec![0; usize::try_from(range.end - range.start).unwrap()]))
-    }
-
-    fn trim(&self, _: Range<u64>, _: Fua) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), Errno> {
-        io(self.0.sync())
-    }
-
-    fn cache(&self, _: Range<u64>) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn block_status(&self, range: Range<u64>, _: Context, extents: &mut StatusExtents) -> Result<(), Errno> {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
-        self.read(range.start, &mut bytes)?;
-        for part in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {
-            let flags = if part[0] == 0 { allocation_flag::HOLE | allocation_flag::ZERO } else { 0 };
-            if !extents.push(part.len() as u64, flags) {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A disk with a repository, a cache, a group, and its volumes.
 #[derive(Clone, Debug)]
@@ -176,7 +119,8 @@ impl World {
 
     fn origins(&self) -> Result<Vec<Arc<dyn Export>>> {
         let origin = |at: usize| -> Result<Arc<dyn Export>> {
-            Ok(Arc::new(SimOrigin(self.disk.open(Path::new(NAMES[at]), Access::ReadWrite)?, at)))
+            let file = self.disk.open(Path::new(NAMES[at]), Access::ReadWrite)?;
+            Ok(Arc::new(SimOrigin { file, size: SIZES[at], knows_holes: at == 1 }))
         };
         Ok(vec![origin(0)?, origin(1)?])
     }

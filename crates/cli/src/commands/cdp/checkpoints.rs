@@ -186,7 +186,7 @@ fn describe(made: &MadeCheckpoint) -> Value {
     })
 }
 
-/// Where the outcome of a checkpoint that was asked for goes.
+/// Receiver of the outcome of a checkpoint that was asked for.
 type Asked = Sender<Result<Value>>;
 
 /// Asks the thread for a checkpoint.

@@ -17,7 +17,7 @@ const LOCK: &str = "lock";
 const BYTES_MAX: u64 = 1 << 20;
 const VERSION: u32 = 1;
 
-/// What a flush makes durable.
+/// Parts that a flush makes durable.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum DurabilityName {
@@ -25,7 +25,7 @@ pub(super) enum DurabilityName {
     Journal,
 }
 
-/// What happens to a write when the journal is full.
+/// Outcome of a write when the journal is full.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum WhenBehindName {
