@@ -81,8 +81,15 @@ struct Activity {
     is_usable: bool,
 }
 
-/// Fills in bytes of a volume, by its number and an offset, as they were after the last record of the journal.
-pub type HistoryRead<'a> = dyn FnMut(u16, u64, &mut [u8]) -> Result<()> + 'a;
+/// Compares bytes that a volume holds, given by its number and an offset, with those that it had after the last record of the journal.
+/// Appends the blocks that differ, as numbers from the offset on, in ascending order.
+pub type FindDifferences<'a> = dyn FnMut(u16, u64, &[u8], &mut Vec<usize>) -> Result<()> + 'a;
+
+/// Appends the blocks of two ranges of equal length that differ.
+pub fn differing_blocks(found: &[u8], expected: &[u8], differing: &mut Vec<usize>) {
+    let blocks = found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES)).enumerate();
+    differing.extend(blocks.filter(|(_, (found, expected))| found != expected).map(|(number, _)| number));
+}
 
 /// A consistency group in use.
 #[derive(Debug)]
@@ -174,22 +181,24 @@ impl Group {
     /// Compares extents with the history after a power cut, and records what differs: the volume holds writes that the journal has lost.
     /// Returns the number of blocks that differed. Until this was done, no write
     /// is possible.
-    pub fn compare(&self, suspect: &[Extent], history: &mut HistoryRead<'_>) -> Result<u64> {
+    pub fn compare(&self, suspect: &[Extent], find: &mut FindDifferences<'_>) -> Result<u64> {
         let failed = |error: AppendError| Error::invalid(error.to_string());
-        let (mut found, mut expected) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+        let (mut found, mut blocks) = (vec![0; COMPARED_BYTES], Vec::new());
         let mut differing = 0;
         for &Extent { volume, number } in suspect {
             let end = ((number + 1) * EXTENT_BYTES).min(self.origin(volume).size());
             let mut offset = number * EXTENT_BYTES;
             while offset < end {
                 let len = usize::try_from(end - offset).unwrap_or(COMPARED_BYTES).min(COMPARED_BYTES);
-                let (found, expected) = (&mut found[..len], &mut expected[..len]);
+                let found = &mut found[..len];
                 let unreadable =
                     |errno| Error::invalid(format!("volume {volume}: cannot be read at {offset}: {errno:?}"));
                 self.origin(volume).read(offset, found).map_err(unreadable)?;
-                history(volume, offset, expected)?;
-                if found != expected {
-                    differing += self.record_differences(volume, offset, found, expected).map_err(failed)?;
+                blocks.clear();
+                find(volume, offset, found, &mut blocks)?;
+                if !blocks.is_empty() {
+                    self.record_blocks(volume, offset, found, &blocks).map_err(failed)?;
+                    differing += blocks.len() as u64;
                 }
                 offset += len as u64;
             }
@@ -202,20 +211,17 @@ impl Group {
         Ok(differing)
     }
 
-    /// Records the blocks of a range that differ from the history; returns how many.
-    fn record_differences(&self, volume: u16, offset: u64, found: &[u8], expected: &[u8]) -> Result<u64, AppendError> {
+    /// Records blocks of a range, as they are in the volume now.
+    fn record_blocks(&self, volume: u16, offset: u64, found: &[u8], blocks: &[usize]) -> Result<(), AppendError> {
         let len = found.len() as u64;
         let mut last = self.append(&Record::range(Op::ResyncBegin, volume, offset, len))?;
-        let mut differing = 0;
-        for (number, (found, expected)) in (0..).zip(found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES))) {
-            if found != expected {
-                last = self.append(&Record::write(volume, offset + number * BLOCK_BYTES as u64, found))?;
-                differing += 1;
-            }
+        for number in blocks {
+            let start = number * BLOCK_BYTES;
+            let end = found.len().min(start + BLOCK_BYTES);
+            last = self.append(&Record::write(volume, offset + start as u64, &found[start..end]))?;
         }
         last = self.append(&Record::range(Op::ResyncEnd, volume, offset, len))?.max(last);
-        self.journal.commit(last)?;
-        Ok(differing)
+        self.journal.commit(last)
     }
 
     /// Returns the journal.

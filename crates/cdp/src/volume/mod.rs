@@ -10,7 +10,7 @@ mod protected;
 mod range_lock;
 
 pub use activity::{ActivityLog, EXTENT_BYTES, EXTENTS_MAX, Extent, LastUse, extents_of};
-pub use group::{Durability, Group, GroupOptions, HistoryRead, Opened, WhenBehind};
+pub use group::{Durability, FindDifferences, Group, GroupOptions, Opened, WhenBehind, differing_blocks};
 pub use protected::ProtectedVolume;
 
 #[cfg(test)]

@@ -238,16 +238,17 @@ fn check_comparison(image: &SimDisk, group: &Arc<Group>, opened: &Opened, what: 
     let (group, again) = open(&image, 2, Durability::Both).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!((&again.suspect, again.last), (&opened.suspect, LastUse::PowerCut), "{what}");
     let state = history(&group);
-    let mut read = |volume: u16, offset: u64, into: &mut [u8]| {
-        into.fill(0);
-        for (byte, place) in (offset..).zip(into) {
+    let mut find = |volume: u16, offset: u64, found: &[u8], differing: &mut Vec<usize>| {
+        let mut expected = vec![0; found.len()];
+        for (byte, place) in (offset..).zip(&mut expected) {
             if USED.contains(&byte) {
                 *place = state[usize::from(volume)][usize::try_from(byte - USED.start).unwrap()];
             }
         }
+        differing_blocks(found, &expected, differing);
         Ok(())
     };
-    let differed = group.compare(&again.suspect, &mut read).unwrap();
+    let differed = group.compare(&again.suspect, &mut find).unwrap();
     assert_eq!(differences(&history(&group), &contents(&image)), [], "{what}: {differed} blocks were recorded");
     let volume = ProtectedVolume::new(Arc::clone(&group), 0);
     volume.write(USED.start, &[1], Fua::Yes).unwrap();

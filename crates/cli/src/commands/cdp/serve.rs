@@ -12,7 +12,7 @@ use onefold_cdp::nbd::file::{Access, FileExport};
 use onefold_cdp::nbd::serve::{Limits, Server};
 use onefold_cdp::nbd::tls::{Certificates, Tls};
 use onefold_cdp::view::{At, PointInTime, ViewOptions};
-use onefold_cdp::volume::{Extent, Group, LastUse, Opened, ProtectedVolume};
+use onefold_cdp::volume::{Extent, Group, LastUse, Opened, ProtectedVolume, differing_blocks};
 use onefold_engine::io::Disk;
 use onefold_engine::io::os::{OsDisk, OsHost};
 use onefold_engine::pipeline::Driver;
@@ -147,11 +147,17 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
 /// Compares extents of the volumes with the history up to the last record of the journal.
 fn compare(store: &Store, options: &ViewOptions, file: &GroupFile, group: &Group, suspect: &[Extent]) -> Result<u64> {
     if suspect.is_empty() {
-        return Ok(group.compare(suspect, &mut |_, _, _| Ok(()))?);
+        return Ok(group.compare(suspect, &mut |_, _, _, _| Ok(()))?);
     }
     let id = GroupId(file.id()?);
     let view = PointInTime::open(store, options, (&file.name, Some(id)), &At::Latest, Some(group.journal()))?;
-    Ok(group.compare(suspect, &mut |volume, offset, into| view.read(usize::from(volume), offset, into))?)
+    let mut expected = Vec::new();
+    Ok(group.compare(suspect, &mut |volume, offset, found, differing| {
+        expected.resize(found.len(), 0);
+        view.read(usize::from(volume), offset, &mut expected)?;
+        differing_blocks(found, &expected, differing);
+        Ok(())
+    })?)
 }
 
 /// Answers a request of the control socket.
