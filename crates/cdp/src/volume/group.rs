@@ -1,6 +1,7 @@
 //! A consistency group in use: its journal, its activity log, and the volumes themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::journal::{AppendError, Journal, JournalIdentity, JournalSize, Lsn, Op
 use crate::nbd::export::{Export, Fua, ZeroOptions};
 use crate::nbd::wire::Errno;
 use crate::volume::activity::{ActivityLog, EXTENT_BYTES, Extent, LastUse};
+use crate::volume::range_lock::{HeldRange, RangeLock};
 
 /// Name of the activity log in the group's directory, and of the directory of its journal.
 const ACTIVITY: &str = "activity";
@@ -98,6 +100,8 @@ pub struct Group {
     host: Arc<dyn Host>,
     options: GroupOptions,
     origins: Vec<Arc<dyn Export>>,
+    /// One for each volume.
+    locks: Vec<RangeLock>,
     activity: Mutex<Activity>,
     cleaned: Condvar,
 }
@@ -139,7 +143,9 @@ impl Group {
             is_cleaning: false,
             is_usable: last != LastUse::PowerCut,
         };
-        let group = Self { journal, host, options, origins, activity: Mutex::new(activity), cleaned: Condvar::new() };
+        let locks = origins.iter().map(|_| RangeLock::default()).collect();
+        let (activity, cleaned) = (Mutex::new(activity), Condvar::new());
+        let group = Self { journal, host, options, origins, locks, activity, cleaned };
         let applied = if last == LastUse::Closed { 0 } else { group.apply_from(synced)? };
         let suspect = if last == LastUse::PowerCut { group.lock().log.active().collect() } else { Vec::new() };
         Ok((group, Opened { journal: recovered, last, applied, suspect }))
@@ -233,6 +239,11 @@ impl Group {
     pub(super) fn origin(&self, volume: u16) -> &dyn Export {
         let origin = self.origins.get(usize::from(volume)).expect("volumes of a group have numbers");
         &**origin
+    }
+
+    /// Waits until nobody changes a part of a range of a volume, and keeps others from changing it.
+    pub(super) fn hold(&self, volume: u16, range: Range<u64>) -> HeldRange<'_> {
+        self.locks.get(usize::from(volume)).expect("volumes of a group have numbers").hold(range)
     }
 
     /// Returns how many volumes the group has.

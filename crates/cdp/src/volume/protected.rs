@@ -8,20 +8,18 @@ use crate::nbd::export::{BlockSizes, Context, Export, Fua, StatusExtents, ZeroOp
 use crate::nbd::wire::{Errno, export_flag};
 use crate::volume::activity::extents_of;
 use crate::volume::group::{Group, ZEROS, errno_of};
-use crate::volume::range_lock::RangeLock;
 
 /// A protected volume, for a server.
 #[derive(Debug)]
 pub struct ProtectedVolume {
     group: Arc<Group>,
     number: u16,
-    lock: RangeLock,
 }
 
 impl ProtectedVolume {
     /// Offers a volume of a group by its number.
     pub fn new(group: Arc<Group>, number: u16) -> Self {
-        Self { group, number, lock: RangeLock::default() }
+        Self { group, number }
     }
 
     fn origin(&self) -> &dyn Export {
@@ -39,7 +37,7 @@ impl ProtectedVolume {
         if range.is_empty() {
             return Ok(());
         }
-        let _held = self.lock.hold(range.clone());
+        let _held = self.group.hold(self.number, range.clone());
         let extents = extents_of(self.number, range.clone());
         let start = self.group.begin_write(extents.clone())?;
         let outcome = append().and_then(|lsn| {
